@@ -1,0 +1,133 @@
+//! Tensors whose every value says where it comes from and where it goes, made alike on all ranks.
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::{Communicator, Traffic};
+
+/// Names the tensor that rank `source` sends to rank `target` in one step.
+#[derive(Clone, Copy)]
+pub(super) struct Tag {
+    pub(super) step: u64,
+    pub(super) source: usize,
+    pub(super) target: usize,
+}
+
+/// A small generator (SplitMix64): the same numbers on every rank from the same seed.
+pub(super) struct Draw(pub(super) u64);
+
+impl Draw {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// Whole numbers from 0 to 255: every dtype holds them exactly.
+fn values(tag: Tag, count: usize) -> Vec<u32> {
+    let seed = tag.step << 20 | (tag.source as u64) << 10 | tag.target as u64;
+    let mut draw = Draw(seed);
+    (0..count).map(|_| draw.below(256) as u32).collect()
+}
+
+/// The tensor of a tag: `rows` rows of `row_dims`.
+pub(super) fn tensor(
+    tag: Tag,
+    rows: usize,
+    row_dims: &[usize],
+    dtype: DType,
+) -> candle_core::Result<Tensor> {
+    let mut dims = vec![rows];
+    dims.extend(row_dims);
+    let count = dims.iter().product();
+    Tensor::from_vec(values(tag, count), dims, &Device::Cpu)?.to_dtype(dtype)
+}
+
+/// Says how a tensor differs from its tag's.
+pub(super) fn expect(
+    found: &Tensor,
+    tag: Tag,
+    rows: usize,
+    row_dims: &[usize],
+    dtype: DType,
+) -> Result<(), String> {
+    let Tag {
+        step,
+        source,
+        target,
+    } = tag;
+    let at = format!("step {step}, from rank {source} to rank {target}");
+    let mut dims = vec![rows];
+    dims.extend(row_dims);
+    if found.dims() != dims || found.dtype() != dtype {
+        let (shape, kind) = (found.dims(), found.dtype());
+        return Err(format!("{at}: {kind:?} {shape:?}, not {dtype:?} {dims:?}"));
+    }
+    let flat = found
+        .to_dtype(DType::U32)
+        .and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
+    let flat = flat.map_err(|error| format!("{at}: {error}"))?;
+    let wanted = values(tag, flat.len());
+    match flat
+        .iter()
+        .zip(&wanted)
+        .position(|(found, wanted)| found != wanted)
+    {
+        Some(index) => Err(format!(
+            "{at}: value {index} is {}, not {}",
+            flat[index], wanted[index]
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Bytes of a tag.
+pub(super) fn bytes(tag: Tag, count: usize) -> Vec<u8> {
+    values(tag, count)
+        .into_iter()
+        .map(|value| value as u8)
+        .collect()
+}
+
+/// What the counters must say; kept beside the communicator's own.
+#[derive(Default)]
+pub(super) struct Ledger {
+    wanted: Traffic,
+}
+
+impl Ledger {
+    pub(super) fn count(
+        &mut self,
+        kind: crate::Collective,
+        sent_bytes: usize,
+        received_bytes: usize,
+    ) {
+        self.wanted
+            .count(kind, sent_bytes as u64, received_bytes as u64);
+    }
+
+    /// Says where the communicator's counters differ, waiting times aside.
+    pub(super) fn compare(&self, comm: &dyn Communicator) -> Result<(), String> {
+        let mut found = comm.traffic().clone();
+        for (kind, entry) in &mut found.entries {
+            if !(entry.waited_s.is_finite() && entry.waited_s >= 0.0) {
+                return Err(format!("{}: waited {} s", kind.name(), entry.waited_s));
+            }
+            entry.waited_s = 0.0;
+        }
+        if found == self.wanted {
+            return Ok(());
+        }
+        Err(format!(
+            "counters of rank {}: {found:?}, not {:?}",
+            comm.rank(),
+            self.wanted
+        ))
+    }
+}

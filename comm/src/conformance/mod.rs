@@ -1,0 +1,116 @@
+//! The claims of [`Communicator`], checked on a living group: every backend runs this one function on each of its ranks.
+//!
+//! Contents are checked, not only shapes, and counters to the byte. What needs a failing rank (deadlines, aborts, mismatches)
+//! is tested per backend.
+
+mod control;
+mod data;
+mod tensors;
+
+use std::time::Duration;
+
+use candle_core::DType;
+
+use self::control::{control, gather};
+use self::data::{Draw, Ledger};
+use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
+use crate::Communicator;
+use crate::wire::Phase;
+
+type Check = std::result::Result<(), String>;
+
+/// Forms of a row that are sent: 1-D to 3-D tensors.
+const ROW_DIMS: [&[usize]; 3] = [&[], &[5], &[2, 3]];
+
+/// Dtypes that are sent.
+const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::U32];
+
+/// Rounds of random calls.
+const RANDOM_ROUNDS: u64 = 100;
+
+/// Steps that one check takes at most: numbers its tags.
+const STEPS_A_CHECK: u64 = 1000;
+
+/// Runs every check. To be called on every rank of a group that has done nothing else; it resets the counters.
+///
+/// # Errors
+/// The first claim that does not hold, in words.
+pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
+    if comm.rank() >= comm.size() {
+        return Err(format!("rank {} of {}", comm.rank(), comm.size()));
+    }
+    comm.set_deadline(Phase::Idle, Duration::from_secs(60));
+    comm.reset_traffic();
+    let mut ledger = Ledger::default();
+    let mut step = 0;
+    for row_dims in ROW_DIMS {
+        for dtype in DTYPES {
+            let form = Form { row_dims, dtype };
+            for table in tables(comm.size()) {
+                all_gather(comm, &mut ledger, step, form, &table)?;
+                all_to_all(comm, &mut ledger, step + 1, form, &table)?;
+                ring(comm, &mut ledger, step + 2, form, &table)?;
+                out_of_order(comm, &mut ledger, step + 3, form, &table)?;
+                step += 5;
+                ledger.compare(comm)?;
+            }
+        }
+    }
+    control(comm, &mut ledger, STEPS_A_CHECK)?;
+    ledger.compare(comm)?;
+    random_rounds(comm, &mut ledger, 2 * STEPS_A_CHECK)?;
+    ledger.compare(comm)?;
+    comm.reset_traffic();
+    Ledger::default().compare(comm)
+}
+
+/// Numbers of rows per rank: even, uneven, with empty ranks, all empty.
+fn tables(world: usize) -> Vec<Vec<usize>> {
+    let uneven = (0..world).map(|rank| 1 + 3 * rank).collect();
+    let gaps = (0..world)
+        .map(|rank| if rank % 2 == 0 { 0 } else { 4 })
+        .collect();
+    let only_first = (0..world)
+        .map(|rank| if rank == 0 { 7 } else { 0 })
+        .collect();
+    vec![vec![3; world], uneven, gaps, only_first, vec![0; world]]
+}
+
+/// Calls, forms and sizes drawn from a seed that all ranks share.
+fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u64) -> Check {
+    let mut draw = Draw(0x7419);
+    for round in 0..RANDOM_ROUNDS {
+        let step = first_step + 5 * round;
+        let form = Form {
+            row_dims: ROW_DIMS[draw.below(3)],
+            dtype: DTYPES[draw.below(3)],
+        };
+        let rows: Vec<usize> = (0..comm.size()).map(|_| draw.below(20)).collect();
+        match draw.below(5) {
+            0 => all_gather(comm, ledger, step, form, &rows)?,
+            1 => all_to_all(comm, ledger, step, form, &rows)?,
+            2 => ring(comm, ledger, step, form, &rows)?,
+            3 => out_of_order(comm, ledger, step, form, &rows)?,
+            _ => {
+                let root = draw.below(comm.size());
+                gather(comm, ledger, step, root, draw.below(500))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn others(rows: &[usize], rank: usize) -> usize {
+    rows.iter().sum::<usize>() - rows[rank]
+}
+
+fn said<T>(result: crate::Result<T>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+fn count_of(what: &str, found: usize, wanted: usize) -> Check {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(format!("{what}: {found} parts, not {wanted}"))
+}

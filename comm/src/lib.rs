@@ -1,0 +1,125 @@
+//! Everything two ranks say to each other: collectives over tensors and bytes ([`Communicator`]) and the messages that
+//! coordinator and workers exchange ([`wire`]).
+//!
+//! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process).
+
+pub mod conformance;
+mod error;
+pub mod local;
+mod traffic;
+pub mod wire;
+
+use std::time::Duration;
+
+use candle_core::Tensor;
+
+pub use error::{Error, Result};
+pub use traffic::{Collective, Traffic, TrafficEntry};
+
+/// A collective that has been started and not yet waited for. It must be given back to [`Communicator::wait`] of the
+/// communicator that made it.
+#[derive(Debug)]
+#[must_use = "a started collective must be waited for"]
+pub struct Pending {
+    /// The call's place in the communicator's sequence of calls.
+    pub(crate) sequence: u64,
+}
+
+/// What a rank can say to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
+/// rows) takes every step too. A communicator lives on the thread that took its seat.
+///
+/// Every call has a deadline ([`set_deadline`](Self::set_deadline)). After an error the communicator is dead: every later
+/// call fails with the first cause.
+///
+/// Tensors are row-major by token; ranks may differ only in the number of rows (dimension 0), and every rank knows every
+/// other rank's number of rows before the call (it is in the plan, or follows from what was broadcast).
+pub trait Communicator {
+    /// This rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// Names the phase that the next calls belong to and how long each of them may take.
+    fn set_deadline(&mut self, phase: wire::Phase, deadline: Duration);
+
+    /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
+    /// `send`'s). [`wait`](Self::wait) gives one tensor. `to` and `from` may be this rank.
+    ///
+    /// # Errors
+    /// A mismatch between the ranks' calls, a dead communicator.
+    fn start_exchange(
+        &mut self,
+        send: &Tensor,
+        to: usize,
+        from: usize,
+        rows: usize,
+    ) -> Result<Pending>;
+
+    /// Gives every rank every rank's tensor: rank r contributes `rows[r]` rows. [`wait`](Self::wait) gives one tensor a
+    /// rank, in rank order, this rank's own included.
+    ///
+    /// # Errors
+    /// As [`start_exchange`](Self::start_exchange); also if `send` has not `rows[rank]` rows.
+    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending>;
+
+    /// Sends `send[r]` to rank r and receives a tensor of `rows[r]` rows from rank r. [`wait`](Self::wait) gives one tensor
+    /// a rank, in rank order.
+    ///
+    /// # Errors
+    /// As [`start_exchange`](Self::start_exchange).
+    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending>;
+
+    /// Waits for a started collective and gives what it received.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] past the deadline, [`Error::Aborted`] if a rank gave up, [`Error::Mismatch`] if the ranks' calls
+    /// differ.
+    fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>>;
+
+    /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>>;
+
+    /// Gives rank `root` every rank's bytes, in rank order; the others get an empty list.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn barrier(&mut self) -> Result<()>;
+
+    /// Ends the group: every rank's waiting and later calls fail with [`Error::Aborted`] and this cause (the first one
+    /// counts).
+    fn abort(&mut self, cause: &str);
+
+    /// What has moved through this rank since the last [`reset_traffic`](Self::reset_traffic), per collective.
+    fn traffic(&self) -> &Traffic;
+
+    /// Sets the counters to zero.
+    fn reset_traffic(&mut self);
+
+    /// [`start_all_gather_v`](Self::start_all_gather_v) and [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// As those.
+    fn all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Vec<Tensor>> {
+        let pending = self.start_all_gather_v(send, rows)?;
+        self.wait(pending)
+    }
+
+    /// [`start_all_to_all_v`](Self::start_all_to_all_v) and [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// As those.
+    fn all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Vec<Tensor>> {
+        let pending = self.start_all_to_all_v(send, rows)?;
+        self.wait(pending)
+    }
+}

@@ -1,0 +1,219 @@
+//! What one rank says in one collective call, and whether two ranks' calls fit each other.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+
+use crate::Collective;
+
+/// One rank's part of a call: its arguments, which the others' must fit, and what it hands over.
+pub(super) struct Contribution {
+    pub(super) call: Call,
+    pub(super) payload: Payload,
+}
+
+/// What a rank hands over. Tensors share their storage with the sender's: nothing is copied.
+#[derive(Default)]
+pub(super) struct Payload {
+    /// One a receiver (all-to-all), or one for the only or every receiver.
+    pub(super) tensors: Vec<Option<Tensor>>,
+    pub(super) bytes: Option<Arc<Vec<u8>>>,
+}
+
+/// The arguments of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Call {
+    Exchange {
+        form: Form,
+        send_rows: usize,
+        to: usize,
+        from: usize,
+        rows: usize,
+    },
+    AllGather {
+        form: Form,
+        rows: Vec<usize>,
+    },
+    AllToAll {
+        form: Form,
+        send_rows: Vec<usize>,
+        rows: Vec<usize>,
+    },
+    BroadcastBytes {
+        root: usize,
+    },
+    GatherBytes {
+        root: usize,
+    },
+    Barrier,
+}
+
+/// What all ranks' tensors share: everything but the number of rows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Form {
+    pub(super) dtype: DType,
+    /// Dimensions 1 and up.
+    pub(super) row_dims: Vec<usize>,
+}
+
+impl Form {
+    /// The form of a tensor; none for a scalar, which has no rows.
+    pub(super) fn of(tensor: &Tensor) -> Option<Self> {
+        let (_, row_dims) = tensor.dims().split_first()?;
+        Some(Self {
+            dtype: tensor.dtype(),
+            row_dims: row_dims.to_vec(),
+        })
+    }
+
+    /// Payload bytes of a number of rows.
+    pub(super) fn bytes(&self, rows: usize) -> u64 {
+        let row_bytes = self.row_dims.iter().product::<usize>() * self.dtype.size_in_bytes();
+        (rows * row_bytes) as u64
+    }
+}
+
+impl Call {
+    pub(super) fn kind(&self) -> Collective {
+        match self {
+            Call::Exchange { .. } => Collective::Exchange,
+            Call::AllGather { .. } => Collective::AllGather,
+            Call::AllToAll { .. } => Collective::AllToAll,
+            Call::BroadcastBytes { .. } => Collective::BroadcastBytes,
+            Call::GatherBytes { .. } => Collective::GatherBytes,
+            Call::Barrier => Collective::Barrier,
+        }
+    }
+
+    /// The ranks without whose part `rank` cannot finish this call. The root of a broadcast waits for everyone, so that it
+    /// notices a rank that is stuck.
+    pub(super) fn needs(&self, rank: usize, world: usize) -> Vec<usize> {
+        match self {
+            Call::Exchange { from, .. } => vec![*from],
+            Call::BroadcastBytes { root } if *root != rank => vec![*root],
+            Call::GatherBytes { root } if *root != rank => Vec::new(),
+            _ => (0..world).collect(),
+        }
+    }
+
+    /// Whether this call of rank `mine` and `other` of rank `theirs` can be the same collective. Both ranks may be one.
+    pub(super) fn fits(&self, mine: usize, other: &Call, theirs: usize) -> bool {
+        match (self, other) {
+            (
+                Call::Exchange {
+                    form,
+                    send_rows,
+                    to,
+                    from,
+                    rows,
+                },
+                Call::Exchange {
+                    form: other_form,
+                    send_rows: other_send_rows,
+                    to: other_to,
+                    from: other_from,
+                    rows: other_rows,
+                },
+            ) => {
+                let there = (*to == theirs) == (*other_from == mine)
+                    && (*to != theirs || send_rows == other_rows);
+                let back = (*other_to == mine) == (*from == theirs)
+                    && (*other_to != mine || other_send_rows == rows);
+                form == other_form && there && back
+            }
+            (
+                Call::AllToAll {
+                    form,
+                    send_rows,
+                    rows,
+                },
+                Call::AllToAll {
+                    form: other_form,
+                    send_rows: other_send_rows,
+                    rows: other_rows,
+                },
+            ) => {
+                form == other_form
+                    && send_rows[theirs] == other_rows[mine]
+                    && other_send_rows[mine] == rows[theirs]
+            }
+            _ => self == other,
+        }
+    }
+
+    /// Payload bytes that `rank` sends to other ranks; for tensors only.
+    pub(super) fn sent_bytes(&self, rank: usize) -> u64 {
+        match self {
+            Call::Exchange {
+                form,
+                send_rows,
+                to,
+                ..
+            } if *to != rank => form.bytes(*send_rows),
+            Call::AllGather { form, rows } => form.bytes(rows[rank]) * (rows.len() as u64 - 1),
+            Call::AllToAll {
+                form, send_rows, ..
+            } => form.bytes(others(send_rows, rank)),
+            _ => 0,
+        }
+    }
+
+    /// Payload bytes that `rank` receives from other ranks; for tensors only.
+    pub(super) fn received_bytes(&self, rank: usize) -> u64 {
+        match self {
+            Call::Exchange {
+                form, from, rows, ..
+            } if *from != rank => form.bytes(*rows),
+            Call::AllGather { form, rows } => form.bytes(others(rows, rank)),
+            Call::AllToAll { form, rows, .. } => form.bytes(others(rows, rank)),
+            _ => 0,
+        }
+    }
+}
+
+fn others(rows: &[usize], rank: usize) -> usize {
+    rows.iter().sum::<usize>() - rows[rank]
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} rows of {:?}", self.dtype, self.row_dims)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.kind().name();
+        match self {
+            Call::Exchange {
+                form,
+                send_rows,
+                to,
+                from,
+                rows,
+            } => {
+                write!(
+                    f,
+                    "{name} of {form}: {send_rows} to rank {to}, {rows} from rank {from}"
+                )
+            }
+            Call::AllGather { form, rows } => {
+                write!(f, "{name} of {form}: {rows:?} from the ranks")
+            }
+            Call::AllToAll {
+                form,
+                send_rows,
+                rows,
+            } => {
+                write!(
+                    f,
+                    "{name} of {form}: {send_rows:?} to the ranks, {rows:?} from them"
+                )
+            }
+            Call::BroadcastBytes { root } => write!(f, "{name} from rank {root}"),
+            Call::GatherBytes { root } => write!(f, "{name} to rank {root}"),
+            Call::Barrier => write!(f, "{name}"),
+        }
+    }
+}

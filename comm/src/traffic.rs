@@ -1,0 +1,90 @@
+//! Counters of what moves between ranks: calls, payload bytes, and the seconds a rank stood waiting.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The kinds of collectives.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode,
+)]
+#[allow(missing_docs)]
+pub enum Collective {
+    Exchange,
+    AllGather,
+    AllToAll,
+    BroadcastBytes,
+    GatherBytes,
+    Barrier,
+}
+
+impl Collective {
+    /// The name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Collective::Exchange => "exchange",
+            Collective::AllGather => "all-gather",
+            Collective::AllToAll => "all-to-all",
+            Collective::BroadcastBytes => "broadcast-bytes",
+            Collective::GatherBytes => "gather-bytes",
+            Collective::Barrier => "barrier",
+        }
+    }
+
+    /// Whether it carries control messages rather than tensors. Byte counts that are compared with predictions leave
+    /// control messages out.
+    pub fn is_control(self) -> bool {
+        matches!(
+            self,
+            Collective::BroadcastBytes | Collective::GatherBytes | Collective::Barrier
+        )
+    }
+}
+
+/// What one kind of collective moved through one rank. A rank's own contribution to itself is not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct TrafficEntry {
+    /// Number of calls.
+    pub calls: u64,
+    /// Payload bytes to other ranks.
+    pub sent_bytes: u64,
+    /// Payload bytes from other ranks.
+    pub received_bytes: u64,
+    /// Seconds this rank stood in the call or in its wait: the exposed part of the communication.
+    pub waited_s: f64,
+}
+
+/// Counters per kind of collective.
+#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Traffic {
+    /// One entry a kind that was used.
+    pub entries: BTreeMap<Collective, TrafficEntry>,
+}
+
+impl Traffic {
+    /// Counts one call and its payload.
+    pub fn count(&mut self, kind: Collective, sent_bytes: u64, received_bytes: u64) {
+        let entry = self.entries.entry(kind).or_default();
+        entry.calls += 1;
+        entry.sent_bytes += sent_bytes;
+        entry.received_bytes += received_bytes;
+    }
+
+    /// Counts time spent waiting.
+    pub fn waited(&mut self, kind: Collective, time: Duration) {
+        self.entries.entry(kind).or_default().waited_s += time.as_secs_f64();
+    }
+
+    /// Payload bytes that tensor collectives brought from other ranks.
+    pub fn tensor_bytes_received(&self) -> u64 {
+        self.entries
+            .iter()
+            .filter(|(kind, _)| !kind.is_control())
+            .map(|(_, entry)| entry.received_bytes)
+            .sum()
+    }
+
+    /// Seconds this rank stood waiting, in every kind of call.
+    pub fn waited_s(&self) -> f64 {
+        self.entries.values().map(|entry| entry.waited_s).sum()
+    }
+}

@@ -1,0 +1,66 @@
+//! The phases of a request, in the order in which they happen.
+
+use std::fmt;
+
+/// A part of a request's time. Phases do not overlap on one rank.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode,
+)]
+pub enum Phase {
+    /// Nothing to do: between requests.
+    Idle,
+    /// Coordinator: text to token ids, chunks, plan.
+    Tokenize,
+    /// Broadcasting the plan to the ranks.
+    Dispatch,
+    /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
+    ChunkPrefill,
+    /// The query's probe in the HL-TP layout and the new order of the chunks.
+    Reorder,
+    /// The query's probe of the cache, and what later evidence a selector asks for.
+    Probe,
+    /// Gathering scores, taking the top ones.
+    Select,
+    /// The pass over the selected rows and the query's rows.
+    Recompute,
+    /// Logits, sampling, and the way of the first token to the coordinator.
+    FirstToken,
+    /// Every token after the first.
+    Decode,
+}
+
+impl Phase {
+    /// All phases that count towards the time to first token, in their order.
+    pub const TO_FIRST_TOKEN: [Phase; 8] = [
+        Phase::Tokenize,
+        Phase::Dispatch,
+        Phase::ChunkPrefill,
+        Phase::Reorder,
+        Phase::Probe,
+        Phase::Select,
+        Phase::Recompute,
+        Phase::FirstToken,
+    ];
+
+    /// The name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Idle => "idle",
+            Phase::Tokenize => "tokenize",
+            Phase::Dispatch => "dispatch",
+            Phase::ChunkPrefill => "chunk_prefill",
+            Phase::Reorder => "reorder",
+            Phase::Probe => "probe",
+            Phase::Select => "select",
+            Phase::Recompute => "recompute",
+            Phase::FirstToken => "first_token",
+            Phase::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,137 @@
+//! The plan of one request: everything a rank must know before it starts. Every size that shapes a collective follows from
+//! it (and from the selection, which rank 0 broadcasts).
+//!
+//! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query.
+
+use super::{Exchange, Importance, Method};
+
+/// One request, ready for the ranks.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Plan {
+    /// Number of the request, for logs.
+    pub request: u64,
+    /// Token ids before the first chunk.
+    pub prefix: Vec<u32>,
+    /// The context, in the request's own order.
+    pub chunks: Vec<Chunk>,
+    /// Token ids after the context.
+    pub query: Vec<u32>,
+    /// How the cache is filled.
+    pub method: Method,
+    /// What moves while selected rows are recomputed.
+    pub exchange: Exchange,
+    /// Rows to recompute at most (fewer where there are fewer candidates).
+    pub budget: usize,
+    /// Whether the layout's first chunk may be selected, although it is exact as it is.
+    pub include_first_chunk: bool,
+    /// Whether and how chunks are reordered before selection.
+    pub reorder: Option<Importance>,
+    /// Tokens to generate at most, the first included.
+    pub max_tokens: usize,
+    /// Tokens that end the answer.
+    pub eos: Vec<u32>,
+    /// How a token is drawn from the logits.
+    pub sampling: Sampling,
+    /// The least time a collective may take before the group is declared dead.
+    pub timeout_ms: u64,
+    /// What the whole prefill is expected to take on one rank; ten times this is allowed where it is longer than the
+    /// timeout.
+    pub estimate_ms: u64,
+    /// What the outcome carries besides the tokens.
+    pub returns: Returns,
+}
+
+/// A run of context tokens prefilled on its own.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Chunk {
+    /// Its token ids.
+    pub ids: Vec<u32>,
+    /// The rank that prefills and keeps it.
+    pub rank: usize,
+}
+
+/// How a token is drawn from the logits.
+#[derive(Debug, Clone, Copy, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Sampling {
+    /// 0 takes the largest logit (ties: the lower id).
+    pub temperature: f32,
+    /// Draws from the smallest set of tokens with at least this probability together; 1 for all.
+    pub top_p: f32,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// What the outcome carries besides the tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Returns {
+    /// The first token's logits.
+    pub logits: bool,
+    /// The score of every context row.
+    pub scores: bool,
+}
+
+impl Plan {
+    /// Rows before the context.
+    pub fn prefix_tokens(&self) -> usize {
+        self.prefix.len()
+    }
+
+    /// Rows of all chunks.
+    pub fn context_tokens(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.ids.len()).sum()
+    }
+
+    /// Rows of the query.
+    pub fn query_tokens(&self) -> usize {
+        self.query.len()
+    }
+
+    /// Rows of prefix, context and query.
+    pub fn total_tokens(&self) -> usize {
+        self.prefix_tokens() + self.context_tokens() + self.query_tokens()
+    }
+
+    /// Rows of the longest chunk.
+    pub fn longest_chunk_tokens(&self) -> usize {
+        self.chunks
+            .iter()
+            .map(|chunk| chunk.ids.len())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// First row of each chunk, counted from the first context row, in the request's own order.
+    pub fn chunk_starts(&self) -> Vec<usize> {
+        let mut start = 0;
+        self.chunks
+            .iter()
+            .map(|chunk| {
+                let this = start;
+                start += chunk.ids.len();
+                this
+            })
+            .collect()
+    }
+
+    /// Ids of prefix, chunks in the request's own order, and query, one after the other.
+    pub fn all_ids(&self) -> Vec<u32> {
+        let context = self.chunks.iter().flat_map(|chunk| &chunk.ids);
+        self.prefix
+            .iter()
+            .chain(context)
+            .chain(&self.query)
+            .copied()
+            .collect()
+    }
+}
+
+/// What rank 0 broadcasts: so that a dead or stuck rank is noticed even when there is nothing to do.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub enum Order {
+    /// Nothing to do; sent every second.
+    Tick,
+    /// Run this.
+    Run(Box<Plan>),
+    /// End.
+    Stop,
+}

@@ -1,0 +1,85 @@
+//! What comes back: the first token at once, the rest at the end.
+
+use super::Phase;
+use crate::Traffic;
+
+/// What rank 0 tells the coordinator.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub enum Event {
+    /// The first token, as soon as it is known.
+    FirstToken {
+        /// Number of the request.
+        request: u64,
+        /// Its id.
+        token: u32,
+    },
+    /// The request is done.
+    Done {
+        /// Number of the request.
+        request: u64,
+        /// What came out.
+        outcome: Outcome,
+        /// One report a rank, in rank order.
+        reports: Vec<RankReport>,
+    },
+    /// The request failed and with it the group.
+    Failed {
+        /// Number of the request.
+        request: u64,
+        /// The rank that failed first.
+        rank: usize,
+        /// The exit code that stands for the cause.
+        exit_code: u8,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// What came out of a request.
+#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Outcome {
+    /// The generated tokens; one that ended the answer is the last.
+    pub tokens: Vec<u32>,
+    /// Chunk numbers in the order of the layout.
+    pub order: Vec<u32>,
+    /// The recomputed rows, ascending, counted from the first prefix row with chunks in the request's own order.
+    pub selected: Vec<u32>,
+    /// Rows that could have been selected.
+    pub candidates: usize,
+    /// The first token's logits, if asked for.
+    pub logits: Option<Vec<f32>>,
+    /// One score a context row, chunks in the request's own order, if asked for and if the method has them.
+    pub scores: Option<Vec<f32>>,
+}
+
+/// What one rank did.
+#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct RankReport {
+    /// Which rank.
+    pub rank: usize,
+    /// Whether the first token was drawn here: this rank's timeline is the critical path.
+    pub drew_first_token: bool,
+    /// Its phases one after the other, from the arrival of the plan on.
+    pub spans: Vec<Span>,
+    /// What moved until the first token.
+    pub traffic: Traffic,
+    /// What moved after the first token.
+    pub decode_traffic: Traffic,
+    /// Context, prefix and query rows computed in the prefill of chunks or of the whole prompt.
+    pub prefilled_rows: usize,
+    /// Rows computed in the recompute pass, the query's included.
+    pub recomputed_rows: usize,
+}
+
+/// One phase on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Span {
+    /// Which phase.
+    pub phase: Phase,
+    /// Seconds from the arrival of the plan to its start.
+    pub start_s: f64,
+    /// Its length in seconds, waiting included.
+    pub seconds: f64,
+    /// Seconds of it spent waiting for other ranks.
+    pub waited_s: f64,
+}

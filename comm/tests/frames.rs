@@ -1,0 +1,259 @@
+//! Frames: what is written comes back, everything else is an error.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tributary_comm::Error;
+use tributary_comm::wire::{
+    Chunk, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method,
+    Order, Outcome, Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode,
+    link,
+};
+
+fn layouts() -> impl Strategy<Value = Layout> {
+    prop::sample::select(vec![
+        Layout::Global,
+        Layout::HlHp,
+        Layout::HlTp,
+        Layout::TlTp,
+    ])
+}
+
+fn methods() -> impl Strategy<Value = Method> {
+    prop_oneof![
+        Just(Method::Full),
+        Just(Method::Ring),
+        Just(Method::None),
+        prop::option::of(0usize..9).prop_map(|n| Method::AllGather {
+            heads_per_gather: n
+        }),
+        any::<u64>().prop_map(|seed| Method::Random { seed }),
+        prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
+        layouts().prop_map(|layout| Method::ProphetKv { layout }),
+        layouts().prop_map(|layout| Method::Relay { layout }),
+        (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
+            let score = if norm { Score::Norm } else { Score::Mass };
+            Method::InfoFlow(InfoFlow {
+                score,
+                layers: (from, to),
+                layout,
+            })
+        }),
+    ]
+}
+
+fn ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(any::<u32>(), 0..most)
+}
+
+prop_compose! {
+    fn plans()(
+        request in any::<u64>(),
+        prefix in ids(4),
+        chunks in prop::collection::vec((ids(40), 0usize..8), 0..12),
+        query in ids(20),
+        method in methods(),
+        exchange in prop::sample::select(
+            vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
+        numbers in any::<(u16, u16, u64, u64)>(),
+        flags in any::<(bool, bool, bool)>(),
+        reorder in prop::sample::select(
+            vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
+        sampling in (0f32..2.0, 0f32..1.0, any::<u64>()),
+        eos in ids(3),
+    ) -> Plan {
+        let (temperature, top_p, seed) = sampling;
+        Plan {
+            request, prefix, query, method, exchange, reorder, eos,
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank }).collect(),
+            budget: numbers.0.into(),
+            include_first_chunk: flags.0,
+            max_tokens: numbers.1.into(),
+            sampling: Sampling { temperature, top_p, seed },
+            timeout_ms: numbers.2,
+            estimate_ms: numbers.3,
+            returns: Returns { logits: flags.1, scores: flags.2 },
+        }
+    }
+}
+
+fn is_frame_error(result: Result<Plan, Error>) -> bool {
+    matches!(result, Err(Error::Frame(_)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_plan_comes_back(plan in plans()) {
+        let frame = encode(&plan).unwrap();
+        prop_assert_eq!(decode::<Plan>(&frame).unwrap(), plan);
+    }
+
+    #[test]
+    fn a_cut_frame_is_refused(plan in plans(), cut in any::<prop::sample::Index>()) {
+        let frame = encode(&plan).unwrap();
+        prop_assert!(is_frame_error(decode(&frame[..cut.index(frame.len())])));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused(plan in plans(), bit in any::<prop::sample::Index>()) {
+        let mut frame = encode(&plan).unwrap();
+        let bit = bit.index(8 * frame.len());
+        frame[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(is_frame_error(decode(&frame)));
+    }
+
+    #[test]
+    fn bytes_behind_the_frame_are_refused(plan in plans(), more in 1usize..20) {
+        let mut frame = encode(&plan).unwrap();
+        frame.resize(frame.len() + more, 0);
+        prop_assert!(is_frame_error(decode(&frame)));
+    }
+
+    #[test]
+    fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(is_frame_error(decode(&bytes)));
+    }
+
+    #[test]
+    fn random_payloads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        // With a right header and checksum: whatever comes out must be what these bytes stand for.
+        if let Ok(plan) = decode::<Plan>(&framed(&bytes)) {
+            prop_assert_eq!(&encode(&plan).unwrap()[HEADER_BYTES..], &bytes[..]);
+        }
+    }
+}
+
+/// A frame with a right header around any payload.
+fn framed(payload: &[u8]) -> Vec<u8> {
+    let mut frame = encode(&()).expect("nothing fits a frame");
+    frame[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&frame[..12]);
+    hasher.update(payload);
+    frame[12..16].copy_from_slice(&hasher.finalize().to_le_bytes());
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn every_single_bit_is_guarded() {
+    let event = Event::FirstToken {
+        request: 7,
+        token: 12,
+    };
+    let frame = encode(&event).unwrap();
+    for bit in 0..8 * frame.len() {
+        let mut damaged = frame.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(
+            matches!(decode::<Event>(&damaged), Err(Error::Frame(_))),
+            "bit {bit}"
+        );
+    }
+}
+
+#[test]
+fn a_length_in_the_payload_is_checked_before_allocation() {
+    // A list of u32 that claims 2^62 entries and carries none: allocating it would abort the test.
+    for claimed in [1u64 << 62, u64::MAX, FRAME_LIMIT_BYTES as u64 / 4 + 1] {
+        let result = decode::<Vec<u32>>(&framed(&claimed.to_le_bytes()));
+        assert!(
+            matches!(result, Err(Error::Frame(_))),
+            "{claimed}: {result:?}"
+        );
+    }
+}
+
+#[test]
+fn the_limit_holds_on_both_sides() {
+    let fits = vec![7u8; FRAME_LIMIT_BYTES - 8];
+    assert_eq!(decode::<Vec<u8>>(&encode(&fits).unwrap()).unwrap(), fits);
+    let too_long = vec![7u8; FRAME_LIMIT_BYTES - 7];
+    assert!(matches!(encode(&too_long), Err(Error::Frame(_))));
+    let mut frame = encode(&()).unwrap();
+    frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let header = frame.first_chunk::<HEADER_BYTES>().unwrap();
+    let error = decode_header(header).unwrap_err().to_string();
+    assert!(error.contains(&u32::MAX.to_string()), "{error}");
+}
+
+#[test]
+fn another_version_says_both_numbers() {
+    let mut frame = encode(&()).unwrap();
+    frame[4..8].copy_from_slice(&9u32.to_le_bytes());
+    let error = decode::<()>(&frame).unwrap_err().to_string();
+    assert!(
+        error.contains("version 9") && error.contains("speaks 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn events_and_orders_come_back() {
+    let outcome = Outcome {
+        tokens: vec![1, 2],
+        order: vec![1, 0],
+        selected: vec![3],
+        candidates: 9,
+        logits: Some(vec![f32::MIN, 0.5]),
+        scores: None,
+    };
+    let mut report = RankReport {
+        rank: 1,
+        drew_first_token: true,
+        ..RankReport::default()
+    };
+    report
+        .traffic
+        .count(tributary_comm::Collective::AllGather, 3, 4);
+    let events = [
+        Event::FirstToken {
+            request: 1,
+            token: 2,
+        },
+        Event::Done {
+            request: 1,
+            outcome,
+            reports: vec![RankReport::default(), report],
+        },
+        Event::Failed {
+            request: 1,
+            rank: 3,
+            exit_code: 69,
+            cause: "gone".into(),
+        },
+    ];
+    for event in events {
+        assert_eq!(decode::<Event>(&encode(&event).unwrap()).unwrap(), event);
+    }
+    for order in [Order::Tick, Order::Stop] {
+        assert_eq!(decode::<Order>(&encode(&order).unwrap()).unwrap(), order);
+    }
+}
+
+#[test]
+fn the_link_carries_both_ways_and_notices_the_end() {
+    let (coordinator, worker) = link(2);
+    let wait = Duration::from_millis(20);
+    assert_eq!(worker.next(wait), Ok(None));
+    assert_eq!(coordinator.next(wait), Ok(None));
+    let first = Event::FirstToken {
+        request: 1,
+        token: 2,
+    };
+    worker.send(&first).unwrap();
+    assert_eq!(coordinator.next(wait), Ok(Some(first.clone())));
+    worker.send(&first).unwrap();
+    drop(worker);
+    assert_eq!(
+        coordinator.next(wait),
+        Ok(Some(first)),
+        "what was sent before the end arrives"
+    );
+    assert_eq!(coordinator.next(wait), Err(Error::Disconnected("worker")));
+    let (coordinator, worker) = link(1);
+    drop(coordinator);
+    assert_eq!(worker.next(wait), Err(Error::Disconnected("coordinator")));
+}

@@ -1,0 +1,140 @@
+//! What can go wrong between a request and its answer, and the exit code that stands for it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tributary_comm::wire::Method;
+
+/// Result of the coordinator's steps.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A request that cannot be served, or was not. Each message says in one line what is wrong and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {cause}; name a readable file")]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// A file is not the JSON that it should be.
+    #[error("{path}, line {line}, column {column}: {cause}")]
+    Json {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// What is wrong there.
+        cause: String,
+    },
+    /// The query has no text.
+    #[error("the query is empty; ask a question")]
+    EmptyQuery,
+    /// The request has no documents.
+    #[error("no documents; a request needs at least one")]
+    NoDocuments,
+    /// A document has no text.
+    #[error("document {number} of {count} is empty; every document needs text")]
+    EmptyDocument {
+        /// Which one, from 1.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The tokenizer cannot be loaded or fails.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The model's chat template cannot be read or rendered.
+    #[error("chat template: {0}; `--template none` goes without it")]
+    Template(String),
+    /// A setting has a value that it cannot have.
+    #[error("{name} {found}: {wanted}")]
+    Setting {
+        /// The setting, as on the command line.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// There is no such method.
+    #[error("unknown method `{0}`: one of {}", Method::NAMES.join(", "))]
+    UnknownMethod(String),
+    /// The model has fewer positions than the request needs.
+    #[error(
+        "{prompt_tokens} prompt tokens and {max_tokens} to generate are {} positions, the model has {limit}; \
+         shorten the request",
+        prompt_tokens + max_tokens
+    )]
+    TooManyTokens {
+        /// Prefix, context and query.
+        prompt_tokens: usize,
+        /// Tokens to generate at most.
+        max_tokens: usize,
+        /// The model's maximum.
+        limit: usize,
+    },
+    /// The request would need more memory than there is.
+    #[error(
+        "needs about {needed_bytes} bytes of memory, {available_bytes} are available; use fewer tokens, bf16, or \
+         --exchange pass-q"
+    )]
+    Memory {
+        /// Predicted from the plan.
+        needed_bytes: u64,
+        /// What the machine has to give.
+        available_bytes: u64,
+    },
+    /// The workers did not answer in time.
+    #[error("no {what} within {after:?}")]
+    Deadline {
+        /// What was waited for.
+        what: &'static str,
+        /// The deadline.
+        after: Duration,
+    },
+    /// A rank failed and with it the group.
+    #[error("rank {rank} failed: {cause}")]
+    Failed {
+        /// The rank that failed first.
+        rank: usize,
+        /// The exit code that stands for the cause.
+        exit_code: u8,
+        /// Why.
+        cause: String,
+    },
+    /// The workers' messages make no sense.
+    #[error("the workers broke the protocol: {0}")]
+    Protocol(String),
+    /// The channel to the workers failed.
+    #[error("channel to the workers: {0}")]
+    Link(#[from] tributary_comm::Error),
+}
+
+impl Error {
+    /// The exit code of a process that ends with this error: 64 usage, 69 rank lost, 70 a bug, 71 out of memory,
+    /// 75 deadline, or what the failed rank reported.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Unreadable { .. }
+            | Error::Json { .. }
+            | Error::EmptyQuery
+            | Error::NoDocuments
+            | Error::EmptyDocument { .. }
+            | Error::Tokenizer(_)
+            | Error::Template(_)
+            | Error::Setting { .. }
+            | Error::UnknownMethod(_)
+            | Error::TooManyTokens { .. } => 64,
+            Error::Link(_) => 69,
+            Error::Protocol(_) => 70,
+            Error::Memory { .. } => 71,
+            Error::Deadline { .. } => 75,
+            Error::Failed { exit_code, .. } => *exit_code,
+        }
+    }
+}

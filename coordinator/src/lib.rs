@@ -1,0 +1,21 @@
+//! A request from its intake to its answer: chunks, plan, dispatch, report. Knows token ids and times; touches no tensor,
+//! and the workers only through [`tributary_comm::wire`].
+
+mod chunking;
+mod date;
+mod error;
+mod intake;
+mod plan;
+mod request;
+mod shape;
+mod template;
+mod tokenize;
+
+pub use chunking::Chunking;
+pub use error::{Error, Result};
+pub use intake::{Intake, Prefix, Prepared, prepare};
+pub use plan::{Machine, PlanInput, Planned, Settings, plan};
+pub use request::{Document, Request};
+pub use shape::ModelShape;
+pub use template::{Frame, Template};
+pub use tokenize::{Piece, Tokenizer};

@@ -1,0 +1,170 @@
+//! What chunks cost, and what a request needs of time and memory. Estimates from counts, on the safe side.
+
+use tributary_comm::wire::{Exchange, Method, Plan};
+
+use crate::ModelShape;
+
+/// What the planner knows about the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Machine {
+    /// FLOPs that one rank does in a second; better too few than too many, since deadlines follow from it.
+    pub flops_per_s: f64,
+    /// Bytes that one rank receives in a second.
+    pub link_bytes_per_s: f64,
+    /// Memory that is free for weights and request together; unknown where absent. Ranks are threads and share it.
+    pub available_bytes: Option<u64>,
+}
+
+/// Numbers in a row's activations that live at the same time, beside its keys and values: residual, normalised row, query,
+/// attention's output, the feed-forward part's two halves and their product. Held in f32.
+fn activation_row_bytes(shape: &ModelShape) -> u64 {
+    let attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim;
+    4 * (3 * shape.hidden + attention + 3 * shape.intermediate) as u64
+}
+
+/// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
+/// the keys, their length times the tokens after them.
+pub(crate) fn chunk_weights(
+    lengths: &[usize],
+    prefix_tokens: usize,
+    query_tokens: usize,
+    exchange: Exchange,
+    shape: &ModelShape,
+) -> Vec<f64> {
+    if exchange != Exchange::PassQ {
+        return lengths
+            .iter()
+            .map(|&length| shape.prefill_flops(length, prefix_tokens))
+            .collect();
+    }
+    let mut after = lengths.iter().sum::<usize>() + query_tokens;
+    let weigh = |&length: &usize| {
+        after -= length;
+        (length * after) as f64
+    };
+    lengths.iter().map(weigh).collect()
+}
+
+/// Deals chunks to ranks: the heaviest first, each to the rank with the least so far; ties to the earlier chunk and the
+/// lower rank.
+pub(crate) fn deal(weights: &[f64], world: usize) -> Vec<usize> {
+    let mut heaviest_first: Vec<usize> = (0..weights.len()).collect();
+    heaviest_first.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
+    let mut loads = vec![0.0; world];
+    let mut ranks = vec![0; weights.len()];
+    for chunk in heaviest_first {
+        let least =
+            (0..world).min_by(|&a, &b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
+        let rank = least.expect("there is at least one rank");
+        loads[rank] += weights[chunk];
+        ranks[chunk] = rank;
+    }
+    ranks
+}
+
+/// Milliseconds that a full prefill takes on one rank.
+pub(crate) fn estimate_ms(total_tokens: usize, shape: &ModelShape, machine: &Machine) -> u64 {
+    let seconds = shape.prefill_flops(total_tokens, 0) / machine.flops_per_s;
+    (1000.0 * seconds).ceil() as u64
+}
+
+/// Bytes that a request takes at its worst moment, all ranks and the weights together.
+///
+/// Weights are there once: ranks are threads. Counted per rank are keys and values it holds, as they are and once more
+/// rotated for decoding, those in flight of one layer or two, activations of its largest pass, and one row of logits.
+pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
+    let total = plan.total_tokens() + plan.max_tokens;
+    let share = total.div_ceil(world);
+    let mut held_rows = vec![share; world];
+    let mut pass_rows = vec![share; world];
+    let mut flying_layer_rows = 0;
+    match (&plan.method, plan.exchange) {
+        (Method::Full, _) => {
+            held_rows = vec![0; world];
+            held_rows[world - 1] = total;
+            pass_rows.clone_from(&held_rows);
+        }
+        (Method::Ring, _) => flying_layer_rows = 2 * share,
+        (Method::AllGather { .. }, _) => flying_layer_rows = total,
+        (_, exchange) => {
+            let chunk_rows = rows_of_ranks(plan, world);
+            let tail = plan.query_tokens() + plan.max_tokens;
+            let recomputed = plan.budget.div_ceil(world) + plan.query_tokens();
+            let fresh = plan.budget + tail;
+            for rank in 0..world {
+                let context = if exchange == Exchange::Replicate {
+                    plan.context_tokens()
+                } else {
+                    chunk_rows[rank]
+                };
+                held_rows[rank] = plan.prefix_tokens() + context + fresh;
+                pass_rows[rank] = (plan.prefix_tokens() + chunk_rows[rank]).max(recomputed);
+            }
+        }
+    }
+    let per_rank = |rank: usize| {
+        2 * held_rows[rank] as u64 * shape.kv_bytes()
+            + flying_layer_rows as u64 * shape.layer_kv_bytes()
+            + pass_rows[rank] as u64 * activation_row_bytes(shape)
+            + 4 * shape.vocab as u64
+    };
+    shape.weight_bytes + (0..world).map(per_rank).sum::<u64>()
+}
+
+/// Chunk rows of each rank.
+pub(crate) fn rows_of_ranks(plan: &Plan, world: usize) -> Vec<usize> {
+    let mut rows = vec![0; world];
+    for chunk in &plan.chunks {
+        rows[chunk.rank] += chunk.ids.len();
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::tests::DEMO;
+
+    #[test]
+    fn chunks_are_dealt_evenly() {
+        let cases: [(&[f64], usize, &[usize]); 7] = [
+            (&[1.0, 1.0, 1.0, 1.0], 2, &[0, 1, 0, 1]),
+            (&[1.0, 2.0, 3.0], 2, &[1, 1, 0]),
+            (&[5.0, 4.0, 3.0, 3.0, 3.0], 2, &[0, 1, 1, 0, 1]),
+            (&[1.0], 4, &[0]),
+            (&[1.0, 2.0], 5, &[1, 0]),
+            (&[3.0, 1.0, 2.0], 1, &[0, 0, 0]),
+            (&[], 3, &[]),
+        ];
+        for (weights, world, wanted) in cases {
+            assert_eq!(deal(weights, world), wanted, "{weights:?} on {world}");
+        }
+    }
+
+    #[test]
+    fn pass_q_weighs_what_stands_after() {
+        let weights = chunk_weights(&[10, 20, 30], 1, 5, Exchange::PassQ, &DEMO);
+        assert_eq!(weights, [10.0 * 55.0, 20.0 * 35.0, 30.0 * 5.0]);
+        let weights = chunk_weights(&[10, 20], 1, 5, Exchange::Replicate, &DEMO);
+        assert_eq!(
+            weights,
+            [DEMO.prefill_flops(10, 1), DEMO.prefill_flops(20, 1)]
+        );
+        assert!(
+            weights[1] > 2.0 * weights[0],
+            "attention grows with the square"
+        );
+    }
+
+    #[test]
+    fn the_estimate_is_flops_over_rate() {
+        let machine = Machine {
+            flops_per_s: 1e9,
+            link_bytes_per_s: 1e9,
+            available_bytes: None,
+        };
+        let wanted = (DEMO.prefill_flops(1000, 0) / 1e6).ceil();
+        assert_eq!(estimate_ms(1000, &DEMO, &machine), wanted as u64);
+        assert!(estimate_ms(1, &DEMO, &machine) >= 1);
+    }
+}

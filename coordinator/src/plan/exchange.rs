@@ -1,0 +1,131 @@
+//! Which exchange a request gets when the user leaves it open.
+
+use tributary_comm::wire::Exchange;
+
+use super::cost::Machine;
+use crate::ModelShape;
+
+/// The most loaded rank's part of a request, in numbers of rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) world: usize,
+    pub(crate) context_tokens: usize,
+    /// Selected rows and the query's.
+    pub(crate) recomputed_rows: usize,
+    /// FLOPs of the most loaded rank's chunks: what a gather can hide under.
+    pub(crate) prefill_flops: f64,
+}
+
+/// Bytes that one rank receives per layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LayerBytes {
+    /// During the prefill of chunks, at the same time as other layers' work.
+    pub(crate) hidden: f64,
+    /// While rows are recomputed.
+    pub(crate) exposed: f64,
+}
+
+/// Bytes a layer of an exchange. Replicate: the other ranks' stale rows during prefill, their fresh rows later. Pass-q:
+/// the other ranks' queries, partial results for the own rows from every other rank (with one f32 a head), and fresh rows
+/// to their chunks' owners.
+pub(crate) fn layer_bytes(exchange: Exchange, load: &Load, shape: &ModelShape) -> LayerBytes {
+    let others = (load.world - 1) as f64 / load.world as f64;
+    let rows = load.recomputed_rows as f64 * others;
+    let kv_bytes = shape.layer_kv_bytes() as f64;
+    let query_bytes = (shape.heads * shape.head_dim * shape.dtype_bytes) as f64;
+    let partial_bytes = query_bytes + 4.0 * shape.heads as f64;
+    let stale = load.context_tokens as f64 * others * kv_bytes;
+    match exchange {
+        Exchange::Replicate => LayerBytes {
+            hidden: stale,
+            exposed: rows * kv_bytes,
+        },
+        Exchange::PassQ => {
+            let fresh = rows * kv_bytes / load.world as f64;
+            LayerBytes {
+                hidden: 0.0,
+                exposed: rows * (query_bytes + partial_bytes) + fresh,
+            }
+        }
+        Exchange::Selected => LayerBytes {
+            hidden: 0.0,
+            exposed: rows * kv_bytes,
+        },
+    }
+}
+
+/// The exact exchange whose bytes keep ranks waiting for the shortest time; replicate where both are level. Hidden bytes
+/// count only as far as they take longer than the work they hide under.
+pub(crate) fn choose(load: &Load, shape: &ModelShape, machine: &Machine) -> Exchange {
+    let waiting_s = |exchange| {
+        let bytes = layer_bytes(exchange, load, shape);
+        let work_s = load.prefill_flops / shape.layers as f64 / machine.flops_per_s;
+        let uncovered_s = (bytes.hidden / machine.link_bytes_per_s - work_s).max(0.0);
+        uncovered_s + bytes.exposed / machine.link_bytes_per_s
+    };
+    if waiting_s(Exchange::PassQ) < waiting_s(Exchange::Replicate) {
+        Exchange::PassQ
+    } else {
+        Exchange::Replicate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::tests::QWEN3_14B;
+
+    #[test]
+    fn bytes_are_those_of_the_design() {
+        // Qwen3-14B, 32K tokens, 4 ranks, 15 %: 101 MB gathered, 76 MB and fresh rows for pass-q, 15 MB of fresh rows.
+        let load = Load {
+            world: 4,
+            context_tokens: 32_768,
+            recomputed_rows: 4915,
+            prefill_flops: 0.0,
+        };
+        let replicate = layer_bytes(Exchange::Replicate, &load, &QWEN3_14B);
+        assert!(
+            (replicate.hidden / 1e6 - 100.7).abs() < 0.1,
+            "{replicate:?}"
+        );
+        assert!(
+            (replicate.exposed / 1e6 - 15.1).abs() < 0.1,
+            "{replicate:?}"
+        );
+        let pass_q = layer_bytes(Exchange::PassQ, &load, &QWEN3_14B);
+        let without_fresh = pass_q.exposed - replicate.exposed / 4.0;
+        assert!((without_fresh / 1e6 - 76.1).abs() < 0.1, "{pass_q:?}");
+    }
+
+    #[test]
+    fn a_slow_link_or_no_work_to_hide_under_asks_for_pass_q() {
+        let load = Load {
+            world: 4,
+            context_tokens: 32_768,
+            recomputed_rows: 4915,
+            prefill_flops: QWEN3_14B.prefill_flops(8192, 0),
+        };
+        let cases = [
+            (3e14, 4e11, load.prefill_flops, Exchange::Replicate),
+            (3e14, 1e9, load.prefill_flops, Exchange::PassQ),
+            (3e14, 4e11, 0.0, Exchange::PassQ),
+        ];
+        for (flops_per_s, link_bytes_per_s, prefill_flops, wanted) in cases {
+            let machine = Machine {
+                flops_per_s,
+                link_bytes_per_s,
+                available_bytes: None,
+            };
+            let load = Load {
+                prefill_flops,
+                ..load
+            };
+            assert_eq!(
+                choose(&load, &QWEN3_14B, &machine),
+                wanted,
+                "{link_bytes_per_s}, {prefill_flops}"
+            );
+        }
+    }
+}

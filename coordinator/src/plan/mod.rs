@@ -1,0 +1,225 @@
+//! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
+//! request, settings, model and machine.
+
+mod cost;
+mod exchange;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use tributary_comm::wire::{Chunk, Exchange, Method, Plan};
+
+use self::exchange::Load;
+use self::settings::{budget, setting};
+use crate::{Error, ModelShape, Result};
+
+pub use self::cost::Machine;
+pub use self::settings::Settings;
+
+/// A request as token ids.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanInput<'a> {
+    /// Number of the request, for logs.
+    pub request: u64,
+    /// Before the first chunk.
+    pub prefix: &'a [u32],
+    /// The context, in the request's own order.
+    pub chunks: &'a [Vec<u32>],
+    /// After the context.
+    pub query: &'a [u32],
+    /// Tokens that end the answer.
+    pub eos: &'a [u32],
+}
+
+/// A plan, and what the planner decided or predicts beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// For the ranks.
+    pub plan: Plan,
+    /// Number of ranks it is made for.
+    pub world: usize,
+    /// The share of the context to recompute.
+    pub ratio: f64,
+    /// Bytes of memory at the worst moment, all ranks and the weights together.
+    pub memory_bytes: u64,
+}
+
+/// Makes the plan of a request.
+///
+/// Methods that recompute nothing and groups of one rank have no use for an exchange; where none is chosen theirs is
+/// replicate.
+///
+/// # Errors
+/// [`Error::Setting`], [`Error::UnknownMethod`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
+/// [`Error::TooManyTokens`], [`Error::Memory`] if it needs more than the machine has.
+pub fn plan(
+    input: &PlanInput<'_>,
+    settings: &Settings,
+    shape: &ModelShape,
+    machine: &Machine,
+) -> Result<Planned> {
+    let method = settings.method(shape.layers, shape.kv_heads)?;
+    settings.check(&method)?;
+    let ratio = settings.ratio(&method)?;
+    check_request(input, settings, shape)?;
+    let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
+    let budget = match method {
+        Method::Epic {
+            per_chunk: Some(rows),
+        } => epic_rows(input, rows, settings.include_first_chunk),
+        _ => budget(ratio, context_tokens),
+    };
+    let candidates = exchanges(input, settings, &method, budget, shape, machine);
+    let mut smallest: Option<Planned> = None;
+    for exchange in candidates {
+        let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
+        let memory_bytes = cost::memory_bytes(&plan, settings.world, shape);
+        let planned = Planned {
+            plan,
+            world: settings.world,
+            ratio,
+            memory_bytes,
+        };
+        if machine
+            .available_bytes
+            .is_none_or(|available| memory_bytes <= available)
+        {
+            return Ok(planned);
+        }
+        if smallest
+            .as_ref()
+            .is_none_or(|other| memory_bytes < other.memory_bytes)
+        {
+            smallest = Some(planned);
+        }
+    }
+    Err(Error::Memory {
+        needed_bytes: smallest.map_or(0, |planned| planned.memory_bytes),
+        available_bytes: machine.available_bytes.unwrap_or(0),
+    })
+}
+
+fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape) -> Result<()> {
+    let count = input.chunks.len();
+    if count == 0 {
+        return Err(Error::NoDocuments);
+    }
+    if let Some(empty) = input.chunks.iter().position(Vec::is_empty) {
+        return Err(Error::EmptyDocument {
+            number: empty + 1,
+            count,
+        });
+    }
+    if input.query.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
+    let prompt_tokens = input.prefix.len() + context_tokens + input.query.len();
+    if prompt_tokens + settings.max_tokens > shape.max_positions {
+        let max_tokens = settings.max_tokens;
+        return Err(Error::TooManyTokens {
+            prompt_tokens,
+            max_tokens,
+            limit: shape.max_positions,
+        });
+    }
+    let ids = input
+        .prefix
+        .iter()
+        .chain(input.chunks.iter().flatten())
+        .chain(input.query);
+    match ids.copied().find(|&id| id as usize >= shape.vocab) {
+        Some(id) => {
+            let wanted = format!(
+                "the model knows {} ids: its tokenizer does not fit it",
+                shape.vocab
+            );
+            Err(setting("token id", id, wanted))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Rows that EPIC recomputes when it is told how many a chunk.
+fn epic_rows(input: &PlanInput<'_>, rows: usize, include_first_chunk: bool) -> usize {
+    let first = usize::from(!include_first_chunk);
+    input
+        .chunks
+        .iter()
+        .skip(first)
+        .map(|chunk| chunk.len().min(rows))
+        .sum()
+}
+
+/// The exchanges to try, the preferred one first.
+fn exchanges(
+    input: &PlanInput<'_>,
+    settings: &Settings,
+    method: &Method,
+    budget: usize,
+    shape: &ModelShape,
+    machine: &Machine,
+) -> Vec<Exchange> {
+    if let Some(exchange) = settings.exchange {
+        return vec![exchange];
+    }
+    if method.is_exact() || settings.world == 1 {
+        return vec![Exchange::Replicate];
+    }
+    let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
+    let (before, after) = (input.prefix.len(), input.query.len());
+    let flops = cost::chunk_weights(&lengths, before, after, Exchange::Replicate, shape);
+    let mut loads = vec![0.0; settings.world];
+    for (rank, flops) in cost::deal(&flops, settings.world).into_iter().zip(&flops) {
+        loads[rank] += flops;
+    }
+    let load = Load {
+        world: settings.world,
+        context_tokens: lengths.iter().sum(),
+        recomputed_rows: budget + input.query.len(),
+        prefill_flops: loads.into_iter().fold(0.0, f64::max),
+    };
+    match exchange::choose(&load, shape, machine) {
+        Exchange::Replicate => vec![Exchange::Replicate, Exchange::PassQ],
+        other => vec![other],
+    }
+}
+
+fn with_exchange(
+    input: &PlanInput<'_>,
+    settings: &Settings,
+    method: &Method,
+    budget: usize,
+    exchange: Exchange,
+    shape: &ModelShape,
+    machine: &Machine,
+) -> Plan {
+    let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
+    let (before, after) = (input.prefix.len(), input.query.len());
+    let weights = cost::chunk_weights(&lengths, before, after, exchange, shape);
+    let ranks = cost::deal(&weights, settings.world);
+    let chunks = input.chunks.iter().zip(ranks);
+    let total_tokens = before + lengths.iter().sum::<usize>() + after;
+    Plan {
+        request: input.request,
+        prefix: input.prefix.to_vec(),
+        chunks: chunks
+            .map(|(ids, rank)| Chunk {
+                ids: ids.clone(),
+                rank,
+            })
+            .collect(),
+        query: input.query.to_vec(),
+        method: method.clone(),
+        exchange,
+        budget,
+        include_first_chunk: settings.include_first_chunk,
+        reorder: settings.reorder,
+        max_tokens: settings.max_tokens,
+        eos: input.eos.to_vec(),
+        sampling: settings.sampling,
+        timeout_ms: settings.timeout_ms,
+        estimate_ms: cost::estimate_ms(total_tokens, shape, machine),
+        returns: settings.returns,
+    }
+}

@@ -1,0 +1,223 @@
+//! A request as a user gives it: documents and a question. Knows no tokens.
+
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::{Error, Result};
+
+/// Documents and a question about them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Request {
+    /// A name, for reports.
+    #[serde(default, deserialize_with = "text_or_number")]
+    pub id: Option<String>,
+    /// The context, in its order.
+    pub documents: Vec<Document>,
+    /// The question.
+    pub query: String,
+    /// The right answer, where it is known.
+    #[serde(default, deserialize_with = "text_or_number")]
+    pub answer: Option<String>,
+}
+
+/// One document. In JSON a string, or an object with `text` and perhaps `title`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "DocumentForm")]
+pub struct Document {
+    /// Stands before the text, on a line of its own.
+    pub title: Option<String>,
+    /// The document itself.
+    pub text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a document is a string or {\"title\": .., \"text\": ..}"
+)]
+enum DocumentForm {
+    Bare(String),
+    Titled { title: Option<String>, text: String },
+}
+
+impl From<DocumentForm> for Document {
+    fn from(form: DocumentForm) -> Self {
+        match form {
+            DocumentForm::Bare(text) => Self { title: None, text },
+            DocumentForm::Titled { title, text } => Self { title, text },
+        }
+    }
+}
+
+impl Document {
+    /// A document without a title, read from a text file.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`].
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Ok(Self {
+            title: None,
+            text: read(path)?,
+        })
+    }
+
+    /// Title and text, as the model reads them.
+    pub fn full_text(&self) -> String {
+        match &self.title {
+            Some(title) if !title.is_empty() => format!("{title}\n{}", self.text),
+            _ => self.text.clone(),
+        }
+    }
+}
+
+impl Request {
+    /// A request from its parts.
+    ///
+    /// # Errors
+    /// [`Error::EmptyQuery`], [`Error::NoDocuments`], [`Error::EmptyDocument`].
+    pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
+        Self {
+            id: None,
+            documents,
+            query,
+            answer: None,
+        }
+        .checked()
+    }
+
+    /// A request from a JSON file. Keys that a request does not have are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Json`], and those of [`new`](Self::new).
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::from_json(&read(path)?, path)
+    }
+
+    /// A request from JSON text; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::Json`], and those of [`new`](Self::new).
+    pub fn from_json(json: &str, path: &Path) -> Result<Self> {
+        let request: Self = serde_json::from_str(json).map_err(|error| json_error(&error, path))?;
+        request.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        if self.query.trim().is_empty() {
+            return Err(Error::EmptyQuery);
+        }
+        let count = self.documents.len();
+        if count == 0 {
+            return Err(Error::NoDocuments);
+        }
+        let empty = self
+            .documents
+            .iter()
+            .position(|document| document.text.trim().is_empty());
+        match empty {
+            Some(index) => Err(Error::EmptyDocument {
+                number: index + 1,
+                count,
+            }),
+            None => Ok(self),
+        }
+    }
+}
+
+/// The text of a file.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|cause| Error::Unreadable {
+        path: path.into(),
+        cause,
+    })
+}
+
+/// A parser's complaint, with its place.
+pub(crate) fn json_error(error: &serde_json::Error, path: &Path) -> Error {
+    let (line, column) = (error.line(), error.column());
+    let cause = error.to_string();
+    let place = format!(" at line {line} column {column}");
+    let cause = cause.strip_suffix(&place).unwrap_or(&cause).to_owned();
+    Error::Json {
+        path: path.into(),
+        line,
+        column,
+        cause,
+    }
+}
+
+/// A string, or a number as one; anything else says nothing that is used.
+fn text_or_number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<String>, D::Error> {
+    Ok(match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Request> {
+        Request::from_json(json, Path::new("r.json"))
+    }
+
+    #[test]
+    fn documents_may_be_strings_or_objects() {
+        let request = parse(
+            r#"{"id": 7, "task": "hop2", "documents": ["a b", {"text": "c"}, {"title": "T", "text": "d", "x": 1}],
+               "query": "q", "answer": "yes", "gold_documents": [1]}"#,
+        )
+        .unwrap();
+        let texts: Vec<String> = request.documents.iter().map(Document::full_text).collect();
+        assert_eq!(texts, ["a b", "c", "T\nd"]);
+        assert_eq!(request.id.as_deref(), Some("7"));
+        assert_eq!(request.answer.as_deref(), Some("yes"));
+    }
+
+    #[test]
+    fn optional_keys_may_be_missing_or_of_another_kind() {
+        let request = parse(r#"{"documents": ["a"], "query": "q", "answer": ["x", "y"]}"#).unwrap();
+        assert_eq!((request.id, request.answer), (None, None));
+    }
+
+    #[test]
+    fn empty_parts_are_refused() {
+        assert!(matches!(
+            parse(r#"{"documents": ["a"], "query": " \n"}"#),
+            Err(Error::EmptyQuery)
+        ));
+        assert!(matches!(
+            parse(r#"{"documents": [], "query": "q"}"#),
+            Err(Error::NoDocuments)
+        ));
+        let error = parse(r#"{"documents": ["a", {"title": "T", "text": " "}], "query": "q"}"#);
+        let message = error.unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "document 2 of 2 is empty; every document needs text"
+        );
+    }
+
+    #[test]
+    fn broken_json_says_where() {
+        let error = parse("{\n\"documents\": [3],\n\"query\": \"q\"}").unwrap_err();
+        assert!(matches!(error, Error::Json { line: 2, .. }), "{error:?}");
+        let error = parse("{\n\"documents\": [\"a\"]\n").unwrap_err();
+        let message = error.to_string();
+        assert!(message.starts_with("r.json, line 3"), "{message}");
+        let error = parse(r#"{"documents": ["a"]}"#).unwrap_err().to_string();
+        assert!(error.contains("missing field `query`"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Request::from_file(Path::new("no/such/file.json")).unwrap_err();
+        assert!(error.to_string().contains("no/such/file.json"), "{error}");
+        assert_eq!(error.exit_code(), 64);
+    }
+}

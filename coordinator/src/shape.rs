@@ -1,0 +1,121 @@
+//! What the planner knows about a model: its shape, and what follows from it.
+
+/// The shape of a decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Decoder layers.
+    pub layers: usize,
+    /// Width of a row.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Width of the feed-forward part.
+    pub intermediate: usize,
+    /// Number of token ids.
+    pub vocab: usize,
+    /// Whether input and output embeddings are one.
+    pub tied_embeddings: bool,
+    /// Positions that the model was made for.
+    pub max_positions: usize,
+    /// Bytes of the weights in memory.
+    pub weight_bytes: u64,
+    /// Bytes of one number in the cache and between ranks.
+    pub dtype_bytes: usize,
+}
+
+impl ModelShape {
+    /// Numbers in the matrices of one layer.
+    fn layer_matrix_parameters(&self) -> u64 {
+        let attention = 2 * self.hidden * self.heads * self.head_dim
+            + 2 * self.hidden * self.kv_heads * self.head_dim;
+        (attention + 3 * self.hidden * self.intermediate) as u64
+    }
+
+    /// Numbers in the model: matrices, norms and embeddings; biases and the norms of heads left out.
+    pub fn parameters(&self) -> u64 {
+        let norms = (2 * self.layers + 1) * self.hidden;
+        let embeddings = if self.tied_embeddings { 1 } else { 2 } * self.vocab * self.hidden;
+        self.layers as u64 * self.layer_matrix_parameters() + (norms + embeddings) as u64
+    }
+
+    /// FLOPs that a row costs in the matrices of all layers.
+    pub fn row_flops(&self) -> f64 {
+        2.0 * self.layers as f64 * self.layer_matrix_parameters() as f64
+    }
+
+    /// FLOPs that one query row costs for each key it sees: scores and weighted values, all layers and heads.
+    pub fn pair_flops(&self) -> f64 {
+        4.0 * (self.layers * self.heads * self.head_dim) as f64
+    }
+
+    /// Bytes of one token's keys and values in one layer.
+    pub fn layer_kv_bytes(&self) -> u64 {
+        (2 * self.kv_heads * self.head_dim * self.dtype_bytes) as u64
+    }
+
+    /// Bytes of one token's keys and values in all layers.
+    pub fn kv_bytes(&self) -> u64 {
+        self.layers as u64 * self.layer_kv_bytes()
+    }
+
+    /// FLOPs of a prefill of `rows` rows behind `before` rows: every row sees those, the rows before it, and itself.
+    pub fn prefill_flops(&self, rows: usize, before: usize) -> f64 {
+        let (rows, before) = (rows as f64, before as f64);
+        rows * self.row_flops() + self.pair_flops() * rows * (before + (rows + 1.0) / 2.0)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const QWEN3_14B: ModelShape = ModelShape {
+        layers: 40,
+        hidden: 5120,
+        heads: 40,
+        kv_heads: 8,
+        head_dim: 128,
+        intermediate: 17408,
+        vocab: 151_936,
+        tied_embeddings: false,
+        max_positions: 40_960,
+        weight_bytes: 29_536_614_400,
+        dtype_bytes: 2,
+    };
+
+    pub(crate) const DEMO: ModelShape = ModelShape {
+        layers: 5,
+        hidden: 128,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        intermediate: 256,
+        vocab: 378,
+        tied_embeddings: false,
+        max_positions: 4096,
+        weight_bytes: 3_158_016,
+        dtype_bytes: 4,
+    };
+
+    #[test]
+    fn parameters_are_those_of_the_models() {
+        // Qwen3-14B has 14 768 307 200 numbers, 10 240 of them norms of heads.
+        assert_eq!(QWEN3_14B.parameters(), 14_768_307_200 - 40 * 2 * 128);
+        // The demo model's weight file holds 0.79 M f32.
+        assert_eq!(DEMO.parameters() * 4, DEMO.weight_bytes);
+    }
+
+    #[test]
+    fn costs_follow_from_the_shape() {
+        assert_eq!(QWEN3_14B.kv_bytes(), 40 * 4096);
+        // Two FLOPs a matrix number, embeddings not counted.
+        let matrices = QWEN3_14B.parameters() as f64 - 2.0 * 151_936.0 * 5120.0;
+        assert!((QWEN3_14B.row_flops() / (2.0 * matrices) - 1.0).abs() < 1e-3);
+        let two_halves = DEMO.prefill_flops(10, 0) + DEMO.prefill_flops(10, 10);
+        assert!((DEMO.prefill_flops(20, 0) / two_halves - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,308 @@
+//! The text that a model's chat template puts around a request: its head, before the documents, and its tail, after the
+//! query. Knows no tokens.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Environment, ErrorKind, context};
+use serde_json::{Map, Value};
+
+use crate::request::{json_error, read};
+use crate::{Error, Result, date};
+
+/// Stand for documents and query while the template is rendered. No template and no system text holds them.
+const DOCUMENTS: &str = "@@TRIBUTARY-DOCUMENTS@@";
+const QUERY: &str = "@@TRIBUTARY-QUERY@@";
+
+/// Texts of special tokens that templates may use.
+const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+/// A model's chat template.
+#[derive(Debug, Clone)]
+pub struct Template {
+    source: String,
+    /// Name and text of special tokens.
+    tokens: Vec<(&'static str, String)>,
+}
+
+/// What stands around documents and query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Before the first document.
+    pub head: String,
+    /// After the query: ends where the answer begins.
+    pub tail: String,
+    /// Whether the system text stands at the beginning of the user's message, because the template takes no system message.
+    pub system_in_user: bool,
+}
+
+impl Template {
+    /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (of several,
+    /// the one named `default`). None if the model has none.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Json`] for files that are there and broken, [`Error::Template`] if there are several
+    /// templates and none is the default.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
+        let config_path = folder.join("tokenizer_config.json");
+        let config: Map<String, Value> = if config_path.exists() {
+            serde_json::from_str(&read(&config_path)?)
+                .map_err(|error| json_error(&error, &config_path))?
+        } else {
+            Map::new()
+        };
+        let file = folder.join("chat_template.jinja");
+        let source = if file.exists() {
+            Some(read(&file)?)
+        } else {
+            named(&config)?
+        };
+        let tokens = SPECIAL_TOKENS
+            .iter()
+            .filter_map(|name| Some((*name, token(&config, name)?)));
+        Ok(source.map(|source| Self {
+            source,
+            tokens: tokens.collect(),
+        }))
+    }
+
+    /// A template from its parts.
+    pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Self {
+        let tokens = vec![
+            ("bos_token", bos_token.to_owned()),
+            ("eos_token", eos_token.to_owned()),
+        ];
+        Self {
+            source: source.to_owned(),
+            tokens,
+        }
+    }
+
+    /// Renders a conversation of a system message, if there is one, and the user's message: documents, then query. Where
+    /// the template takes no system message, or drops it, the text stands in front of the documents instead.
+    ///
+    /// # Errors
+    /// [`Error::Template`] if the template is broken, refuses the conversation, or does not repeat the user's message
+    /// exactly once and unchanged.
+    pub fn frame(&self, system: Option<&str>) -> Result<Frame> {
+        let unix_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs());
+        let Some(system) = system else {
+            return self.split(&self.render(None, "", unix_s)?, false);
+        };
+        let with_system = self.render(Some(system), "", unix_s);
+        let kept = with_system.and_then(|text| self.split(&text, false));
+        match kept {
+            Ok(frame) if frame.head.contains(system.trim()) => Ok(frame),
+            _ => self.split(&self.render(None, &format!("{system}\n\n"), unix_s)?, true),
+        }
+    }
+
+    fn render(&self, system: Option<&str>, before: &str, unix_s: u64) -> Result<String> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| {
+            Err::<String, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", move |pattern: String| {
+            date::format(&pattern, unix_s)
+        });
+        let mut messages = Vec::new();
+        if let Some(system) = system {
+            messages.push(context! { role => "system", content => system });
+        }
+        let content = format!("{before}{DOCUMENTS}{QUERY}");
+        messages.push(context! { role => "user", content => content });
+        let values = context! {
+            messages => messages,
+            add_generation_prompt => true,
+            tools => None::<String>,
+            documents => None::<String>,
+        };
+        let tokens: minijinja::Value = self
+            .tokens
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
+        let template = environment.template_from_str(&self.source);
+        let rendered =
+            template.and_then(|template| template.render(context! { ..values, ..tokens }));
+        rendered.map_err(|error| Error::Template(one_line(&error)))
+    }
+
+    fn split(&self, text: &str, system_in_user: bool) -> Result<Frame> {
+        let marks = format!("{DOCUMENTS}{QUERY}");
+        let parts: Vec<&str> = text.split(&marks).collect();
+        let whole = text.matches(DOCUMENTS).count() == 1 && text.matches(QUERY).count() == 1;
+        match parts[..] {
+            [head, tail] if whole => Ok(Frame {
+                head: head.to_owned(),
+                tail: tail.to_owned(),
+                system_in_user,
+            }),
+            _ => Err(Error::Template(
+                "does not repeat the user's message once and unchanged".into(),
+            )),
+        }
+    }
+}
+
+/// The template in a tokenizer's configuration: a string, or a list of named ones.
+fn named(config: &Map<String, Value>) -> Result<Option<String>> {
+    let several = match config.get("chat_template") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(source)) => return Ok(Some(source.clone())),
+        Some(other) => other.as_array(),
+    };
+    let default = several
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["name"] == "default");
+    match default.and_then(|entry| entry["template"].as_str()) {
+        Some(source) => Ok(Some(source.to_owned())),
+        None => Err(Error::Template(
+            "several, and none is named `default`".into(),
+        )),
+    }
+}
+
+/// A special token's text: a string, or an object with `content`.
+fn token(config: &Map<String, Value>, name: &str) -> Option<String> {
+    let value = config.get(name)?;
+    value
+        .as_str()
+        .or_else(|| value["content"].as_str())
+        .map(str::to_owned)
+}
+
+fn one_line(error: &minijinja::Error) -> String {
+    error
+        .to_string()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QWEN_LIKE: &str = "{%- if messages[0]['role'] == 'system' %}\n    {{- '<|im_start|>system\\n' + messages[0]['content'] \
+        + '<|im_end|>\\n' }}\n{%- endif %}\n{%- for message in messages %}\n    {%- if message.role == 'user' and \
+        message.content is string and not message.content.startswith('<tool>') %}\n        \
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n    {%- endif %}\n{%- endfor %}\n\
+        {%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
+
+    const LLAMA_LIKE: &str = "{{- bos_token }}\n{%- set day = strftime_now('%Y') %}\n{%- if messages[0].role == 'system' %}\n\
+        {%- set system = messages[0].content | trim %}\n{%- set messages = messages[1:] %}\n{%- else %}\n\
+        {%- set system = '' %}\n{%- endif %}\n{{- '<|start|>system<|end|>' + day + ' ' + system + '<|eot|>' }}\n\
+        {%- for message in messages %}\n{{- '<|start|>' + message['role'] + '<|end|>' + message['content'] | trim + '<|eot|>' }}\n\
+        {%- endfor %}\n{%- if add_generation_prompt %}\n{{- '<|start|>assistant<|end|>' }}\n{%- endif %}\n";
+
+    const MISTRAL_LIKE: &str = "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != \
+        (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{% if message['role'] == 'user' %}\
+        {{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}";
+
+    #[test]
+    fn a_qwen_like_template_has_no_bos_and_no_system_of_its_own() {
+        let template = Template::new(QWEN_LIKE, "<bos>", "<|im_end|>");
+        let frame = template.frame(None).unwrap();
+        assert_eq!(frame.head, "<|im_start|>user\n");
+        assert_eq!(frame.tail, "<|im_end|>\n<|im_start|>assistant\n");
+        let frame = template.frame(Some("Be brief.")).unwrap();
+        assert_eq!(
+            frame.head,
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+        );
+        assert!(!frame.system_in_user);
+    }
+
+    #[test]
+    fn a_llama_like_template_begins_with_one_bos() {
+        let frame = Template::new(LLAMA_LIKE, "<s>", "</s>")
+            .frame(Some(" Be brief. "))
+            .unwrap();
+        assert!(
+            frame.head.starts_with("<s><|start|>system<|end|>20"),
+            "{}",
+            frame.head
+        );
+        assert!(
+            frame
+                .head
+                .ends_with(" Be brief.<|eot|><|start|>user<|end|>"),
+            "{}",
+            frame.head
+        );
+        assert_eq!(frame.head.matches("<s>").count(), 1);
+        assert_eq!(frame.tail, "<|eot|><|start|>assistant<|end|>");
+    }
+
+    #[test]
+    fn a_mistral_like_template_takes_the_system_text_in_the_user_message() {
+        let template = Template::new(MISTRAL_LIKE, "<s>", "</s>");
+        let frame = template.frame(Some("Be brief.")).unwrap();
+        assert_eq!(frame.head, "<s>[INST] Be brief.\n\n");
+        assert_eq!(frame.tail, " [/INST]");
+        assert!(frame.system_in_user);
+        assert!(!template.frame(None).unwrap().system_in_user);
+    }
+
+    #[test]
+    fn broken_templates_are_refused() {
+        let cases = [
+            ("{{ messages[0].content", "chat template"),
+            ("{{ raise_exception('no users here') }}", "no users here"),
+            ("no message at all", "once and unchanged"),
+            (
+                "{{ messages[0].content }} {{ messages[0].content }}",
+                "once and unchanged",
+            ),
+            ("{{ messages[0].content | lower }}", "once and unchanged"),
+        ];
+        for (source, wanted) in cases {
+            let error = Template::new(source, "", "")
+                .frame(None)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(wanted) && !error.contains('\n'),
+                "{source}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_may_hold_its_template_in_three_ways_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let head = || {
+            let template = Template::from_folder(folder.path())?;
+            template
+                .map(|template| template.frame(None).map(|frame| frame.head))
+                .transpose()
+        };
+        assert_eq!(head().unwrap(), None);
+        let config = folder.path().join("tokenizer_config.json");
+        std::fs::write(&config, r#"{"bos_token": "<s>"}"#).unwrap();
+        assert_eq!(head().unwrap(), None);
+        let text = r#"{"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}a{{ messages[0].content }}"}"#;
+        std::fs::write(&config, text).unwrap();
+        assert_eq!(head().unwrap().as_deref(), Some("<s>a"));
+        let text = r#"{"chat_template": [{"name": "tools", "template": "x"},
+            {"name": "default", "template": "b{{ messages[0].content }}"}]}"#;
+        std::fs::write(&config, text).unwrap();
+        assert_eq!(head().unwrap().as_deref(), Some("b"));
+        std::fs::write(
+            folder.path().join("chat_template.jinja"),
+            "c{{ messages[0].content }}",
+        )
+        .unwrap();
+        assert_eq!(head().unwrap().as_deref(), Some("c"));
+        std::fs::write(&config, "{").unwrap();
+        assert!(matches!(head(), Err(Error::Json { .. })));
+    }
+}

@@ -1,0 +1,138 @@
+//! The interface of attention: keys in blocks, the partial result that merges exactly with the rest, and the choice of
+//! implementation.
+
+use candle_core::{DType, Tensor};
+
+use crate::error::{Error, Result, expect};
+use crate::{Positions, Rope, cpu, plain};
+
+/// One block of keys and values and where they stand. Blocks are not copied together: attention walks over them.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// `[keys, kv_heads, head_dim]`; before RoPE when attention is given a [`Rope`], rotated when it is given none.
+    pub k: Tensor,
+    /// `[keys, kv_heads, head_dim]`.
+    pub v: Tensor,
+    /// Where the keys stand.
+    pub at: Positions,
+}
+
+/// Attention over some of the keys, with what merges it exactly with the rest.
+#[derive(Debug, Clone)]
+pub struct Partial {
+    /// `[queries, heads, head_dim]` f32, normalised over the keys that were seen; 0 where none was.
+    pub out: Tensor,
+    /// `[queries, heads]` f32: natural logarithm of the softmax denominator; −∞ where no key was seen.
+    pub lse: Tensor,
+}
+
+/// How the attention that a key receives from several query rows becomes one number. `p[i]` is the attention of query
+/// row `i` to the key, averaged over the heads.
+#[derive(Debug, Clone, Copy)]
+pub enum Reduce<'a> {
+    /// √Σ p\[i\]² (InfoFlow's norm score).
+    Norm,
+    /// Σ p\[i\].
+    Mass,
+    /// Σ w\[i\]·p\[i\], one weight a query row.
+    Weighted(&'a [f32]),
+}
+
+/// Which implementation of the kernels runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kernels {
+    /// The fastest one for the tensors' device.
+    #[default]
+    Auto,
+    /// The plain one, in candle operations: any device, differentiable, the reference.
+    Plain,
+}
+
+impl Kernels {
+    /// Attention of `q` `[queries, heads, head_dim]` to all blocks of `keys` together. Heads `h·G .. (h+1)·G` share KV head
+    /// `h`, G = heads / kv_heads. With `rope`, queries and keys come before RoPE and are rotated to their positions on the
+    /// way; without, they are rotated already. `scale` multiplies the dot products. Work runs on the current rayon pool.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub fn attend(
+        self,
+        q: &Tensor,
+        at_q: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+        scale: f32,
+    ) -> Result<Partial> {
+        check("attend", q, at_q, keys)?;
+        if self == Kernels::Auto && on_cpu(q) {
+            return cpu::attend(q, at_q, keys, rope, scale);
+        }
+        plain::attend(q, at_q, keys, rope, scale)
+    }
+
+    /// One number a key, `keys` in their order, f32: `reduce` over the query rows of the attention that the key receives,
+    /// averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
+    /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    #[allow(clippy::too_many_arguments)]
+    pub fn column_scores(
+        self,
+        q: &Tensor,
+        at_q: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+        scale: f32,
+        lse: &Tensor,
+        reduce: Reduce<'_>,
+    ) -> Result<Vec<f32>> {
+        check("column_scores", q, at_q, keys)?;
+        let (queries, heads, _) = q.dims3()?;
+        expect("column_scores", "rows of lse", queries, lse.dim(0)?)?;
+        expect("column_scores", "heads of lse", heads, lse.dim(1)?)?;
+        if let Reduce::Weighted(weights) = reduce {
+            expect("column_scores", "weights", queries, weights.len())?;
+        }
+        if self == Kernels::Auto && on_cpu(q) {
+            return cpu::column_scores(q, at_q, keys, rope, scale, lse, reduce);
+        }
+        plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
+    }
+}
+
+fn on_cpu(q: &Tensor) -> bool {
+    q.device().is_cpu() && matches!(q.dtype(), DType::F32 | DType::BF16 | DType::F16)
+}
+
+fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Result<()> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    expect(op, "positions of the queries", queries, at_q.len())?;
+    for block in keys {
+        let (count, kv_heads, dim) = block.k.dims3()?;
+        expect(op, "head_dim of the keys", head_dim, dim)?;
+        expect(op, "positions of the keys", count, block.at.len())?;
+        if block.v.dims() != block.k.dims() {
+            let (expected, found) = (
+                format!("{:?}", block.k.dims()),
+                format!("{:?}", block.v.dims()),
+            );
+            return Err(Error::Shape {
+                op,
+                what: "values",
+                expected,
+                found,
+            });
+        }
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            let expected = format!("a divisor of {heads} query heads");
+            return Err(Error::Shape {
+                op,
+                what: "KV heads",
+                expected,
+                found: kv_heads.to_string(),
+            });
+        }
+    }
+    Ok(())
+}

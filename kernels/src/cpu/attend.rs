@@ -1,0 +1,442 @@
+//! Blocked attention: tasks of one KV head and a tile of query rows, each walking over the keys with an online softmax.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use super::inputs::{Inputs, Matrix};
+use super::lanes::{PANEL, Place};
+use super::level::{Level, dispatch};
+use super::pack::{Aligned, KeySource, PackKeys, PackValues, rotate};
+use super::sight::{KeyList, Rows, Sight, Span};
+use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, TILE, TILE_PANELS, Tile, WIDEST};
+use super::tasks;
+use crate::error::Result;
+use crate::{Keys, Partial, Positions, Rope};
+
+/// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its keys, few enough to
+/// stay in the second cache.
+const TASK_ROWS: usize = 256;
+/// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that the bits of a result do
+/// not depend on the number of threads.
+const ENOUGH_TASKS: usize = 32;
+/// Fewest panels in a split.
+const SPLIT_PANELS: usize = 8;
+
+/// Sizes of a call.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    queries: usize,
+    kv_heads: usize,
+    /// Query heads that share a KV head.
+    group: usize,
+    head_dim: usize,
+    /// `head_dim` up to a whole number of the widest vectors.
+    padded_dim: usize,
+    /// Query rows of a task.
+    tile_rows: usize,
+    /// Into how many parts the keys are split.
+    splits: usize,
+}
+
+/// Everything that the tasks of a call share.
+struct Call<'a> {
+    level: Level,
+    sizes: Sizes,
+    rows: &'a Rows,
+    q: Matrix<'a>,
+    keys: KeySource<'a>,
+    /// Scale of the scores, log₂ e included.
+    scale: f32,
+}
+
+/// Heads `kv_head · group ..` of some query rows against some keys.
+struct Task<'a> {
+    kv_head: usize,
+    /// In the list of rows.
+    rows: Range<usize>,
+    panels: Range<usize>,
+    /// For each row, `[group, head_dim]` of the output and `[group]` of the lse.
+    results: Vec<(&'a mut [f32], &'a mut [f32])>,
+}
+
+/// What a thread works in.
+struct Scratch {
+    q: Aligned,
+    out: Aligned,
+    k: Aligned,
+    v: Aligned,
+    p: Aligned,
+    stage: Aligned,
+    top: Vec<f32>,
+    sum: Vec<f32>,
+    places: Vec<Place>,
+}
+
+/// See [`crate::Kernels::attend`].
+pub(super) fn attend(
+    level: Level,
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+) -> Result<Partial> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    let rows = Rows::new(at_q);
+    let list = KeyList::new(&rows, keys);
+    if let Some(rope) = rope {
+        rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
+    }
+    let mut out = vec![0.0; queries * heads * head_dim];
+    let mut lse = vec![f32::NEG_INFINITY; queries * heads];
+    if !list.row.is_empty() && !out.is_empty() {
+        let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
+        let sizes = Sizes::new(
+            queries,
+            kv_heads,
+            heads / kv_heads,
+            head_dim,
+            rows.len(),
+            list.panels.len(),
+        );
+        let inputs = Inputs::new(q, keys)?;
+        let held = inputs.hold();
+        let blocks = held.blocks()?;
+        let keys = KeySource {
+            list: &list,
+            blocks: &blocks,
+            rope,
+            head_dim,
+            padded_dim: sizes.padded_dim,
+        };
+        let call = Call {
+            level,
+            sizes,
+            rows: &rows,
+            q: held.queries()?,
+            keys,
+            scale: scale * LOG2_E,
+        };
+        out.resize(sizes.splits * out.len(), 0.0);
+        lse.resize(sizes.splits * lse.len(), f32::NEG_INFINITY);
+        tasks::run(
+            call.tasks(&mut out, &mut lse),
+            || Scratch::new(sizes),
+            |scratch, task| call.run(scratch, task),
+        );
+        merge_splits(sizes, &mut out, &mut lse);
+    }
+    let out = Tensor::from_vec(out, (queries, heads, head_dim), q.device())?;
+    let lse = Tensor::from_vec(lse, (queries, heads), q.device())?;
+    Ok(Partial { out, lse })
+}
+
+impl Sizes {
+    fn new(
+        queries: usize,
+        kv_heads: usize,
+        group: usize,
+        head_dim: usize,
+        rows: usize,
+        panels: usize,
+    ) -> Self {
+        let tile_rows = (TASK_ROWS / group).max(1).min(rows);
+        let tasks = kv_heads * rows.div_ceil(tile_rows);
+        let splits = ENOUGH_TASKS
+            .div_ceil(tasks)
+            .min(panels / SPLIT_PANELS)
+            .max(1);
+        let padded_dim = head_dim.next_multiple_of(WIDEST);
+        Self {
+            queries,
+            kv_heads,
+            group,
+            head_dim,
+            padded_dim,
+            tile_rows,
+            splits,
+        }
+    }
+}
+
+impl Scratch {
+    fn new(sizes: Sizes) -> Self {
+        let Sizes {
+            padded_dim,
+            tile_rows,
+            group,
+            ..
+        } = sizes;
+        let rows = tile_rows * group;
+        Self {
+            q: Aligned::new(rows * padded_dim),
+            out: Aligned::new(rows * padded_dim),
+            k: Aligned::new(TILE * padded_dim),
+            v: Aligned::new(TILE * padded_dim),
+            p: Aligned::new(STRIP * TILE),
+            stage: Aligned::new(WIDEST * padded_dim),
+            top: vec![0.0; rows],
+            sum: vec![0.0; rows * WIDEST],
+            places: Vec::with_capacity(rows),
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// All tasks with their parts of `out` and `lse`, the longest first.
+    fn tasks<'b>(&self, out: &'b mut [f32], lse: &'b mut [f32]) -> Vec<Task<'b>> {
+        let Sizes {
+            queries,
+            kv_heads,
+            group,
+            head_dim,
+            tile_rows,
+            splits,
+            ..
+        } = self.sizes;
+        let (rows, panels) = (self.rows.len(), self.keys.list.panels.len());
+        let tiles = rows.div_ceil(tile_rows);
+        let mut tasks = Vec::with_capacity(splits * tiles * kv_heads);
+        for split in 0..splits {
+            for tile in 0..tiles {
+                for kv_head in 0..kv_heads {
+                    let rows = tile * tile_rows..rows.min((tile + 1) * tile_rows);
+                    let panels = split * panels / splits..(split + 1) * panels / splits;
+                    let results = Vec::with_capacity(rows.len());
+                    tasks.push(Task {
+                        kv_head,
+                        rows,
+                        panels,
+                        results,
+                    });
+                }
+            }
+        }
+        let mut place_of = vec![None; queries]; // in the list of rows
+        for (place, &row) in self.rows.index.iter().enumerate() {
+            place_of[row as usize] = Some(place);
+        }
+        let pieces = out
+            .chunks_exact_mut(group * head_dim)
+            .zip(lse.chunks_exact_mut(group));
+        for (i, piece) in pieces.enumerate() {
+            let (split, query, kv_head) = (
+                i / (queries * kv_heads),
+                i / kv_heads % queries,
+                i % kv_heads,
+            );
+            if let Some(place) = place_of[query] {
+                tasks[(split * tiles + place / tile_rows) * kv_heads + kv_head]
+                    .results
+                    .push(piece);
+            }
+        }
+        tasks.sort_by_cached_key(|task| {
+            let rows = Span::of_rows(&self.rows.place[task.rows.clone()]);
+            std::cmp::Reverse(self.visible(&rows, task.panels.clone()).count() * task.rows.len())
+        });
+        tasks
+    }
+
+    /// The panels of which these rows see something.
+    fn visible(&self, rows: &Span, panels: Range<usize>) -> impl Iterator<Item = usize> {
+        panels.filter(move |&panel| rows.sees(&self.keys.list.panels[panel]) != Sight::Nothing)
+    }
+
+    fn run(&self, scratch: &mut Scratch, task: Task<'_>) {
+        let group = self.sizes.group;
+        scratch.places.clear();
+        for place in &self.rows.place[task.rows.clone()] {
+            scratch.places.extend(std::iter::repeat_n(*place, group));
+        }
+        let stacked = scratch.places.len();
+        scratch.top[..stacked].fill(LOWEST);
+        scratch.sum[..stacked * WIDEST].fill(0.0);
+        scratch.out.get_mut()[..stacked * self.sizes.padded_dim].fill(0.0);
+        self.pack_queries(scratch, &task);
+        let rows = Span::of_rows(&scratch.places);
+        let mut panels = self.visible(&rows, task.panels.clone());
+        loop {
+            let mut tile = [0; TILE_PANELS];
+            let mut count = 0;
+            for panel in panels.by_ref().take(TILE_PANELS) {
+                tile[count] = panel;
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            self.absorb(scratch, task.kv_head, &tile[..count]);
+        }
+        self.finish(scratch, task);
+    }
+
+    /// Strips of queries, each `[head_dim, rows]`: rotated, times the scale.
+    fn pack_queries(&self, scratch: &mut Scratch, task: &Task<'_>) {
+        let Sizes {
+            group, head_dim, ..
+        } = self.sizes;
+        let stacked = scratch.places.len();
+        let (packed, row) = (
+            scratch.q.get_mut(),
+            &mut scratch.stage.get_mut()[..head_dim],
+        );
+        for (i, place) in task.rows.clone().enumerate() {
+            for head in 0..group {
+                self.q.widen(
+                    self.rows.index[place] as usize,
+                    task.kv_head * group + head,
+                    row,
+                );
+                if let Some(rope) = self.keys.rope {
+                    rotate(row, rope, self.rows.rope[place]);
+                }
+                let stack = i * group + head;
+                let first = stack / STRIP * STRIP;
+                let width = STRIP.min(stacked - first);
+                for (dim, value) in row.iter().enumerate() {
+                    packed[first * head_dim + dim * width + stack - first] = value * self.scale;
+                }
+            }
+        }
+        row.fill(0.0);
+    }
+
+    /// Packs a tile of keys and takes it into every strip that sees some of it.
+    fn absorb(&self, scratch: &mut Scratch, kv_head: usize, panels: &[usize]) {
+        let Sizes {
+            head_dim,
+            padded_dim,
+            ..
+        } = self.sizes;
+        let (source, list) = (self.keys, self.keys.list);
+        let mut tile = Tile {
+            k: &[],
+            v: &[],
+            order: [&[]; TILE_PANELS],
+            segment: [&[]; TILE_PANELS],
+            keys: [0; TILE_PANELS],
+            head_dim,
+            padded_dim,
+            finite: true,
+        };
+        let room = scratch.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
+        for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
+            dispatch(
+                self.level,
+                PackKeys {
+                    source,
+                    panel,
+                    kv_head,
+                    stage: scratch.stage.get_mut(),
+                    k,
+                },
+            );
+            tile.order[i] = &list.order[panel * PANEL..][..PANEL];
+            tile.segment[i] = &list.segment[panel * PANEL..][..PANEL];
+            tile.keys[i] = list.keys_of(panel).len();
+        }
+        for (&panel, v) in panels
+            .iter()
+            .zip(scratch.v.get_mut().chunks_exact_mut(PANEL * padded_dim))
+        {
+            dispatch(
+                self.level,
+                PackValues {
+                    source,
+                    panel,
+                    kv_head,
+                    v,
+                    finite: &mut tile.finite,
+                },
+            );
+        }
+        (tile.k, tile.v) = (scratch.k.get(), scratch.v.get());
+        let stacked = scratch.places.len();
+        for first in (0..stacked).step_by(STRIP) {
+            let rows = first..stacked.min(first + STRIP);
+            let places = &scratch.places[rows.clone()];
+            let span = Span::of_rows(places);
+            let mut sight = [Sight::Nothing; TILE_PANELS];
+            for (sight, &panel) in sight.iter_mut().zip(panels) {
+                *sight = span.sees(&list.panels[panel]);
+            }
+            if sight.iter().all(|&sight| sight == Sight::Nothing) {
+                continue;
+            }
+            let strip = Strip {
+                q: &scratch.q.get()[first * head_dim..rows.end * head_dim],
+                places,
+                top: &mut scratch.top[rows.clone()],
+                sum: &mut scratch.sum[first * WIDEST..rows.end * WIDEST],
+                out: &mut scratch.out.get_mut()[first * padded_dim..rows.end * padded_dim],
+            };
+            dispatch(
+                self.level,
+                Absorb {
+                    strip,
+                    tile: &tile,
+                    sight,
+                    p: scratch.p.get_mut(),
+                },
+            );
+        }
+    }
+
+    /// Divides by the sums and writes the task's results.
+    fn finish(&self, scratch: &Scratch, task: Task<'_>) {
+        let Sizes {
+            group,
+            head_dim,
+            padded_dim,
+            ..
+        } = self.sizes;
+        for (i, (out, lse)) in task.results.into_iter().enumerate() {
+            for (head, (out, lse)) in out.chunks_exact_mut(head_dim).zip(lse).enumerate() {
+                let stack = i * group + head;
+                let sum: f32 = scratch.sum[stack * WIDEST..][..WIDEST].iter().sum();
+                if sum == 0.0 {
+                    continue; // no key was seen: (0, −∞) stands there already
+                }
+                for (out, value) in out.iter_mut().zip(&scratch.out.get()[stack * padded_dim..]) {
+                    *out = value / sum;
+                }
+                *lse = (scratch.top[stack] + sum.log2()) / LOG2_E;
+            }
+        }
+    }
+}
+
+/// Merges the results over the parts of the keys into the first part's place, and drops the rest.
+fn merge_splits(sizes: Sizes, out: &mut Vec<f32>, lse: &mut Vec<f32>) {
+    let Sizes {
+        splits, head_dim, ..
+    } = sizes;
+    let (rows, values) = (lse.len() / splits, out.len() / splits);
+    for row in 0..rows {
+        let parts = || (0..splits).map(|split| split * rows + row);
+        let top = parts()
+            .map(|part| lse[part])
+            .fold(f32::NEG_INFINITY, f32::max);
+        if splits == 1 || top == f32::NEG_INFINITY {
+            continue;
+        }
+        let total: f32 = parts().map(|part| (lse[part] - top).exp()).sum();
+        let first = (lse[row] - top).exp() / total;
+        out[row * head_dim..][..head_dim]
+            .iter_mut()
+            .for_each(|value| *value *= first);
+        for part in parts().skip(1) {
+            let weight = (lse[part] - top).exp() / total;
+            let (merged, rest) = out.split_at_mut(values);
+            let part = &rest[part * head_dim - values..][..head_dim];
+            for (merged, value) in merged[row * head_dim..][..head_dim].iter_mut().zip(part) {
+                *merged += weight * value;
+            }
+        }
+        lse[row] = top + total.ln();
+    }
+    out.truncate(values);
+    lse.truncate(rows);
+}

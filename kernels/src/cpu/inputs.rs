@@ -1,0 +1,132 @@
+//! The tensors of a call as slices, widened to f32 a row at a time.
+
+use candle_core::{CpuStorage, DType, Layout, Storage, StorageRef, Tensor};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+use crate::Keys;
+use crate::error::{Error, Result};
+
+/// The tensors of a call, each with contiguous heads and of a type that [`Matrix`] reads. No copy where that is so.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    q: Tensor,
+    blocks: Vec<(Tensor, Tensor)>,
+}
+
+/// The same, held for reading.
+pub(super) struct Held<'a> {
+    q: (StorageRef<'a>, &'a Layout),
+    blocks: Vec<[(StorageRef<'a>, &'a Layout); 2]>,
+}
+
+impl Inputs {
+    pub(super) fn new(q: &Tensor, keys: &[Keys]) -> Result<Self> {
+        let blocks = keys
+            .iter()
+            .map(|block| Ok((readable(&block.k)?, readable(&block.v)?)));
+        Ok(Self {
+            q: readable(q)?,
+            blocks: blocks.collect::<Result<_>>()?,
+        })
+    }
+
+    pub(super) fn hold(&self) -> Held<'_> {
+        let blocks = self
+            .blocks
+            .iter()
+            .map(|(k, v)| [k.storage_and_layout(), v.storage_and_layout()]);
+        Held {
+            q: self.q.storage_and_layout(),
+            blocks: blocks.collect(),
+        }
+    }
+}
+
+impl Held<'_> {
+    pub(super) fn queries(&self) -> Result<Matrix<'_>> {
+        Matrix::new(&self.q.0, self.q.1)
+    }
+
+    /// Keys and values of each block.
+    pub(super) fn blocks(&self) -> Result<Vec<(Matrix<'_>, Matrix<'_>)>> {
+        self.blocks
+            .iter()
+            .map(|[k, v]| Ok((Matrix::new(&k.0, k.1)?, Matrix::new(&v.0, v.1)?)))
+            .collect()
+    }
+}
+
+fn readable(x: &Tensor) -> Result<Tensor> {
+    let x = match x.dtype() {
+        DType::F32 | DType::BF16 | DType::F16 => x.clone(),
+        _ => x.to_dtype(DType::F32)?,
+    };
+    Ok(if x.stride()[2] == 1 {
+        x
+    } else {
+        x.contiguous()?
+    })
+}
+
+/// A `[rows, heads, head_dim]` tensor on the CPU, any strides but the last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    elements: Elements<'a>,
+    from: usize,
+    row_step: usize,
+    head_step: usize,
+    head_dim: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Elements<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+    F16(&'a [f16]),
+}
+
+impl<'a> Matrix<'a> {
+    fn new(storage: &'a Storage, layout: &Layout) -> Result<Self> {
+        let elements = match storage {
+            Storage::Cpu(CpuStorage::F32(list)) => Elements::F32(list),
+            Storage::Cpu(CpuStorage::BF16(list)) => Elements::Bf16(list),
+            Storage::Cpu(CpuStorage::F16(list)) => Elements::F16(list),
+            other => {
+                let (expected, found) = (
+                    "f32, bf16 or f16 on the CPU".into(),
+                    format!("{:?}", other.dtype()),
+                );
+                return Err(Error::Shape {
+                    op: "attend",
+                    what: "storage",
+                    expected,
+                    found,
+                });
+            }
+        };
+        let (stride, head_dim) = (layout.stride(), layout.dims()[2]);
+        Ok(Self {
+            elements,
+            from: layout.start_offset(),
+            row_step: stride[0],
+            head_step: stride[1],
+            head_dim,
+        })
+    }
+
+    /// Writes one row of one head into `to` `[head_dim]`, as f32.
+    #[inline(always)]
+    pub(super) fn widen(&self, row: usize, head: usize, to: &mut [f32]) {
+        let from = self.from + row * self.row_step + head * self.head_step;
+        let range = from..from + self.head_dim;
+        match self.elements {
+            Elements::F32(list) => to.copy_from_slice(&list[range]),
+            Elements::Bf16(list) => {
+                for (to, from) in to.iter_mut().zip(&list[range]) {
+                    *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                }
+            }
+            Elements::F16(list) => list[range].convert_to_f32_slice(to),
+        }
+    }
+}

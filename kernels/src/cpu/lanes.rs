@@ -1,0 +1,214 @@
+//! One vector register of f32, whichever width the machine has: what the kernels of this folder are written in. Here
+//! are the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs` chooses.
+
+use crate::SHARED;
+
+/// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width of every vector.
+pub(super) const PANEL: usize = 64;
+
+/// What decides which keys a query row sees. Its order is never `PAD`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) order: u32,
+    pub(super) segment: u32,
+}
+
+/// A vector of f32. A value proves that the machine has the instructions: it can only come from the unsafe
+/// constructors, so what takes one by value is safe. Every method inlines into a caller that has the instructions
+/// enabled (see [`super::level::dispatch`]).
+pub(super) trait Lanes: Copy {
+    /// Number of f32.
+    const N: usize;
+    /// Vectors side by side in a register block of six rows.
+    const BLOCK: usize;
+
+    /// Every lane the same.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type.
+    unsafe fn splat(value: f32) -> Self;
+
+    /// `N` values from memory.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type; `from` is valid for `N` reads.
+    unsafe fn load(from: *const f32) -> Self;
+
+    /// `N` values to memory.
+    ///
+    /// # Safety
+    /// `to` is valid for `N` writes.
+    unsafe fn store(self, to: *mut f32);
+
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+
+    /// `self · a + b`.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+
+    /// The larger of both; `other` where either is NaN.
+    fn max(self, other: Self) -> Self;
+
+    fn reduce_max(self) -> f32;
+    fn reduce_sum(self) -> f32;
+
+    /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error below 2e-7 elsewhere.
+    fn exp2(self) -> Self;
+
+    /// Keeps the lanes whose key `query` sees and puts −∞ into the others. `order` and `segment` describe `N` keys.
+    ///
+    /// # Safety
+    /// `order` and `segment` are valid for `N` reads.
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self;
+
+    /// `to[c][r] = from[r][c]` for `N` rows and columns.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type. `from` and `to` are valid for `N` rows of `N` values, the rows
+    /// `from_step` and `to_step` values apart.
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
+}
+
+/// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative error (2e-9 before
+/// rounding to f32), found with Remez' exchange.
+const EXP2: [f32; 6] = [
+    0.693_147_2,
+    0.240_226_47,
+    0.055_503_29,
+    0.009_618_489,
+    0.001_339_993_1,
+    0.000_153_458_17,
+];
+
+/// 2^f for `f` in [−½, ½].
+///
+/// # Safety
+/// The machine has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn exp2_fraction<V: Lanes>(f: V) -> V {
+    // SAFETY: the caller promises the instructions of `V`.
+    unsafe {
+        let mut value = V::splat(EXP2[5]);
+        for i in (0..5).rev() {
+            value = value.mul_add(f, V::splat(EXP2[i]));
+        }
+        value.mul_add(f, V::splat(1.0))
+    }
+}
+
+/// Eight f32 that the compiler spreads over whatever vectors the target has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable([f32; 8]);
+
+impl Portable {
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+}
+
+impl Lanes for Portable {
+    const N: usize = 8;
+    const BLOCK: usize = 1;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 8])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller promises `N` readable values; an array of f32 has the alignment of f32.
+        Self(unsafe { from.cast::<[f32; 8]>().read() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller promises `N` writable values; an array of f32 has the alignment of f32.
+        unsafe { to.cast::<[f32; 8]>().write(self.0) }
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        self.zip(other, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        self.zip(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        // A fused operation only where every machine of the target has one; elsewhere it would be a library call.
+        if cfg!(target_arch = "aarch64") {
+            return Self(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])));
+        }
+        Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn reduce_max(self) -> f32 {
+        self.0
+            .into_iter()
+            .fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn reduce_sum(self) -> f32 {
+        self.0.into_iter().sum()
+    }
+
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        /// Adding and taking away 1.5·2²³ rounds to a whole number, which then stands in the lowest bits.
+        const ROUND: f32 = 12_582_912.0;
+        let clamped = Self(
+            self.0
+                .map(|x| if x < -127.0 { -127.0 } else { x })
+                .map(|x| if x > 128.0 { 128.0 } else { x }),
+        );
+        let shifted = Self(clamped.0.map(|x| x + ROUND));
+        let fraction = Self(std::array::from_fn(|i| {
+            clamped.0[i] - (shifted.0[i] - ROUND)
+        }));
+        // SAFETY: the portable version needs no instructions of its own.
+        let value = unsafe { exp2_fraction(fraction) };
+        // A whole part of −127 has the bits of 0.
+        let power = shifted.0.map(|x| {
+            f32::from_bits(x.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23)
+        });
+        value.mul(Self(power))
+    }
+
+    #[inline(always)]
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+        Self(std::array::from_fn(|i| {
+            // SAFETY: the caller promises `N` readable entries, and i < N.
+            let (order, segment) = unsafe { (*order.add(i), *segment.add(i)) };
+            let seen = (order <= query.order) & ((segment == query.segment) | (segment == SHARED));
+            if seen { self.0[i] } else { f32::NEG_INFINITY }
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+        for row in 0..8 {
+            for column in 0..8 {
+                // SAFETY: the caller promises eight rows and columns on both sides.
+                unsafe { *to.add(column * to_step + row) = *from.add(row * from_step + column) };
+            }
+        }
+    }
+}

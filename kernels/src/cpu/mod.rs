@@ -1,0 +1,50 @@
+//! Attention on the CPU: blocked, with an online softmax, in f32 whatever the keys are stored in.
+//!
+//! A task is one KV head and a tile of query rows ([`attend`]); it packs a tile of keys once ([`pack`]) and takes it into
+//! its rows six at a time ([`strip`]). What nobody sees is never read ([`sight`]). The inner loops are written for any
+//! vector width ([`lanes`]) and compiled for each one; the machine's best is chosen when they run ([`level`]).
+//!
+//! Nothing here keeps state between calls, and the bits of a result do not depend on the number of threads.
+
+mod attend;
+mod inputs;
+mod lanes;
+mod level;
+mod pack;
+mod sight;
+mod strip;
+mod tasks;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use candle_core::Tensor;
+
+use crate::error::Result;
+use crate::{Keys, Partial, Positions, Reduce, Rope, plain};
+use level::Level;
+
+/// See [`crate::Kernels::attend`].
+pub fn attend(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+) -> Result<Partial> {
+    attend::attend(Level::best(), q, at_q, keys, rope, scale)
+}
+
+/// See [`crate::Kernels::column_scores`].
+pub fn column_scores(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    reduce: Reduce<'_>,
+) -> Result<Vec<f32>> {
+    plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
+}

@@ -1,0 +1,168 @@
+//! From rows of tensors to what the products read: f32, rotated, keys transposed, in memory that starts on a cache line.
+
+use super::inputs::Matrix;
+use super::lanes::{Lanes, PANEL};
+use super::level::Kernel;
+use super::sight::KeyList;
+use crate::{Pairing, Rope};
+
+/// f32 memory that starts on a cache line.
+#[derive(Debug)]
+pub(super) struct Aligned {
+    data: Vec<f32>,
+    from: usize,
+    len: usize,
+}
+
+impl Aligned {
+    pub(super) fn new(len: usize) -> Self {
+        const LINE: usize = 64;
+        let data = vec![0.0; len + LINE / size_of::<f32>()];
+        let from = data
+            .as_ptr()
+            .align_offset(LINE)
+            .min(LINE / size_of::<f32>());
+        Self { data, from, len }
+    }
+
+    pub(super) fn get(&self) -> &[f32] {
+        &self.data[self.from..self.from + self.len]
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut [f32] {
+        &mut self.data[self.from..self.from + self.len]
+    }
+}
+
+/// Turns one head to its position.
+#[inline(always)]
+pub(super) fn rotate(x: &mut [f32], rope: &Rope, position: u32) {
+    let (cos, sin) = rope.row(position);
+    match rope.pairing() {
+        Pairing::Half => {
+            let (a, b) = x[..2 * cos.len()].split_at_mut(cos.len());
+            for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(cos.iter().zip(sin)) {
+                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            }
+        }
+        Pairing::Interleaved => {
+            for (pair, (cos, sin)) in x.chunks_exact_mut(2).zip(cos.iter().zip(sin)) {
+                (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[1] * cos + pair[0] * sin);
+            }
+        }
+    }
+}
+
+/// Where the keys of a call come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeySource<'a> {
+    pub(super) list: &'a KeyList,
+    /// Keys and values of each block.
+    pub(super) blocks: &'a [(Matrix<'a>, Matrix<'a>)],
+    pub(super) rope: Option<&'a Rope>,
+    pub(super) head_dim: usize,
+    /// `head_dim` rounded up to [`super::WIDEST`]: the length of a packed row.
+    pub(super) padded_dim: usize,
+}
+
+/// Packs one panel's keys: rotated and transposed to `k` `[padded_dim, PANEL]`. Keys that are missing become 0.
+pub(super) struct PackKeys<'a> {
+    pub(super) source: KeySource<'a>,
+    pub(super) panel: usize,
+    pub(super) kv_head: usize,
+    /// `[WIDEST, padded_dim]`, 0 beyond `head_dim`.
+    pub(super) stage: &'a mut [f32],
+    pub(super) k: &'a mut [f32],
+}
+
+impl Kernel for PackKeys<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let KeySource {
+            list,
+            blocks,
+            rope,
+            head_dim,
+            padded_dim,
+        } = self.source;
+        assert_eq!(self.k.len(), PANEL * padded_dim, "room for a panel");
+        assert!(
+            self.stage.len() >= V::N * padded_dim,
+            "room for {} keys",
+            V::N
+        );
+        let keys = list.keys_of(self.panel);
+        for group in (0..PANEL).step_by(V::N) {
+            for (i, staged) in self
+                .stage
+                .chunks_exact_mut(padded_dim)
+                .take(V::N)
+                .enumerate()
+            {
+                let key = keys.start + group + i;
+                let staged = &mut staged[..head_dim];
+                if key >= keys.end {
+                    staged.fill(0.0);
+                    continue;
+                }
+                blocks[list.block[key] as usize].0.widen(
+                    list.row[key] as usize,
+                    self.kv_head,
+                    staged,
+                );
+                if let Some(rope) = rope {
+                    rotate(staged, rope, list.rope[key]);
+                }
+            }
+            for dim in (0..padded_dim).step_by(V::N) {
+                // SAFETY: the caller promises the instructions. `stage` has V::N rows of `padded_dim` values, `k` has
+                // `padded_dim` rows of PANEL values; V::N divides both, so `dim` and `group` leave room for V::N more.
+                unsafe {
+                    let to = self.k.as_mut_ptr().add(dim * PANEL + group);
+                    V::transpose(self.stage.as_ptr().add(dim), padded_dim, to, PANEL);
+                }
+            }
+        }
+    }
+}
+
+/// Packs one panel's values: `v` `[PANEL, padded_dim]`, 0 beyond `head_dim` (it must be so on entry) and for keys that
+/// are missing.
+pub(super) struct PackValues<'a> {
+    pub(super) source: KeySource<'a>,
+    pub(super) panel: usize,
+    pub(super) kv_head: usize,
+    pub(super) v: &'a mut [f32],
+    /// Set to false where a value is infinite or NaN.
+    pub(super) finite: &'a mut bool,
+}
+
+impl Kernel for PackValues<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let KeySource {
+            list,
+            blocks,
+            head_dim,
+            padded_dim,
+            ..
+        } = self.source;
+        let keys = list.keys_of(self.panel);
+        let mut largest = 0u32; // of all magnitudes' bits; an infinity's are above every number's, a NaN's above those
+        for (i, packed) in self.v.chunks_exact_mut(padded_dim).enumerate() {
+            let packed = &mut packed[..head_dim];
+            let key = keys.start + i;
+            if key >= keys.end {
+                packed.fill(0.0);
+                continue;
+            }
+            blocks[list.block[key] as usize]
+                .1
+                .widen(list.row[key] as usize, self.kv_head, packed);
+            for value in packed.iter() {
+                largest = largest.max(value.to_bits() & 0x7fff_ffff);
+            }
+        }
+        *self.finite &= largest < f32::INFINITY.to_bits();
+    }
+}

@@ -1,0 +1,194 @@
+//! Who sees whom, for whole groups of rows at a time: keys are kept in panels, and what a panel holds is summarised, so
+//! that most pairs of query rows and keys are decided without looking at them one by one. Nothing is sorted.
+
+use std::ops::Range;
+
+use super::lanes::{PANEL, Place};
+use crate::{Keys, PAD, Positions, SHARED};
+
+/// What a group of rows has in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    /// Smallest and largest order.
+    order: (u32, u32),
+    /// Smallest and largest segment, of keys without the shared ones; (MAX, 0) where there is none.
+    segment: (u32, u32),
+    /// Whether a key is seen by every segment.
+    shared: bool,
+    /// Whether the group is complete: a panel that is not must be masked.
+    whole: bool,
+}
+
+/// How much of a panel of keys a group of query rows sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// No row sees a key.
+    Nothing,
+    /// To be decided pair by pair.
+    Some,
+    /// Every row sees every key.
+    All,
+}
+
+impl Span {
+    const EMPTY: Self = Self {
+        order: (u32::MAX, 0),
+        segment: (u32::MAX, 0),
+        shared: false,
+        whole: true,
+    };
+
+    /// Of query rows.
+    pub(super) fn of_rows(places: &[Place]) -> Self {
+        let mut span = Self::EMPTY;
+        for place in places {
+            span.order = (span.order.0.min(place.order), span.order.1.max(place.order));
+            span.segment = (
+                span.segment.0.min(place.segment),
+                span.segment.1.max(place.segment),
+            );
+        }
+        span
+    }
+
+    fn of_keys(order: &[u32], segment: &[u32]) -> Self {
+        let mut span = Self {
+            whole: order.len() == PANEL,
+            ..Self::EMPTY
+        };
+        for (&order, &segment) in order.iter().zip(segment) {
+            span.order = (span.order.0.min(order), span.order.1.max(order));
+            if segment == SHARED {
+                span.shared = true;
+            } else {
+                span.segment = (span.segment.0.min(segment), span.segment.1.max(segment));
+            }
+        }
+        span
+    }
+
+    /// What query rows of this span see of keys of another.
+    pub(super) fn sees(&self, keys: &Span) -> Sight {
+        let may_meet =
+            keys.shared || (keys.segment.0 <= self.segment.1 && self.segment.0 <= keys.segment.1);
+        if keys.order.0 > self.order.1 || !may_meet {
+            return Sight::Nothing;
+        }
+        let only_shared = keys.segment.0 > keys.segment.1;
+        let one_segment = self.segment.0 == self.segment.1 && keys.segment == self.segment;
+        if keys.whole && keys.order.1 <= self.order.0 && (only_shared || one_segment) {
+            return Sight::All;
+        }
+        Sight::Some
+    }
+}
+
+/// The query rows that see anything at all: those that are not padding.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Row of the query tensor.
+    pub(super) index: Vec<u32>,
+    /// Rotary position.
+    pub(super) rope: Vec<u32>,
+    pub(super) place: Vec<Place>,
+}
+
+impl Rows {
+    pub(super) fn new(at: &Positions) -> Self {
+        let mut rows = Self {
+            index: Vec::new(),
+            rope: Vec::new(),
+            place: Vec::new(),
+        };
+        for (i, (&order, &segment)) in at.order().iter().zip(at.segment()).enumerate() {
+            if order != PAD {
+                rows.index.push(i as u32);
+                rows.rope.push(at.rope()[i]);
+                rows.place.push(Place { order, segment });
+            }
+        }
+        rows
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The largest order in each segment, ascending by segment.
+    fn horizons(&self) -> Vec<(u32, u32)> {
+        let mut sorted: Vec<(u32, u32)> = self
+            .place
+            .iter()
+            .map(|place| (place.segment, place.order))
+            .collect();
+        sorted.sort_unstable_by_key(|&(segment, order)| (segment, std::cmp::Reverse(order)));
+        sorted.dedup_by_key(|&mut (segment, _)| segment);
+        sorted
+    }
+}
+
+/// The keys of all blocks that at least one query row sees, in the order of the blocks. Built once a call: stale rows
+/// that something else replaces (their order is `PAD`) cost nothing later, and what nobody sees is never read.
+#[derive(Debug, Default)]
+pub(super) struct KeyList {
+    /// Block of each key.
+    pub(super) block: Vec<u32>,
+    /// Row of each key in its block.
+    pub(super) row: Vec<u32>,
+    /// Rotary position of each key.
+    pub(super) rope: Vec<u32>,
+    /// Order of each key; filled up with `PAD` to a whole number of panels.
+    pub(super) order: Vec<u32>,
+    /// Segment of each key; filled up likewise.
+    pub(super) segment: Vec<u32>,
+    /// One a panel.
+    pub(super) panels: Vec<Span>,
+}
+
+impl KeyList {
+    pub(super) fn new(rows: &Rows, keys: &[Keys]) -> Self {
+        let mut list = Self::default();
+        let horizons = rows.horizons();
+        let furthest = horizons.iter().map(|&(_, order)| order).max();
+        let Some(furthest) = furthest else {
+            return list;
+        };
+        let mut last = horizons[0]; // neighbours mostly share a segment
+        for (block, keys) in keys.iter().enumerate() {
+            for (row, (&order, &segment)) in
+                keys.at.order().iter().zip(keys.at.segment()).enumerate()
+            {
+                if segment != SHARED && segment != last.0 {
+                    let found = horizons.binary_search_by_key(&segment, |&(segment, _)| segment);
+                    let Ok(found) = found else { continue };
+                    last = horizons[found];
+                }
+                let horizon = if segment == SHARED { furthest } else { last.1 };
+                if order <= horizon {
+                    list.block.push(block as u32);
+                    list.row.push(row as u32);
+                    list.rope.push(keys.at.rope()[row]);
+                    list.order.push(order);
+                    list.segment.push(segment);
+                }
+            }
+        }
+        list.close();
+        list
+    }
+
+    fn close(&mut self) {
+        let panels = self.order.chunks(PANEL).zip(self.segment.chunks(PANEL));
+        self.panels = panels
+            .map(|(order, segment)| Span::of_keys(order, segment))
+            .collect();
+        let filled = self.panels.len() * PANEL;
+        self.order.resize(filled, PAD);
+        self.segment.resize(filled, 0);
+    }
+
+    /// The keys of one panel.
+    pub(super) fn keys_of(&self, panel: usize) -> Range<usize> {
+        panel * PANEL..self.row.len().min((panel + 1) * PANEL)
+    }
+}

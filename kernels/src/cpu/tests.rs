@@ -1,0 +1,32 @@
+//! Every level that this machine has, against attention in f64.
+
+use candle_core::Tensor;
+use proptest::prelude::*;
+
+use super::level::Level;
+use crate::{Keys, PAD, Pairing, Positions, Rope, RopeScaling, SHARED};
+
+#[path = "../../tests/naive/mod.rs"]
+mod naive;
+use naive::Case;
+
+fn flat(x: &Tensor) -> Vec<f32> {
+    x.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_level_attends_as_f64_does(sizes in naive::sizes()) {
+        let case = Case::new(&sizes);
+        let (out, lse) = naive::attend(&case, sizes.rotary);
+        for level in Level::available() {
+            let found = super::attend::attend(level, &case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale);
+            let found = found.unwrap();
+            let (out_error, lse_error) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
+            prop_assert!(out_error < 3e-6, "{level:?}: out {out_error:e}");
+            prop_assert!(lse_error < 3e-6, "{level:?}: lse {lse_error:e}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! [`Lanes`] in AVX2 with FMA, and in AVX-512.
+
+use std::arch::x86_64::*;
+
+use super::lanes::{Lanes, Place, exp2_fraction};
+use crate::SHARED;
+
+/// Eight f32 in AVX2, with FMA.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2(__m256);
+
+/// Sixteen f32 in AVX-512F.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx512(__m512);
+
+/// The methods that are one instruction.
+macro_rules! one_instruction {
+    ($set1:ident, $loadu:ident, $storeu:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $fma:ident) => {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: the caller promises the instructions.
+            Self(unsafe { $set1(value) })
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: the caller promises the instructions and `N` readable values.
+            Self(unsafe { $loadu(from) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: `self` proves the instructions; the caller promises `N` writable values.
+            unsafe { $storeu(to, self.0) }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: `self` proves the instructions.
+            Self(unsafe { $add(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            // SAFETY: `self` proves the instructions.
+            Self(unsafe { $sub(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            // SAFETY: `self` proves the instructions.
+            Self(unsafe { $mul(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn mul_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: `self` proves the instructions.
+            Self(unsafe { $fma(self.0, a.0, b.0) })
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            // SAFETY: `self` proves the instructions.
+            Self(unsafe { $max(self.0, other.0) })
+        }
+    };
+}
+
+impl Lanes for Avx2 {
+    const N: usize = 8;
+    const BLOCK: usize = 2;
+
+    one_instruction! {
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_max_ps,
+        _mm256_fmadd_ps
+    }
+
+    #[inline(always)]
+    fn reduce_max(self) -> f32 {
+        // SAFETY: `self` proves the instructions.
+        unsafe {
+            let four = _mm_max_ps(
+                _mm256_castps256_ps128(self.0),
+                _mm256_extractf128_ps::<1>(self.0),
+            );
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    fn reduce_sum(self) -> f32 {
+        // SAFETY: `self` proves the instructions.
+        unsafe {
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(self.0),
+                _mm256_extractf128_ps::<1>(self.0),
+            );
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        // SAFETY: `self` proves the instructions.
+        unsafe {
+            // The bound stands first, so that a NaN comes through.
+            let x = _mm256_min_ps(
+                _mm256_set1_ps(128.0),
+                _mm256_max_ps(_mm256_set1_ps(-127.0), self.0),
+            );
+            let whole = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+            let value = exp2_fraction(Self(_mm256_sub_ps(x, whole)));
+            // A whole part of −127 has the bits of 0.
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+            value.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+        // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
+        unsafe {
+            let (order, segment) = (
+                _mm256_loadu_si256(order.cast()),
+                _mm256_loadu_si256(segment.cast()),
+            );
+            let limit = _mm256_set1_epi32(query.order.cast_signed());
+            let not_later = _mm256_cmpeq_epi32(_mm256_max_epu32(order, limit), limit);
+            let same = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(query.segment.cast_signed()));
+            let shared = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(SHARED.cast_signed()));
+            let seen = _mm256_and_si256(not_later, _mm256_or_si256(same, shared));
+            Self(_mm256_blendv_ps(
+                _mm256_set1_ps(f32::NEG_INFINITY),
+                self.0,
+                _mm256_castsi256_ps(seen),
+            ))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+        // SAFETY: the caller promises the instructions and eight rows and columns on both sides.
+        unsafe {
+            let mut rows = [_mm256_setzero_ps(); 8];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = _mm256_loadu_ps(from.add(i * from_step));
+            }
+            let mut pairs = rows;
+            for i in 0..4 {
+                pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            // quads[4i + c]: in each half of the register, column c of that half out of rows 4i .. 4i + 4.
+            let mut quads = rows;
+            for i in 0..2 {
+                for half in 0..2 {
+                    let (a, b) = (pairs[4 * i + half], pairs[4 * i + half + 2]);
+                    quads[4 * i + 2 * half] = _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+                    quads[4 * i + 2 * half + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+                }
+            }
+            for c in 0..4 {
+                let low = _mm256_permute2f128_ps::<0x20>(quads[c], quads[4 + c]);
+                let high = _mm256_permute2f128_ps::<0x31>(quads[c], quads[4 + c]);
+                _mm256_storeu_ps(to.add(c * to_step), low);
+                _mm256_storeu_ps(to.add((c + 4) * to_step), high);
+            }
+        }
+    }
+}
+
+impl Lanes for Avx512 {
+    const N: usize = 16;
+    const BLOCK: usize = 4;
+
+    one_instruction! {
+        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_max_ps,
+        _mm512_fmadd_ps
+    }
+
+    #[inline(always)]
+    fn reduce_max(self) -> f32 {
+        // SAFETY: `self` proves the instructions.
+        unsafe { _mm512_reduce_max_ps(self.0) }
+    }
+
+    #[inline(always)]
+    fn reduce_sum(self) -> f32 {
+        // SAFETY: `self` proves the instructions.
+        unsafe { _mm512_reduce_add_ps(self.0) }
+    }
+
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        // SAFETY: `self` proves the instructions.
+        unsafe {
+            // "Not less than" is true for NaN, which so comes through; −∞ and what would be subnormal become 0.
+            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(-126.5));
+            let whole =
+                _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
+            let value = exp2_fraction(Self(_mm512_sub_ps(self.0, whole)));
+            Self(_mm512_maskz_scalef_ps(kept, value.0, whole))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+        // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
+        unsafe {
+            let (order, segment) = (
+                _mm512_loadu_si512(order.cast()),
+                _mm512_loadu_si512(segment.cast()),
+            );
+            let not_later =
+                _mm512_cmple_epu32_mask(order, _mm512_set1_epi32(query.order.cast_signed()));
+            let same =
+                _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(query.segment.cast_signed()));
+            let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
+            Self(_mm512_mask_mov_ps(
+                _mm512_set1_ps(f32::NEG_INFINITY),
+                not_later & (same | shared),
+                self.0,
+            ))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
+        // SAFETY: the caller promises the instructions and sixteen rows and columns on both sides.
+        unsafe {
+            let mut rows = [_mm512_setzero_ps(); 16];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = _mm512_loadu_ps(from.add(i * from_step));
+            }
+            let mut pairs = rows;
+            for i in 0..8 {
+                pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            // quads[4i + c]: in each quarter of the register, column c of that quarter out of rows 4i .. 4i + 4.
+            let mut quads = rows;
+            for i in 0..4 {
+                for half in 0..2 {
+                    let (a, b) = (pairs[4 * i + half], pairs[4 * i + half + 2]);
+                    quads[4 * i + 2 * half] = _mm512_shuffle_ps::<0b01_00_01_00>(a, b);
+                    quads[4 * i + 2 * half + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
+                }
+            }
+            for c in 0..4 {
+                let upper = (quads[c], quads[4 + c]);
+                let lower = (quads[8 + c], quads[12 + c]);
+                // Quarters 0 and 2, then 1 and 3, of all sixteen rows.
+                let even = (
+                    _mm512_shuffle_f32x4::<0x88>(upper.0, upper.1),
+                    _mm512_shuffle_f32x4::<0x88>(lower.0, lower.1),
+                );
+                let odd = (
+                    _mm512_shuffle_f32x4::<0xdd>(upper.0, upper.1),
+                    _mm512_shuffle_f32x4::<0xdd>(lower.0, lower.1),
+                );
+                _mm512_storeu_ps(
+                    to.add(c * to_step),
+                    _mm512_shuffle_f32x4::<0x88>(even.0, even.1),
+                );
+                _mm512_storeu_ps(
+                    to.add((c + 4) * to_step),
+                    _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1),
+                );
+                _mm512_storeu_ps(
+                    to.add((c + 8) * to_step),
+                    _mm512_shuffle_f32x4::<0xdd>(even.0, even.1),
+                );
+                _mm512_storeu_ps(
+                    to.add((c + 12) * to_step),
+                    _mm512_shuffle_f32x4::<0xdd>(odd.0, odd.1),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What can go wrong in a kernel: shapes that do not fit, and whatever candle reports.
+
+/// Result of a kernel.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A kernel's refusal.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Two inputs do not fit each other.
+    #[error("{op}: {what}: expected {expected}, found {found}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// Which input.
+        what: &'static str,
+        /// What would be right.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// A scaling of rotary frequencies that this crate does not know or cannot use.
+    #[error("rope scaling: {0}")]
+    RopeScaling(String),
+    /// The tensor library failed.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// Checks one dimension and names it.
+pub(crate) fn expect(
+    op: &'static str,
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        op,
+        what,
+        expected: expected.to_string(),
+        found: found.to_string(),
+    })
+}

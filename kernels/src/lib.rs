@@ -1,0 +1,27 @@
+//! Math on tensors: attention over keys at arbitrary positions, its exact merge, rotary embedding, movement of rows.
+//!
+//! Knows no rank, no cache and no file. Tensors are row-major by token, `[tokens, heads, head_dim]`, so that a token is
+//! one contiguous row to gather and to send. Where a row stands is data ([`Positions`]), never an offset.
+//!
+//! Every operation exists as a plain version in candle operations (any device, differentiable, the reference) and,
+//! where speed asks for it, as a version of our own for the CPU. [`Kernels`] chooses.
+
+mod attend;
+mod cpu;
+mod error;
+mod linear;
+mod merge;
+mod norm;
+mod plain;
+mod positions;
+mod rope;
+mod rows;
+
+pub use attend::{Kernels, Keys, Partial, Reduce};
+pub use error::{Error, Result};
+pub use linear::linear;
+pub use merge::merge;
+pub use norm::{rms_norm, silu_mul};
+pub use positions::{PAD, Positions, SHARED};
+pub use rope::{Pairing, Rope, RopeScaling};
+pub use rows::{gather, scatter};

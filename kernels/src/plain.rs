@@ -1,0 +1,191 @@
+//! Attention in candle operations: any device, differentiable, the reference for the others. It holds the whole
+//! `[heads, queries, keys]` score matrix, so it is for tests, training and devices without a kernel of their own.
+
+use candle_core::{D, DType, Device, Tensor};
+
+use crate::error::Result;
+use crate::{Keys, Partial, Positions, Reduce, Rope, gather};
+
+/// See [`crate::Kernels::attend`].
+pub fn attend(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+) -> Result<Partial> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+        let out = Tensor::zeros((queries, heads, head_dim), DType::F32, q.device())?;
+        let lse = Tensor::full(f32::NEG_INFINITY, (queries, heads), q.device())?;
+        return Ok(Partial { out, lse });
+    };
+    let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
+    let scores = seen.scores(q, at_q, rope, scale)?; // [kv_heads, group, queries, keys], −∞ where not seen
+
+    // Subtracting a constant changes neither result nor gradient, so the row's largest score is detached.
+    let largest = scores.detach().max_keepdim(D::Minus1)?.maximum(f32::MIN)?;
+    let weights = scores.broadcast_sub(&largest)?.exp()?;
+    // A row that sees nothing has the sum 0; adding 1 there keeps the quotient and its gradient finite.
+    let blind = seen.blind_rows(q.device())?; // [1, 1, queries, 1]
+    let sum = weights
+        .sum_keepdim(D::Minus1)?
+        .broadcast_add(&blind.to_dtype(DType::F32)?)?;
+    let flat = (kv_heads, group * queries, ());
+    let values = seen.v.transpose(0, 1)?.contiguous()?; // [kv_heads, keys, head_dim]
+    let out = weights
+        .reshape(flat)?
+        .matmul(&values)?
+        .reshape((kv_heads, group, queries, head_dim))?;
+    let out = out
+        .broadcast_div(&sum)?
+        .permute((2, 0, 1, 3))?
+        .reshape((queries, heads, head_dim))?;
+    let lse = (largest + sum.log()?)?;
+    let nothing = Tensor::full(f32::NEG_INFINITY, lse.dims(), q.device())?;
+    let lse = blind.broadcast_as(lse.dims())?.where_cond(&nothing, &lse)?;
+    let lse = lse.permute((2, 0, 1, 3))?.reshape((queries, heads))?;
+    Ok(Partial {
+        out: out.contiguous()?,
+        lse: lse.contiguous()?,
+    })
+}
+
+/// See [`crate::Kernels::column_scores`].
+pub fn column_scores(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    reduce: Reduce<'_>,
+) -> Result<Vec<f32>> {
+    let (queries, heads, _) = q.dims3()?;
+    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    let mut all = vec![0f32; total];
+    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+        return Ok(all);
+    };
+    let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
+    let scores = seen.scores(q, at_q, rope, scale)?;
+    let lse = lse
+        .to_dtype(DType::F32)?
+        .reshape((queries, kv_heads, group))?
+        .permute((1, 2, 0))?
+        .contiguous()?;
+    // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.
+    let everywhere = Tensor::full(f32::INFINITY, lse.dims(), q.device())?;
+    let lse = lse
+        .eq(f32::NEG_INFINITY)?
+        .where_cond(&everywhere, &lse)?
+        .unsqueeze(D::Minus1)?;
+    let p = scores
+        .broadcast_sub(&lse)?
+        .exp()?
+        .reshape((heads, queries, ()))?;
+    let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
+    let column = match reduce {
+        Reduce::Norm => p.sqr()?.sum(0)?.sqrt()?,
+        Reduce::Mass => p.sum(0)?,
+        Reduce::Weighted(weights) => {
+            let weights = Tensor::from_slice(weights, (queries, 1), q.device())?;
+            p.broadcast_mul(&weights)?.sum(0)?
+        }
+    };
+    for (&index, value) in seen.indices.iter().zip(column.to_vec1::<f32>()?) {
+        all[index as usize] = value;
+    }
+    Ok(all)
+}
+
+/// The keys that at least one query sees, out of all blocks, as one.
+struct Seen {
+    k: Tensor,         // [keys, kv_heads, head_dim] f32, rotated
+    v: Tensor,         // [keys, kv_heads, head_dim] f32
+    indices: Vec<u32>, // of each key among all blocks' rows
+    visible: Vec<u8>,  // [queries, keys]
+    kv_heads: usize,
+    queries: usize,
+}
+
+impl Seen {
+    fn new(
+        q: &Tensor,
+        at_q: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+    ) -> Result<Option<Self>> {
+        let parts: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
+        let at_k = Positions::concat(&parts);
+        let queries = at_q.len();
+        let anyone_sees = |j: u32| (0..queries).any(|i| at_q.sees(i, &at_k, j as usize));
+        let indices: Vec<u32> = (0..at_k.len() as u32).filter(|&j| anyone_sees(j)).collect();
+        if indices.is_empty() || q.elem_count() == 0 {
+            return Ok(None);
+        }
+        // Rows that nobody sees are dropped, not masked: whatever they hold (NaN too) cannot come through.
+        let join = |pick: fn(&Keys) -> &Tensor| -> Result<Tensor> {
+            let blocks = keys.iter().filter(|block| !block.at.is_empty());
+            let wide = blocks.map(|block| pick(block).to_dtype(DType::F32));
+            gather(
+                &Tensor::cat(&wide.collect::<candle_core::Result<Vec<_>>>()?, 0)?,
+                &indices,
+            )
+        };
+        let (mut k, v) = (join(|block| &block.k)?, join(|block| &block.v)?);
+        let at_seen = at_k.select(&indices);
+        if let Some(rope) = rope {
+            k = rope.apply(&k, &at_seen)?;
+        }
+        let visible = (0..queries)
+            .flat_map(|i| (0..indices.len()).map(move |j| (i, j)))
+            .map(|(i, j)| u8::from(at_q.sees(i, &at_seen, j)))
+            .collect();
+        let kv_heads = k.dim(1)?;
+        Ok(Some(Self {
+            k,
+            v,
+            indices,
+            visible,
+            kv_heads,
+            queries,
+        }))
+    }
+
+    /// Scaled dot products `[kv_heads, group, queries, keys]`, −∞ where a query does not see a key.
+    fn scores(
+        &self,
+        q: &Tensor,
+        at_q: &Positions,
+        rope: Option<&Rope>,
+        scale: f32,
+    ) -> Result<Tensor> {
+        let (queries, heads, head_dim) = q.dims3()?;
+        let (group, count) = (heads / self.kv_heads, self.indices.len());
+        let mut q = q.to_dtype(DType::F32)?;
+        if let Some(rope) = rope {
+            q = rope.apply(&q, at_q)?;
+        }
+        let q = (q.transpose(0, 1)?.contiguous()? * f64::from(scale))?; // [heads, queries, head_dim]
+        let q = q.reshape((self.kv_heads, group * queries, head_dim))?;
+        let k = self.k.permute((1, 2, 0))?.contiguous()?; // [kv_heads, head_dim, keys]
+        let scores = q
+            .matmul(&k)?
+            .reshape((self.kv_heads, group, queries, count))?;
+        let visible = Tensor::from_slice(&self.visible, (1, 1, queries, count), scores.device())?;
+        let hidden = Tensor::full(f32::NEG_INFINITY, scores.dims(), scores.device())?;
+        Ok(visible
+            .broadcast_as(scores.dims())?
+            .where_cond(&scores, &hidden)?)
+    }
+
+    /// 1 where a query sees none of the keys, `[1, 1, queries, 1]` u8.
+    fn blind_rows(&self, device: &Device) -> Result<Tensor> {
+        let rows = self.visible.chunks(self.indices.len());
+        let blind: Vec<u8> = rows
+            .map(|row| u8::from(row.iter().all(|&sees| sees == 0)))
+            .collect();
+        Ok(Tensor::from_vec(blind, (1, 1, self.queries, 1), device)?)
+    }
+}

@@ -1,0 +1,366 @@
+//! Rotary position embedding: frequencies as the model's config asks for them, scaled variants included.
+//!
+//! A rotation is applied when a key is used, never when it is cached, so the tables are indexed by [`Positions`]. YaRN's
+//! attention factor is not baked into the tables: it scales the softmax and is the caller's to apply.
+
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+use candle_core::{D, DType, Tensor};
+
+use crate::Positions;
+use crate::error::{Error, Result, expect};
+
+/// Which two dimensions of a head turn together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairing {
+    /// Dimensions `i` and `i + rotary_dims/2` (Hugging Face's Llama, Mistral, Qwen).
+    Half,
+    /// Dimensions `2i` and `2i + 1` (GLM-4).
+    Interleaved,
+}
+
+/// How the frequencies θ^(−2i/rotary_dims) are changed for contexts longer than the model was first trained on. The
+/// formulas are those of Hugging Face's `modeling_rope_utils`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// Frequencies as they are.
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// How many times longer the context is.
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a smooth passage between.
+    Llama3 {
+        /// What low frequencies are divided by.
+        factor: f64,
+        /// Wavelengths above `original_max_position / low_freq_factor` are scaled in full.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_max_position / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Context length of the first training, in tokens.
+        original_max_position: usize,
+    },
+    /// YaRN: scaled by how often a dimension turns within the original context, with a temperature on the softmax.
+    Yarn {
+        /// How many times longer the context is.
+        factor: f64,
+        /// Context length of the first training, in tokens.
+        original_max_position: usize,
+        /// Dimensions that turn more often than this are kept (32 where the config is silent).
+        beta_fast: f64,
+        /// Dimensions that turn less often than this are scaled in full (1 where the config is silent).
+        beta_slow: f64,
+        /// The attention factor f; 0.1·ln(factor) + 1 where the config is silent.
+        attention_factor: Option<f64>,
+        /// Whether the bounds of the passage are rounded to whole dimensions (true where the config is silent).
+        truncate: bool,
+    },
+}
+
+/// Rotations of every position up to a bound. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Rope {
+    head_dim: usize,
+    pairing: Pairing,
+    attention_factor: f32,
+    frequencies: Arc<[f64]>,
+    tables: Arc<Tables>,
+}
+
+/// `[positions, rotary_dims/2]`, computed in f64 and stored in f32.
+#[derive(Debug)]
+struct Tables {
+    positions: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Rope {
+    /// Tables for positions `0..positions`. The first `rotary_dims` dimensions of a head turn, the others pass through.
+    ///
+    /// # Errors
+    /// `rotary_dims` odd, zero or above `head_dim`; a scaling whose numbers make no sense.
+    pub fn new(
+        head_dim: usize,
+        rotary_dims: usize,
+        theta: f64,
+        scaling: &RopeScaling,
+        pairing: Pairing,
+        positions: usize,
+    ) -> Result<Self> {
+        if rotary_dims == 0 || rotary_dims % 2 != 0 || rotary_dims > head_dim {
+            let expected = format!("an even number in 2..={head_dim}");
+            return Err(Error::Shape {
+                op: "rope",
+                what: "rotary_dims",
+                expected,
+                found: rotary_dims.to_string(),
+            });
+        }
+        let frequencies: Arc<[f64]> = frequencies(rotary_dims, theta, scaling)?.into();
+        let attention_factor = match scaling {
+            RopeScaling::Yarn {
+                factor,
+                attention_factor,
+                ..
+            } => attention_factor.unwrap_or(if *factor > 1.0 {
+                0.1 * factor.ln() + 1.0
+            } else {
+                1.0
+            }),
+            _ => 1.0,
+        };
+        let tables = Arc::new(Tables::new(&frequencies, positions));
+        Ok(Self {
+            head_dim,
+            pairing,
+            attention_factor: attention_factor as f32,
+            frequencies,
+            tables,
+        })
+    }
+
+    /// The same rotations, with tables for at least `positions` positions.
+    ///
+    /// # Errors
+    /// None today; a bound on table memory would be one.
+    pub fn covering(&self, positions: usize) -> Result<Self> {
+        if positions <= self.positions() {
+            return Ok(self.clone());
+        }
+        let tables = Arc::new(Tables::new(&self.frequencies, positions));
+        Ok(Self {
+            tables,
+            ..self.clone()
+        })
+    }
+
+    /// Number of positions in the tables.
+    pub fn positions(&self) -> usize {
+        self.tables.positions
+    }
+
+    /// Number of dimensions of a head that turn.
+    pub fn rotary_dims(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Which dimensions turn together.
+    pub fn pairing(&self) -> Pairing {
+        self.pairing
+    }
+
+    /// YaRN's attention factor f, 1 for every other scaling. The caller multiplies the softmax scale by f²; keys and
+    /// queries are rotated without it, so that a cached key never carries it.
+    pub fn attention_factor(&self) -> f32 {
+        self.attention_factor
+    }
+
+    /// Cosines and sines of one position, `rotary_dims/2` each. The position must lie in the tables.
+    pub(crate) fn row(&self, position: u32) -> (&[f32], &[f32]) {
+        let half = self.frequencies.len();
+        let from = position as usize * half;
+        (
+            &self.tables.cos[from..from + half],
+            &self.tables.sin[from..from + half],
+        )
+    }
+
+    /// Checks that every position lies in the tables.
+    pub(crate) fn check(
+        &self,
+        head_dim: usize,
+        positions: impl Iterator<Item = u32>,
+    ) -> Result<()> {
+        expect("rope", "head_dim", self.head_dim, head_dim)?;
+        match positions.max() {
+            Some(largest) if largest as usize >= self.positions() => Err(Error::Shape {
+                op: "rope",
+                what: "position",
+                expected: format!("below {}", self.positions()),
+                found: largest.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside and in `x`'s dtype outside. Differentiable.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a position beyond the tables.
+    pub fn apply(&self, x: &Tensor, at: &Positions) -> Result<Tensor> {
+        let (rows, heads, head_dim) = x.dims3()?;
+        expect("rope", "positions", rows, at.len())?;
+        self.check(head_dim, at.rope().iter().copied())?;
+        if x.elem_count() == 0 {
+            return Ok(x.clone());
+        }
+        let (half, rotary) = (self.frequencies.len(), self.rotary_dims());
+        let table = |pick: fn(&Tables) -> &Vec<f32>| -> Result<Tensor> {
+            let list = pick(&self.tables);
+            let rows_of: Vec<f32> = at
+                .rope()
+                .iter()
+                .flat_map(|&position| list[position as usize * half..][..half].iter().copied())
+                .collect();
+            Ok(Tensor::from_vec(rows_of, (rows, 1, half), x.device())?)
+        };
+        let (cos, sin) = (table(|t| &t.cos)?, table(|t| &t.sin)?);
+        let wide = x.to_dtype(DType::F32)?;
+        let turning = wide.narrow(D::Minus1, 0, rotary)?.contiguous()?;
+        let turned = match self.pairing {
+            Pairing::Half => {
+                let (a, b) = (
+                    turning.narrow(D::Minus1, 0, half)?,
+                    turning.narrow(D::Minus1, half, half)?,
+                );
+                let (a, b) = rotate(&a, &b, &cos, &sin)?;
+                Tensor::cat(&[a, b], D::Minus1)?
+            }
+            Pairing::Interleaved => {
+                let pairs = turning.reshape((rows, heads, half, 2))?;
+                let (a, b) = (
+                    pairs.narrow(3, 0, 1)?.squeeze(3)?,
+                    pairs.narrow(3, 1, 1)?.squeeze(3)?,
+                );
+                let (a, b) = rotate(&a, &b, &cos, &sin)?;
+                Tensor::stack(&[a, b], D::Minus1)?.reshape((rows, heads, rotary))?
+            }
+        };
+        let whole = if rotary == head_dim {
+            turned
+        } else {
+            let rest = wide.narrow(D::Minus1, rotary, head_dim - rotary)?;
+            Tensor::cat(&[turned, rest], D::Minus1)?
+        };
+        Ok(whole.to_dtype(x.dtype())?)
+    }
+}
+
+fn rotate(a: &Tensor, b: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<(Tensor, Tensor)> {
+    let left = (a.broadcast_mul(cos)? - b.broadcast_mul(sin)?)?;
+    let right = (b.broadcast_mul(cos)? + a.broadcast_mul(sin)?)?;
+    Ok((left, right))
+}
+
+impl Tables {
+    fn new(frequencies: &[f64], positions: usize) -> Self {
+        let (mut cos, mut sin) = (Vec::new(), Vec::new());
+        cos.reserve_exact(positions * frequencies.len());
+        sin.reserve_exact(positions * frequencies.len());
+        for position in 0..positions {
+            for frequency in frequencies {
+                let (s, c) = (position as f64 * frequency).sin_cos();
+                cos.push(c as f32);
+                sin.push(s as f32);
+            }
+        }
+        Self {
+            positions,
+            cos,
+            sin,
+        }
+    }
+}
+
+/// The angle by which each pair turns from one position to the next, `[rotary_dims/2]`.
+fn frequencies(rotary_dims: usize, theta: f64, scaling: &RopeScaling) -> Result<Vec<f64>> {
+    let plain = |i: usize| theta.powf(-(2.0 * i as f64) / rotary_dims as f64);
+    let half = rotary_dims / 2;
+    check_scaling(theta, scaling)?;
+    let list = match *scaling {
+        RopeScaling::None => (0..half).map(plain).collect(),
+        RopeScaling::Linear { factor } => (0..half).map(|i| plain(i) / factor).collect(),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        } => {
+            let original = original_max_position as f64;
+            let scale = |frequency: f64| {
+                let turns = original * frequency / (2.0 * PI);
+                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
+                    .clamp(0.0, 1.0);
+                keep * frequency + (1.0 - keep) * frequency / factor
+            };
+            (0..half).map(|i| scale(plain(i))).collect()
+        }
+        RopeScaling::Yarn {
+            factor,
+            original_max_position,
+            beta_fast,
+            beta_slow,
+            truncate,
+            ..
+        } => {
+            let original = original_max_position as f64;
+            // The dimension that turns `turns` times within the original context.
+            let dimension = |turns: f64| {
+                rotary_dims as f64 * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
+            };
+            let (mut low, mut high) = (dimension(beta_fast), dimension(beta_slow));
+            if truncate {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            let (low, mut high) = (low.max(0.0), high.min(rotary_dims as f64 - 1.0));
+            if low == high {
+                high += 0.001; // a step instead of a division by zero
+            }
+            let scale = |i: usize| {
+                let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                plain(i) * (1.0 - ramp) + plain(i) / factor * ramp
+            };
+            (0..half).map(scale).collect()
+        }
+    };
+    Ok(list)
+}
+
+fn check_scaling(theta: f64, scaling: &RopeScaling) -> Result<()> {
+    let positive = |name: &str, value: f64| {
+        if value.is_finite() && value > 0.0 {
+            return Ok(());
+        }
+        Err(Error::RopeScaling(format!(
+            "{name} must be a positive number, found {value}"
+        )))
+    };
+    positive("theta", theta)?;
+    match *scaling {
+        RopeScaling::None => Ok(()),
+        RopeScaling::Linear { factor } => positive("factor", factor),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        } => {
+            positive("factor", factor)?;
+            positive("original_max_position", original_max_position as f64)?;
+            positive("low_freq_factor", low_freq_factor)?;
+            if high_freq_factor > low_freq_factor {
+                return Ok(());
+            }
+            let found =
+                format!("high_freq_factor {high_freq_factor}, low_freq_factor {low_freq_factor}");
+            Err(Error::RopeScaling(format!(
+                "high_freq_factor must be above low_freq_factor, found {found}"
+            )))
+        }
+        RopeScaling::Yarn {
+            factor,
+            original_max_position,
+            beta_fast,
+            beta_slow,
+            ..
+        } => {
+            positive("factor", factor)?;
+            positive("original_max_position", original_max_position as f64)?;
+            positive("beta_fast", beta_fast)?;
+            positive("beta_slow", beta_slow)
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Composing coordinator and workers into the `tributary` command.
+
+pub mod group;

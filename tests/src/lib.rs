@@ -1,0 +1,195 @@
+//! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::DType;
+use tributary::group::{Group, GroupSettings};
+use tributary_comm::wire::{
+    Chunk, Event, Exchange, Importance, InfoFlow, Layout, Method, Outcome, Plan, RankReport,
+    Returns, Sampling, Score,
+};
+use tributary_kernels::Kernels;
+use tributary_worker::{LoadFormat, Model, load};
+
+/// How long a test waits for an event before it fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate stands in the repository")
+        .to_owned()
+}
+
+/// A config.json of a tiny Llama with the given fields replaced or added.
+pub fn tiny_config(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
+    let mut config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 97,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 2048,
+        "hidden_act": "silu",
+        "tie_word_embeddings": false,
+        "eos_token_id": 96,
+    });
+    for (key, value) in changes {
+        config[key] = value.clone();
+    }
+    config
+}
+
+/// A model with random weights from a config.json's text.
+pub fn dummy_model(config: &serde_json::Value, seed: u64) -> Arc<dyn Model> {
+    let folder = tempfile::tempdir().expect("a folder for the config");
+    std::fs::write(folder.path().join("config.json"), config.to_string())
+        .expect("the config is written");
+    load(folder.path(), LoadFormat::Dummy { seed }, DType::F32).expect("a dummy model loads")
+}
+
+/// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.
+pub fn plan(
+    prefix: usize,
+    chunks: &[usize],
+    query: usize,
+    world: usize,
+    method: Method,
+    exchange: Exchange,
+) -> Plan {
+    let mut next = 12345u32;
+    let mut ids = |count: usize| -> Vec<u32> {
+        let draw = |_| {
+            next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (next >> 16) % 96
+        };
+        (0..count).map(draw).collect()
+    };
+    Plan {
+        request: 1,
+        prefix: ids(prefix),
+        chunks: chunks
+            .iter()
+            .enumerate()
+            .map(|(i, &length)| Chunk {
+                ids: ids(length),
+                rank: i % world,
+            })
+            .collect(),
+        query: ids(query),
+        method,
+        exchange,
+        budget: 0,
+        include_first_chunk: false,
+        reorder: None,
+        max_tokens: 4,
+        eos: Vec::new(),
+        sampling: Sampling {
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: 0,
+        },
+        timeout_ms: 60_000,
+        estimate_ms: 0,
+        returns: Returns {
+            logits: true,
+            scores: true,
+        },
+    }
+}
+
+/// InfoFlow by norm over the given layers in the GLOBAL layout.
+pub fn infoflow(from: usize, to: usize) -> Method {
+    Method::InfoFlow(InfoFlow {
+        score: Score::Norm,
+        layers: (from, to),
+        layout: Layout::Global,
+    })
+}
+
+/// The plan with a budget of `ratio` of its context.
+pub fn with_ratio(mut plan: Plan, ratio: f64) -> Plan {
+    plan.budget = (ratio * plan.context_tokens() as f64 + 1e-9) as usize;
+    plan
+}
+
+/// The plan with chunks reordered by importance.
+pub fn reordered(mut plan: Plan) -> Plan {
+    plan.reorder = Some(Importance::Mass);
+    plan
+}
+
+/// Runs plans one after the other on `world` thread ranks of one thread each.
+pub fn run_all(
+    model: &Arc<dyn Model>,
+    kernels: Kernels,
+    world: usize,
+    plans: &[Plan],
+) -> Vec<(Outcome, Vec<RankReport>)> {
+    let settings = GroupSettings {
+        world,
+        threads: 1,
+        kernels,
+        timeout: PATIENCE,
+    };
+    let group = Group::start(model, settings).expect("the group starts");
+    let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
+    group.end().expect("the group ends well");
+    results
+}
+
+/// Runs one plan.
+pub fn run(model: &Arc<dyn Model>, world: usize, plan: &Plan) -> (Outcome, Vec<RankReport>) {
+    run_all(model, Kernels::Auto, world, std::slice::from_ref(plan)).swap_remove(0)
+}
+
+fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
+    group.link().send(plan).expect("rank 0 takes the plan");
+    let mut first = None;
+    loop {
+        match group.link().next(PATIENCE).expect("rank 0 is there") {
+            Some(Event::FirstToken { token, .. }) => first = Some(token),
+            Some(Event::Done {
+                outcome, reports, ..
+            }) => {
+                assert_eq!(
+                    first,
+                    outcome.tokens.first().copied(),
+                    "the first token was announced"
+                );
+                return (outcome, reports);
+            }
+            Some(Event::Failed { rank, cause, .. }) => panic!("rank {rank}: {cause}"),
+            None => panic!("no event within {PATIENCE:?}"),
+        }
+    }
+}
+
+/// The first token's logits.
+pub fn logits(outcome: &Outcome) -> &[f32] {
+    outcome.logits.as_deref().expect("the plan asks for logits")
+}
+
+/// Largest absolute difference over the largest absolute value of `expected`.
+pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let difference = found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| f64::from((a - b).abs()))
+        .fold(0.0, f64::max);
+    let largest = expected
+        .iter()
+        .map(|value| f64::from(value.abs()))
+        .fold(0.0, f64::max);
+    assert!(found.iter().all(|value| value.is_finite()), "not finite");
+    difference / largest.max(f64::MIN_POSITIVE)
+}

@@ -1,0 +1,64 @@
+//! Exact attention of a sequence split into contiguous runs: every layer's keys and values are gathered on every rank, all
+//! heads at once or some at a time (one at a time is the weak form that the literature reports against).
+
+use candle_core::Tensor;
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Positions};
+
+use crate::context::Math;
+use crate::error::Result;
+use crate::model::{Attention, Qkv};
+
+/// Rows: this rank's run of the sequence.
+pub struct AllGather<'a> {
+    /// Kernels and constants.
+    pub math: Math,
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// Where each rank's run stands.
+    pub at: Vec<Positions>,
+    /// KV heads gathered at a time.
+    pub heads_per_gather: usize,
+    /// This rank's keys and values of every layer so far.
+    pub layers: Vec<(Tensor, Tensor)>,
+}
+
+impl AllGather<'_> {
+    fn some_heads(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let counts: Vec<usize> = self.at.iter().map(Positions::len).collect();
+        let sending_k = self.comm.start_all_gather_v(k, &counts)?;
+        let sending_v = self.comm.start_all_gather_v(v, &counts)?;
+        let k = self.comm.wait(sending_k)?;
+        let v = self.comm.wait(sending_v)?;
+        let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys {
+            k,
+            v,
+            at: at.clone(),
+        };
+        let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
+        Ok(self.math.attend(q, &self.at[self.comm.rank()], &keys)?.out)
+    }
+}
+
+impl Attention for AllGather<'_> {
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        self.layers.push((k.clone(), v.clone()));
+        let kv_heads = k.dim(1)?;
+        if self.heads_per_gather >= kv_heads {
+            return self.some_heads(&q, &k, &v);
+        }
+        let group = q.dim(1)? / kv_heads;
+        let mut parts = Vec::new();
+        for from in (0..kv_heads).step_by(self.heads_per_gather) {
+            let heads = self.heads_per_gather.min(kv_heads - from);
+            let (k, v) = (
+                k.narrow(1, from, heads)?.contiguous()?,
+                v.narrow(1, from, heads)?.contiguous()?,
+            );
+            let q = q.narrow(1, from * group, heads * group)?.contiguous()?;
+            parts.push(self.some_heads(&q, &k, &v)?);
+        }
+        Ok(Tensor::cat(&parts, 1)?)
+    }
+}

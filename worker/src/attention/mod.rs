@@ -1,0 +1,23 @@
+//! Answers to the one question a layer asks: which keys and values do these rows attend to, where do they live, and at which
+//! positions do they stand. One type an answer.
+
+mod all_gather;
+mod chunk_prefill;
+mod decode;
+mod homes;
+mod pass_q;
+mod query_probe;
+mod replicated;
+mod ring;
+mod rounds;
+mod selected;
+
+pub use all_gather::AllGather;
+pub use chunk_prefill::{ChunkPrefill, Gather};
+pub use decode::Decode;
+pub use homes::Homes;
+pub use pass_q::PassQ;
+pub use query_probe::{Probe, QueryProbe};
+pub use replicated::Replicated;
+pub use ring::Ring;
+pub use selected::SelectedOnly;

@@ -1,0 +1,198 @@
+//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of their chunk, all rows'
+//! queries go to all ranks, and partial results come back to the rows' home, where they merge.
+//!
+//! The prefix and the query's own rows are added at home, once. With weights, the pass also measures what its rows attend
+//! to (the second hop of `relay`).
+
+use std::collections::HashSet;
+
+use candle_core::Tensor;
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Positions, Reduce, gather, merge};
+
+use super::Homes;
+use super::rounds::{all_queries, bring_home, join, start_queries};
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::{Block, KvCache, View};
+use crate::model::{Attention, Qkv};
+use crate::placement::Placement;
+
+/// Rows: any deal of context rows, and the query's on the last rank if the pass has them.
+pub struct PassQ<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    counts: Vec<usize>,
+    /// For each rank, which of this rank's rows it keeps the chunk of.
+    send: Vec<Vec<u32>>,
+    /// For each rank, how many rows of this rank's chunks it computes.
+    receive: Vec<usize>,
+    at_all: Positions,
+    at: Positions,
+    at_fresh: Positions,
+    at_tail: Positions,
+    prefix: View,
+    stale: View,
+    fresh: Block,
+    tail: Block,
+    measure: Option<Measure>,
+}
+
+/// What the rows of a pass attend to.
+struct Measure {
+    /// One weight a row of the pass, rank by rank.
+    weights: Vec<f32>,
+    /// Sum over the layers, one entry a row of `stale`, then of `fresh`.
+    sums: Vec<f32>,
+    layers: usize,
+}
+
+impl<'a> PassQ<'a> {
+    /// The pass over `homes`, whose context rows are `hidden` in their stale form. `rank_of` tells which rank keeps a
+    /// context row.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        homes: &Homes,
+        cache: &KvCache,
+        placement: &Placement,
+        hidden: &HashSet<u32>,
+        rank_of: &dyn Fn(u32) -> usize,
+    ) -> Self {
+        let (rank, size) = (comm.rank(), comm.size());
+        let mine = &homes.context[rank];
+        let places = |to: usize| {
+            (0..mine.len() as u32)
+                .filter(|&i| rank_of(mine[i as usize]) == to)
+                .collect()
+        };
+        let kept_here = |rows: &Vec<u32>| -> Vec<u32> {
+            rows.iter()
+                .copied()
+                .filter(|&r| rank_of(r) == rank)
+                .collect()
+        };
+        let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
+        let fresh = Block::new(arriving.concat());
+        let tail = Block::new(if rank + 1 == size {
+            homes.query.clone()
+        } else {
+            Vec::new()
+        });
+        Self {
+            math,
+            counts: homes.counts(),
+            send: (0..size).map(places).collect(),
+            receive: arriving.iter().map(Vec::len).collect(),
+            at_all: placement.at(&homes.all()),
+            at: placement.at(&homes.of(rank)),
+            at_fresh: placement.at(&fresh.rows),
+            at_tail: placement.at(&tail.rows),
+            prefix: View::new([&cache.prefix], placement, hidden),
+            stale: View::new(&cache.own, placement, hidden),
+            comm,
+            fresh,
+            tail,
+            measure: None,
+        }
+    }
+
+    /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as [`Homes::all`]).
+    #[must_use]
+    pub fn measuring(mut self, weights: Vec<f32>) -> Self {
+        let keys = self.stale.rows().count() + self.fresh.rows.len();
+        self.measure = Some(Measure {
+            weights,
+            sums: vec![0.0; keys],
+            layers: 0,
+        });
+        self
+    }
+
+    /// The fresh rows of this rank's chunks, and the query's rows where this rank has them.
+    pub fn into_blocks(self) -> (Block, Block) {
+        (self.fresh, self.tail)
+    }
+
+    /// What the rows attended to, weighted, the mean over layers and heads: context rows of this rank and their score.
+    pub fn into_measured(self) -> Vec<(u32, f32)> {
+        let Some(measure) = self.measure else {
+            return Vec::new();
+        };
+        let layers = measure.layers.max(1) as f32;
+        let rows = self.stale.rows().chain(self.fresh.rows.iter().copied());
+        rows.zip(measure.sums)
+            .map(|(row, sum)| (row, sum / layers))
+            .collect()
+    }
+
+    /// Sends fresh rows to the rank of their chunk; those of this rank's chunks.
+    fn deliver(&mut self, x: &Tensor) -> Result<Tensor> {
+        let parts: Vec<Tensor> = self
+            .send
+            .iter()
+            .map(|places| Ok(gather(x, places)?))
+            .collect::<Result<_>>()?;
+        join(&self.comm.all_to_all_v(&parts, &self.receive)?)
+    }
+
+    fn measure(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
+        let Some(measure) = &mut self.measure else {
+            return Ok(());
+        };
+        let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
+        let scores = self.math.scores(
+            all_q,
+            &self.at_all,
+            keys,
+            &lse,
+            Reduce::Weighted(&measure.weights),
+        )?;
+        measure
+            .sums
+            .iter_mut()
+            .zip(scores)
+            .for_each(|(sum, score)| *sum += score);
+        measure.layers += 1;
+        Ok(())
+    }
+}
+
+impl Attention for PassQ<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        let dtype = k.dtype();
+        let queries = start_queries(self.comm, &q, &self.counts, dtype)?;
+        let (fresh_k, fresh_v) = (self.deliver(&k)?, self.deliver(&v)?);
+        let tail_rows = self.tail.rows.len();
+        let own_rows = k.dim(0)? - tail_rows;
+        let (tail_k, tail_v) = (
+            k.narrow(0, own_rows, tail_rows)?,
+            v.narrow(0, own_rows, tail_rows)?,
+        );
+        let all_q = all_queries(self.comm, queries)?;
+
+        let mut keys = self.stale.keys(layer);
+        keys.push(Keys {
+            k: fresh_k.clone(),
+            v: fresh_v.clone(),
+            at: self.at_fresh.clone(),
+        });
+        let part = self.math.attend(&all_q, &self.at_all, &keys)?;
+        let home = bring_home(self.comm, &part, &self.counts, dtype)?;
+        let mut rest = self.prefix.keys(layer);
+        rest.push(Keys {
+            k: tail_k.clone(),
+            v: tail_v.clone(),
+            at: self.at_tail.clone(),
+        });
+        let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
+        if self.measure.is_some() {
+            // An empty block has no keys in the view, so the scores line up with its rows all the same.
+            self.measure(&all_q, &keys, &everything.lse)?;
+        }
+        self.fresh.layers.push((fresh_k, fresh_v));
+        self.tail.layers.push((tail_k, tail_v));
+        Ok(everything.out)
+    }
+}

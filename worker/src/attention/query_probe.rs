@@ -1,0 +1,111 @@
+//! The query looks at the distributed cache. Its rows run on every rank; a rank computes their attention to its own context
+//! rows, partials are gathered and merged in rank order, so that the softmax is exact across ranks and every rank goes on
+//! with the same bits. Prefix and query rows are on every rank: they are merged in once, after the gather.
+
+use std::ops::Range;
+
+use candle_core::{DType, Tensor};
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Partial, Positions, Reduce, merge};
+
+use super::rounds::merge_all;
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::View;
+use crate::model::{Attention, Model, Qkv, Rows};
+
+/// What a probe measures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    /// The layers whose attention counts; the score is the mean over them.
+    pub layers: Range<usize>,
+    /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
+    pub over_context: bool,
+    /// Whether a context row's score is the Euclidean norm over the query rows instead of their sum.
+    pub norm: bool,
+}
+
+/// Rows: the query's.
+pub struct QueryProbe<'a> {
+    /// Kernels and constants.
+    pub math: Math,
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// What is measured.
+    pub probe: &'a Probe,
+    /// The query's positions.
+    pub at: Positions,
+    /// The prefix.
+    pub prefix: View,
+    /// The context rows that are this rank's alone.
+    pub own: View,
+    /// Sum over the scored layers so far, one entry a row of `own`.
+    pub sums: Vec<f32>,
+}
+
+impl QueryProbe<'_> {
+    /// Runs the probe: `rows` through the layers up to the last scored one, which stops at its attention. One score a row
+    /// of `own`.
+    ///
+    /// # Errors
+    /// Kernels' and communicator's.
+    pub fn run(mut self, model: &dyn Model, rows: Rows) -> Result<Vec<f32>> {
+        let Some(last) = self.probe.layers.end.checked_sub(1) else {
+            return Ok(self.sums);
+        };
+        let rows = model.layers(0..last, rows, &mut self)?;
+        let qkv = model.qkv(last, &rows)?;
+        self.attend(last, qkv)?;
+        let layers = self.probe.layers.len() as f32;
+        Ok(self.sums.into_iter().map(|sum| sum / layers).collect())
+    }
+
+    fn gather(&mut self, own: Partial, dtype: DType) -> Result<Partial> {
+        let size = self.comm.size();
+        if size == 1 {
+            return Ok(own);
+        }
+        let counts = vec![self.at.len(); size];
+        let out = self
+            .comm
+            .start_all_gather_v(&own.out.to_dtype(dtype)?, &counts)?;
+        let lse = self.comm.start_all_gather_v(&own.lse, &counts)?;
+        let out = self.comm.wait(out)?;
+        let lse = self.comm.wait(lse)?;
+        merge_all(out, lse)
+    }
+}
+
+impl Attention for QueryProbe<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        let own_keys = self.own.keys(layer);
+        let own = self.math.attend(&q, &self.at, &own_keys)?;
+        let context = self.gather(own, k.dtype())?;
+        let mut rest = self.prefix.keys(layer);
+        rest.push(Keys {
+            k,
+            v,
+            at: self.at.clone(),
+        });
+        let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
+        if self.probe.layers.contains(&layer) {
+            let lse = if self.probe.over_context {
+                &context.lse
+            } else {
+                &everything.lse
+            };
+            let by = if self.probe.norm {
+                Reduce::Norm
+            } else {
+                Reduce::Mass
+            };
+            let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
+            self.sums
+                .iter_mut()
+                .zip(scores)
+                .for_each(|(sum, score)| *sum += score);
+        }
+        Ok(everything.out)
+    }
+}

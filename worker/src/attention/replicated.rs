@@ -1,0 +1,102 @@
+//! Recompute under `replicate`: every rank holds every stale key and value; each layer, the fresh ones of all ranks' rows
+//! are gathered while the rows attend to what is there already.
+
+use std::collections::HashSet;
+
+use candle_core::Tensor;
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Positions, merge};
+
+use super::Homes;
+use super::rounds::join;
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::{Block, KvCache, View};
+use crate::model::{Attention, Qkv};
+use crate::placement::Placement;
+
+/// Rows: this rank's share of the selected ones, and the query's on the last rank.
+pub struct Replicated<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    counts: Vec<usize>,
+    at: Positions,
+    at_fresh: Positions,
+    at_tail: Positions,
+    there: View,
+    fresh: Block,
+    tail: Block,
+}
+
+impl<'a> Replicated<'a> {
+    /// The pass over `homes`, whose context rows are `hidden` in their stale form.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        homes: &Homes,
+        cache: &KvCache,
+        placement: &Placement,
+        hidden: &HashSet<u32>,
+    ) -> Self {
+        let rank = comm.rank();
+        let blocks = std::iter::once(&cache.prefix)
+            .chain(&cache.own)
+            .chain(&cache.others);
+        let fresh = Block::new(homes.all_context());
+        let tail = Block::new(if rank + 1 == comm.size() {
+            homes.query.clone()
+        } else {
+            Vec::new()
+        });
+        Self {
+            math,
+            counts: homes.context_counts(),
+            at: placement.at(&homes.of(rank)),
+            at_fresh: placement.at(&fresh.rows),
+            at_tail: placement.at(&tail.rows),
+            there: View::new(blocks, placement, hidden),
+            comm,
+            fresh,
+            tail,
+        }
+    }
+
+    /// All ranks' fresh rows, and the query's rows where this rank has them.
+    pub fn into_blocks(self) -> (Block, Block) {
+        (self.fresh, self.tail)
+    }
+}
+
+impl Attention for Replicated<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        let own = self.counts[self.comm.rank()];
+        let cut = |x: &Tensor| -> Result<(Tensor, Tensor)> {
+            Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?))
+        };
+        let ((fresh_k, tail_k), (fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
+        let mut there = self.there.keys(layer);
+        there.push(Keys {
+            k: tail_k.clone(),
+            v: tail_v.clone(),
+            at: self.at_tail.clone(),
+        });
+        self.tail.layers.push((tail_k, tail_v));
+        if self.fresh.rows.is_empty() {
+            self.fresh.layers.push((fresh_k, fresh_v));
+            return Ok(self.math.attend(&q, &self.at, &there)?.out);
+        }
+        let sending_k = self.comm.start_all_gather_v(&fresh_k, &self.counts)?;
+        let sending_v = self.comm.start_all_gather_v(&fresh_v, &self.counts)?;
+        let part = self.math.attend(&q, &self.at, &there)?;
+        let k = join(&self.comm.wait(sending_k)?)?;
+        let v = join(&self.comm.wait(sending_v)?)?;
+        let fresh = Keys {
+            k: k.clone(),
+            v: v.clone(),
+            at: self.at_fresh.clone(),
+        };
+        self.fresh.layers.push((k, v));
+        Ok(merge(&part, &self.math.attend(&q, &self.at, &[fresh])?)?.out)
+    }
+}

@@ -1,0 +1,67 @@
+//! Exact attention of a sequence spread over ranks: keys and values travel round the ring, point to point, while the ones
+//! in hand are attended to. With the zigzag split every rank has the same work: kernels skip the half that lies in the
+//! future by its positions.
+
+use candle_core::Tensor;
+use tributary_comm::{Communicator, Pending};
+use tributary_kernels::{Keys, Partial, Positions, merge};
+
+use crate::context::Math;
+use crate::error::Result;
+use crate::model::{Attention, Qkv};
+
+/// Rows: this rank's shard of the sequence.
+pub struct Ring<'a> {
+    /// Kernels and constants.
+    pub math: Math,
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// Where each rank's shard stands.
+    pub at: Vec<Positions>,
+    /// This rank's keys and values of every layer so far.
+    pub layers: Vec<(Tensor, Tensor)>,
+}
+
+impl Ring<'_> {
+    fn send(&mut self, x: &Tensor, rows: usize) -> Result<Pending> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        Ok(self
+            .comm
+            .start_exchange(x, (rank + 1) % size, (rank + size - 1) % size, rows)?)
+    }
+
+    fn receive(&mut self, pending: Pending) -> Result<Tensor> {
+        Ok(self.comm.wait(pending)?.swap_remove(0))
+    }
+}
+
+impl Attention for Ring<'_> {
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let Qkv { q, mut k, mut v } = qkv;
+        self.layers.push((k.clone(), v.clone()));
+        let mut sum: Option<Partial> = None;
+        for step in 0..size {
+            let holder = (rank + size - step) % size;
+            let next_rows = self.at[(holder + size - 1) % size].len();
+            let coming = match step + 1 < size {
+                true => Some((self.send(&k, next_rows)?, self.send(&v, next_rows)?)),
+                false => None,
+            };
+            let keys = Keys {
+                k: k.clone(),
+                v: v.clone(),
+                at: self.at[holder].clone(),
+            };
+            let part = self.math.attend(&q, &self.at[rank], &[keys])?;
+            sum = Some(match sum {
+                Some(sum) => merge(&sum, &part)?,
+                None => part,
+            });
+            if let Some((next_k, next_v)) = coming {
+                (k, v) = (self.receive(next_k)?, self.receive(next_v)?);
+            }
+        }
+        Ok(sum.expect("a ring has at least one step").out)
+    }
+}

@@ -1,0 +1,150 @@
+//! Recompute under `selected`: a row stays with its chunk's rank and sees that rank's context plus the other ranks' fresh
+//! rows; only fresh keys and values move. Not exact: the communication floor. The query's rows go to the keys and back, as
+//! under `pass-q`.
+
+use std::collections::HashSet;
+
+use candle_core::{DType, Tensor};
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Partial, Positions, merge};
+
+use super::Homes;
+use super::rounds::{all_queries, bring_home, join, split, start_queries};
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::{Block, KvCache, View};
+use crate::model::{Attention, Qkv};
+use crate::placement::Placement;
+
+/// Rows: the selected ones of this rank's chunks, and the query's on the last rank.
+pub struct SelectedOnly<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    counts: Vec<usize>,
+    query_counts: Vec<usize>,
+    at_own: Positions,
+    at_fresh: Vec<Positions>,
+    at_query: Positions,
+    prefix: View,
+    stale: View,
+    fresh: Block,
+    tail: Block,
+}
+
+impl<'a> SelectedOnly<'a> {
+    /// The pass over `homes`, whose context rows are `hidden` in their stale form.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        homes: &Homes,
+        cache: &KvCache,
+        placement: &Placement,
+        hidden: &HashSet<u32>,
+    ) -> Self {
+        let rank = comm.rank();
+        let own = homes.context[rank].clone();
+        let tail = Block::new(if rank + 1 == comm.size() {
+            homes.query.clone()
+        } else {
+            Vec::new()
+        });
+        Self {
+            math,
+            counts: homes.context_counts(),
+            query_counts: homes.query_counts(),
+            at_own: placement.at(&own),
+            at_fresh: homes
+                .context
+                .iter()
+                .map(|rows| placement.at(rows))
+                .collect(),
+            at_query: placement.at(&homes.query),
+            prefix: View::new([&cache.prefix], placement, hidden),
+            stale: View::new(&cache.own, placement, hidden),
+            comm,
+            fresh: Block::new(own),
+            tail,
+        }
+    }
+
+    /// This rank's fresh rows, and the query's rows where this rank has them.
+    pub fn into_blocks(self) -> (Block, Block) {
+        (self.fresh, self.tail)
+    }
+
+    /// The query rows' attention over everything, on the last rank; no rows elsewhere.
+    fn query(
+        &mut self,
+        layer: usize,
+        all_q: &Tensor,
+        tail: Keys,
+        own_fresh: Keys,
+        dtype: DType,
+    ) -> Result<Tensor> {
+        let mut own = self.stale.keys(layer);
+        own.push(own_fresh);
+        let part = self.math.attend(all_q, &self.at_query, &own)?;
+        let home = bring_home(self.comm, &part, &self.query_counts, dtype)?;
+        let count = self.query_counts[self.comm.rank()];
+        if count == 0 {
+            return Ok(home.out);
+        }
+        let mut rest = self.prefix.keys(layer);
+        rest.push(tail);
+        let rest: Partial = self.math.attend(all_q, &self.at_query, &rest)?;
+        Ok(merge(&home, &rest)?.out)
+    }
+}
+
+impl Attention for SelectedOnly<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        let (rank, dtype) = (self.comm.rank(), k.dtype());
+        let cuts = [self.counts[rank], self.query_counts[rank]];
+        let [q_own, q_query] = pair(split(&q, &cuts)?);
+        let [k_own, k_tail] = pair(split(&k, &cuts)?);
+        let [v_own, v_tail] = pair(split(&v, &cuts)?);
+        let sending_k = self.comm.start_all_gather_v(&k_own, &self.counts)?;
+        let sending_v = self.comm.start_all_gather_v(&v_own, &self.counts)?;
+        let queries = start_queries(self.comm, &q_query, &self.query_counts, dtype)?;
+        let k = self.comm.wait(sending_k)?;
+        let v = self.comm.wait(sending_v)?;
+        let fresh = k
+            .into_iter()
+            .zip(v)
+            .zip(&self.at_fresh)
+            .map(|((k, v), at)| Keys {
+                k,
+                v,
+                at: at.clone(),
+            });
+        let mut keys = self.prefix.keys(layer);
+        keys.extend(self.stale.keys(layer));
+        keys.extend(fresh);
+        let out = self.math.attend(&q_own, &self.at_own, &keys)?.out;
+        let all_q = all_queries(self.comm, queries)?;
+        let tail_at = if k_tail.dim(0)? == 0 {
+            Positions::run(0, 0)
+        } else {
+            self.at_query.clone()
+        };
+        let tail = Keys {
+            k: k_tail.clone(),
+            v: v_tail.clone(),
+            at: tail_at,
+        };
+        let own_fresh = Keys {
+            k: k_own.clone(),
+            v: v_own.clone(),
+            at: self.at_own.clone(),
+        };
+        let query = self.query(layer, &all_q, tail, own_fresh, dtype)?;
+        self.fresh.layers.push((k_own, v_own));
+        self.tail.layers.push((k_tail, v_tail));
+        join(&[out, query])
+    }
+}
+
+fn pair(parts: Vec<Tensor>) -> [Tensor; 2] {
+    parts.try_into().expect("two counts give two parts")
+}

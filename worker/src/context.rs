@@ -1,0 +1,116 @@
+//! What a strategy is handed: the model, the communicator, the kernels and the clock of this rank.
+
+use std::time::Duration;
+
+use candle_core::Tensor;
+use tributary_comm::Communicator;
+use tributary_comm::wire::{Phase, Plan};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope};
+
+use crate::error::Result;
+use crate::model::Model;
+use crate::timeline::Timeline;
+
+/// What every attention of a request shares.
+#[derive(Debug, Clone)]
+pub struct Math {
+    /// Which implementation of the kernels runs.
+    pub kernels: Kernels,
+    /// The model's rotary embedding, covering every position of the request.
+    pub rope: Rope,
+    /// Softmax scale.
+    pub scale: f32,
+}
+
+impl Math {
+    /// Attention of queries before RoPE to keys before RoPE.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, a position beyond the tables.
+    pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
+        Ok(self
+            .kernels
+            .attend(q, at, keys, Some(&self.rope), self.scale)?)
+    }
+
+    /// What each key receives from the queries, given the queries' log-sum-exp.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn scores(
+        &self,
+        q: &Tensor,
+        at: &Positions,
+        keys: &[Keys],
+        lse: &Tensor,
+        by: Reduce<'_>,
+    ) -> Result<Vec<f32>> {
+        Ok(self
+            .kernels
+            .column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?)
+    }
+}
+
+/// A rank's tools for one request.
+pub struct Context<'a> {
+    /// The decoder.
+    pub model: &'a dyn Model,
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// The kernels with the model's constants.
+    pub math: Math,
+    /// Where the time goes.
+    pub timeline: Timeline,
+    /// Context, prefix and query rows computed by chunk prefill or exact prefill.
+    pub prefilled_rows: usize,
+    /// Rows computed by the recompute pass.
+    pub recomputed_rows: usize,
+}
+
+impl<'a> Context<'a> {
+    /// Tools for a request of `positions` positions.
+    ///
+    /// # Errors
+    /// The rotary tables cannot be made.
+    pub fn new(
+        model: &'a dyn Model,
+        comm: &'a mut dyn Communicator,
+        kernels: Kernels,
+        positions: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            math: Math {
+                kernels,
+                rope: model.rope(positions)?,
+                scale: model.scale(),
+            },
+            model,
+            comm,
+            timeline: Timeline::start(),
+            prefilled_rows: 0,
+            recomputed_rows: 0,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// The rank that owns the query's rows under selective methods.
+    pub fn last_rank(&self) -> usize {
+        self.comm.size() - 1
+    }
+
+    /// Opens a phase, with the deadline that its collectives have: the timeout, or ten times the plan's estimate where
+    /// that is longer (slow is not dead).
+    pub fn enter(&mut self, phase: Phase, plan: &Plan) {
+        self.comm.set_deadline(phase, deadline(plan));
+        self.timeline.enter(phase, self.comm);
+    }
+}
+
+/// How long a collective of this plan may take.
+pub fn deadline(plan: &Plan) -> Duration {
+    Duration::from_millis(plan.timeout_ms.max(plan.estimate_ms.saturating_mul(10)))
+}

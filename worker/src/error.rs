@@ -1,0 +1,119 @@
+//! What can go wrong on a rank, and the exit code that stands for it.
+
+use std::path::PathBuf;
+
+/// Result of a rank's work.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A rank's failure.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of the model cannot be read.
+    #[error("cannot read {}: {cause}", path.display())]
+    File {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        cause: String,
+    },
+    /// config.json does not describe a model that this program can run.
+    #[error("{}: {what}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// A decoder family that is not built in.
+    #[error("{}: architecture `{found}` is not supported; supported are {supported}", path.display())]
+    Architecture {
+        /// The config file.
+        path: PathBuf,
+        /// The name found there.
+        found: String,
+        /// The names that would do.
+        supported: String,
+    },
+    /// A weight file is damaged.
+    #[error("{}: {what}", path.display())]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The weights lack a tensor.
+    #[error("{}: no tensor `{name}` of shape {expected:?}", folder.display())]
+    MissingTensor {
+        /// The model folder.
+        folder: PathBuf,
+        /// Its name.
+        name: String,
+        /// The shape it should have.
+        expected: Vec<usize>,
+    },
+    /// A tensor has another shape than the config says.
+    #[error("{}: tensor `{name}`: expected shape {expected:?}, found {found:?}", folder.display())]
+    WrongShape {
+        /// The model folder.
+        folder: PathBuf,
+        /// Its name.
+        name: String,
+        /// The shape the config asks for.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+    },
+    /// Numbers that are not finite where they must be: the weights are damaged or overflowed.
+    #[error(
+        "{what} hold NaN or infinite values on rank {rank}: the weights are damaged, or the dtype overflows"
+    )]
+    NotFinite {
+        /// Which numbers.
+        what: &'static str,
+        /// Where.
+        rank: usize,
+    },
+    /// A plan that does not fit this rank's model or world.
+    #[error("plan: {0}")]
+    Plan(String),
+    /// Ranks could not talk.
+    #[error(transparent)]
+    Comm(#[from] tributary_comm::Error),
+    /// A kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] tributary_kernels::Error),
+    /// The tensor library failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// The exit code that stands for this failure.
+    pub fn exit_code(&self) -> u8 {
+        use tributary_comm::Error as Comm;
+        match self {
+            Error::File { .. }
+            | Error::Config { .. }
+            | Error::Architecture { .. }
+            | Error::Plan(_) => 64,
+            Error::Weights { .. }
+            | Error::MissingTensor { .. }
+            | Error::WrongShape { .. }
+            | Error::NotFinite { .. } => 65,
+            Error::Comm(Comm::Timeout { .. }) => 75,
+            Error::Comm(Comm::Aborted { .. } | Comm::Disconnected(_)) => 69,
+            Error::Comm(_) | Error::Kernel(_) | Error::Tensor(_) => 70,
+        }
+    }
+
+    /// Whether another rank's failure is the cause: the group should name that one.
+    pub fn is_consequence(&self) -> bool {
+        matches!(
+            self,
+            Error::Comm(
+                tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_)
+            )
+        )
+    }
+}

@@ -1,0 +1,145 @@
+//! The KV cache of one request on one rank: blocks of keys before RoPE and values, and which rows each holds.
+//!
+//! A block is immutable once its pass is over. Recompute never writes into one: fresh rows are a block of their own, and
+//! the stale rows they replace are taken out of sight by their positions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use tributary_kernels::{Keys, Positions, Rope};
+
+use crate::error::Result;
+use crate::placement::Placement;
+
+/// Keys and values of some rows, one pair a layer.
+#[derive(Debug, Clone, Default)]
+pub struct Block {
+    /// The rows, as numbered in the plan.
+    pub rows: Arc<[u32]>,
+    /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is under way.
+    pub layers: Vec<(Tensor, Tensor)>,
+}
+
+impl Block {
+    /// A block without layers yet.
+    pub fn new(rows: impl Into<Arc<[u32]>>) -> Self {
+        Self {
+            rows: rows.into(),
+            layers: Vec::new(),
+        }
+    }
+
+    /// `count` rows of every layer from `from` on, sharing storage.
+    pub fn narrow(&self, from: usize, count: usize) -> Result<Self> {
+        let cut =
+            |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
+        let layers = self.layers.iter().map(cut).collect::<Result<_>>()?;
+        Ok(Self {
+            rows: self.rows[from..from + count].into(),
+            layers,
+        })
+    }
+}
+
+/// What one rank keeps of a request.
+#[derive(Debug, Clone, Default)]
+pub struct KvCache {
+    /// The prefix: held by every rank, so it may count on one rank only in a merge.
+    pub prefix: Block,
+    /// The context rows that are this rank's alone: no row is in two ranks' lists.
+    pub own: Vec<Block>,
+    /// The other ranks' context rows, where they were gathered.
+    pub others: Vec<Block>,
+    /// Recomputed rows, which stand in for stale ones.
+    pub fresh: Vec<Block>,
+    /// The query's and the generated rows, where this rank owns them.
+    pub tail: Block,
+}
+
+/// Blocks and where their rows stand in one pass.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    blocks: Vec<(Block, Positions)>,
+}
+
+impl View {
+    /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
+    pub fn new<'a>(
+        blocks: impl IntoIterator<Item = &'a Block>,
+        placement: &Placement,
+        hidden: &HashSet<u32>,
+    ) -> Self {
+        let stand = |block: &Block| {
+            let at = placement.at(&block.rows);
+            let is_hidden = |&place: &u32| hidden.contains(&block.rows[place as usize]);
+            let places: Vec<u32> = match hidden.is_empty() {
+                true => Vec::new(),
+                false => (0..block.rows.len() as u32).filter(is_hidden).collect(),
+            };
+            if places.is_empty() {
+                at
+            } else {
+                at.without(&places)
+            }
+        };
+        Self {
+            blocks: blocks
+                .into_iter()
+                .map(|block| (block.clone(), stand(block)))
+                .collect(),
+        }
+    }
+
+    /// These blocks, then those of `more`.
+    #[must_use]
+    pub fn and(mut self, more: View) -> Self {
+        self.blocks.extend(more.blocks);
+        self
+    }
+
+    /// The keys of one layer.
+    pub fn keys(&self, layer: usize) -> Vec<Keys> {
+        let key = |(block, at): &(Block, Positions)| {
+            let (k, v) = block.layers[layer].clone();
+            Keys {
+                k,
+                v,
+                at: at.clone(),
+            }
+        };
+        self.blocks
+            .iter()
+            .filter(|(block, _)| !block.rows.is_empty())
+            .map(key)
+            .collect()
+    }
+
+    /// The rows, block by block, in the order of [`keys`](Self::keys).
+    pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
+        self.blocks
+            .iter()
+            .flat_map(|(block, _)| block.rows.iter().copied())
+    }
+
+    /// The same view with every key rotated to its position, once, for passes of one row each.
+    ///
+    /// # Errors
+    /// A position beyond the tables.
+    pub fn rotated(&self, rope: &Rope) -> Result<Self> {
+        let rotate = |(block, at): &(Block, Positions)| -> Result<(Block, Positions)> {
+            let turn = |(k, v): &(Tensor, Tensor)| Ok((rope.apply(k, at)?, v.clone()));
+            let layers = block.layers.iter().map(turn).collect::<Result<_>>()?;
+            Ok((
+                Block {
+                    rows: block.rows.clone(),
+                    layers,
+                },
+                at.clone(),
+            ))
+        };
+        Ok(Self {
+            blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,22 @@
+//! One rank: the decoder, the KV cache, the answers to what a row attends to, selectors and prefill strategies.
+//!
+//! Knows no text, no tokenizer and no clock but its own. Starts at a [plan](tributary_comm::wire::Plan) and ends at token
+//! ids and a report.
+
+mod attention;
+mod context;
+mod deal;
+mod error;
+mod generate;
+mod kv;
+mod model;
+mod placement;
+mod sample;
+mod select;
+mod serve;
+mod strategy;
+mod timeline;
+
+pub use error::{Error, Result};
+pub use model::{Attention, Config, Decoder, LoadFormat, Model, Qkv, Rows, load};
+pub use serve::{root_cause, serve};

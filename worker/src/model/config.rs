@@ -1,0 +1,283 @@
+//! What config.json says about a decoder, read from a Hugging Face folder into one form for every family.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use tributary_kernels::{Pairing, RopeScaling};
+
+use super::rope_config;
+use crate::error::{Error, Result};
+
+/// The decoder families, by the name in `architectures`.
+const SUPPORTED: [&str; 6] = [
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GlmForCausalLM",
+    "Glm4ForCausalLM",
+];
+
+/// Everything that tells one decoder from another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name in `architectures`.
+    pub architecture: String,
+    /// Words in the vocabulary.
+    pub vocab: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the MLP.
+    pub intermediate: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Width of a head; not always hidden / heads.
+    pub head_dim: usize,
+    /// Dims of a head that rotate.
+    pub rotary_dims: usize,
+    /// Which dims form a rotating pair.
+    pub pairing: Pairing,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: RopeScaling,
+    /// Epsilon of every RMS norm.
+    pub norm_eps: f64,
+    /// Whether logits are taken with the embedding's weights.
+    pub tied_embeddings: bool,
+    /// Whether q, k and v projections have a bias.
+    pub qkv_bias: bool,
+    /// Whether the attention's output projection has a bias.
+    pub output_bias: bool,
+    /// Whether the MLP's projections have a bias.
+    pub mlp_bias: bool,
+    /// Whether queries and keys are normalised per head before RoPE (Qwen3).
+    pub qk_norm: bool,
+    /// Whether the gate and up projections are one tensor, gate first (GLM).
+    pub fused_gate_up: bool,
+    /// Whether attention's and MLP's outputs are normalised before they are added (GLM-4-0414).
+    pub output_norms: bool,
+    /// Positions the model was made for.
+    pub max_positions: usize,
+    /// Keys a row may look back at, where the model limits it.
+    pub sliding_window: Option<usize>,
+    /// The token that opens a sequence.
+    pub bos: Option<u32>,
+    /// The tokens that end an answer.
+    pub eos: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    partial_rotary_factor: Option<f64>,
+    rope_theta: Option<f64>,
+    #[serde(default)]
+    rope_scaling: serde_json::Value,
+    #[serde(default)]
+    rope_parameters: serde_json::Value,
+    rms_norm_eps: f64,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    attention_bias: Option<bool>,
+    mlp_bias: Option<bool>,
+    hidden_act: Option<String>,
+    max_position_embeddings: usize,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    #[serde(default)]
+    bos_token_id: serde_json::Value,
+    #[serde(default)]
+    eos_token_id: serde_json::Value,
+}
+
+impl Config {
+    /// Reads `config.json` of a model folder, and `generation_config.json` for the tokens that end an answer.
+    ///
+    /// # Errors
+    /// A missing or unreadable file, a missing field, an unsupported architecture or rotary scaling.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("config.json");
+        let text = read(&path)?;
+        let mut config = Self::parse(&text, &path)?;
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            let value: serde_json::Value =
+                serde_json::from_str(&read(&generation)?).map_err(|error| Error::Config {
+                    path: generation.clone(),
+                    what: error.to_string(),
+                })?;
+            let ids = token_ids(&value["eos_token_id"]);
+            if !ids.is_empty() {
+                config.eos = ids;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Parses the text of a config.json; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let bad = |what: String| Error::Config {
+            path: path.to_owned(),
+            what,
+        };
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let architecture = architecture(&value, path)?;
+        let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
+        let activation = raw.hidden_act.as_deref().unwrap_or("silu");
+        if !matches!(activation, "silu" | "swish") {
+            return Err(bad(format!(
+                "hidden_act `{activation}` is not supported; `silu` is"
+            )));
+        }
+        let config = raw.into_config(architecture).map_err(&bad)?;
+        config.check().map_err(bad)?;
+        Ok(config)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let sizes = [
+            self.vocab,
+            self.hidden,
+            self.intermediate,
+            self.layers,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+        ];
+        if sizes.contains(&0) {
+            return Err("a size is 0".to_owned());
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let (heads, kv_heads) = (self.heads, self.kv_heads);
+            return Err(format!(
+                "num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor where there is one (it belongs on the
+    /// softmax, never on a cached key).
+    pub fn scale(&self, attention_factor: f32) -> f32 {
+        attention_factor * attention_factor / (self.head_dim as f32).sqrt()
+    }
+
+    /// Number of parameters, by the shapes.
+    pub fn parameters(&self) -> usize {
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let attention = self.hidden * (q + 2 * kv) + q * self.hidden;
+        let layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden;
+        let embeddings = self.vocab * self.hidden * if self.tied_embeddings { 1 } else { 2 };
+        self.layers * layer + embeddings + self.hidden
+    }
+}
+
+impl Raw {
+    fn into_config(self, architecture: String) -> std::result::Result<Config, String> {
+        let glm = architecture.starts_with("Glm");
+        let head_dim = self
+            .head_dim
+            .unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
+        let rope = if self.rope_parameters.is_object() {
+            &self.rope_parameters
+        } else {
+            &self.rope_scaling
+        };
+        let theta = self
+            .rope_theta
+            .or_else(|| rope["rope_theta"].as_f64())
+            .unwrap_or(10_000.0);
+        let partial = self
+            .partial_rotary_factor
+            .or_else(|| rope["partial_rotary_factor"].as_f64());
+        let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
+        let attention_bias = self.attention_bias.unwrap_or(false);
+        let window = match architecture.as_str() {
+            "MistralForCausalLM" => self.sliding_window,
+            _ => self
+                .sliding_window
+                .filter(|_| self.use_sliding_window == Some(true)),
+        };
+        Ok(Config {
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            intermediate: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
+            head_dim,
+            rotary_dims: (head_dim as f64 * partial) as usize,
+            pairing: if glm {
+                Pairing::Interleaved
+            } else {
+                Pairing::Half
+            },
+            rope_theta: theta,
+            rope_scaling: rope_config::scaling(rope, self.max_position_embeddings)?,
+            norm_eps: self.rms_norm_eps,
+            tied_embeddings: self.tie_word_embeddings,
+            qkv_bias: attention_bias || architecture == "Qwen2ForCausalLM",
+            output_bias: attention_bias
+                && matches!(
+                    architecture.as_str(),
+                    "LlamaForCausalLM" | "Qwen3ForCausalLM"
+                ),
+            mlp_bias: self.mlp_bias.unwrap_or(false),
+            qk_norm: architecture == "Qwen3ForCausalLM",
+            fused_gate_up: glm,
+            output_norms: architecture == "Glm4ForCausalLM",
+            max_positions: self.max_position_embeddings,
+            sliding_window: window,
+            bos: token_ids(&self.bos_token_id).first().copied(),
+            eos: token_ids(&self.eos_token_id),
+            architecture,
+        })
+    }
+}
+
+fn architecture(value: &serde_json::Value, path: &Path) -> Result<String> {
+    let found = value["architectures"][0]
+        .as_str()
+        .or_else(|| value["model_type"].as_str())
+        .unwrap_or("none named");
+    if SUPPORTED.contains(&found) {
+        return Ok(found.to_owned());
+    }
+    let supported = SUPPORTED.join(", ");
+    Err(Error::Architecture {
+        path: path.to_owned(),
+        found: found.to_owned(),
+        supported,
+    })
+}
+
+/// One id or a list of ids.
+fn token_ids(value: &serde_json::Value) -> Vec<u32> {
+    let one = |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        serde_json::Value::Array(list) => list.iter().filter_map(one).collect(),
+        other => one(other).into_iter().collect(),
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| Error::File {
+        path: path.to_owned(),
+        cause: error.to_string(),
+    })
+}

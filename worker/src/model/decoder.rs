@@ -1,0 +1,278 @@
+//! One decoder for Llama, Mistral, Qwen2, Qwen3 and GLM-4: the families differ in switches of the [`Config`], not in code.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, IndexOp, Tensor};
+use tributary_kernels::{Rope, linear, rms_norm, silu_mul};
+
+use super::weights::Weights;
+use super::{Config, Model, Qkv, Rows};
+use crate::error::{Error, Result};
+
+/// Rows that pass through the MLP at a time, so that its wide activations stay small beside the rest.
+const MLP_TILE_ROWS: usize = 2048;
+
+/// Where weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadFormat {
+    /// The folder's safetensors files.
+    Safetensors,
+    /// Random numbers from a seed; the folder needs a config.json only.
+    Dummy {
+        /// The seed.
+        seed: u64,
+    },
+}
+
+/// Loads the model of a Hugging Face folder with its weights in `dtype`.
+///
+/// # Errors
+/// Whatever is wrong with the folder: see [`Error`].
+pub fn load(folder: &Path, format: LoadFormat, dtype: DType) -> Result<Arc<dyn Model>> {
+    let config = Config::read(folder)?;
+    let weights = match format {
+        LoadFormat::Safetensors => Weights::open(folder, dtype)?,
+        LoadFormat::Dummy { seed } => Weights::Dummy { seed, dtype },
+    };
+    Ok(Arc::new(Decoder::new(config, &weights, dtype)?))
+}
+
+struct Projection {
+    weight: Tensor, // [out, in]
+    bias: Option<Tensor>,
+}
+
+impl Projection {
+    fn new(weights: &Weights, name: &str, out: usize, input: usize, bias: bool) -> Result<Self> {
+        let weight = weights.get(&format!("{name}.weight"), &[out, input])?;
+        let bias = if bias {
+            Some(weights.get_f32(&format!("{name}.bias"), &[out])?)
+        } else {
+            None
+        };
+        Ok(Self { weight, bias })
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(linear(x, &self.weight, self.bias.as_ref())?)
+    }
+}
+
+struct Layer {
+    input_norm: Tensor,
+    q: Projection,
+    k: Projection,
+    v: Projection,
+    q_norm: Option<Tensor>,
+    k_norm: Option<Tensor>,
+    output: Projection,
+    attention_norm: Option<Tensor>,
+    mlp_norm: Tensor,
+    gate: Projection,
+    up: Projection,
+    down: Projection,
+    output_norm: Option<Tensor>,
+}
+
+/// The decoder.
+pub struct Decoder {
+    config: Config,
+    dtype: DType,
+    embedding: Tensor, // [vocab, hidden]
+    layers: Vec<Layer>,
+    norm: Tensor,
+    head: Tensor, // [vocab, hidden]
+    rope: Rope,
+}
+
+impl Decoder {
+    fn new(config: Config, weights: &Weights, dtype: DType) -> Result<Self> {
+        let (vocab, hidden) = (config.vocab, config.hidden);
+        let embedding = weights.get("model.embed_tokens.weight", &[vocab, hidden])?;
+        let head = match config.tied_embeddings {
+            true => embedding.clone(),
+            false => weights.get("lm_head.weight", &[vocab, hidden])?,
+        };
+        let layers = (0..config.layers)
+            .map(|index| Layer::new(&config, weights, index))
+            .collect::<Result<_>>()?;
+        let norm = weights.get_f32("model.norm.weight", &[hidden])?;
+        let rope = Rope::new(
+            config.head_dim,
+            config.rotary_dims,
+            config.rope_theta,
+            &config.rope_scaling,
+            config.pairing,
+            config.max_positions.min(4096),
+        )?;
+        Ok(Self {
+            config,
+            dtype,
+            embedding,
+            layers,
+            norm,
+            head,
+            rope,
+        })
+    }
+
+    fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
+        let eps = self.config.norm_eps;
+        let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
+        let out = layer
+            .down
+            .apply(&silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?)?;
+        let out = match &layer.output_norm {
+            Some(weight) => rms_norm(&out, weight, eps)?,
+            None => out,
+        };
+        Ok((hidden + out)?)
+    }
+}
+
+impl Layer {
+    fn new(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
+        let Config {
+            hidden,
+            intermediate,
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *config;
+        let prefix = format!("model.layers.{index}");
+        let norm =
+            |name: &str, dim: usize| weights.get_f32(&format!("{prefix}.{name}.weight"), &[dim]);
+        let optional =
+            |wanted: bool, name: &str, dim: usize| wanted.then(|| norm(name, dim)).transpose();
+        let projection = |name: &str, out: usize, input: usize, bias: bool| {
+            Projection::new(weights, &format!("{prefix}.{name}"), out, input, bias)
+        };
+        let (q_dim, kv_dim) = (heads * head_dim, kv_heads * head_dim);
+        let (gate, up) = if config.fused_gate_up {
+            let fused = weights.get(
+                &format!("{prefix}.mlp.gate_up_proj.weight"),
+                &[2 * intermediate, hidden],
+            )?;
+            let half = |from: usize| -> Result<Projection> {
+                Ok(Projection {
+                    weight: fused.i(from..from + intermediate)?,
+                    bias: None,
+                })
+            };
+            (half(0)?, half(intermediate)?)
+        } else {
+            let gate = projection("mlp.gate_proj", intermediate, hidden, config.mlp_bias)?;
+            (
+                gate,
+                projection("mlp.up_proj", intermediate, hidden, config.mlp_bias)?,
+            )
+        };
+        Ok(Self {
+            input_norm: norm("input_layernorm", hidden)?,
+            q: projection("self_attn.q_proj", q_dim, hidden, config.qkv_bias)?,
+            k: projection("self_attn.k_proj", kv_dim, hidden, config.qkv_bias)?,
+            v: projection("self_attn.v_proj", kv_dim, hidden, config.qkv_bias)?,
+            q_norm: optional(config.qk_norm, "self_attn.q_norm", head_dim)?,
+            k_norm: optional(config.qk_norm, "self_attn.k_norm", head_dim)?,
+            output: projection("self_attn.o_proj", hidden, q_dim, config.output_bias)?,
+            attention_norm: optional(config.output_norms, "post_self_attn_layernorm", hidden)?,
+            mlp_norm: norm("post_attention_layernorm", hidden)?,
+            gate,
+            up,
+            down: projection("mlp.down_proj", hidden, intermediate, config.mlp_bias)?,
+            output_norm: optional(config.output_norms, "post_mlp_layernorm", hidden)?,
+        })
+    }
+}
+
+impl Model for Decoder {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn rope(&self, positions: usize) -> Result<Rope> {
+        Ok(self.rope.covering(positions)?)
+    }
+
+    fn scale(&self) -> f32 {
+        self.config.scale(self.rope.attention_factor())
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Rows> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
+            return Err(Error::Plan(format!(
+                "token id {id} is outside the vocabulary of {}",
+                self.config.vocab
+            )));
+        }
+        if ids.is_empty() {
+            return Ok(Rows {
+                hidden: Tensor::zeros((0, self.config.hidden), DType::F32, &Device::Cpu)?,
+            });
+        }
+        let ids = Tensor::new(ids, &Device::Cpu)?;
+        Ok(Rows {
+            hidden: self.embedding.index_select(&ids, 0)?.to_dtype(DType::F32)?,
+        })
+    }
+
+    fn qkv(&self, index: usize, rows: &Rows) -> Result<Qkv> {
+        let (layer, count) = (&self.layers[index], rows.len());
+        let Config {
+            heads,
+            kv_heads,
+            head_dim,
+            norm_eps,
+            ..
+        } = self.config;
+        let x = rms_norm(&rows.hidden, &layer.input_norm, norm_eps)?;
+        let normed = |x: Tensor, weight: &Option<Tensor>| match weight {
+            Some(weight) => rms_norm(&x, weight, norm_eps),
+            None => Ok(x),
+        };
+        let q = normed(
+            layer.q.apply(&x)?.reshape((count, heads, head_dim))?,
+            &layer.q_norm,
+        )?;
+        let k = normed(
+            layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?,
+            &layer.k_norm,
+        )?;
+        let v = layer.v.apply(&x)?.reshape((count, kv_heads, head_dim))?;
+        Ok(Qkv {
+            q,
+            k: k.to_dtype(self.dtype)?,
+            v: v.to_dtype(self.dtype)?,
+        })
+    }
+
+    fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+        let (layer, count) = (&self.layers[index], rows.len());
+        let flat = attended.reshape((count, self.config.heads * self.config.head_dim))?;
+        let out = layer.output.apply(&flat)?;
+        let out = match &layer.attention_norm {
+            Some(weight) => rms_norm(&out, weight, self.config.norm_eps)?,
+            None => out,
+        };
+        let hidden = (rows.hidden + out)?;
+        if count <= MLP_TILE_ROWS {
+            return Ok(Rows {
+                hidden: self.mlp(layer, &hidden)?,
+            });
+        }
+        let tiles = (0..count).step_by(MLP_TILE_ROWS).map(|from| {
+            let tile = hidden.narrow(0, from, MLP_TILE_ROWS.min(count - from))?;
+            self.mlp(layer, &tile)
+        });
+        Ok(Rows {
+            hidden: Tensor::cat(&tiles.collect::<Result<Vec<_>>>()?, 0)?,
+        })
+    }
+
+    fn logits(&self, rows: &Rows) -> Result<Tensor> {
+        let x = rms_norm(&rows.hidden, &self.norm, self.config.norm_eps)?;
+        Ok(linear(&x, &self.head, None)?.to_dtype(DType::F32)?)
+    }
+}

@@ -1,0 +1,40 @@
+//! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends on the seed and on its own
+//! name only.
+
+use candle_core::{DType, Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::error::Result;
+
+/// Uniform numbers with the usual initial spread 0.02; norms are near 1, so that activations keep their size.
+pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let count: usize = shape.iter().product();
+    let (centre, spread) = if name.contains("norm") {
+        (1.0, 0.1)
+    } else {
+        (0.0, 0.02 * 3f32.sqrt())
+    };
+    let mut random = ChaCha8Rng::seed_from_u64(seed ^ fingerprint(name));
+    let mut draw = || centre + spread * (random.next_u32() as f32 * (2.0 / 4_294_967_296.0) - 1.0);
+    // Straight into the model's dtype: a 14B model must not pass through f32 first.
+    let tensor = match dtype {
+        DType::BF16 => {
+            let values: Vec<half::bf16> =
+                (0..count).map(|_| half::bf16::from_f32(draw())).collect();
+            Tensor::from_vec(values, shape, &Device::Cpu)?
+        }
+        other => {
+            let values: Vec<f32> = (0..count).map(|_| draw()).collect();
+            Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(other)?
+        }
+    };
+    Ok(tensor)
+}
+
+/// FNV-1a of the name: spreads the tensors' seeds.
+fn fingerprint(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,144 @@
+//! Placements: the rotary position and the causal order of every row of a request. A pure function of the plan, the order
+//! of the chunks and the layout.
+//!
+//! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a placement says where they
+//! stand. Nothing that is stored moves.
+
+use tributary_comm::wire::{Layout, Plan};
+use tributary_kernels::Positions;
+
+/// Where every row of a request stands, indexed by row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    rope: Vec<u32>,
+    order: Vec<u32>,
+}
+
+impl Placement {
+    /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that sequence, rotary
+    /// positions as `layout` says (methods.md: P rows of prefix, T of context, C of the longest chunk).
+    pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
+        let (prefix, context) = (plan.prefix_tokens(), plan.context_tokens());
+        let total = plan.total_tokens();
+        let mut this = Self {
+            rope: (0..total as u32).collect(),
+            order: (0..total as u32).collect(),
+        };
+        let starts = plan.chunk_starts();
+        let mut place = prefix;
+        for &chunk in order {
+            let (first_row, length) = (
+                prefix + starts[chunk as usize],
+                plan.chunks[chunk as usize].ids.len(),
+            );
+            let rope = match layout {
+                Layout::Global => place,
+                Layout::HlHp | Layout::HlTp => prefix,
+                Layout::TlTp => prefix + context - length,
+            };
+            for row in 0..length {
+                this.rope[first_row + row] = (rope + row) as u32;
+                this.order[first_row + row] = (place + row) as u32;
+            }
+            place += length;
+        }
+        let query_rope = match layout {
+            Layout::HlHp => prefix + plan.longest_chunk_tokens(),
+            Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
+        };
+        for row in 0..plan.query_tokens() {
+            this.rope[prefix + context + row] = (query_rope + row) as u32;
+        }
+        this
+    }
+
+    /// Where the given rows stand; a row past the query (a generated one) follows it one by one.
+    pub fn at(&self, rows: &[u32]) -> Positions {
+        let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row)).collect();
+        let order: Vec<u32> = rows.iter().map(|&row| self.order_of(row)).collect();
+        Positions::in_sequence(rope, order)
+    }
+
+    /// Causal order of one row.
+    pub fn order_of(&self, row: u32) -> u32 {
+        self.order.get(row as usize).copied().unwrap_or(row)
+    }
+
+    /// Positions that the rotary tables must cover, `generated` rows included.
+    pub fn positions(&self, generated: usize) -> usize {
+        let largest = self
+            .rope
+            .iter()
+            .max()
+            .map_or(0, |&position| position as usize);
+        largest.max(self.rope.len()) + 1 + generated
+    }
+
+    fn rope_of(&self, row: u32) -> u32 {
+        let Some(&position) = self.rope.get(row as usize) else {
+            let last = self.rope.last().copied().unwrap_or(0);
+            return last + 1 + (row - self.rope.len() as u32);
+        };
+        position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_comm::wire::{Chunk, Exchange, Method, Returns, Sampling};
+
+    use super::*;
+
+    fn plan(prefix: usize, chunks: &[usize], query: usize) -> Plan {
+        let chunk = |&length: &usize| Chunk {
+            ids: vec![1; length],
+            rank: 0,
+        };
+        Plan {
+            request: 0,
+            prefix: vec![0; prefix],
+            chunks: chunks.iter().map(chunk).collect(),
+            query: vec![2; query],
+            method: Method::None,
+            exchange: Exchange::PassQ,
+            budget: 0,
+            include_first_chunk: false,
+            reorder: None,
+            max_tokens: 1,
+            eos: Vec::new(),
+            sampling: Sampling {
+                temperature: 0.0,
+                top_p: 1.0,
+                seed: 0,
+            },
+            timeout_ms: 1000,
+            estimate_ms: 0,
+            returns: Returns::default(),
+        }
+    }
+
+    #[test]
+    fn layouts_follow_their_definitions() {
+        let plan = plan(1, &[2, 3], 2);
+        let order = [1, 0];
+        let rope = |layout| Placement::new(&plan, &order, layout).rope;
+        assert_eq!(rope(Layout::Global), [0, 4, 5, 1, 2, 3, 6, 7]);
+        assert_eq!(rope(Layout::HlHp), [0, 1, 2, 1, 2, 3, 4, 5]);
+        assert_eq!(rope(Layout::HlTp), [0, 1, 2, 1, 2, 3, 6, 7]);
+        assert_eq!(rope(Layout::TlTp), [0, 4, 5, 3, 4, 5, 6, 7]);
+        for layout in [Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp] {
+            assert_eq!(
+                Placement::new(&plan, &order, layout).order,
+                [0, 4, 5, 1, 2, 3, 6, 7]
+            );
+        }
+    }
+
+    #[test]
+    fn generated_rows_follow_the_query() {
+        let placement = Placement::new(&plan(0, &[4, 2], 1), &[0, 1], Layout::HlHp);
+        let at = placement.at(&[6, 7, 8]);
+        assert_eq!(at.rope(), [4, 5, 6]);
+        assert_eq!(at.order(), [6, 7, 8]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Selectors: which context rows deserve exact treatment. A selector says what evidence it needs, stage by stage, and turns
+//! it into a score a row or into rows; gathering evidence across ranks and taking the top rows is done once, for all of
+//! them, in [`crate::strategy`].
+
+mod epic;
+mod infoflow;
+mod none;
+mod prophetkv;
+mod random;
+mod relay;
+mod top;
+
+use tributary_comm::wire::{Method, Plan};
+
+pub use top::{chunk_order, top_rows};
+
+use crate::attention::Probe;
+use crate::error::Result;
+use crate::model::Config;
+
+/// What a selector asks for, or what it answers in the end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Need {
+    /// What the query attends to: one number a context row.
+    Probe(Probe),
+    /// What some context rows attend to, once they are recomputed at their global positions: Σ of their weights times
+    /// their attention, mean over layers and heads.
+    Pass {
+        /// The rows, as numbered in the plan, ascending.
+        rows: Vec<u32>,
+        /// One weight a row.
+        weights: Vec<f32>,
+    },
+    /// The answer: one score a context row; the budget's best are taken.
+    Scores(Vec<f32>),
+    /// The answer: these rows.
+    Rows(Vec<u32>),
+}
+
+/// The rows that may be selected, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidates {
+    /// Number of the first context row.
+    pub first_row: u32,
+    /// Number of context rows.
+    pub context: usize,
+    /// The rows that may be selected, ascending.
+    pub rows: Vec<u32>,
+    /// Each chunk's first row and length, chunks in the order of the layout; those that may not be selected left out.
+    pub chunks: Vec<(u32, usize)>,
+    /// How many to select at most.
+    pub budget: usize,
+}
+
+impl Candidates {
+    /// Candidates of a plan whose chunks stand in `order`: all but the first chunk's rows, which are exact already, unless
+    /// the plan includes them.
+    pub fn new(plan: &Plan, order: &[u32]) -> Self {
+        let first_row = plan.prefix_tokens() as u32;
+        let starts = plan.chunk_starts();
+        let skip = usize::from(!plan.include_first_chunk);
+        let chunk = |&chunk: &u32| {
+            (
+                first_row + starts[chunk as usize] as u32,
+                plan.chunks[chunk as usize].ids.len(),
+            )
+        };
+        let chunks: Vec<(u32, usize)> = order.iter().skip(skip).map(chunk).collect();
+        let mut rows: Vec<u32> = chunks
+            .iter()
+            .flat_map(|&(first, length)| first..first + length as u32)
+            .collect();
+        rows.sort_unstable();
+        Self {
+            first_row,
+            context: plan.context_tokens(),
+            rows,
+            chunks,
+            budget: plan.budget,
+        }
+    }
+
+    /// The best `count` candidates by `scores` (one a context row), ascending.
+    pub fn top(&self, scores: &[f32], count: usize) -> Vec<u32> {
+        top_rows(
+            &self.rows,
+            |row| scores[(row - self.first_row) as usize],
+            count,
+        )
+    }
+}
+
+/// One way to choose rows.
+pub trait Selector {
+    /// The next thing needed, given the evidence that the last [`Need`] brought (one number a context row; empty at
+    /// first). Called until it answers with scores or rows. A pure function of what it is given: every rank calls it.
+    ///
+    /// # Errors
+    /// None so far; a selector that reads files may have some.
+    fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need>;
+}
+
+/// The selector of a method that recomputes; `None` for exact methods.
+pub fn build(method: &Method, config: &Config) -> Option<Box<dyn Selector>> {
+    let all_layers = 0..config.layers;
+    match method {
+        Method::Full | Method::Ring | Method::AllGather { .. } => None,
+        Method::None => Some(Box::new(none::Nothing)),
+        Method::Random { seed } => Some(Box::new(random::Random { seed: *seed })),
+        Method::Epic { per_chunk } => Some(Box::new(epic::Epic {
+            per_chunk: *per_chunk,
+        })),
+        Method::InfoFlow(parameters) => Some(Box::new(infoflow::InfoFlow {
+            probe: infoflow::probe(parameters),
+        })),
+        Method::ProphetKv { .. } => Some(Box::new(prophetkv::ProphetKv { layers: all_layers })),
+        Method::Relay { .. } => Some(Box::new(relay::Relay::new(all_layers))),
+    }
+}
+
+/// The probe by which chunks are reordered: the one that the method selects by.
+pub fn reorder_probe(method: &Method, config: &Config) -> Option<Probe> {
+    match method {
+        Method::InfoFlow(parameters) => Some(infoflow::probe(parameters)),
+        Method::ProphetKv { .. } | Method::Relay { .. } => Some(prophetkv::probe(0..config.layers)),
+        _ => None,
+    }
+}

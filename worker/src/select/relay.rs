@@ -1,0 +1,64 @@
+//! Relay (ours): two hops. The query names a third of the budget (ProphetKV's score); those rows are recomputed once, and
+//! what they attend to is the second half of the score: what the query needs to know about what it asks for. Exact where
+//! every row is selected.
+//!
+//! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
+//! normalised; score = s¹ + a.
+
+use std::ops::Range;
+
+use super::{Candidates, Need, Selector, prophetkv};
+use crate::error::Result;
+
+/// A probe, then a pass over the rows it named.
+pub struct Relay {
+    layers: Range<usize>,
+    first: Option<Vec<f32>>,
+}
+
+impl Relay {
+    /// Relay over all `layers` of the model.
+    pub fn new(layers: Range<usize>) -> Self {
+        Self {
+            layers,
+            first: None,
+        }
+    }
+}
+
+impl Selector for Relay {
+    fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need> {
+        if evidence.is_empty() {
+            return Ok(Need::Probe(prophetkv::probe(self.layers.clone())));
+        }
+        let Some(first) = &self.first else {
+            let first = normalised(evidence);
+            let rows = candidates.top(&first, candidates.budget / 3);
+            if rows.is_empty() {
+                return Ok(Need::Scores(first));
+            }
+            let score = |row: &u32| first[(row - candidates.first_row) as usize];
+            let total: f32 = rows.iter().map(score).sum();
+            let weights = rows
+                .iter()
+                .map(|row| score(row) / total.max(f32::MIN_POSITIVE))
+                .collect();
+            self.first = Some(first);
+            return Ok(Need::Pass { rows, weights });
+        };
+        let second = normalised(evidence);
+        Ok(Need::Scores(
+            first.iter().zip(second).map(|(s, a)| s + a).collect(),
+        ))
+    }
+}
+
+/// The same numbers with sum 1 (unchanged where their sum is 0).
+fn normalised(scores: &[f32]) -> Vec<f32> {
+    let total: f64 = scores.iter().map(|&score| f64::from(score)).sum();
+    let factor = if total > 0.0 { 1.0 / total } else { 1.0 };
+    scores
+        .iter()
+        .map(|&score| (f64::from(score) * factor) as f32)
+        .collect()
+}

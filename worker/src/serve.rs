@@ -1,0 +1,203 @@
+//! The loop of one rank: rank 0 takes plans from the coordinator and broadcasts them, all run them, rank 0 answers.
+
+use std::time::Duration;
+
+use tributary_comm::Communicator;
+use tributary_comm::wire::{
+    self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink,
+};
+use tributary_kernels::Kernels;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::generate::{Generated, generate};
+use crate::model::Model;
+use crate::placement::Placement;
+use crate::strategy::{self, Selection};
+
+/// How often rank 0 ticks when it has nothing to do.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Serves plans until the coordinator is gone. `link` is rank 0's way to the coordinator; the other ranks have none.
+/// `timeout` is the deadline of a collective between requests.
+///
+/// # Errors
+/// The first failure; the group is aborted before it is returned, and the coordinator told.
+pub fn serve(
+    model: &dyn Model,
+    kernels: Kernels,
+    comm: &mut dyn Communicator,
+    link: Option<&WorkerLink>,
+    timeout: Duration,
+) -> Result<()> {
+    loop {
+        comm.set_deadline(Phase::Idle, timeout.max(10 * TICK));
+        match next_order(comm, link) {
+            Ok(Order::Tick) => {}
+            Ok(Order::Stop) => return Ok(()),
+            Ok(Order::Run(plan)) => {
+                let request = plan.request;
+                run(model, kernels, comm, link, &plan)
+                    .map_err(|error| fail(comm, link, request, error))?;
+            }
+            Err(error) => return Err(fail(comm, link, 0, error)),
+        }
+    }
+}
+
+/// Ends the group and tells the coordinator.
+fn fail(
+    comm: &mut dyn Communicator,
+    link: Option<&WorkerLink>,
+    request: u64,
+    error: Error,
+) -> Error {
+    comm.abort(&error.to_string());
+    if let Some(link) = link {
+        let rank = match &error {
+            Error::Comm(tributary_comm::Error::Aborted { rank, .. }) => *rank,
+            _ => comm.rank(),
+        };
+        let event = Event::Failed {
+            request,
+            rank,
+            exit_code: error.exit_code(),
+            cause: error.to_string(),
+        };
+        // The coordinator may be the one that is gone: then there is nobody to tell.
+        let _ = link.send(&event);
+    }
+    error
+}
+
+fn next_order(comm: &mut dyn Communicator, link: Option<&WorkerLink>) -> Result<Order> {
+    let order = link.map(|link| match link.next(TICK) {
+        Ok(Some(plan)) => Order::Run(Box::new(plan)),
+        Ok(None) => Order::Tick,
+        Err(_) => Order::Stop,
+    });
+    comm.reset_traffic();
+    let bytes = order.map(|order| wire::encode(&order)).transpose()?;
+    Ok(wire::decode(&comm.broadcast_bytes(0, bytes)?)?)
+}
+
+/// Runs one plan on this rank.
+fn run(
+    model: &dyn Model,
+    kernels: Kernels,
+    comm: &mut dyn Communicator,
+    link: Option<&WorkerLink>,
+    plan: &Plan,
+) -> Result<()> {
+    check(plan, model, comm.size())?;
+    let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
+    let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
+    comm.reset_traffic();
+    let mut cx = Context::new(model, comm, kernels, positions)?;
+    let prefilled = strategy::build(&plan.method, model.config()).prefill(&mut cx, plan)?;
+    let is_owner = cx.rank() == prefilled.owner;
+    let mut on_first = |token: u32| match link {
+        Some(link) => Ok(link.send(&Event::FirstToken {
+            request: plan.request,
+            token,
+        })?),
+        None => Ok(()),
+    };
+    let generated = generate(&mut cx, plan, &prefilled, &mut on_first)?;
+    cx.timeline.close(cx.comm);
+    let Context {
+        comm,
+        timeline,
+        prefilled_rows,
+        recomputed_rows,
+        ..
+    } = cx;
+    let report = RankReport {
+        rank: comm.rank(),
+        drew_first_token: is_owner,
+        spans: timeline.into_spans(),
+        traffic: generated.traffic.clone(),
+        decode_traffic: comm.traffic().clone(),
+        prefilled_rows,
+        recomputed_rows,
+    };
+    let outcome = is_owner.then(|| outcome(plan, prefilled.selection, generated));
+    answer(comm, link, plan, report, outcome)
+}
+
+fn outcome(plan: &Plan, selection: Selection, generated: Generated) -> Outcome {
+    Outcome {
+        tokens: generated.tokens,
+        order: selection.order,
+        selected: selection.rows,
+        candidates: selection.candidates,
+        logits: generated.logits.filter(|_| plan.returns.logits),
+        scores: selection.scores.filter(|_| plan.returns.scores),
+    }
+}
+
+/// Gathers every rank's report, and the owner's outcome, on rank 0, which sends them to the coordinator.
+fn answer(
+    comm: &mut dyn Communicator,
+    link: Option<&WorkerLink>,
+    plan: &Plan,
+    report: RankReport,
+    outcome: Option<Outcome>,
+) -> Result<()> {
+    let gathered = comm.gather_bytes(0, wire::encode(&(report, outcome))?)?;
+    let Some(link) = link else { return Ok(()) };
+    let (mut reports, mut found) = (Vec::new(), None);
+    for bytes in gathered {
+        let (report, outcome): (RankReport, Option<Outcome>) = wire::decode(&bytes)?;
+        reports.push(report);
+        found = found.or(outcome);
+    }
+    let outcome = found.ok_or_else(|| Error::Plan("no rank drew the first token".to_owned()))?;
+    Ok(link.send(&Event::Done {
+        request: plan.request,
+        outcome,
+        reports,
+    })?)
+}
+
+/// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
+fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
+    let bad = |what: String| Err(Error::Plan(what));
+    let config = model.config();
+    if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
+        return bad(format!(
+            "a chunk is given to rank {} of {world}",
+            chunk.rank
+        ));
+    }
+    if plan.query.is_empty()
+        || plan.chunks.is_empty()
+        || plan.chunks.iter().any(|chunk| chunk.ids.is_empty())
+    {
+        return bad("query, context and every chunk need at least one token".to_owned());
+    }
+    if plan.max_tokens == 0 {
+        return bad("at least one token must be generated".to_owned());
+    }
+    match &plan.method {
+        wire::Method::InfoFlow(wire::InfoFlow {
+            layers: (from, to), ..
+        }) if from >= to || *to > config.layers => bad(format!(
+            "score layers {from}..{to} are no range of the model's {} layers",
+            config.layers
+        )),
+        wire::Method::AllGather {
+            heads_per_gather: Some(0),
+        } => bad("0 heads a gather".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The failure that a group's end should be blamed on: the first that is not a consequence of another rank's.
+pub fn root_cause(results: Vec<Result<()>>) -> Result<()> {
+    let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+    let Some(first) = errors.iter().position(|error| !error.is_consequence()) else {
+        return errors.into_iter().next().map_or(Ok(()), Err);
+    };
+    Err(errors.swap_remove(first))
+}

@@ -1,0 +1,36 @@
+//! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and values on every rank.
+//! *Exact*. Causal work is uneven by construction; that is the baseline that the literature reports against.
+
+use tributary_comm::wire::{Phase, Plan};
+
+use super::shard::Shards;
+use super::{Prefilled, Strategy};
+use crate::attention;
+use crate::context::Context;
+use crate::deal::contiguous;
+use crate::error::Result;
+
+/// Keys and values are gathered.
+pub struct AllGather {
+    /// KV heads gathered at a time; all at once where absent.
+    pub heads_per_gather: Option<usize>,
+}
+
+impl Strategy for AllGather {
+    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
+        cx.enter(Phase::ChunkPrefill, plan);
+        let shards = Shards::new(plan, cx.comm.size(), contiguous);
+        let rows = shards.embed(cx, plan)?;
+        let config = cx.model.config();
+        let mut attention = attention::AllGather {
+            math: cx.math.clone(),
+            comm: cx.comm,
+            at: shards.at.clone(),
+            heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
+            layers: Vec::new(),
+        };
+        let rows = cx.model.layers(0..config.layers, rows, &mut attention)?;
+        let layers = attention.layers;
+        shards.finish(cx, plan, &rows, layers)
+    }
+}

@@ -1,0 +1,125 @@
+//! Evidence for selectors: what the query attends to, what chosen rows attend to. Measured on every rank for its own context
+//! rows, then gathered, so that every rank has the same numbers for the whole context.
+
+use std::collections::{HashMap, HashSet};
+
+use candle_core::{Device, Tensor};
+use tributary_comm::wire::{Layout, Plan};
+
+use super::{chunks, recompute};
+use crate::attention::{PassQ, Probe, QueryProbe};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::kv::{KvCache, View};
+use crate::placement::Placement;
+
+/// What the query attends to, with chunks in `order` and RoPE positions as `layout` says: one number a context row.
+///
+/// # Errors
+/// Kernels' and communicator's; scores that are not finite.
+pub(super) fn probe(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    cache: &KvCache,
+    probe: &Probe,
+    order: &[u32],
+    layout: Layout,
+) -> Result<Vec<f32>> {
+    let placement = Placement::new(plan, order, layout);
+    let nothing = HashSet::new();
+    let own = View::new(&cache.own, &placement, &nothing);
+    let own_rows = own.rows().count();
+    let first_query_row = (plan.prefix_tokens() + plan.context_tokens()) as u32;
+    let query_rows: Vec<u32> = (first_query_row..plan.total_tokens() as u32).collect();
+    let rows = cx.model.embed(&plan.query)?;
+    let attention = QueryProbe {
+        math: cx.math.clone(),
+        comm: &mut *cx.comm,
+        probe,
+        at: placement.at(&query_rows),
+        prefix: View::new([&cache.prefix], &placement, &nothing),
+        own,
+        sums: vec![0.0; own_rows],
+    };
+    let scores = attention.run(cx.model, rows)?;
+    gather(cx, plan, &scores)
+}
+
+/// What `rows` attend to once they are recomputed at their global positions, weighted: one number a context row.
+///
+/// # Errors
+/// As [`probe`].
+pub(super) fn pass(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    cache: &KvCache,
+    order: &[u32],
+    rows: &[u32],
+    weights: &[f32],
+) -> Result<Vec<f32>> {
+    let placement = Placement::new(plan, order, Layout::Global);
+    let mut homes = recompute::deal(cx, plan, &placement, rows, 0);
+    homes.query.clear();
+    let weight_of: HashMap<u32, f32> = rows.iter().copied().zip(weights.iter().copied()).collect();
+    let weights = homes.all().iter().map(|row| weight_of[row]).collect();
+    let embedded = recompute::embed(cx, plan, &homes)?;
+    let hidden: HashSet<u32> = rows.iter().copied().collect();
+    let rank_of = recompute::rank_of(plan);
+    let mut attention = PassQ::new(
+        cx.math.clone(),
+        &mut *cx.comm,
+        &homes,
+        cache,
+        &placement,
+        &hidden,
+        &|row| rank_of[row as usize],
+    )
+    .measuring(weights);
+    attention_only(cx.model, embedded, &mut attention)?;
+    let measured = attention.into_measured();
+    let mut of_row: HashMap<u32, f32> = HashMap::with_capacity(measured.len());
+    for (row, score) in measured {
+        *of_row.entry(row).or_insert(0.0) += score;
+    }
+    let own: Vec<f32> = chunks::rows_of(plan, cx.rank())
+        .iter()
+        .map(|row| of_row[row])
+        .collect();
+    gather(cx, plan, &own)
+}
+
+/// All layers, but the last one stops at its attention: nobody asks for its output.
+fn attention_only(
+    model: &dyn crate::model::Model,
+    rows: crate::model::Rows,
+    attention: &mut dyn crate::model::Attention,
+) -> Result<()> {
+    let last = model.config().layers - 1;
+    let rows = model.layers(0..last, rows, attention)?;
+    attention.attend(last, model.qkv(last, &rows)?)?;
+    Ok(())
+}
+
+/// Every rank's numbers on every rank, one a context row in the request's own order.
+fn gather(cx: &mut Context<'_>, plan: &Plan, own: &[f32]) -> Result<Vec<f32>> {
+    let size = cx.comm.size();
+    let rows: Vec<Vec<u32>> = (0..size).map(|rank| chunks::rows_of(plan, rank)).collect();
+    let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+    let parts = cx
+        .comm
+        .all_gather_v(&Tensor::new(own, &Device::Cpu)?, &counts)?;
+    let mut scores = vec![0.0; plan.context_tokens()];
+    let first = plan.prefix_tokens() as u32;
+    for (rows, part) in rows.iter().zip(parts) {
+        for (&row, score) in rows.iter().zip(part.to_vec1::<f32>()?) {
+            scores[(row - first) as usize] = score;
+        }
+    }
+    match scores.iter().all(|score| score.is_finite()) {
+        true => Ok(scores),
+        false => Err(Error::NotFinite {
+            what: "attention scores",
+            rank: cx.rank(),
+        }),
+    }
+}

@@ -1,0 +1,51 @@
+//! Full prefill of the whole prompt on one rank, the last. *Exact*: it is what the others are compared with.
+
+use tributary_comm::wire::{Layout, Phase, Plan};
+
+use super::{Prefilled, Strategy, last_of, nothing_selected, request_order};
+use crate::attention::ChunkPrefill;
+use crate::context::Context;
+use crate::error::Result;
+use crate::kv::{Block, KvCache};
+use crate::placement::Placement;
+
+/// One rank computes, the others wait.
+pub struct Full;
+
+impl Strategy for Full {
+    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
+        cx.enter(Phase::ChunkPrefill, plan);
+        let placement = Placement::new(plan, &request_order(plan), Layout::Global);
+        let owner = cx.last_rank();
+        let mut this = Prefilled {
+            owner,
+            last: None,
+            cache: KvCache::default(),
+            alone: true,
+            placement,
+            selection: nothing_selected(plan),
+        };
+        if cx.rank() != owner {
+            return Ok(this);
+        }
+        let ids = plan.all_ids();
+        let mut block = Block::new((0..ids.len() as u32).collect::<Vec<_>>());
+        let at = this.placement.at(&block.rows);
+        let mut attention = ChunkPrefill {
+            math: cx.math.clone(),
+            at,
+            layers: Vec::new(),
+            gather: None,
+        };
+        let rows = cx.model.layers(
+            0..cx.model.config().layers,
+            cx.model.embed(&ids)?,
+            &mut attention,
+        )?;
+        block.layers = attention.layers;
+        cx.prefilled_rows = ids.len();
+        this.last = Some(last_of(&rows)?);
+        this.cache.own = vec![block];
+        Ok(this)
+    }
+}

@@ -1,0 +1,33 @@
+//! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag split is common practice
+//! since). *Exact*.
+
+use tributary_comm::wire::{Phase, Plan};
+
+use super::shard::Shards;
+use super::{Prefilled, Strategy};
+use crate::attention;
+use crate::context::Context;
+use crate::deal::zigzag;
+use crate::error::Result;
+
+/// Keys and values travel, point to point.
+pub struct Ring;
+
+impl Strategy for Ring {
+    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
+        cx.enter(Phase::ChunkPrefill, plan);
+        let shards = Shards::new(plan, cx.comm.size(), zigzag);
+        let rows = shards.embed(cx, plan)?;
+        let mut attention = attention::Ring {
+            math: cx.math.clone(),
+            comm: cx.comm,
+            at: shards.at.clone(),
+            layers: Vec::new(),
+        };
+        let rows = cx
+            .model
+            .layers(0..cx.model.config().layers, rows, &mut attention)?;
+        let layers = attention.layers;
+        shards.finish(cx, plan, &rows, layers)
+    }
+}

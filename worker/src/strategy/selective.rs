@@ -1,0 +1,104 @@
+//! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
+//! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
+
+use tributary_comm::wire::{self, Exchange, Layout, Phase, Plan};
+
+use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute, request_order};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::kv::KvCache;
+use crate::placement::Placement;
+use crate::select::{Candidates, Need, Selector, chunk_order, reorder_probe};
+
+/// The pipeline around a selector.
+pub struct Selective {
+    /// Which rows deserve exact treatment.
+    pub selector: Box<dyn Selector>,
+}
+
+impl Strategy for Selective {
+    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
+        let mut cache = chunks::prefill(cx, plan)?;
+        let order = reorder(cx, plan, &cache)?;
+        let selection = self.select(cx, plan, &cache, order)?;
+        let placement = Placement::new(plan, &selection.order, Layout::Global);
+        let last = recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows)?;
+        Ok(Prefilled {
+            owner: cx.last_rank(),
+            last,
+            cache,
+            alone: plan.exchange == Exchange::Replicate || cx.comm.size() == 1,
+            placement,
+            selection,
+        })
+    }
+}
+
+impl Selective {
+    /// Asks the selector stage by stage. Rank 0 takes the best rows and broadcasts them.
+    fn select(
+        &mut self,
+        cx: &mut Context<'_>,
+        plan: &Plan,
+        cache: &KvCache,
+        order: Vec<u32>,
+    ) -> Result<Selection> {
+        let candidates = Candidates::new(plan, &order);
+        let found = |rows: Vec<u32>, scores: Option<Vec<f32>>, order: Vec<u32>| Selection {
+            order,
+            rows,
+            candidates: candidates.rows.len(),
+            scores,
+        };
+        if plan.budget == 0 {
+            return Ok(found(Vec::new(), None, order));
+        }
+        let layout = plan.method.layout().unwrap_or(Layout::Global);
+        let mut seen = Vec::new();
+        loop {
+            match self.selector.next(&candidates, &seen)? {
+                Need::Probe(what) => {
+                    cx.enter(Phase::Probe, plan);
+                    seen = evidence::probe(cx, plan, cache, &what, &order, layout)?;
+                }
+                Need::Pass { rows, weights } => {
+                    cx.enter(Phase::Probe, plan);
+                    seen = evidence::pass(cx, plan, cache, &order, &rows, &weights)?;
+                }
+                Need::Scores(scores) => {
+                    cx.enter(Phase::Select, plan);
+                    let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
+                    return Ok(found(agree(cx, best)?, Some(scores), order));
+                }
+                Need::Rows(rows) => {
+                    cx.enter(Phase::Select, plan);
+                    return Ok(found(rows, None, order));
+                }
+            }
+        }
+    }
+}
+
+/// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.
+fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32>> {
+    let given = request_order(plan);
+    let Some(importance) = plan.reorder else {
+        return Ok(given);
+    };
+    let Some(probe) = reorder_probe(&plan.method, cx.model.config()) else {
+        return Err(Error::Plan(format!(
+            "method {} cannot reorder: it does not probe the query",
+            plan.method.name()
+        )));
+    };
+    cx.enter(Phase::Reorder, plan);
+    let scores = evidence::probe(cx, plan, cache, &probe, &given, Layout::HlTp)?;
+    let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
+    agree(cx, order)
+}
+
+/// Rank 0's list on every rank.
+fn agree(cx: &mut Context<'_>, list: Option<Vec<u32>>) -> Result<Vec<u32>> {
+    let bytes = list.map(|list| wire::encode(&list)).transpose()?;
+    Ok(wire::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
+}
