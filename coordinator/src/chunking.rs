@@ -34,21 +34,15 @@ impl Chunking {
             let text = document.full_text();
             let pieces = match self {
                 Chunking::Documents => vec![tokenizer.encode(&text)?],
-                Chunking::Separator(separator) => text
-                    .split(separator.as_str())
-                    .map(|part| tokenizer.encode(part))
-                    .collect::<Result<Vec<_>>>()?,
-                Chunking::Fixed { tokens, overlap } => {
-                    slices(&tokenizer.encode(&text)?, *tokens, *overlap)
+                Chunking::Separator(separator) => {
+                    text.split(separator.as_str()).map(|part| tokenizer.encode(part)).collect::<Result<Vec<_>>>()?
                 }
+                Chunking::Fixed { tokens, overlap } => slices(&tokenizer.encode(&text)?, *tokens, *overlap),
             };
             let before = chunks.len();
             chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()));
             if chunks.len() == before {
-                return Err(Error::EmptyDocument {
-                    number: index + 1,
-                    count: documents.len(),
-                });
+                return Err(Error::EmptyDocument { number: index + 1, count: documents.len() });
             }
         }
         Ok(chunks)
@@ -81,19 +75,13 @@ impl FromStr for Chunking {
         if let Some(separator) = text.strip_prefix("separator:") {
             let separator = unescape(separator);
             if separator.is_empty() {
-                return Err(refused(
-                    text,
-                    "the separator must have at least one character",
-                ));
+                return Err(refused(text, "the separator must have at least one character"));
             }
             return Ok(Chunking::Separator(separator));
         }
         let (tokens, overlap) = text.split_once(':').unwrap_or((text, "0"));
         let (Ok(tokens), Ok(overlap)) = (tokens.parse::<usize>(), overlap.parse::<usize>()) else {
-            return Err(refused(
-                text,
-                "must be documents, N, N:OVERLAP or separator:TEXT",
-            ));
+            return Err(refused(text, "must be documents, N, N:OVERLAP or separator:TEXT"));
         };
         if tokens == 0 {
             return Err(refused(text, "a chunk has at least 1 token"));
@@ -117,11 +105,7 @@ impl fmt::Display for Chunking {
 }
 
 fn refused(found: &str, wanted: &str) -> Error {
-    Error::Setting {
-        name: "--chunk",
-        found: found.into(),
-        wanted: wanted.into(),
-    }
+    Error::Setting { name: "--chunk", found: found.into(), wanted: wanted.into() }
 }
 
 /// `\n`, `\t`, `\r` and `\\` as the characters that they stand for; every other backslash stays.
@@ -129,11 +113,7 @@ fn unescape(text: &str) -> String {
     let mut plain = String::new();
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
-        let escaped = if letter == '\\' {
-            letters.clone().next()
-        } else {
-            None
-        };
+        let escaped = if letter == '\\' { letters.clone().next() } else { None };
         let meant = match escaped {
             Some('n') => '\n',
             Some('t') => '\t',
@@ -156,13 +136,8 @@ mod tests {
     use crate::tokenize::tests::demo;
 
     fn texts(chunking: &str, documents: &[&str]) -> Result<Vec<String>> {
-        let documents: Vec<Document> = documents
-            .iter()
-            .map(|text| Document {
-                title: None,
-                text: (*text).into(),
-            })
-            .collect();
+        let documents: Vec<Document> =
+            documents.iter().map(|text| Document { title: None, text: (*text).into() }).collect();
         let chunks = chunking.parse::<Chunking>()?.cut(&documents, &demo())?;
         Ok(chunks.into_iter().map(|chunk| chunk.text).collect())
     }
@@ -181,52 +156,26 @@ mod tests {
             ("3:2", &["a b c d"], &["a b c", "b c d"]),
         ];
         for (chunking, documents, wanted) in cases {
-            assert_eq!(
-                texts(chunking, documents).unwrap(),
-                wanted,
-                "{chunking} of {documents:?}"
-            );
+            assert_eq!(texts(chunking, documents).unwrap(), wanted, "{chunking} of {documents:?}");
         }
     }
 
     #[test]
     fn a_document_without_a_token_is_refused() {
         let error = texts("separator:.", &["a", ". ."]).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::EmptyDocument {
-                    number: 2,
-                    count: 2
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Error::EmptyDocument { number: 2, count: 2 }), "{error}");
     }
 
     #[test]
     fn a_title_stands_before_the_text() {
-        let document = Document {
-            title: Some("hugo".into()),
-            text: "stays in".into(),
-        };
+        let document = Document { title: Some("hugo".into()), text: "stays in".into() };
         let chunks = Chunking::Documents.cut(&[document], &demo()).unwrap();
         assert_eq!(chunks[0].ids, demo().encode("hugo stays in").unwrap().ids);
     }
 
     #[test]
     fn what_cannot_be_cut_is_refused() {
-        for text in [
-            "",
-            "0",
-            "-1",
-            "4:4",
-            "4:5",
-            "4:x",
-            "words",
-            "separator:",
-            "0:0",
-        ] {
+        for text in ["", "0", "-1", "4:4", "4:5", "4:x", "words", "separator:", "0:0"] {
             let error = text.parse::<Chunking>().unwrap_err();
             assert!(error.to_string().starts_with("--chunk"), "{text}: {error}");
             assert_eq!(error.exit_code(), 64, "{text}");
@@ -235,13 +184,7 @@ mod tests {
 
     #[test]
     fn a_chunking_prints_as_it_is_written() {
-        for text in [
-            "documents",
-            "128",
-            "128:16",
-            r"separator:\n\n",
-            "separator:---",
-        ] {
+        for text in ["documents", "128", "128:16", r"separator:\n\n", "separator:---"] {
             assert_eq!(text.parse::<Chunking>().unwrap().to_string(), text);
         }
     }

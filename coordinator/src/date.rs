@@ -15,15 +15,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-const WEEKDAYS: [&str; 7] = [
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-];
+const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 const DAY_S: u64 = 24 * 3600;
 
@@ -101,11 +93,7 @@ mod tests {
     fn moments_are_written() {
         let cases = [
             (0, "%Y-%m-%d %H:%M:%S %A", "1970-01-01 00:00:00 Thursday"),
-            (
-                951_782_399,
-                "%d %b %Y %H:%M:%S %a",
-                "28 Feb 2000 23:59:59 Mon",
-            ),
+            (951_782_399, "%d %b %Y %H:%M:%S %a", "28 Feb 2000 23:59:59 Mon"),
             (951_782_400, "%e %B %y", "29 February 00"),
             (1_735_689_599, "%d %b %Y, %A", "31 Dec 2024, Tuesday"),
             (4_107_542_400, "%Y-%m-%d", "2100-03-01"),

@@ -62,8 +62,11 @@ pub enum Error {
         wanted: String,
     },
     /// There is no such method.
-    #[error("unknown method `{0}`: one of {}", Method::NAMES.join(", "))]
-    UnknownMethod(String),
+    #[error("unknown method `{name}`: one of {}", Method::NAMES.join(", "))]
+    UnknownMethod {
+        /// What was asked for.
+        name: String,
+    },
     /// The model has fewer positions than the request needs.
     #[error(
         "{prompt_tokens} prompt tokens and {max_tokens} to generate are {} positions, the model has {limit}; \
@@ -128,7 +131,7 @@ impl Error {
             | Error::Tokenizer(_)
             | Error::Template(_)
             | Error::Setting { .. }
-            | Error::UnknownMethod(_)
+            | Error::UnknownMethod { .. }
             | Error::TooManyTokens { .. } => 64,
             Error::Link(_) => 69,
             Error::Protocol(_) => 70,

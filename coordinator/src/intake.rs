@@ -59,17 +59,10 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
     let frame = match intake.template {
         Some(template) => template.frame(intake.prefix.text())?,
-        None => Frame {
-            head: String::new(),
-            tail: String::new(),
-            system_in_user: false,
-        },
+        None => Frame { head: String::new(), tail: String::new(), system_in_user: false },
     };
     if frame.system_in_user {
-        notes.push(
-            "the chat template takes no system message: the prefix stands before the documents"
-                .into(),
-        );
+        notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
     let prefix = if frame.head.is_empty() {
         bare_prefix(intake, &mut notes)?
@@ -83,16 +76,8 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     if intake.tokenizer.encode(&request.query)?.ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    let query = intake
-        .tokenizer
-        .encode(&format!("{}{}", request.query, frame.tail))?
-        .ids;
-    Ok(Prepared {
-        prefix,
-        chunks,
-        query,
-        notes,
-    })
+    let query = intake.tokenizer.encode(&format!("{}{}", request.query, frame.tail))?.ids;
+    Ok(Prepared { prefix, chunks, query, notes })
 }
 
 /// The prefix where no template gives one.
@@ -151,10 +136,7 @@ mod tests {
     use crate::tokenize::tests::demo;
 
     fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared {
-        let documents = vec![Document {
-            title: None,
-            text: "hugo stays in the house .".into(),
-        }];
+        let documents = vec![Document { title: None, text: "hugo stays in the house .".into() }];
         let request = Request::new(documents, "question : hugo stays in".into()).unwrap();
         let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
         let intake = Intake {
@@ -183,50 +165,27 @@ mod tests {
             (None, "the cat walks", Some(1), ids("the cat walks"), 0),
             (Some(WITH_BOS), "bos", Some(1), ids("<bos> question"), 0),
             (Some(WITH_BOS), "none", Some(1), ids("<bos> question"), 1),
-            (
-                Some(WITH_BOS),
-                "the cat walks",
-                Some(1),
-                ids("<bos> question the cat walks"),
-                1,
-            ),
+            (Some(WITH_BOS), "the cat walks", Some(1), ids("<bos> question the cat walks"), 1),
             (Some(WITHOUT_HEAD), "bos", Some(1), vec![1], 0),
             (Some(WITHOUT_HEAD), "none", Some(1), vec![], 0),
-            (
-                Some(WITHOUT_HEAD),
-                "the cat walks",
-                Some(1),
-                ids("the cat walks"),
-                1,
-            ),
+            (Some(WITHOUT_HEAD), "the cat walks", Some(1), ids("the cat walks"), 1),
         ];
         for (template, prefix, bos, wanted, notes) in cases {
             let found = prepared(template, prefix, bos);
             assert_eq!(found.prefix, wanted, "{template:?}, {prefix}");
-            assert_eq!(
-                found.notes.len(),
-                notes,
-                "{template:?}, {prefix}: {:?}",
-                found.notes
-            );
+            assert_eq!(found.notes.len(), notes, "{template:?}, {prefix}: {:?}", found.notes);
         }
     }
 
     #[test]
     fn the_tail_belongs_to_the_query() {
-        assert_eq!(
-            prepared(None, "bos", Some(1)).query,
-            ids("question : hugo stays in")
-        );
+        assert_eq!(prepared(None, "bos", Some(1)).query, ids("question : hugo stays in"));
         let with_tail = prepared(Some(WITH_BOS), "bos", Some(1)).query;
         assert_eq!(with_tail, ids("question : hugo stays in answer :"));
     }
 
     #[test]
     fn chunks_do_not_depend_on_the_template() {
-        assert_eq!(
-            prepared(None, "bos", Some(1)).chunks,
-            prepared(Some(WITH_BOS), "bos", Some(1)).chunks
-        );
+        assert_eq!(prepared(None, "bos", Some(1)).chunks, prepared(Some(WITH_BOS), "bos", Some(1)).chunks);
     }
 }

@@ -3,18 +3,22 @@
 
 mod chunking;
 mod date;
+pub mod dispatch;
 mod error;
 mod intake;
 mod plan;
+pub mod report;
 mod request;
 mod shape;
 mod template;
 mod tokenize;
 
 pub use chunking::Chunking;
+pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{Intake, Prefix, Prepared, prepare};
 pub use plan::{Machine, PlanInput, Planned, Settings, plan};
+pub use report::{Environment, Report, report};
 pub use request::{Document, Request};
 pub use shape::ModelShape;
 pub use template::{Frame, Template};

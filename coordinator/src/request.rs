@@ -32,10 +32,7 @@ pub struct Document {
 }
 
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a document is a string or {\"title\": .., \"text\": ..}"
-)]
+#[serde(untagged, expecting = "a document is a string or {\"title\": .., \"text\": ..}")]
 enum DocumentForm {
     Bare(String),
     Titled { title: Option<String>, text: String },
@@ -56,10 +53,7 @@ impl Document {
     /// # Errors
     /// [`Error::Unreadable`].
     pub fn from_file(path: &Path) -> Result<Self> {
-        Ok(Self {
-            title: None,
-            text: read(path)?,
-        })
+        Ok(Self { title: None, text: read(path)? })
     }
 
     /// Title and text, as the model reads them.
@@ -77,13 +71,7 @@ impl Request {
     /// # Errors
     /// [`Error::EmptyQuery`], [`Error::NoDocuments`], [`Error::EmptyDocument`].
     pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
-        Self {
-            id: None,
-            documents,
-            query,
-            answer: None,
-        }
-        .checked()
+        Self { id: None, documents, query, answer: None }.checked()
     }
 
     /// A request from a JSON file. Keys that a request does not have are passed over.
@@ -111,15 +99,9 @@ impl Request {
         if count == 0 {
             return Err(Error::NoDocuments);
         }
-        let empty = self
-            .documents
-            .iter()
-            .position(|document| document.text.trim().is_empty());
+        let empty = self.documents.iter().position(|document| document.text.trim().is_empty());
         match empty {
-            Some(index) => Err(Error::EmptyDocument {
-                number: index + 1,
-                count,
-            }),
+            Some(index) => Err(Error::EmptyDocument { number: index + 1, count }),
             None => Ok(self),
         }
     }
@@ -127,10 +109,7 @@ impl Request {
 
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|cause| Error::Unreadable {
-        path: path.into(),
-        cause,
-    })
+    std::fs::read_to_string(path).map_err(|cause| Error::Unreadable { path: path.into(), cause })
 }
 
 /// A parser's complaint, with its place.
@@ -139,18 +118,11 @@ pub(crate) fn json_error(error: &serde_json::Error, path: &Path) -> Error {
     let cause = error.to_string();
     let place = format!(" at line {line} column {column}");
     let cause = cause.strip_suffix(&place).unwrap_or(&cause).to_owned();
-    Error::Json {
-        path: path.into(),
-        line,
-        column,
-        cause,
-    }
+    Error::Json { path: path.into(), line, column, cause }
 }
 
 /// A string, or a number as one; anything else says nothing that is used.
-fn text_or_number<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<Option<String>, D::Error> {
+fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<String>, D::Error> {
     Ok(match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::String(text) => Some(text),
         serde_json::Value::Number(number) => Some(number.to_string()),
@@ -187,20 +159,11 @@ mod tests {
 
     #[test]
     fn empty_parts_are_refused() {
-        assert!(matches!(
-            parse(r#"{"documents": ["a"], "query": " \n"}"#),
-            Err(Error::EmptyQuery)
-        ));
-        assert!(matches!(
-            parse(r#"{"documents": [], "query": "q"}"#),
-            Err(Error::NoDocuments)
-        ));
+        assert!(matches!(parse(r#"{"documents": ["a"], "query": " \n"}"#), Err(Error::EmptyQuery)));
+        assert!(matches!(parse(r#"{"documents": [], "query": "q"}"#), Err(Error::NoDocuments)));
         let error = parse(r#"{"documents": ["a", {"title": "T", "text": " "}], "query": "q"}"#);
         let message = error.unwrap_err().to_string();
-        assert_eq!(
-            message,
-            "document 2 of 2 is empty; every document needs text"
-        );
+        assert_eq!(message, "document 2 of 2 is empty; every document needs text");
     }
 
     #[test]

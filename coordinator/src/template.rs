@@ -46,36 +46,20 @@ impl Template {
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let config_path = folder.join("tokenizer_config.json");
         let config: Map<String, Value> = if config_path.exists() {
-            serde_json::from_str(&read(&config_path)?)
-                .map_err(|error| json_error(&error, &config_path))?
+            serde_json::from_str(&read(&config_path)?).map_err(|error| json_error(&error, &config_path))?
         } else {
             Map::new()
         };
         let file = folder.join("chat_template.jinja");
-        let source = if file.exists() {
-            Some(read(&file)?)
-        } else {
-            named(&config)?
-        };
-        let tokens = SPECIAL_TOKENS
-            .iter()
-            .filter_map(|name| Some((*name, token(&config, name)?)));
-        Ok(source.map(|source| Self {
-            source,
-            tokens: tokens.collect(),
-        }))
+        let source = if file.exists() { Some(read(&file)?) } else { named(&config)? };
+        let tokens = SPECIAL_TOKENS.iter().filter_map(|name| Some((*name, token(&config, name)?)));
+        Ok(source.map(|source| Self { source, tokens: tokens.collect() }))
     }
 
     /// A template from its parts.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Self {
-        let tokens = vec![
-            ("bos_token", bos_token.to_owned()),
-            ("eos_token", eos_token.to_owned()),
-        ];
-        Self {
-            source: source.to_owned(),
-            tokens,
-        }
+        let tokens = vec![("bos_token", bos_token.to_owned()), ("eos_token", eos_token.to_owned())];
+        Self { source: source.to_owned(), tokens }
     }
 
     /// Renders a conversation of a system message, if there is one, and the user's message: documents, then query. Where
@@ -85,9 +69,7 @@ impl Template {
     /// [`Error::Template`] if the template is broken, refuses the conversation, or does not repeat the user's message
     /// exactly once and unchanged.
     pub fn frame(&self, system: Option<&str>) -> Result<Frame> {
-        let unix_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |time| time.as_secs());
+        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let Some(system) = system else {
             return self.split(&self.render(None, "", unix_s)?, false);
         };
@@ -103,14 +85,11 @@ impl Template {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| {
             Err::<String, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_function("strftime_now", move |pattern: String| {
-            date::format(&pattern, unix_s)
-        });
+        environment.add_function("strftime_now", move |pattern: String| date::format(&pattern, unix_s));
         let mut messages = Vec::new();
         if let Some(system) = system {
             messages.push(context! { role => "system", content => system });
@@ -123,14 +102,9 @@ impl Template {
             tools => None::<String>,
             documents => None::<String>,
         };
-        let tokens: minijinja::Value = self
-            .tokens
-            .iter()
-            .map(|(name, text)| (*name, text.as_str()))
-            .collect();
+        let tokens: minijinja::Value = self.tokens.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let template = environment.template_from_str(&self.source);
-        let rendered =
-            template.and_then(|template| template.render(context! { ..values, ..tokens }));
+        let rendered = template.and_then(|template| template.render(context! { ..values, ..tokens }));
         rendered.map_err(|error| Error::Template(one_line(&error)))
     }
 
@@ -139,14 +113,8 @@ impl Template {
         let parts: Vec<&str> = text.split(&marks).collect();
         let whole = text.matches(DOCUMENTS).count() == 1 && text.matches(QUERY).count() == 1;
         match parts[..] {
-            [head, tail] if whole => Ok(Frame {
-                head: head.to_owned(),
-                tail: tail.to_owned(),
-                system_in_user,
-            }),
-            _ => Err(Error::Template(
-                "does not repeat the user's message once and unchanged".into(),
-            )),
+            [head, tail] if whole => Ok(Frame { head: head.to_owned(), tail: tail.to_owned(), system_in_user }),
+            _ => Err(Error::Template("does not repeat the user's message once and unchanged".into())),
         }
     }
 }
@@ -158,33 +126,21 @@ fn named(config: &Map<String, Value>) -> Result<Option<String>> {
         Some(Value::String(source)) => return Ok(Some(source.clone())),
         Some(other) => other.as_array(),
     };
-    let default = several
-        .into_iter()
-        .flatten()
-        .find(|entry| entry["name"] == "default");
+    let default = several.into_iter().flatten().find(|entry| entry["name"] == "default");
     match default.and_then(|entry| entry["template"].as_str()) {
         Some(source) => Ok(Some(source.to_owned())),
-        None => Err(Error::Template(
-            "several, and none is named `default`".into(),
-        )),
+        None => Err(Error::Template("several, and none is named `default`".into())),
     }
 }
 
 /// A special token's text: a string, or an object with `content`.
 fn token(config: &Map<String, Value>, name: &str) -> Option<String> {
     let value = config.get(name)?;
-    value
-        .as_str()
-        .or_else(|| value["content"].as_str())
-        .map(str::to_owned)
+    value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
 }
 
 fn one_line(error: &minijinja::Error) -> String {
-    error
-        .to_string()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -214,30 +170,15 @@ mod tests {
         assert_eq!(frame.head, "<|im_start|>user\n");
         assert_eq!(frame.tail, "<|im_end|>\n<|im_start|>assistant\n");
         let frame = template.frame(Some("Be brief.")).unwrap();
-        assert_eq!(
-            frame.head,
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
-        );
+        assert_eq!(frame.head, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n");
         assert!(!frame.system_in_user);
     }
 
     #[test]
     fn a_llama_like_template_begins_with_one_bos() {
-        let frame = Template::new(LLAMA_LIKE, "<s>", "</s>")
-            .frame(Some(" Be brief. "))
-            .unwrap();
-        assert!(
-            frame.head.starts_with("<s><|start|>system<|end|>20"),
-            "{}",
-            frame.head
-        );
-        assert!(
-            frame
-                .head
-                .ends_with(" Be brief.<|eot|><|start|>user<|end|>"),
-            "{}",
-            frame.head
-        );
+        let frame = Template::new(LLAMA_LIKE, "<s>", "</s>").frame(Some(" Be brief. ")).unwrap();
+        assert!(frame.head.starts_with("<s><|start|>system<|end|>20"), "{}", frame.head);
+        assert!(frame.head.ends_with(" Be brief.<|eot|><|start|>user<|end|>"), "{}", frame.head);
         assert_eq!(frame.head.matches("<s>").count(), 1);
         assert_eq!(frame.tail, "<|eot|><|start|>assistant<|end|>");
     }
@@ -258,21 +199,12 @@ mod tests {
             ("{{ messages[0].content", "chat template"),
             ("{{ raise_exception('no users here') }}", "no users here"),
             ("no message at all", "once and unchanged"),
-            (
-                "{{ messages[0].content }} {{ messages[0].content }}",
-                "once and unchanged",
-            ),
+            ("{{ messages[0].content }} {{ messages[0].content }}", "once and unchanged"),
             ("{{ messages[0].content | lower }}", "once and unchanged"),
         ];
         for (source, wanted) in cases {
-            let error = Template::new(source, "", "")
-                .frame(None)
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains(wanted) && !error.contains('\n'),
-                "{source}: {error}"
-            );
+            let error = Template::new(source, "", "").frame(None).unwrap_err().to_string();
+            assert!(error.contains(wanted) && !error.contains('\n'), "{source}: {error}");
         }
     }
 
@@ -281,9 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let head = || {
             let template = Template::from_folder(folder.path())?;
-            template
-                .map(|template| template.frame(None).map(|frame| frame.head))
-                .transpose()
+            template.map(|template| template.frame(None).map(|frame| frame.head)).transpose()
         };
         assert_eq!(head().unwrap(), None);
         let config = folder.path().join("tokenizer_config.json");
@@ -296,11 +226,7 @@ mod tests {
             {"name": "default", "template": "b{{ messages[0].content }}"}]}"#;
         std::fs::write(&config, text).unwrap();
         assert_eq!(head().unwrap().as_deref(), Some("b"));
-        std::fs::write(
-            folder.path().join("chat_template.jinja"),
-            "c{{ messages[0].content }}",
-        )
-        .unwrap();
+        std::fs::write(folder.path().join("chat_template.jinja"), "c{{ messages[0].content }}").unwrap();
         assert_eq!(head().unwrap().as_deref(), Some("c"));
         std::fs::write(&config, "{").unwrap();
         assert!(matches!(head(), Err(Error::Json { .. })));

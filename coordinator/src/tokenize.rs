@@ -29,8 +29,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Unreadable`], [`Error::Tokenizer`] if it is none.
     pub fn from_file(path: &Path) -> Result<Self> {
-        Self::from_json(&read(path)?)
-            .map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))
+        Self::from_json(&read(path)?).map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))
     }
 
     fn from_json(json: &str) -> std::result::Result<Self, tokenizers::Error> {
@@ -50,11 +49,7 @@ impl Tokenizer {
         Ok(Piece {
             ids: encoding.get_ids().to_vec(),
             text: text.to_owned(),
-            spans: encoding
-                .get_offsets()
-                .iter()
-                .map(|&(start, end)| start..end)
-                .collect(),
+            spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
         })
     }
 
@@ -63,9 +58,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner
-            .decode(ids, true)
-            .map_err(|error| Error::Tokenizer(error.to_string()))
+        self.inner.decode(ids, true).map_err(|error| Error::Tokenizer(error.to_string()))
     }
 
     /// The id of a token by its exact text.
@@ -90,15 +83,9 @@ impl Piece {
         let spans = &self.spans[tokens.clone()];
         let start = spans.first().map_or(0, |span| span.start);
         let start = self.text.floor_char_boundary(start);
-        let end = spans
-            .iter()
-            .map(|span| span.end)
-            .max()
-            .unwrap_or(start)
-            .max(start);
+        let end = spans.iter().map(|span| span.end).max().unwrap_or(start).max(start);
         let end = self.text.ceil_char_boundary(end);
-        let relative =
-            |span: &Range<usize>| span.start.saturating_sub(start)..span.end.saturating_sub(start);
+        let relative = |span: &Range<usize>| span.start.saturating_sub(start)..span.end.saturating_sub(start);
         Self {
             ids: self.ids[tokens].to_vec(),
             text: self.text[start..end].to_owned(),
@@ -123,11 +110,7 @@ pub(crate) mod tests {
         assert_eq!(piece.ids.len(), 5);
         assert_eq!(tokenizer.id_of("<bos>"), Some(1));
         assert!(!piece.ids.contains(&1));
-        let words: Vec<&str> = piece
-            .spans
-            .iter()
-            .map(|span| &piece.text[span.clone()])
-            .collect();
+        let words: Vec<&str> = piece.spans.iter().map(|span| &piece.text[span.clone()]).collect();
         assert_eq!(words, ["question", ":", "hugo", "stays", "in"]);
     }
 
@@ -161,10 +144,7 @@ pub(crate) mod tests {
     fn what_is_no_tokenizer_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
-        assert!(matches!(
-            Tokenizer::from_file(&path),
-            Err(Error::Unreadable { .. })
-        ));
+        assert!(matches!(Tokenizer::from_file(&path), Err(Error::Unreadable { .. })));
         std::fs::write(&path, "{}").unwrap();
         let error = Tokenizer::from_file(&path).err().unwrap();
         assert!(error.to_string().contains("tokenizer.json"), "{error}");

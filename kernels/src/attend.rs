@@ -41,7 +41,7 @@ pub enum Reduce<'a> {
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kernels {
-    /// The fastest one for the tensors' device.
+    /// The fastest one for the tensors' device; the plain one where a gradient is wanted.
     #[default]
     Auto,
     /// The plain one, in candle operations: any device, differentiable, the reference.
@@ -51,7 +51,8 @@ pub enum Kernels {
 impl Kernels {
     /// Attention of `q` `[queries, heads, head_dim]` to all blocks of `keys` together. Heads `h·G .. (h+1)·G` share KV head
     /// `h`, G = heads / kv_heads. With `rope`, queries and keys come before RoPE and are rotated to their positions on the
-    /// way; without, they are rotated already. `scale` multiplies the dot products. Work runs on the current rayon pool.
+    /// way; without, they are rotated already. `scale` multiplies the dot products; YaRN's attention factor, squared, is
+    /// part of it ([`Rope::attention_factor`]). Work runs on the current rayon pool.
     ///
     /// # Errors
     /// Shapes that do not fit.
@@ -64,7 +65,7 @@ impl Kernels {
         scale: f32,
     ) -> Result<Partial> {
         check("attend", q, at_q, keys)?;
-        if self == Kernels::Auto && on_cpu(q) {
+        if self == Kernels::Auto && on_cpu(q) && !tracks(q, keys) {
             return cpu::attend(q, at_q, keys, rope, scale);
         }
         plain::attend(q, at_q, keys, rope, scale)
@@ -105,6 +106,11 @@ fn on_cpu(q: &Tensor) -> bool {
     q.device().is_cpu() && matches!(q.dtype(), DType::F32 | DType::BF16 | DType::F16)
 }
 
+/// Whether candle records what is done to these tensors, so that gradients can flow back.
+fn tracks(q: &Tensor, keys: &[Keys]) -> bool {
+    q.track_op() || keys.iter().any(|block| block.k.track_op() || block.v.track_op())
+}
+
 fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Result<()> {
     let (queries, heads, head_dim) = q.dims3()?;
     expect(op, "positions of the queries", queries, at_q.len())?;
@@ -113,26 +119,15 @@ fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Resul
         expect(op, "head_dim of the keys", head_dim, dim)?;
         expect(op, "positions of the keys", count, block.at.len())?;
         if block.v.dims() != block.k.dims() {
-            let (expected, found) = (
-                format!("{:?}", block.k.dims()),
-                format!("{:?}", block.v.dims()),
-            );
-            return Err(Error::Shape {
-                op,
-                what: "values",
-                expected,
-                found,
-            });
+            let (expected, found) = (format!("{:?}", block.k.dims()), format!("{:?}", block.v.dims()));
+            return Err(Error::Shape { op, what: "values", expected, found });
         }
-        if kv_heads == 0 || heads % kv_heads != 0 {
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of {heads} query heads");
-            return Err(Error::Shape {
-                op,
-                what: "KV heads",
-                expected,
-                found: kv_heads.to_string(),
-            });
+            let found = kv_heads.to_string();
+            return Err(Error::Shape { op, what: "KV heads", expected, found });
         }
+        expect(op, "KV heads of every block", keys[0].k.dim(1)?, kv_heads)?;
     }
     Ok(())
 }

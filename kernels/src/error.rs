@@ -27,19 +27,9 @@ pub enum Error {
 }
 
 /// Checks one dimension and names it.
-pub(crate) fn expect(
-    op: &'static str,
-    what: &'static str,
-    expected: usize,
-    found: usize,
-) -> Result<()> {
+pub(crate) fn expect(op: &'static str, what: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());
     }
-    Err(Error::Shape {
-        op,
-        what,
-        expected: expected.to_string(),
-        found: found.to_string(),
-    })
+    Err(Error::Shape { op, what, expected: expected.to_string(), found: found.to_string() })
 }

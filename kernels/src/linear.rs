@@ -32,27 +32,17 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 }
 
 fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let wide = if x.device().is_cpu() {
-        DType::F32
-    } else {
-        x.dtype()
-    };
+    let wide = if x.device().is_cpu() { DType::F32 } else { x.dtype() };
     if weight.dtype() == wide || !x.device().is_cpu() {
         let x_wide = x.to_dtype(wide)?;
-        return Ok(x_wide
-            .matmul(&weight.to_dtype(wide)?.t()?)?
-            .to_dtype(x.dtype())?);
+        return Ok(x_wide.matmul(&weight.to_dtype(wide)?.t()?)?.to_dtype(x.dtype())?);
     }
     let x_wide = x.to_dtype(wide)?;
     let outputs = weight.dim(0)?;
-    let tiles = (0..outputs)
-        .step_by(TILE_ROWS)
-        .map(|from| -> Result<Tensor> {
-            let tile = weight
-                .narrow(0, from, TILE_ROWS.min(outputs - from))?
-                .to_dtype(wide)?;
-            Ok(x_wide.matmul(&tile.t()?)?)
-        });
+    let tiles = (0..outputs).step_by(TILE_ROWS).map(|from| -> Result<Tensor> {
+        let tile = weight.narrow(0, from, TILE_ROWS.min(outputs - from))?.to_dtype(wide)?;
+        Ok(x_wide.matmul(&tile.t()?)?)
+    });
     let tiles = tiles.collect::<Result<Vec<_>>>()?;
     Ok(Tensor::cat(&tiles, 1)?.to_dtype(x.dtype())?)
 }

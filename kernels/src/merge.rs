@@ -1,28 +1,64 @@
 //! The exact merge of two partial attentions over disjoint keys.
 
-use candle_core::{D, Tensor};
+use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
-use crate::Partial;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::{Partial, cpu};
 
 /// Attention over the union of the two key sets, which must be disjoint: a key that both sides saw would count twice.
 ///
 /// In f32: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out / Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw
-/// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN.
+/// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN. Differentiable; what needs no
+/// gradient is merged in one pass on the CPU.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
-    let m = a.lse.maximum(&b.lse)?;
-    // A finite stand-in where neither side saw a key: exp(−∞ − finite) = 0, and −∞ − −∞ never happens.
-    let finite = m.maximum(f32::MIN)?;
-    let (wa, wb) = (a.lse.sub(&finite)?.exp()?, b.lse.sub(&finite)?.exp()?); // [queries, heads]
+    let (rows, heads, _) = a.out.dims3()?;
+    for (what, found, expected) in [
+        ("output of the other side", b.out.dims(), a.out.dims()),
+        ("lse of the first side", a.lse.dims(), &[rows, heads][..]),
+        ("lse of the other side", b.lse.dims(), &[rows, heads][..]),
+    ] {
+        if found != expected {
+            let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
+            return Err(Error::Shape { op: "merge", what, expected, found });
+        }
+    }
+    if a.out.elem_count() == 0 {
+        return Ok(a.clone());
+    }
+    let tensors = [&a.out, &a.lse, &b.out, &b.lse];
+    let at_once = |x: &Tensor| x.device().is_cpu() && x.dtype() == DType::F32 && x.is_contiguous() && !x.track_op();
+    if tensors.into_iter().all(at_once) { merge_at_once(a, b) } else { merge_plain(a, b) }
+}
+
+fn merge_plain(a: &Partial, b: &Partial) -> Result<Partial> {
+    // A finite stand-in where neither side saw a key, so that −∞ − −∞ never happens. The result does not depend on m, so
+    // no gradient flows through it.
+    let m = a.lse.maximum(&b.lse)?.maximum(f32::MIN)?.detach();
+    let (wa, wb) = (a.lse.sub(&m)?.exp()?, b.lse.sub(&m)?.exp()?); // [queries, heads]
     let total = (&wa + &wb)?;
-    let lse = (&finite + total.log()?)?; // ln 0 = −∞ where nothing was seen
-    let divisor = total.maximum(f32::MIN_POSITIVE)?;
-    let weigh = |out: &Tensor, w: &Tensor| -> Result<Tensor> {
-        Ok(out.broadcast_mul(&(w / &divisor)?.unsqueeze(D::Minus1)?)?)
-    };
+    let blind = total.detach().eq(0f32)?;
+    let total = (total + blind.to_dtype(DType::F32)?)?; // 1 in place of 0 keeps logarithm, quotient and gradients finite
+    let nothing = Tensor::full(f32::NEG_INFINITY, total.dims(), total.device())?;
+    let lse = blind.where_cond(&nothing, &(&m + total.log()?)?)?;
+    let weigh =
+        |out: &Tensor, w: &Tensor| -> Result<Tensor> { Ok(out.broadcast_mul(&(w / &total)?.unsqueeze(D::Minus1)?)?) };
     let out = (weigh(&a.out, &wa)? + weigh(&b.out, &wb)?)?;
     Ok(Partial { out, lse })
+}
+
+/// The same for contiguous f32 on the CPU.
+fn merge_at_once(a: &Partial, b: &Partial) -> Result<Partial> {
+    let (rows, heads, head_dim) = a.out.dims3()?;
+    let tensors = [&a.out, &a.lse, &b.out, &b.lse];
+    let held = tensors.map(Tensor::storage_and_layout);
+    let slices = [&held[0], &held[1], &held[2], &held[3]].map(|(storage, layout)| {
+        let Storage::Cpu(CpuStorage::F32(list)) = &**storage else { unreachable!("checked by merge: f32 on the CPU") };
+        &list[layout.start_offset()..layout.start_offset() + layout.shape().elem_count()]
+    });
+    let (out, lse) = cpu::merge(&[(slices[0], slices[1]), (slices[2], slices[3])], head_dim);
+    let out = Tensor::from_vec(out, (rows, heads, head_dim), a.out.device())?;
+    Ok(Partial { out, lse: Tensor::from_vec(lse, (rows, heads), a.out.device())? })
 }

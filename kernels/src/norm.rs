@@ -1,8 +1,10 @@
-//! The two small operations between a layer's matrix products: RMS norm and the gated activation.
+//! The two small operations between a layer's matrix products: RMS norm and the gated activation. On the CPU each is one
+//! pass over f32; elsewhere, or where a gradient is needed, candle's operations.
 
-use candle_core::{D, DType, Tensor};
+use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
-use crate::error::{Result, expect};
+use crate::cpu;
+use crate::error::{Error, Result, expect};
 
 /// `x / √(mean(x²) + eps) · weight` over the last dimension; `x` `[rows, dim]` or `[rows, heads, head_dim]`, `weight`
 /// `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
@@ -10,28 +12,18 @@ use crate::error::{Result, expect};
 /// # Errors
 /// Shapes that do not fit.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    expect(
-        "rms_norm",
-        "length of the weight",
-        x.dim(D::Minus1)?,
-        weight.dims1()?,
-    )?;
+    expect("rms_norm", "length of the weight", x.dim(D::Minus1)?, weight.dims1()?)?;
     if x.elem_count() == 0 {
         return Ok(x.clone());
     }
-    let weight = weight.to_dtype(x.dtype())?;
+    let (x, weight) = (x.contiguous()?, weight.to_dtype(x.dtype())?.contiguous()?);
     if x.track_op() || weight.track_op() {
-        return Ok(candle_nn::ops::rms_norm_slow(
-            &x.contiguous()?,
-            &weight,
-            eps as f32,
-        )?);
+        return Ok(candle_nn::ops::rms_norm_slow(&x, &weight, eps as f32)?);
     }
-    Ok(candle_nn::ops::rms_norm(
-        &x.contiguous()?,
-        &weight,
-        eps as f32,
-    )?)
+    if let Some(out) = on_slices(&x, &weight, |x, weight| cpu::rms_norm(x, weight, eps as f32)) {
+        return Ok(Tensor::from_vec(out, x.dims(), x.device())?);
+    }
+    Ok(candle_nn::ops::rms_norm(&x, &weight, eps as f32)?)
 }
 
 /// `silu(gate) · up`, element by element; both of one shape and dtype.
@@ -39,9 +31,33 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// # Errors
 /// Shapes that do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    if gate.dims() != up.dims() {
+        let (expected, found) = (format!("{:?}", gate.dims()), format!("{:?}", up.dims()));
+        return Err(Error::Shape { op: "silu_mul", what: "up", expected, found });
+    }
     if gate.elem_count() == 0 {
         return Ok(gate.clone());
     }
-    let wide = gate.to_dtype(DType::F32)?;
-    Ok((wide.silu()?.to_dtype(up.dtype())? * up)?)
+    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
+    if !gate.track_op()
+        && !up.track_op()
+        && let Some(out) = on_slices(&gate, &up, cpu::silu_mul)
+    {
+        return Ok(Tensor::from_vec(out, gate.dims(), gate.device())?);
+    }
+    let wide = gate.to_dtype(DType::F32)?.silu()?;
+    Ok((wide.to_dtype(up.dtype())? * up)?)
+}
+
+/// Calls `work` with two contiguous tensors, if both are f32 on the CPU.
+fn on_slices(a: &Tensor, b: &Tensor, work: impl Fn(&[f32], &[f32]) -> Vec<f32>) -> Option<Vec<f32>> {
+    let (a, b) = (a.storage_and_layout(), b.storage_and_layout());
+    match (&*a.0, &*b.0) {
+        (Storage::Cpu(CpuStorage::F32(list_a)), Storage::Cpu(CpuStorage::F32(list_b))) => {
+            let list_a = &list_a[a.1.start_offset()..][..a.1.shape().elem_count()];
+            let list_b = &list_b[b.1.start_offset()..][..b.1.shape().elem_count()];
+            Some(work(list_a, list_b))
+        }
+        _ => None,
+    }
 }

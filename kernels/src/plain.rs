@@ -7,13 +7,7 @@ use crate::error::Result;
 use crate::{Keys, Partial, Positions, Reduce, Rope, gather};
 
 /// See [`crate::Kernels::attend`].
-pub fn attend(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-) -> Result<Partial> {
+pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
     let (queries, heads, head_dim) = q.dims3()?;
     let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
         let out = Tensor::zeros((queries, heads, head_dim), DType::F32, q.device())?;
@@ -28,27 +22,16 @@ pub fn attend(
     let weights = scores.broadcast_sub(&largest)?.exp()?;
     // A row that sees nothing has the sum 0; adding 1 there keeps the quotient and its gradient finite.
     let blind = seen.blind_rows(q.device())?; // [1, 1, queries, 1]
-    let sum = weights
-        .sum_keepdim(D::Minus1)?
-        .broadcast_add(&blind.to_dtype(DType::F32)?)?;
+    let sum = weights.sum_keepdim(D::Minus1)?.broadcast_add(&blind.to_dtype(DType::F32)?)?;
     let flat = (kv_heads, group * queries, ());
     let values = seen.v.transpose(0, 1)?.contiguous()?; // [kv_heads, keys, head_dim]
-    let out = weights
-        .reshape(flat)?
-        .matmul(&values)?
-        .reshape((kv_heads, group, queries, head_dim))?;
-    let out = out
-        .broadcast_div(&sum)?
-        .permute((2, 0, 1, 3))?
-        .reshape((queries, heads, head_dim))?;
+    let out = weights.reshape(flat)?.matmul(&values)?.reshape((kv_heads, group, queries, head_dim))?;
+    let out = out.broadcast_div(&sum)?.permute((2, 0, 1, 3))?.reshape((queries, heads, head_dim))?;
     let lse = (largest + sum.log()?)?;
     let nothing = Tensor::full(f32::NEG_INFINITY, lse.dims(), q.device())?;
     let lse = blind.broadcast_as(lse.dims())?.where_cond(&nothing, &lse)?;
     let lse = lse.permute((2, 0, 1, 3))?.reshape((queries, heads))?;
-    Ok(Partial {
-        out: out.contiguous()?,
-        lse: lse.contiguous()?,
-    })
+    Ok(Partial { out: out.contiguous()?, lse: lse.contiguous()? })
 }
 
 /// See [`crate::Kernels::column_scores`].
@@ -69,21 +52,11 @@ pub fn column_scores(
     };
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
     let scores = seen.scores(q, at_q, rope, scale)?;
-    let lse = lse
-        .to_dtype(DType::F32)?
-        .reshape((queries, kv_heads, group))?
-        .permute((1, 2, 0))?
-        .contiguous()?;
+    let lse = lse.to_dtype(DType::F32)?.reshape((queries, kv_heads, group))?.permute((1, 2, 0))?.contiguous()?;
     // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.
     let everywhere = Tensor::full(f32::INFINITY, lse.dims(), q.device())?;
-    let lse = lse
-        .eq(f32::NEG_INFINITY)?
-        .where_cond(&everywhere, &lse)?
-        .unsqueeze(D::Minus1)?;
-    let p = scores
-        .broadcast_sub(&lse)?
-        .exp()?
-        .reshape((heads, queries, ()))?;
+    let lse = lse.eq(f32::NEG_INFINITY)?.where_cond(&everywhere, &lse)?.unsqueeze(D::Minus1)?;
+    let p = scores.broadcast_sub(&lse)?.exp()?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
     let column = match reduce {
         Reduce::Norm => p.sqr()?.sum(0)?.sqrt()?,
@@ -110,12 +83,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(
-        q: &Tensor,
-        at_q: &Positions,
-        keys: &[Keys],
-        rope: Option<&Rope>,
-    ) -> Result<Option<Self>> {
+    fn new(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Option<Self>> {
         let parts: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
         let at_k = Positions::concat(&parts);
         let queries = at_q.len();
@@ -128,10 +96,7 @@ impl Seen {
         let join = |pick: fn(&Keys) -> &Tensor| -> Result<Tensor> {
             let blocks = keys.iter().filter(|block| !block.at.is_empty());
             let wide = blocks.map(|block| pick(block).to_dtype(DType::F32));
-            gather(
-                &Tensor::cat(&wide.collect::<candle_core::Result<Vec<_>>>()?, 0)?,
-                &indices,
-            )
+            gather(&Tensor::cat(&wide.collect::<candle_core::Result<Vec<_>>>()?, 0)?, &indices)
         };
         let (mut k, v) = (join(|block| &block.k)?, join(|block| &block.v)?);
         let at_seen = at_k.select(&indices);
@@ -143,24 +108,11 @@ impl Seen {
             .map(|(i, j)| u8::from(at_q.sees(i, &at_seen, j)))
             .collect();
         let kv_heads = k.dim(1)?;
-        Ok(Some(Self {
-            k,
-            v,
-            indices,
-            visible,
-            kv_heads,
-            queries,
-        }))
+        Ok(Some(Self { k, v, indices, visible, kv_heads, queries }))
     }
 
     /// Scaled dot products `[kv_heads, group, queries, keys]`, −∞ where a query does not see a key.
-    fn scores(
-        &self,
-        q: &Tensor,
-        at_q: &Positions,
-        rope: Option<&Rope>,
-        scale: f32,
-    ) -> Result<Tensor> {
+    fn scores(&self, q: &Tensor, at_q: &Positions, rope: Option<&Rope>, scale: f32) -> Result<Tensor> {
         let (queries, heads, head_dim) = q.dims3()?;
         let (group, count) = (heads / self.kv_heads, self.indices.len());
         let mut q = q.to_dtype(DType::F32)?;
@@ -170,22 +122,16 @@ impl Seen {
         let q = (q.transpose(0, 1)?.contiguous()? * f64::from(scale))?; // [heads, queries, head_dim]
         let q = q.reshape((self.kv_heads, group * queries, head_dim))?;
         let k = self.k.permute((1, 2, 0))?.contiguous()?; // [kv_heads, head_dim, keys]
-        let scores = q
-            .matmul(&k)?
-            .reshape((self.kv_heads, group, queries, count))?;
+        let scores = q.matmul(&k)?.reshape((self.kv_heads, group, queries, count))?;
         let visible = Tensor::from_slice(&self.visible, (1, 1, queries, count), scores.device())?;
         let hidden = Tensor::full(f32::NEG_INFINITY, scores.dims(), scores.device())?;
-        Ok(visible
-            .broadcast_as(scores.dims())?
-            .where_cond(&scores, &hidden)?)
+        Ok(visible.broadcast_as(scores.dims())?.where_cond(&scores, &hidden)?)
     }
 
     /// 1 where a query sees none of the keys, `[1, 1, queries, 1]` u8.
     fn blind_rows(&self, device: &Device) -> Result<Tensor> {
         let rows = self.visible.chunks(self.indices.len());
-        let blind: Vec<u8> = rows
-            .map(|row| u8::from(row.iter().all(|&sees| sees == 0)))
-            .collect();
+        let blind: Vec<u8> = rows.map(|row| u8::from(row.iter().all(|&sees| sees == 0))).collect();
         Ok(Tensor::from_vec(blind, (1, 1, self.queries, 1), device)?)
     }
 }

@@ -24,29 +24,17 @@ impl Positions {
     ///
     /// # Panics
     /// If the lists differ in length: only a bug can do that.
-    pub fn new(
-        rope: impl Into<Arc<[u32]>>,
-        order: impl Into<Arc<[u32]>>,
-        segment: impl Into<Arc<[u32]>>,
-    ) -> Self {
+    pub fn new(rope: impl Into<Arc<[u32]>>, order: impl Into<Arc<[u32]>>, segment: impl Into<Arc<[u32]>>) -> Self {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self {
-            rope,
-            order,
-            segment,
-        }
+        Self { rope, order, segment }
     }
 
     /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
     pub fn run(start: u32, count: usize) -> Self {
         let run: Arc<[u32]> = (start..start + count as u32).collect();
-        Self {
-            rope: run.clone(),
-            order: run,
-            segment: vec![0; count].into(),
-        }
+        Self { rope: run.clone(), order: run, segment: vec![0; count].into() }
     }
 
     /// Rows in one segment with the given rotary positions and orders.
@@ -85,21 +73,13 @@ impl Positions {
     pub fn sees(&self, i: usize, keys: &Positions, j: usize) -> bool {
         let (order_q, order_k) = (self.order[i], keys.order[j]);
         let (segment_q, segment_k) = (self.segment[i], keys.segment[j]);
-        order_q != PAD
-            && order_k != PAD
-            && order_k <= order_q
-            && (segment_k == segment_q || segment_k == SHARED)
+        order_q != PAD && order_k != PAD && order_k <= order_q && (segment_k == segment_q || segment_k == SHARED)
     }
 
     /// The rows at `indices`, in that order.
     pub fn select(&self, indices: &[u32]) -> Self {
-        let pick =
-            |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
-        Self {
-            rope: pick(&self.rope),
-            order: pick(&self.order),
-            segment: pick(&self.segment),
-        }
+        let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
+        Self { rope: pick(&self.rope), order: pick(&self.order), segment: pick(&self.segment) }
     }
 
     /// The same rows with those at `hidden` taken out of everybody's sight.
@@ -108,25 +88,14 @@ impl Positions {
         for &row in hidden {
             order[row as usize] = PAD;
         }
-        Self {
-            rope: self.rope.clone(),
-            order: order.into(),
-            segment: self.segment.clone(),
-        }
+        Self { rope: self.rope.clone(), order: order.into(), segment: self.segment.clone() }
     }
 
     /// The rows of `parts` one after the other.
     pub fn concat(parts: &[&Positions]) -> Self {
         let join = |list: fn(&Positions) -> &[u32]| -> Arc<[u32]> {
-            parts
-                .iter()
-                .flat_map(|part| list(part).iter().copied())
-                .collect()
+            parts.iter().flat_map(|part| list(part).iter().copied()).collect()
         };
-        Self {
-            rope: join(Positions::rope),
-            order: join(Positions::order),
-            segment: join(Positions::segment),
-        }
+        Self { rope: join(Positions::rope), order: join(Positions::order), segment: join(Positions::segment) }
     }
 }

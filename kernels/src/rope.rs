@@ -90,36 +90,19 @@ impl Rope {
         pairing: Pairing,
         positions: usize,
     ) -> Result<Self> {
-        if rotary_dims == 0 || rotary_dims % 2 != 0 || rotary_dims > head_dim {
+        if rotary_dims == 0 || !rotary_dims.is_multiple_of(2) || rotary_dims > head_dim {
             let expected = format!("an even number in 2..={head_dim}");
-            return Err(Error::Shape {
-                op: "rope",
-                what: "rotary_dims",
-                expected,
-                found: rotary_dims.to_string(),
-            });
+            return Err(Error::Shape { op: "rope", what: "rotary_dims", expected, found: rotary_dims.to_string() });
         }
         let frequencies: Arc<[f64]> = frequencies(rotary_dims, theta, scaling)?.into();
         let attention_factor = match scaling {
-            RopeScaling::Yarn {
-                factor,
-                attention_factor,
-                ..
-            } => attention_factor.unwrap_or(if *factor > 1.0 {
-                0.1 * factor.ln() + 1.0
-            } else {
-                1.0
-            }),
+            RopeScaling::Yarn { factor, attention_factor, .. } => {
+                attention_factor.unwrap_or(if *factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 })
+            }
             _ => 1.0,
         };
         let tables = Arc::new(Tables::new(&frequencies, positions));
-        Ok(Self {
-            head_dim,
-            pairing,
-            attention_factor: attention_factor as f32,
-            frequencies,
-            tables,
-        })
+        Ok(Self { head_dim, pairing, attention_factor: attention_factor as f32, frequencies, tables })
     }
 
     /// The same rotations, with tables for at least `positions` positions.
@@ -131,10 +114,7 @@ impl Rope {
             return Ok(self.clone());
         }
         let tables = Arc::new(Tables::new(&self.frequencies, positions));
-        Ok(Self {
-            tables,
-            ..self.clone()
-        })
+        Ok(Self { tables, ..self.clone() })
     }
 
     /// Number of positions in the tables.
@@ -162,18 +142,11 @@ impl Rope {
     pub(crate) fn row(&self, position: u32) -> (&[f32], &[f32]) {
         let half = self.frequencies.len();
         let from = position as usize * half;
-        (
-            &self.tables.cos[from..from + half],
-            &self.tables.sin[from..from + half],
-        )
+        (&self.tables.cos[from..from + half], &self.tables.sin[from..from + half])
     }
 
     /// Checks that every position lies in the tables.
-    pub(crate) fn check(
-        &self,
-        head_dim: usize,
-        positions: impl Iterator<Item = u32>,
-    ) -> Result<()> {
+    pub(crate) fn check(&self, head_dim: usize, positions: impl Iterator<Item = u32>) -> Result<()> {
         expect("rope", "head_dim", self.head_dim, head_dim)?;
         match positions.max() {
             Some(largest) if largest as usize >= self.positions() => Err(Error::Shape {
@@ -212,19 +185,13 @@ impl Rope {
         let turning = wide.narrow(D::Minus1, 0, rotary)?.contiguous()?;
         let turned = match self.pairing {
             Pairing::Half => {
-                let (a, b) = (
-                    turning.narrow(D::Minus1, 0, half)?,
-                    turning.narrow(D::Minus1, half, half)?,
-                );
+                let (a, b) = (turning.narrow(D::Minus1, 0, half)?, turning.narrow(D::Minus1, half, half)?);
                 let (a, b) = rotate(&a, &b, &cos, &sin)?;
                 Tensor::cat(&[a, b], D::Minus1)?
             }
             Pairing::Interleaved => {
                 let pairs = turning.reshape((rows, heads, half, 2))?;
-                let (a, b) = (
-                    pairs.narrow(3, 0, 1)?.squeeze(3)?,
-                    pairs.narrow(3, 1, 1)?.squeeze(3)?,
-                );
+                let (a, b) = (pairs.narrow(3, 0, 1)?.squeeze(3)?, pairs.narrow(3, 1, 1)?.squeeze(3)?);
                 let (a, b) = rotate(&a, &b, &cos, &sin)?;
                 Tensor::stack(&[a, b], D::Minus1)?.reshape((rows, heads, rotary))?
             }
@@ -257,11 +224,7 @@ impl Tables {
                 sin.push(s as f32);
             }
         }
-        Self {
-            positions,
-            cos,
-            sin,
-        }
+        Self { positions, cos, sin }
     }
 }
 
@@ -273,34 +236,19 @@ fn frequencies(rotary_dims: usize, theta: f64, scaling: &RopeScaling) -> Result<
     let list = match *scaling {
         RopeScaling::None => (0..half).map(plain).collect(),
         RopeScaling::Linear { factor } => (0..half).map(|i| plain(i) / factor).collect(),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position,
-        } => {
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
             let original = original_max_position as f64;
             let scale = |frequency: f64| {
                 let turns = original * frequency / (2.0 * PI);
-                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
-                    .clamp(0.0, 1.0);
+                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 keep * frequency + (1.0 - keep) * frequency / factor
             };
             (0..half).map(|i| scale(plain(i))).collect()
         }
-        RopeScaling::Yarn {
-            factor,
-            original_max_position,
-            beta_fast,
-            beta_slow,
-            truncate,
-            ..
-        } => {
+        RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, truncate, .. } => {
             let original = original_max_position as f64;
             // The dimension that turns `turns` times within the original context.
-            let dimension = |turns: f64| {
-                rotary_dims as f64 * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
-            };
+            let dimension = |turns: f64| rotary_dims as f64 * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln());
             let (mut low, mut high) = (dimension(beta_fast), dimension(beta_slow));
             if truncate {
                 (low, high) = (low.floor(), high.ceil());
@@ -324,39 +272,23 @@ fn check_scaling(theta: f64, scaling: &RopeScaling) -> Result<()> {
         if value.is_finite() && value > 0.0 {
             return Ok(());
         }
-        Err(Error::RopeScaling(format!(
-            "{name} must be a positive number, found {value}"
-        )))
+        Err(Error::RopeScaling(format!("{name} must be a positive number, found {value}")))
     };
     positive("theta", theta)?;
     match *scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => positive("factor", factor),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position,
-        } => {
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
             positive("factor", factor)?;
             positive("original_max_position", original_max_position as f64)?;
             positive("low_freq_factor", low_freq_factor)?;
             if high_freq_factor > low_freq_factor {
                 return Ok(());
             }
-            let found =
-                format!("high_freq_factor {high_freq_factor}, low_freq_factor {low_freq_factor}");
-            Err(Error::RopeScaling(format!(
-                "high_freq_factor must be above low_freq_factor, found {found}"
-            )))
+            let found = format!("high_freq_factor {high_freq_factor}, low_freq_factor {low_freq_factor}");
+            Err(Error::RopeScaling(format!("high_freq_factor must be above low_freq_factor, found {found}")))
         }
-        RopeScaling::Yarn {
-            factor,
-            original_max_position,
-            beta_fast,
-            beta_slow,
-            ..
-        } => {
+        RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, .. } => {
             positive("factor", factor)?;
             positive("original_max_position", original_max_position as f64)?;
             positive("beta_fast", beta_fast)?;

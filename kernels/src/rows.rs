@@ -32,12 +32,7 @@ pub fn scatter(base: &Tensor, indices: &[u32], rows: &Tensor) -> Result<Tensor> 
     for (row, &index) in indices.iter().enumerate() {
         match source.get_mut(index as usize) {
             Some(entry) => *entry = (count + row) as u32,
-            None => expect(
-                "scatter",
-                "rows of the base, at least",
-                index as usize + 1,
-                count,
-            )?,
+            None => expect("scatter", "rows of the base, at least", index as usize + 1, count)?,
         }
     }
     gather(&Tensor::cat(&[base, rows], 0)?, &source)

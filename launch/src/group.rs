@@ -50,20 +50,10 @@ impl Group {
             let run = move || {
                 pool.install(move || {
                     let mut comm = seat.take();
-                    serve(
-                        &*model,
-                        settings.kernels,
-                        &mut comm,
-                        link.as_ref(),
-                        settings.timeout,
-                    )
+                    serve(&*model, settings.kernels, &mut comm, link.as_ref(), settings.timeout)
                 })
             };
-            ranks.push(
-                std::thread::Builder::new()
-                    .name(format!("rank-{rank}"))
-                    .spawn(run)?,
-            );
+            ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);
         }
         Ok(Self { link, ranks })
     }
@@ -79,10 +69,8 @@ impl Group {
     /// The failure that ended the group.
     pub fn end(self) -> Result<(), Error> {
         drop(self.link);
-        let join = |rank: JoinHandle<Result<(), Error>>| {
-            rank.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
+        let join =
+            |rank: JoinHandle<Result<(), Error>>| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         root_cause(self.ranks.into_iter().map(join).collect())
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use candle_core::DType;
 use tributary::group::{Group, GroupSettings};
 use tributary_comm::wire::{
-    Chunk, Event, Exchange, Importance, InfoFlow, Layout, Method, Outcome, Plan, RankReport,
-    Returns, Sampling, Score,
+    Chunk, Event, Exchange, Importance, InfoFlow, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling, Score,
 };
 use tributary_kernels::Kernels;
 use tributary_worker::{LoadFormat, Model, load};
@@ -18,10 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The repository's root.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the crate stands in the repository")
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate stands in the repository").to_owned()
 }
 
 /// A config.json of a tiny Llama with the given fields replaced or added.
@@ -51,20 +47,12 @@ pub fn tiny_config(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
 /// A model with random weights from a config.json's text.
 pub fn dummy_model(config: &serde_json::Value, seed: u64) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder for the config");
-    std::fs::write(folder.path().join("config.json"), config.to_string())
-        .expect("the config is written");
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("the config is written");
     load(folder.path(), LoadFormat::Dummy { seed }, DType::F32).expect("a dummy model loads")
 }
 
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.
-pub fn plan(
-    prefix: usize,
-    chunks: &[usize],
-    query: usize,
-    world: usize,
-    method: Method,
-    exchange: Exchange,
-) -> Plan {
+pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method: Method, exchange: Exchange) -> Plan {
     let mut next = 12345u32;
     let mut ids = |count: usize| -> Vec<u32> {
         let draw = |_| {
@@ -76,14 +64,7 @@ pub fn plan(
     Plan {
         request: 1,
         prefix: ids(prefix),
-        chunks: chunks
-            .iter()
-            .enumerate()
-            .map(|(i, &length)| Chunk {
-                ids: ids(length),
-                rank: i % world,
-            })
-            .collect(),
+        chunks: chunks.iter().enumerate().map(|(i, &length)| Chunk { ids: ids(length), rank: i % world }).collect(),
         query: ids(query),
         method,
         exchange,
@@ -92,27 +73,16 @@ pub fn plan(
         reorder: None,
         max_tokens: 4,
         eos: Vec::new(),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_p: 1.0,
-            seed: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         timeout_ms: 60_000,
         estimate_ms: 0,
-        returns: Returns {
-            logits: true,
-            scores: true,
-        },
+        returns: Returns { logits: true, scores: true },
     }
 }
 
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
 pub fn infoflow(from: usize, to: usize) -> Method {
-    Method::InfoFlow(InfoFlow {
-        score: Score::Norm,
-        layers: (from, to),
-        layout: Layout::Global,
-    })
+    Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })
 }
 
 /// The plan with a budget of `ratio` of its context.
@@ -134,12 +104,7 @@ pub fn run_all(
     world: usize,
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
-    let settings = GroupSettings {
-        world,
-        threads: 1,
-        kernels,
-        timeout: PATIENCE,
-    };
+    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE };
     let group = Group::start(model, settings).expect("the group starts");
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
@@ -157,14 +122,8 @@ fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
     loop {
         match group.link().next(PATIENCE).expect("rank 0 is there") {
             Some(Event::FirstToken { token, .. }) => first = Some(token),
-            Some(Event::Done {
-                outcome, reports, ..
-            }) => {
-                assert_eq!(
-                    first,
-                    outcome.tokens.first().copied(),
-                    "the first token was announced"
-                );
+            Some(Event::Done { outcome, reports, .. }) => {
+                assert_eq!(first, outcome.tokens.first().copied(), "the first token was announced");
                 return (outcome, reports);
             }
             Some(Event::Failed { rank, cause, .. }) => panic!("rank {rank}: {cause}"),
@@ -181,15 +140,8 @@ pub fn logits(outcome: &Outcome) -> &[f32] {
 /// Largest absolute difference over the largest absolute value of `expected`.
 pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
-    let difference = found
-        .iter()
-        .zip(expected)
-        .map(|(a, b)| f64::from((a - b).abs()))
-        .fold(0.0, f64::max);
-    let largest = expected
-        .iter()
-        .map(|value| f64::from(value.abs()))
-        .fold(0.0, f64::max);
+    let difference = found.iter().zip(expected).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    let largest = expected.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max);
     assert!(found.iter().all(|value| value.is_finite()), "not finite");
     difference / largest.max(f64::MIN_POSITIVE)
 }

@@ -28,26 +28,15 @@ impl Math {
     /// # Errors
     /// Shapes that do not fit, a position beyond the tables.
     pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        Ok(self
-            .kernels
-            .attend(q, at, keys, Some(&self.rope), self.scale)?)
+        Ok(self.kernels.attend(q, at, keys, Some(&self.rope), self.scale)?)
     }
 
     /// What each key receives from the queries, given the queries' log-sum-exp.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
-    pub fn scores(
-        &self,
-        q: &Tensor,
-        at: &Positions,
-        keys: &[Keys],
-        lse: &Tensor,
-        by: Reduce<'_>,
-    ) -> Result<Vec<f32>> {
-        Ok(self
-            .kernels
-            .column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?)
+    pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Vec<f32>> {
+        Ok(self.kernels.column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?)
     }
 }
 
@@ -79,11 +68,7 @@ impl<'a> Context<'a> {
         positions: usize,
     ) -> Result<Self> {
         Ok(Self {
-            math: Math {
-                kernels,
-                rope: model.rope(positions)?,
-                scale: model.scale(),
-            },
+            math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
             model,
             comm,
             timeline: Timeline::start(),

@@ -19,24 +19,14 @@ impl RowCost {
 /// Deals rows, given with their causal order and sorted by it, to `world` ranks so that each has the same cost; the last
 /// rank also has `query` rows beside the dealt ones, each seeing `total` keys. Each rank gets two runs, one from the early
 /// and one from the late half, zigzag: an error of the cost model then cancels.
-pub fn deal_rows(
-    rows: &[(u32, u32)],
-    world: usize,
-    query: usize,
-    total: u32,
-    cost: RowCost,
-) -> Vec<Vec<u32>> {
+pub fn deal_rows(rows: &[(u32, u32)], world: usize, query: usize, total: u32, cost: RowCost) -> Vec<Vec<u32>> {
     let own = |&(_, order): &(u32, u32)| cost.of(order + 1);
     let dealt_cost: f64 = rows.iter().map(own).sum();
     let query_cost = query as f64 * cost.of(total);
     let even = (dealt_cost + query_cost) / world as f64;
     // The last rank's target is what the query leaves of its share; the others split the rest evenly.
     let last = (even - query_cost).max(0.0);
-    let others = if world > 1 {
-        (dealt_cost - last) / (world - 1) as f64
-    } else {
-        0.0
-    };
+    let others = if world > 1 { (dealt_cost - last) / (world - 1) as f64 } else { 0.0 };
     let target = |rank: usize| if rank + 1 == world { last } else { others };
     let runs = (0..world).chain((0..world).rev());
     let mut dealt = vec![Vec::new(); world];
@@ -59,9 +49,7 @@ pub fn zigzag(total: usize, world: usize) -> Vec<Vec<u32>> {
     let bound = |run: usize| (total * run / (2 * world)) as u32;
     let rows = |rank: usize| {
         let (early, late) = (rank, 2 * world - 1 - rank);
-        (bound(early)..bound(early + 1))
-            .chain(bound(late)..bound(late + 1))
-            .collect()
+        (bound(early)..bound(early + 1)).chain(bound(late)..bound(late + 1)).collect()
     };
     (0..world).map(rows).collect()
 }
@@ -69,9 +57,7 @@ pub fn zigzag(total: usize, world: usize) -> Vec<Vec<u32>> {
 /// Rows `0..total` in one run a rank, of nearly equal length.
 pub fn contiguous(total: usize, world: usize) -> Vec<Vec<u32>> {
     let bound = |rank: usize| (total * rank / world) as u32;
-    (0..world)
-        .map(|rank| (bound(rank)..bound(rank + 1)).collect())
-        .collect()
+    (0..world).map(|rank| (bound(rank)..bound(rank + 1)).collect()).collect()
 }
 
 #[cfg(test)]
@@ -86,25 +72,9 @@ mod tests {
     fn every_row_is_dealt_once_and_costs_are_even() {
         let table = [
             (1000, 1, 10, RowCost { row: 1.0, key: 1.0 }),
-            (
-                1000,
-                2,
-                10,
-                RowCost {
-                    row: 1000.0,
-                    key: 1.0,
-                },
-            ),
+            (1000, 2, 10, RowCost { row: 1000.0, key: 1.0 }),
             (1000, 4, 10, RowCost { row: 0.0, key: 1.0 }),
-            (
-                997,
-                3,
-                40,
-                RowCost {
-                    row: 500.0,
-                    key: 0.0,
-                },
-            ),
+            (997, 3, 40, RowCost { row: 500.0, key: 0.0 }),
             (5, 4, 1, RowCost { row: 1.0, key: 1.0 }),
             (0, 4, 3, RowCost { row: 1.0, key: 1.0 }),
             (10, 3, 5000, RowCost { row: 1.0, key: 0.1 }),
@@ -114,25 +84,14 @@ mod tests {
             let dealt = deal_rows(&rows, world, query, count + query as u32, cost);
             let mut all: Vec<u32> = dealt.concat();
             all.sort_unstable();
-            assert_eq!(
-                all,
-                (0..count).collect::<Vec<_>>(),
-                "{count} rows, {world} ranks"
-            );
+            assert_eq!(all, (0..count).collect::<Vec<_>>(), "{count} rows, {world} ranks");
             let query_cost = query as f64 * cost.of(count + query as u32);
             if count < 100 {
                 continue;
             }
-            let of = |rank: usize| {
-                total_cost(&dealt[rank], cost) + if rank + 1 == world { query_cost } else { 0.0 }
-            };
-            let (low, high) = (0..world)
-                .map(of)
-                .fold((f64::MAX, 0f64), |(low, high), c| (low.min(c), high.max(c)));
-            assert!(
-                high / low < 1.05,
-                "{count} rows, {world} ranks: {low} to {high}"
-            );
+            let of = |rank: usize| total_cost(&dealt[rank], cost) + if rank + 1 == world { query_cost } else { 0.0 };
+            let (low, high) = (0..world).map(of).fold((f64::MAX, 0f64), |(low, high), c| (low.min(c), high.max(c)));
+            assert!(high / low < 1.05, "{count} rows, {world} ranks: {low} to {high}");
         }
     }
 
@@ -156,13 +115,8 @@ mod tests {
             }
             let seen = |rows: &Vec<u32>| rows.iter().map(|&row| f64::from(row) + 1.0).sum::<f64>();
             let costs: Vec<f64> = shards.iter().map(seen).collect();
-            let (low, high) = costs.iter().fold((f64::MAX, 0f64), |(low, high), &c| {
-                (low.min(c), high.max(c))
-            });
-            assert!(
-                high / low < 1.02,
-                "{total} rows, {world} ranks: {low} to {high}"
-            );
+            let (low, high) = costs.iter().fold((f64::MAX, 0f64), |(low, high), &c| (low.min(c), high.max(c)));
+            assert!(high / low < 1.02, "{total} rows, {world} ranks: {low} to {high}");
         }
         assert_eq!(zigzag(8, 2), [[0, 1, 6, 7], [2, 3, 4, 5]]);
     }

@@ -65,9 +65,7 @@ pub enum Error {
         found: Vec<usize>,
     },
     /// Numbers that are not finite where they must be: the weights are damaged or overflowed.
-    #[error(
-        "{what} hold NaN or infinite values on rank {rank}: the weights are damaged, or the dtype overflows"
-    )]
+    #[error("{what} hold NaN or infinite values on rank {rank}: the weights are damaged, or the dtype overflows")]
     NotFinite {
         /// Which numbers.
         what: &'static str,
@@ -93,10 +91,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         use tributary_comm::Error as Comm;
         match self {
-            Error::File { .. }
-            | Error::Config { .. }
-            | Error::Architecture { .. }
-            | Error::Plan(_) => 64,
+            Error::File { .. } | Error::Config { .. } | Error::Architecture { .. } | Error::Plan(_) => 64,
             Error::Weights { .. }
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }
@@ -109,11 +104,6 @@ impl Error {
 
     /// Whether another rank's failure is the cause: the group should name that one.
     pub fn is_consequence(&self) -> bool {
-        matches!(
-            self,
-            Error::Comm(
-                tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_)
-            )
-        )
+        matches!(self, Error::Comm(tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_)))
     }
 }

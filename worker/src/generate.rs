@@ -36,16 +36,8 @@ pub fn generate(
 ) -> Result<Generated> {
     cx.enter(Phase::FirstToken, plan);
     let mut sampler = Sampler::new(plan.sampling);
-    let logits = prefilled
-        .last
-        .as_ref()
-        .map(|last| finite_logits(cx, last))
-        .transpose()?;
-    let first = announce(
-        cx,
-        prefilled.owner,
-        logits.as_ref().map(|logits| sampler.draw(logits)),
-    )?;
+    let logits = prefilled.last.as_ref().map(|last| finite_logits(cx, last)).transpose()?;
+    let first = announce(cx, prefilled.owner, logits.as_ref().map(|logits| sampler.draw(logits)))?;
     on_first(first)?;
     cx.timeline.close(cx.comm);
     let traffic = cx.comm.traffic().clone();
@@ -54,22 +46,12 @@ pub fn generate(
     if plan.max_tokens > 1 && !plan.eos.contains(&first) {
         cx.enter(Phase::Decode, plan);
         let mut decoder = Decoder::new(cx, plan, prefilled)?;
-        while tokens.len() < plan.max_tokens
-            && !tokens.last().is_some_and(|token| plan.eos.contains(token))
-        {
+        while tokens.len() < plan.max_tokens && !tokens.last().is_some_and(|token| plan.eos.contains(token)) {
             let logits = decoder.step(cx, &tokens)?;
-            tokens.push(announce(
-                cx,
-                prefilled.owner,
-                logits.map(|logits| sampler.draw(&logits)),
-            )?);
+            tokens.push(announce(cx, prefilled.owner, logits.map(|logits| sampler.draw(&logits)))?);
         }
     }
-    Ok(Generated {
-        tokens,
-        logits,
-        traffic,
-    })
+    Ok(Generated { tokens, logits, traffic })
 }
 
 /// The owner's token on every rank.
@@ -82,10 +64,7 @@ fn finite_logits(cx: &Context<'_>, last: &Rows) -> Result<Vec<f32>> {
     let logits = cx.model.logits(last)?.squeeze(0)?.to_vec1::<f32>()?;
     match logits.iter().all(|logit| logit.is_finite()) {
         true => Ok(logits),
-        false => Err(Error::NotFinite {
-            what: "logits",
-            rank: cx.rank(),
-        }),
+        false => Err(Error::NotFinite { what: "logits", rank: cx.rank() }),
     }
 }
 
@@ -109,23 +88,9 @@ impl<'a> Decoder<'a> {
         let rest = View::new([&cache.prefix, &cache.tail], placement, &nothing);
         let (is_owner, alone) = (cx.rank() == prefilled.owner, prefilled.alone);
         let rope = &cx.math.rope;
-        let own = if is_owner || !alone {
-            stale.and(fresh).rotated(rope)?
-        } else {
-            View::default()
-        };
-        let rest = if is_owner {
-            rest.rotated(rope)?
-        } else {
-            View::default()
-        };
-        Ok(Self {
-            prefilled,
-            first_row: plan.total_tokens() as u32,
-            own,
-            rest,
-            generated: Vec::new(),
-        })
+        let own = if is_owner || !alone { stale.and(fresh).rotated(rope)? } else { View::default() };
+        let rest = if is_owner { rest.rotated(rope)? } else { View::default() };
+        Ok(Self { prefilled, first_row: plan.total_tokens() as u32, own, rest, generated: Vec::new() })
     }
 
     /// Runs the newest token; the next one's logits on the owner. All ranks call it, also those with nothing to do.
@@ -134,20 +99,14 @@ impl<'a> Decoder<'a> {
         if self.prefilled.alone && !is_owner {
             return Ok(None);
         }
-        let rows: Vec<u32> = (0..tokens.len() as u32)
-            .map(|index| self.first_row + index)
-            .collect();
+        let rows: Vec<u32> = (0..tokens.len() as u32).map(|index| self.first_row + index).collect();
         let (newest, token) = (&rows[rows.len() - 1..], &tokens[tokens.len() - 1..]);
         let embedded = cx.model.embed(if is_owner { token } else { &[] })?;
         let mut counts = vec![0; cx.comm.size()];
         counts[self.prefilled.owner] = 1;
         let mut attention = Decode {
             math: cx.math.clone(),
-            comm: if self.prefilled.alone {
-                None
-            } else {
-                Some(&mut *cx.comm)
-            },
+            comm: if self.prefilled.alone { None } else { Some(&mut *cx.comm) },
             counts,
             at: self.prefilled.placement.at(newest),
             own: &self.own,
@@ -155,9 +114,7 @@ impl<'a> Decoder<'a> {
             generated: &mut self.generated,
             at_generated: self.prefilled.placement.at(&rows),
         };
-        let rows = cx
-            .model
-            .layers(0..cx.model.config().layers, embedded, &mut attention)?;
+        let rows = cx.model.layers(0..cx.model.config().layers, embedded, &mut attention)?;
         is_owner.then(|| finite_logits(cx, &rows)).transpose()
     }
 }

@@ -24,21 +24,14 @@ pub struct Block {
 impl Block {
     /// A block without layers yet.
     pub fn new(rows: impl Into<Arc<[u32]>>) -> Self {
-        Self {
-            rows: rows.into(),
-            layers: Vec::new(),
-        }
+        Self { rows: rows.into(), layers: Vec::new() }
     }
 
     /// `count` rows of every layer from `from` on, sharing storage.
     pub fn narrow(&self, from: usize, count: usize) -> Result<Self> {
-        let cut =
-            |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
+        let cut = |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
         let layers = self.layers.iter().map(cut).collect::<Result<_>>()?;
-        Ok(Self {
-            rows: self.rows[from..from + count].into(),
-            layers,
-        })
+        Ok(Self { rows: self.rows[from..from + count].into(), layers })
     }
 }
 
@@ -65,11 +58,7 @@ pub struct View {
 
 impl View {
     /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
-    pub fn new<'a>(
-        blocks: impl IntoIterator<Item = &'a Block>,
-        placement: &Placement,
-        hidden: &HashSet<u32>,
-    ) -> Self {
+    pub fn new<'a>(blocks: impl IntoIterator<Item = &'a Block>, placement: &Placement, hidden: &HashSet<u32>) -> Self {
         let stand = |block: &Block| {
             let at = placement.at(&block.rows);
             let is_hidden = |&place: &u32| hidden.contains(&block.rows[place as usize]);
@@ -77,18 +66,9 @@ impl View {
                 true => Vec::new(),
                 false => (0..block.rows.len() as u32).filter(is_hidden).collect(),
             };
-            if places.is_empty() {
-                at
-            } else {
-                at.without(&places)
-            }
+            if places.is_empty() { at } else { at.without(&places) }
         };
-        Self {
-            blocks: blocks
-                .into_iter()
-                .map(|block| (block.clone(), stand(block)))
-                .collect(),
-        }
+        Self { blocks: blocks.into_iter().map(|block| (block.clone(), stand(block))).collect() }
     }
 
     /// These blocks, then those of `more`.
@@ -102,24 +82,14 @@ impl View {
     pub fn keys(&self, layer: usize) -> Vec<Keys> {
         let key = |(block, at): &(Block, Positions)| {
             let (k, v) = block.layers[layer].clone();
-            Keys {
-                k,
-                v,
-                at: at.clone(),
-            }
+            Keys { k, v, at: at.clone() }
         };
-        self.blocks
-            .iter()
-            .filter(|(block, _)| !block.rows.is_empty())
-            .map(key)
-            .collect()
+        self.blocks.iter().filter(|(block, _)| !block.rows.is_empty()).map(key).collect()
     }
 
     /// The rows, block by block, in the order of [`keys`](Self::keys).
     pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
-        self.blocks
-            .iter()
-            .flat_map(|(block, _)| block.rows.iter().copied())
+        self.blocks.iter().flat_map(|(block, _)| block.rows.iter().copied())
     }
 
     /// The same view with every key rotated to its position, once, for passes of one row each.
@@ -130,16 +100,8 @@ impl View {
         let rotate = |(block, at): &(Block, Positions)| -> Result<(Block, Positions)> {
             let turn = |(k, v): &(Tensor, Tensor)| Ok((rope.apply(k, at)?, v.clone()));
             let layers = block.layers.iter().map(turn).collect::<Result<_>>()?;
-            Ok((
-                Block {
-                    rows: block.rows.clone(),
-                    layers,
-                },
-                at.clone(),
-            ))
+            Ok((Block { rows: block.rows.clone(), layers }, at.clone()))
         };
-        Ok(Self {
-            blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()?,
-        })
+        Ok(Self { blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()? })
     }
 }

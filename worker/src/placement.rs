@@ -20,17 +20,11 @@ impl Placement {
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_tokens());
         let total = plan.total_tokens();
-        let mut this = Self {
-            rope: (0..total as u32).collect(),
-            order: (0..total as u32).collect(),
-        };
+        let mut this = Self { rope: (0..total as u32).collect(), order: (0..total as u32).collect() };
         let starts = plan.chunk_starts();
         let mut place = prefix;
         for &chunk in order {
-            let (first_row, length) = (
-                prefix + starts[chunk as usize],
-                plan.chunks[chunk as usize].ids.len(),
-            );
+            let (first_row, length) = (prefix + starts[chunk as usize], plan.chunks[chunk as usize].ids.len());
             let rope = match layout {
                 Layout::Global => place,
                 Layout::HlHp | Layout::HlTp => prefix,
@@ -66,11 +60,7 @@ impl Placement {
 
     /// Positions that the rotary tables must cover, `generated` rows included.
     pub fn positions(&self, generated: usize) -> usize {
-        let largest = self
-            .rope
-            .iter()
-            .max()
-            .map_or(0, |&position| position as usize);
+        let largest = self.rope.iter().max().map_or(0, |&position| position as usize);
         largest.max(self.rope.len()) + 1 + generated
     }
 
@@ -90,10 +80,7 @@ mod tests {
     use super::*;
 
     fn plan(prefix: usize, chunks: &[usize], query: usize) -> Plan {
-        let chunk = |&length: &usize| Chunk {
-            ids: vec![1; length],
-            rank: 0,
-        };
+        let chunk = |&length: &usize| Chunk { ids: vec![1; length], rank: 0 };
         Plan {
             request: 0,
             prefix: vec![0; prefix],
@@ -106,11 +93,7 @@ mod tests {
             reorder: None,
             max_tokens: 1,
             eos: Vec::new(),
-            sampling: Sampling {
-                temperature: 0.0,
-                top_p: 1.0,
-                seed: 0,
-            },
+            sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
             timeout_ms: 1000,
             estimate_ms: 0,
             returns: Returns::default(),
@@ -127,10 +110,7 @@ mod tests {
         assert_eq!(rope(Layout::HlTp), [0, 1, 2, 1, 2, 3, 6, 7]);
         assert_eq!(rope(Layout::TlTp), [0, 4, 5, 3, 4, 5, 6, 7]);
         for layout in [Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp] {
-            assert_eq!(
-                Placement::new(&plan, &order, layout).order,
-                [0, 4, 5, 1, 2, 3, 6, 7]
-            );
+            assert_eq!(Placement::new(&plan, &order, layout).order, [0, 4, 5, 1, 2, 3, 6, 7]);
         }
     }
 

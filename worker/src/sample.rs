@@ -13,10 +13,7 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler at the start of its sequence of draws.
     pub fn new(sampling: Sampling) -> Self {
-        Self {
-            sampling,
-            random: ChaCha8Rng::seed_from_u64(sampling.seed),
-        }
+        Self { sampling, random: ChaCha8Rng::seed_from_u64(sampling.seed) }
     }
 
     /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature), cut to the
@@ -26,16 +23,10 @@ impl Sampler {
             return argmax(logits);
         }
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-        ids.sort_by(|&a, &b| {
-            logits[b as usize]
-                .total_cmp(&logits[a as usize])
-                .then(a.cmp(&b))
-        });
+        ids.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
         let largest = f64::from(logits[ids[0] as usize]);
-        let weight = |id: &u32| {
-            ((f64::from(logits[*id as usize]) - largest) / f64::from(self.sampling.temperature))
-                .exp()
-        };
+        let weight =
+            |id: &u32| ((f64::from(logits[*id as usize]) - largest) / f64::from(self.sampling.temperature)).exp();
         let weights: Vec<f64> = ids.iter().map(weight).collect();
         let total: f64 = weights.iter().sum();
         let (mut kept, mut mass) = (0, 0.0);
@@ -64,11 +55,7 @@ mod tests {
     use super::*;
 
     fn sampler(temperature: f32, top_p: f32) -> Sampler {
-        Sampler::new(Sampling {
-            temperature,
-            top_p,
-            seed: 7,
-        })
+        Sampler::new(Sampling { temperature, top_p, seed: 7 })
     }
 
     #[test]
@@ -83,10 +70,7 @@ mod tests {
         let mut all = sampler(1.0, 1.0);
         (0..20_000).for_each(|_| count[all.draw(&logits) as usize] += 1);
         for (count, expected) in count.into_iter().zip([0.6, 0.3, 0.1]) {
-            assert!(
-                (f64::from(count) / 20_000.0 - expected).abs() < 0.02,
-                "{count} of 20000 for {expected}"
-            );
+            assert!((f64::from(count) / 20_000.0 - expected).abs() < 0.02, "{count} of 20000 for {expected}");
         }
         let mut nucleus = sampler(1.0, 0.7);
         assert!((0..2000).all(|_| nucleus.draw(&logits) < 2));

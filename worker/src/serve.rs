@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_comm::wire::{
-    self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink,
-};
+use tributary_comm::wire::{self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
 use tributary_kernels::Kernels;
 
 use crate::context::Context;
@@ -37,8 +35,7 @@ pub fn serve(
             Ok(Order::Stop) => return Ok(()),
             Ok(Order::Run(plan)) => {
                 let request = plan.request;
-                run(model, kernels, comm, link, &plan)
-                    .map_err(|error| fail(comm, link, request, error))?;
+                run(model, kernels, comm, link, &plan).map_err(|error| fail(comm, link, request, error))?;
             }
             Err(error) => return Err(fail(comm, link, 0, error)),
         }
@@ -46,24 +43,14 @@ pub fn serve(
 }
 
 /// Ends the group and tells the coordinator.
-fn fail(
-    comm: &mut dyn Communicator,
-    link: Option<&WorkerLink>,
-    request: u64,
-    error: Error,
-) -> Error {
+fn fail(comm: &mut dyn Communicator, link: Option<&WorkerLink>, request: u64, error: Error) -> Error {
     comm.abort(&error.to_string());
     if let Some(link) = link {
         let rank = match &error {
             Error::Comm(tributary_comm::Error::Aborted { rank, .. }) => *rank,
             _ => comm.rank(),
         };
-        let event = Event::Failed {
-            request,
-            rank,
-            exit_code: error.exit_code(),
-            cause: error.to_string(),
-        };
+        let event = Event::Failed { request, rank, exit_code: error.exit_code(), cause: error.to_string() };
         // The coordinator may be the one that is gone: then there is nobody to tell.
         let _ = link.send(&event);
     }
@@ -97,21 +84,12 @@ fn run(
     let prefilled = strategy::build(&plan.method, model.config()).prefill(&mut cx, plan)?;
     let is_owner = cx.rank() == prefilled.owner;
     let mut on_first = |token: u32| match link {
-        Some(link) => Ok(link.send(&Event::FirstToken {
-            request: plan.request,
-            token,
-        })?),
+        Some(link) => Ok(link.send(&Event::FirstToken { request: plan.request, token })?),
         None => Ok(()),
     };
     let generated = generate(&mut cx, plan, &prefilled, &mut on_first)?;
     cx.timeline.close(cx.comm);
-    let Context {
-        comm,
-        timeline,
-        prefilled_rows,
-        recomputed_rows,
-        ..
-    } = cx;
+    let Context { comm, timeline, prefilled_rows, recomputed_rows, .. } = cx;
     let report = RankReport {
         rank: comm.rank(),
         drew_first_token: is_owner,
@@ -153,11 +131,7 @@ fn answer(
         found = found.or(outcome);
     }
     let outcome = found.ok_or_else(|| Error::Plan("no rank drew the first token".to_owned()))?;
-    Ok(link.send(&Event::Done {
-        request: plan.request,
-        outcome,
-        reports,
-    })?)
+    Ok(link.send(&Event::Done { request: plan.request, outcome, reports })?)
 }
 
 /// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
@@ -165,30 +139,19 @@ fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
     let config = model.config();
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
-        return bad(format!(
-            "a chunk is given to rank {} of {world}",
-            chunk.rank
-        ));
+        return bad(format!("a chunk is given to rank {} of {world}", chunk.rank));
     }
-    if plan.query.is_empty()
-        || plan.chunks.is_empty()
-        || plan.chunks.iter().any(|chunk| chunk.ids.is_empty())
-    {
+    if plan.query.is_empty() || plan.chunks.is_empty() || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }
     match &plan.method {
-        wire::Method::InfoFlow(wire::InfoFlow {
-            layers: (from, to), ..
-        }) if from >= to || *to > config.layers => bad(format!(
-            "score layers {from}..{to} are no range of the model's {} layers",
-            config.layers
-        )),
-        wire::Method::AllGather {
-            heads_per_gather: Some(0),
-        } => bad("0 heads a gather".to_owned()),
+        wire::Method::InfoFlow(wire::InfoFlow { layers: (from, to), .. }) if from >= to || *to > config.layers => {
+            bad(format!("score layers {from}..{to} are no range of the model's {} layers", config.layers))
+        }
+        wire::Method::AllGather { heads_per_gather: Some(0) } => bad("0 heads a gather".to_owned()),
         _ => Ok(()),
     }
 }

@@ -16,11 +16,7 @@ pub struct Timeline {
 impl Timeline {
     /// Starts now.
     pub fn start() -> Self {
-        Self {
-            begin: Instant::now(),
-            open: None,
-            spans: Vec::new(),
-        }
+        Self { begin: Instant::now(), open: None, spans: Vec::new() }
     }
 
     /// Ends the open phase and opens the next one.

@@ -32,10 +32,7 @@ pub(crate) fn chunk_weights(
     shape: &ModelShape,
 ) -> Vec<f64> {
     if exchange != Exchange::PassQ {
-        return lengths
-            .iter()
-            .map(|&length| shape.prefill_flops(length, prefix_tokens))
-            .collect();
+        return lengths.iter().map(|&length| shape.prefill_flops(length, prefix_tokens)).collect();
     }
     let mut after = lengths.iter().sum::<usize>() + query_tokens;
     let weigh = |&length: &usize| {
@@ -53,8 +50,7 @@ pub(crate) fn deal(weights: &[f64], world: usize) -> Vec<usize> {
     let mut loads = vec![0.0; world];
     let mut ranks = vec![0; weights.len()];
     for chunk in heaviest_first {
-        let least =
-            (0..world).min_by(|&a, &b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
+        let least = (0..world).min_by(|&a, &b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
         let rank = least.expect("there is at least one rank");
         loads[rank] += weights[chunk];
         ranks[chunk] = rank;
@@ -92,11 +88,7 @@ pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64
             let recomputed = plan.budget.div_ceil(world) + plan.query_tokens();
             let fresh = plan.budget + tail;
             for rank in 0..world {
-                let context = if exchange == Exchange::Replicate {
-                    plan.context_tokens()
-                } else {
-                    chunk_rows[rank]
-                };
+                let context = if exchange == Exchange::Replicate { plan.context_tokens() } else { chunk_rows[rank] };
                 held_rows[rank] = plan.prefix_tokens() + context + fresh;
                 pass_rows[rank] = (plan.prefix_tokens() + chunk_rows[rank]).max(recomputed);
             }
@@ -146,23 +138,13 @@ mod tests {
         let weights = chunk_weights(&[10, 20, 30], 1, 5, Exchange::PassQ, &DEMO);
         assert_eq!(weights, [10.0 * 55.0, 20.0 * 35.0, 30.0 * 5.0]);
         let weights = chunk_weights(&[10, 20], 1, 5, Exchange::Replicate, &DEMO);
-        assert_eq!(
-            weights,
-            [DEMO.prefill_flops(10, 1), DEMO.prefill_flops(20, 1)]
-        );
-        assert!(
-            weights[1] > 2.0 * weights[0],
-            "attention grows with the square"
-        );
+        assert_eq!(weights, [DEMO.prefill_flops(10, 1), DEMO.prefill_flops(20, 1)]);
+        assert!(weights[1] > 2.0 * weights[0], "attention grows with the square");
     }
 
     #[test]
     fn the_estimate_is_flops_over_rate() {
-        let machine = Machine {
-            flops_per_s: 1e9,
-            link_bytes_per_s: 1e9,
-            available_bytes: None,
-        };
+        let machine = Machine { flops_per_s: 1e9, link_bytes_per_s: 1e9, available_bytes: None };
         let wanted = (DEMO.prefill_flops(1000, 0) / 1e6).ceil();
         assert_eq!(estimate_ms(1000, &DEMO, &machine), wanted as u64);
         assert!(estimate_ms(1, &DEMO, &machine) >= 1);

@@ -36,21 +36,12 @@ pub(crate) fn layer_bytes(exchange: Exchange, load: &Load, shape: &ModelShape) -
     let partial_bytes = query_bytes + 4.0 * shape.heads as f64;
     let stale = load.context_tokens as f64 * others * kv_bytes;
     match exchange {
-        Exchange::Replicate => LayerBytes {
-            hidden: stale,
-            exposed: rows * kv_bytes,
-        },
+        Exchange::Replicate => LayerBytes { hidden: stale, exposed: rows * kv_bytes },
         Exchange::PassQ => {
             let fresh = rows * kv_bytes / load.world as f64;
-            LayerBytes {
-                hidden: 0.0,
-                exposed: rows * (query_bytes + partial_bytes) + fresh,
-            }
+            LayerBytes { hidden: 0.0, exposed: rows * (query_bytes + partial_bytes) + fresh }
         }
-        Exchange::Selected => LayerBytes {
-            hidden: 0.0,
-            exposed: rows * kv_bytes,
-        },
+        Exchange::Selected => LayerBytes { hidden: 0.0, exposed: rows * kv_bytes },
     }
 }
 
@@ -63,11 +54,7 @@ pub(crate) fn choose(load: &Load, shape: &ModelShape, machine: &Machine) -> Exch
         let uncovered_s = (bytes.hidden / machine.link_bytes_per_s - work_s).max(0.0);
         uncovered_s + bytes.exposed / machine.link_bytes_per_s
     };
-    if waiting_s(Exchange::PassQ) < waiting_s(Exchange::Replicate) {
-        Exchange::PassQ
-    } else {
-        Exchange::Replicate
-    }
+    if waiting_s(Exchange::PassQ) < waiting_s(Exchange::Replicate) { Exchange::PassQ } else { Exchange::Replicate }
 }
 
 #[cfg(test)]
@@ -78,21 +65,10 @@ mod tests {
     #[test]
     fn bytes_are_those_of_the_design() {
         // Qwen3-14B, 32K tokens, 4 ranks, 15 %: 101 MB gathered, 76 MB and fresh rows for pass-q, 15 MB of fresh rows.
-        let load = Load {
-            world: 4,
-            context_tokens: 32_768,
-            recomputed_rows: 4915,
-            prefill_flops: 0.0,
-        };
+        let load = Load { world: 4, context_tokens: 32_768, recomputed_rows: 4915, prefill_flops: 0.0 };
         let replicate = layer_bytes(Exchange::Replicate, &load, &QWEN3_14B);
-        assert!(
-            (replicate.hidden / 1e6 - 100.7).abs() < 0.1,
-            "{replicate:?}"
-        );
-        assert!(
-            (replicate.exposed / 1e6 - 15.1).abs() < 0.1,
-            "{replicate:?}"
-        );
+        assert!((replicate.hidden / 1e6 - 100.7).abs() < 0.1, "{replicate:?}");
+        assert!((replicate.exposed / 1e6 - 15.1).abs() < 0.1, "{replicate:?}");
         let pass_q = layer_bytes(Exchange::PassQ, &load, &QWEN3_14B);
         let without_fresh = pass_q.exposed - replicate.exposed / 4.0;
         assert!((without_fresh / 1e6 - 76.1).abs() < 0.1, "{pass_q:?}");
@@ -112,20 +88,9 @@ mod tests {
             (3e14, 4e11, 0.0, Exchange::PassQ),
         ];
         for (flops_per_s, link_bytes_per_s, prefill_flops, wanted) in cases {
-            let machine = Machine {
-                flops_per_s,
-                link_bytes_per_s,
-                available_bytes: None,
-            };
-            let load = Load {
-                prefill_flops,
-                ..load
-            };
-            assert_eq!(
-                choose(&load, &QWEN3_14B, &machine),
-                wanted,
-                "{link_bytes_per_s}, {prefill_flops}"
-            );
+            let machine = Machine { flops_per_s, link_bytes_per_s, available_bytes: None };
+            let load = Load { prefill_flops, ..load };
+            assert_eq!(choose(&load, &QWEN3_14B, &machine), wanted, "{link_bytes_per_s}, {prefill_flops}");
         }
     }
 }

@@ -52,21 +52,14 @@ pub struct Planned {
 /// # Errors
 /// [`Error::Setting`], [`Error::UnknownMethod`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
 /// [`Error::TooManyTokens`], [`Error::Memory`] if it needs more than the machine has.
-pub fn plan(
-    input: &PlanInput<'_>,
-    settings: &Settings,
-    shape: &ModelShape,
-    machine: &Machine,
-) -> Result<Planned> {
+pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, machine: &Machine) -> Result<Planned> {
     let method = settings.method(shape.layers, shape.kv_heads)?;
     settings.check(&method)?;
     let ratio = settings.ratio(&method)?;
     check_request(input, settings, shape)?;
     let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
     let budget = match method {
-        Method::Epic {
-            per_chunk: Some(rows),
-        } => epic_rows(input, rows, settings.include_first_chunk),
+        Method::Epic { per_chunk: Some(rows) } => epic_rows(input, rows, settings.include_first_chunk),
         _ => budget(ratio, context_tokens),
     };
     let candidates = exchanges(input, settings, &method, budget, shape, machine);
@@ -74,22 +67,11 @@ pub fn plan(
     for exchange in candidates {
         let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
         let memory_bytes = cost::memory_bytes(&plan, settings.world, shape);
-        let planned = Planned {
-            plan,
-            world: settings.world,
-            ratio,
-            memory_bytes,
-        };
-        if machine
-            .available_bytes
-            .is_none_or(|available| memory_bytes <= available)
-        {
+        let planned = Planned { plan, world: settings.world, ratio, memory_bytes };
+        if machine.available_bytes.is_none_or(|available| memory_bytes <= available) {
             return Ok(planned);
         }
-        if smallest
-            .as_ref()
-            .is_none_or(|other| memory_bytes < other.memory_bytes)
-        {
+        if smallest.as_ref().is_none_or(|other| memory_bytes < other.memory_bytes) {
             smallest = Some(planned);
         }
     }
@@ -105,10 +87,7 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
         return Err(Error::NoDocuments);
     }
     if let Some(empty) = input.chunks.iter().position(Vec::is_empty) {
-        return Err(Error::EmptyDocument {
-            number: empty + 1,
-            count,
-        });
+        return Err(Error::EmptyDocument { number: empty + 1, count });
     }
     if input.query.is_empty() {
         return Err(Error::EmptyQuery);
@@ -117,23 +96,12 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
     let prompt_tokens = input.prefix.len() + context_tokens + input.query.len();
     if prompt_tokens + settings.max_tokens > shape.max_positions {
         let max_tokens = settings.max_tokens;
-        return Err(Error::TooManyTokens {
-            prompt_tokens,
-            max_tokens,
-            limit: shape.max_positions,
-        });
+        return Err(Error::TooManyTokens { prompt_tokens, max_tokens, limit: shape.max_positions });
     }
-    let ids = input
-        .prefix
-        .iter()
-        .chain(input.chunks.iter().flatten())
-        .chain(input.query);
+    let ids = input.prefix.iter().chain(input.chunks.iter().flatten()).chain(input.query);
     match ids.copied().find(|&id| id as usize >= shape.vocab) {
         Some(id) => {
-            let wanted = format!(
-                "the model knows {} ids: its tokenizer does not fit it",
-                shape.vocab
-            );
+            let wanted = format!("the model knows {} ids: its tokenizer does not fit it", shape.vocab);
             Err(setting("token id", id, wanted))
         }
         None => Ok(()),
@@ -143,12 +111,7 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
 /// Rows that EPIC recomputes when it is told how many a chunk.
 fn epic_rows(input: &PlanInput<'_>, rows: usize, include_first_chunk: bool) -> usize {
     let first = usize::from(!include_first_chunk);
-    input
-        .chunks
-        .iter()
-        .skip(first)
-        .map(|chunk| chunk.len().min(rows))
-        .sum()
+    input.chunks.iter().skip(first).map(|chunk| chunk.len().min(rows)).sum()
 }
 
 /// The exchanges to try, the preferred one first.
@@ -203,12 +166,7 @@ fn with_exchange(
     Plan {
         request: input.request,
         prefix: input.prefix.to_vec(),
-        chunks: chunks
-            .map(|(ids, rank)| Chunk {
-                ids: ids.clone(),
-                rank,
-            })
-            .collect(),
+        chunks: chunks.map(|(ids, rank)| Chunk { ids: ids.clone(), rank }).collect(),
         query: input.query.to_vec(),
         method: method.clone(),
         exchange,

@@ -1,8 +1,6 @@
 //! What a user may choose about a request, and what that means for a given model.
 
-use tributary_comm::wire::{
-    Exchange, Importance, InfoFlow, Layout, Method, Returns, Sampling, Score,
-};
+use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Returns, Sampling, Score};
 
 use crate::{Error, Result};
 
@@ -65,11 +63,7 @@ impl Default for Settings {
             exchange: None,
             world: 1,
             max_tokens: 32,
-            sampling: Sampling {
-                temperature: 0.0,
-                top_p: 1.0,
-                seed: 0,
-            },
+            sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
             timeout_ms: 60_000,
             returns: Returns::default(),
         }
@@ -90,35 +84,23 @@ impl Settings {
                 let heads_per_gather = self.heads_per_gather;
                 if heads_per_gather.is_some_and(|heads| heads == 0 || heads > kv_heads) {
                     let wanted = format!("must be from 1 to the model's {kv_heads} KV heads");
-                    return Err(setting(
-                        "--heads-per-gather",
-                        heads_per_gather.unwrap_or(0),
-                        wanted,
-                    ));
+                    return Err(setting("--heads-per-gather", heads_per_gather.unwrap_or(0), wanted));
                 }
                 Ok(Method::AllGather { heads_per_gather })
             }
             "none" => Ok(Method::None),
-            "random" => Ok(Method::Random {
-                seed: self.sampling.seed,
-            }),
+            "random" => Ok(Method::Random { seed: self.sampling.seed }),
             "epic" => match self.per_chunk {
-                Some(rows) if !EPIC_ROWS.contains(&rows) => {
-                    Err(setting("--per-chunk", rows, "must be from 1 to 64"))
-                }
+                Some(rows) if !EPIC_ROWS.contains(&rows) => Err(setting("--per-chunk", rows, "must be from 1 to 64")),
                 per_chunk => Ok(Method::Epic { per_chunk }),
             },
             "infoflow" => {
                 let layers = score_layers(self.score_layers, layers)?;
-                Ok(Method::InfoFlow(InfoFlow {
-                    score: self.score,
-                    layers,
-                    layout,
-                }))
+                Ok(Method::InfoFlow(InfoFlow { score: self.score, layers, layout }))
             }
             "prophetkv" => Ok(Method::ProphetKv { layout }),
             "relay" => Ok(Method::Relay { layout }),
-            other => Err(Error::UnknownMethod(other.into())),
+            other => Err(Error::UnknownMethod { name: other.into() }),
         }
     }
 
@@ -127,11 +109,7 @@ impl Settings {
     /// # Errors
     /// [`Error::Setting`] if it is not from 0 to 1.
     pub fn ratio(&self, method: &Method) -> Result<f64> {
-        let default = if matches!(method, Method::ProphetKv { .. }) {
-            PROPHETKV_RATIO
-        } else {
-            RATIO
-        };
+        let default = if matches!(method, Method::ProphetKv { .. }) { PROPHETKV_RATIO } else { RATIO };
         let ratio = self.ratio.unwrap_or(default);
         if !(0.0..=1.0).contains(&ratio) {
             return Err(setting("--ratio", ratio, "must be from 0 to 1"));
@@ -149,23 +127,13 @@ impl Settings {
             return Err(setting("--world", 0, "must be at least 1"));
         }
         if self.max_tokens == 0 {
-            return Err(setting(
-                "--max-tokens",
-                0,
-                "must be at least 1: the first token is always drawn",
-            ));
+            return Err(setting("--max-tokens", 0, "must be at least 1: the first token is always drawn"));
         }
         if self.reorder.is_some() && !method.probes_query() {
             let wanted = "only with a method that asks the query: infoflow, prophetkv, relay";
-            return Err(setting(
-                "--reorder",
-                format!("with {}", method.name()),
-                wanted,
-            ));
+            return Err(setting("--reorder", format!("with {}", method.name()), wanted));
         }
-        let Sampling {
-            temperature, top_p, ..
-        } = self.sampling;
+        let Sampling { temperature, top_p, .. } = self.sampling;
         if !(temperature >= 0.0 && temperature.is_finite()) {
             return Err(setting("--temperature", temperature, "must be 0 or more"));
         }
@@ -183,8 +151,7 @@ fn score_layers(chosen: Option<(usize, usize)>, layers: usize) -> Result<(usize,
         None => Ok((55 * layers / 100, (65 * layers).div_ceil(100))),
         Some((first, end)) if first < end && end <= layers => Ok((first, end)),
         Some((first, end)) => {
-            let wanted =
-                format!("must be FIRST..END with FIRST < END, and the model has {layers} layers");
+            let wanted = format!("must be FIRST..END with FIRST < END, and the model has {layers} layers");
             Err(setting("--score-layers", format!("{first}..{end}"), wanted))
         }
     }
@@ -200,14 +167,6 @@ pub(crate) fn budget(ratio: f64, context_tokens: usize) -> usize {
     (share as usize).max(1)
 }
 
-pub(crate) fn setting(
-    name: &'static str,
-    found: impl ToString,
-    wanted: impl Into<String>,
-) -> Error {
-    Error::Setting {
-        name,
-        found: found.to_string(),
-        wanted: wanted.into(),
-    }
+pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
+    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
 }

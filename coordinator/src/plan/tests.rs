@@ -7,64 +7,33 @@ use super::{Machine, PlanInput, Planned, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 
-const MACHINE: Machine = Machine {
-    flops_per_s: 1e10,
-    link_bytes_per_s: 4e9,
-    available_bytes: None,
-};
+const MACHINE: Machine = Machine { flops_per_s: 1e10, link_bytes_per_s: 4e9, available_bytes: None };
 
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
     let chunks: Vec<Vec<u32>> = lengths.iter().map(|&length| vec![7; length]).collect();
-    let input = PlanInput {
-        request: 1,
-        prefix: &[1],
-        chunks: &chunks,
-        query: &[3, 4, 5],
-        eos: &[2],
-    };
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3, 4, 5], eos: &[2] };
     plan(&input, settings, &DEMO, machine)
 }
 
 fn world(world: usize) -> Settings {
-    Settings {
-        world,
-        exchange: Some(Exchange::Replicate),
-        ..Settings::default()
-    }
+    Settings { world, exchange: Some(Exchange::Replicate), ..Settings::default() }
 }
 
 fn method(name: &str) -> Settings {
-    Settings {
-        method: name.into(),
-        ..Settings::default()
-    }
+    Settings { method: name.into(), ..Settings::default() }
 }
 
 #[test]
 fn chunks_go_to_ranks_by_cost() {
-    let pass_q = |world| Settings {
-        world,
-        exchange: Some(Exchange::PassQ),
-        ..Settings::default()
-    };
+    let pass_q = |world| Settings { world, exchange: Some(Exchange::PassQ), ..Settings::default() };
     let cases: [(&str, &[usize], Settings, &[usize]); 10] = [
         ("one chunk, one rank", &[9], world(1), &[0]),
         ("one chunk, four ranks", &[9], world(4), &[0]),
         ("even", &[64; 4], world(2), &[0, 1, 0, 1]),
         ("odd number", &[64; 3], world(2), &[0, 1, 0]),
-        (
-            "more ranks than chunks",
-            &[64, 64, 64],
-            world(8),
-            &[0, 1, 2],
-        ),
-        (
-            "one long chunk",
-            &[300, 100, 100, 80],
-            world(2),
-            &[0, 1, 1, 1],
-        ),
+        ("more ranks than chunks", &[64, 64, 64], world(8), &[0, 1, 2]),
+        ("one long chunk", &[300, 100, 100, 80], world(2), &[0, 1, 1, 1]),
         ("longest first", &[10, 20, 30, 40], world(2), &[0, 1, 1, 0]),
         ("squares count", &[1000, 500, 500], world(2), &[0, 1, 1]),
         // Early chunks are asked by more rows: the first weighs as much as the others together.
@@ -89,12 +58,9 @@ fn loads_are_within_one_chunk_of_each_other() {
         for chunk in &plan.chunks {
             loads[chunk.rank] += DEMO.prefill_flops(chunk.ids.len(), 1);
         }
-        let spread = loads.iter().fold(0.0, |a, &b| f64::max(a, b))
-            - loads.iter().fold(f64::INFINITY, |a, &b| f64::min(a, b));
-        assert!(
-            spread <= DEMO.prefill_flops(99, 1),
-            "{ranks} ranks: {loads:?}"
-        );
+        let spread =
+            loads.iter().fold(0.0, |a, &b| f64::max(a, b)) - loads.iter().fold(f64::INFINITY, |a, &b| f64::min(a, b));
+        assert!(spread <= DEMO.prefill_flops(99, 1), "{ranks} ranks: {loads:?}");
     }
 }
 
@@ -111,15 +77,8 @@ fn budgets_are_rounded_down_but_not_to_nothing() {
         (0.05, 640, 32),
     ];
     for (ratio, context_tokens, wanted) in cases {
-        assert_eq!(
-            budget(ratio, context_tokens),
-            wanted,
-            "{ratio} of {context_tokens}"
-        );
-        let settings = Settings {
-            ratio: Some(ratio),
-            ..Settings::default()
-        };
+        assert_eq!(budget(ratio, context_tokens), wanted, "{ratio} of {context_tokens}");
+        let settings = Settings { ratio: Some(ratio), ..Settings::default() };
         let planned = planned(&[context_tokens], &settings, &MACHINE).unwrap();
         assert_eq!((planned.plan.budget, planned.ratio), (wanted, ratio));
     }
@@ -127,15 +86,8 @@ fn budgets_are_rounded_down_but_not_to_nothing() {
 
 #[test]
 fn methods_have_their_own_defaults() {
-    let epic = Settings {
-        per_chunk: Some(8),
-        ratio: Some(0.5),
-        ..method("epic")
-    };
-    let epic_first = Settings {
-        include_first_chunk: true,
-        ..epic.clone()
-    };
+    let epic = Settings { per_chunk: Some(8), ratio: Some(0.5), ..method("epic") };
+    let epic_first = Settings { include_first_chunk: true, ..epic.clone() };
     let cases: [(Settings, usize); 11] = [
         (method("full"), 0),
         (method("ring"), 0),
@@ -151,32 +103,17 @@ fn methods_have_their_own_defaults() {
     ];
     for (settings, wanted) in cases {
         let plan = planned(&[100, 95, 5], &settings, &MACHINE).unwrap().plan;
-        assert_eq!(
-            plan.budget, wanted,
-            "{}, per chunk {:?}",
-            settings.method, settings.per_chunk
-        );
+        assert_eq!(plan.budget, wanted, "{}, per chunk {:?}", settings.method, settings.per_chunk);
         assert_eq!(plan.method.name(), settings.method);
     }
 }
 
 #[test]
 fn infoflow_scores_in_the_middle_layers() {
-    let cases = [
-        (40, (22, 26)),
-        (5, (2, 4)),
-        (1, (0, 1)),
-        (2, (1, 2)),
-        (28, (15, 19)),
-        (8, (4, 6)),
-    ];
+    let cases = [(40, (22, 26)), (5, (2, 4)), (1, (0, 1)), (2, (1, 2)), (28, (15, 19)), (8, (4, 6))];
     for (layers, wanted) in cases {
         let found = Settings::default().method(layers, 2).unwrap();
-        let flow = InfoFlow {
-            score: Score::Norm,
-            layers: wanted,
-            layout: Layout::Global,
-        };
+        let flow = InfoFlow { score: Score::Norm, layers: wanted, layout: Layout::Global };
         assert_eq!(found, Method::InfoFlow(flow), "{layers} layers");
     }
 }
@@ -184,70 +121,28 @@ fn infoflow_scores_in_the_middle_layers() {
 #[test]
 fn the_exchange_follows_from_bytes_and_memory() {
     let lengths = [512; 4];
-    let auto = |world| Settings {
-        world,
-        exchange: None,
-        ..Settings::default()
-    };
+    let auto = |world| Settings { world, exchange: None, ..Settings::default() };
     let of = |settings: &Settings, machine: &Machine| {
         planned(&lengths, settings, machine).map(|planned| planned.plan.exchange)
     };
-    assert_eq!(
-        of(&auto(4), &MACHINE).unwrap(),
-        Exchange::Replicate,
-        "hidden under the prefill"
-    );
-    let slow = Machine {
-        link_bytes_per_s: 1e5,
-        ..MACHINE
-    };
-    assert_eq!(
-        of(&auto(4), &slow).unwrap(),
-        Exchange::PassQ,
-        "nothing hides a slow gather"
-    );
-    assert_eq!(
-        of(&auto(1), &slow).unwrap(),
-        Exchange::Replicate,
-        "one rank sends nothing"
-    );
-    let exact = Settings {
-        world: 4,
-        ..method("ring")
-    };
-    assert_eq!(
-        of(&exact, &slow).unwrap(),
-        Exchange::Replicate,
-        "exact methods do not use it"
-    );
+    assert_eq!(of(&auto(4), &MACHINE).unwrap(), Exchange::Replicate, "hidden under the prefill");
+    let slow = Machine { link_bytes_per_s: 1e5, ..MACHINE };
+    assert_eq!(of(&auto(4), &slow).unwrap(), Exchange::PassQ, "nothing hides a slow gather");
+    assert_eq!(of(&auto(1), &slow).unwrap(), Exchange::Replicate, "one rank sends nothing");
+    let exact = Settings { world: 4, ..method("ring") };
+    assert_eq!(of(&exact, &slow).unwrap(), Exchange::Replicate, "exact methods do not use it");
 
     let bytes = |exchange| {
-        let settings = Settings {
-            exchange: Some(exchange),
-            ..auto(4)
-        };
+        let settings = Settings { exchange: Some(exchange), ..auto(4) };
         planned(&lengths, &settings, &MACHINE).unwrap().memory_bytes
     };
     let (replicate, pass_q) = (bytes(Exchange::Replicate), bytes(Exchange::PassQ));
     assert!(pass_q < replicate, "{pass_q} {replicate}");
-    let with = |available_bytes| Machine {
-        available_bytes: Some(available_bytes),
-        ..MACHINE
-    };
+    let with = |available_bytes| Machine { available_bytes: Some(available_bytes), ..MACHINE };
     assert_eq!(of(&auto(4), &with(replicate)).unwrap(), Exchange::Replicate);
-    assert_eq!(
-        of(&auto(4), &with(replicate - 1)).unwrap(),
-        Exchange::PassQ,
-        "replicate does not fit"
-    );
-    let forced = Settings {
-        exchange: Some(Exchange::Replicate),
-        ..auto(4)
-    };
-    for (settings, available, needed) in [
-        (auto(4), pass_q - 1, pass_q),
-        (forced, replicate - 1, replicate),
-    ] {
+    assert_eq!(of(&auto(4), &with(replicate - 1)).unwrap(), Exchange::PassQ, "replicate does not fit");
+    let forced = Settings { exchange: Some(Exchange::Replicate), ..auto(4) };
+    for (settings, available, needed) in [(auto(4), pass_q - 1, pass_q), (forced, replicate - 1, replicate)] {
         let error = of(&settings, &with(available)).unwrap_err();
         assert!(
             matches!(error, Error::Memory { needed_bytes, available_bytes }
@@ -262,20 +157,9 @@ fn the_exchange_follows_from_bytes_and_memory() {
 fn memory_is_predicted_in_the_right_size() {
     // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, held twice while decoding.
     let chunks = vec![vec![7; 2048]; 16];
-    let input = PlanInput {
-        request: 1,
-        prefix: &[1],
-        chunks: &chunks,
-        query: &[3],
-        eos: &[],
-    };
-    let settings = Settings {
-        world: 1,
-        ..Settings::default()
-    };
-    let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE)
-        .unwrap()
-        .memory_bytes;
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3], eos: &[] };
+    let settings = Settings { world: 1, ..Settings::default() };
+    let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE).unwrap().memory_bytes;
     assert!((40_000_000_000..60_000_000_000).contains(&bytes), "{bytes}");
 }
 
@@ -285,172 +169,44 @@ fn a_plan_carries_what_was_asked_for() {
         reorder: Some(Importance::Selected),
         include_first_chunk: true,
         max_tokens: 5,
-        sampling: Sampling {
-            temperature: 0.5,
-            top_p: 0.9,
-            seed: 3,
-        },
+        sampling: Sampling { temperature: 0.5, top_p: 0.9, seed: 3 },
         ..Settings::default()
     };
     let plan = planned(&[4], &settings, &MACHINE).unwrap().plan;
-    assert_eq!(
-        (plan.prefix.as_slice(), plan.query.as_slice()),
-        ([1].as_slice(), [3, 4, 5].as_slice())
-    );
+    assert_eq!((plan.prefix.as_slice(), plan.query.as_slice()), ([1].as_slice(), [3, 4, 5].as_slice()));
     assert_eq!(plan.eos, [2]);
     assert_eq!(plan.reorder, Some(Importance::Selected));
     assert!(plan.include_first_chunk);
     assert_eq!((plan.max_tokens, plan.sampling), (5, settings.sampling));
     assert_eq!(plan.timeout_ms, 60_000);
     assert!(plan.estimate_ms >= 1);
-    let random = Settings {
-        sampling: settings.sampling,
-        ..method("random")
-    };
+    let random = Settings { sampling: settings.sampling, ..method("random") };
     let plan = planned(&[4], &random, &MACHINE).unwrap().plan;
-    assert_eq!(
-        plan.method,
-        Method::Random { seed: 3 },
-        "one seed for all draws"
-    );
+    assert_eq!(plan.method, Method::Random { seed: 3 }, "one seed for all draws");
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = Settings::default;
-    let sampling = |temperature, top_p| Sampling {
-        temperature,
-        top_p,
-        seed: 0,
-    };
+    let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
     let cases: [(&[usize], Settings, &[&str]); 19] = [
-        (
-            &[4],
-            Settings { world: 0, ..base() },
-            &["--world 0", "at least 1"],
-        ),
-        (
-            &[4],
-            Settings {
-                ratio: Some(1.5),
-                ..base()
-            },
-            &["--ratio 1.5", "from 0 to 1"],
-        ),
-        (
-            &[4],
-            Settings {
-                ratio: Some(-0.1),
-                ..base()
-            },
-            &["--ratio -0.1"],
-        ),
-        (
-            &[4],
-            Settings {
-                ratio: Some(f64::NAN),
-                ..base()
-            },
-            &["--ratio NaN"],
-        ),
-        (
-            &[4],
-            Settings {
-                ratio: Some(2.0),
-                ..method("full")
-            },
-            &["--ratio 2"],
-        ),
-        (
-            &[4],
-            method("fastest"),
-            &["`fastest`", "full", "infoflow", "relay"],
-        ),
-        (
-            &[4],
-            Settings {
-                score_layers: Some((3, 6)),
-                ..base()
-            },
-            &["3..6", "5 layers"],
-        ),
-        (
-            &[4],
-            Settings {
-                score_layers: Some((2, 2)),
-                ..base()
-            },
-            &["2..2", "5 layers"],
-        ),
-        (
-            &[4],
-            Settings {
-                reorder: Some(Importance::Mass),
-                ..method("epic")
-            },
-            &["--reorder", "epic"],
-        ),
-        (
-            &[4],
-            Settings {
-                reorder: Some(Importance::Mass),
-                ..method("full")
-            },
-            &["--reorder", "full"],
-        ),
-        (
-            &[4],
-            Settings {
-                max_tokens: 0,
-                ..base()
-            },
-            &["--max-tokens 0"],
-        ),
-        (
-            &[4000, 80],
-            base(),
-            &["4084 prompt tokens", "32 to generate", "4116", "4096"],
-        ),
-        (
-            &[4],
-            Settings {
-                per_chunk: Some(65),
-                ..method("epic")
-            },
-            &["--per-chunk 65", "1 to 64"],
-        ),
-        (
-            &[4],
-            Settings {
-                heads_per_gather: Some(3),
-                ..method("all-gather")
-            },
-            &["3", "2 KV heads"],
-        ),
-        (
-            &[4],
-            Settings {
-                heads_per_gather: Some(0),
-                ..method("all-gather")
-            },
-            &["--heads-per-gather 0"],
-        ),
-        (
-            &[4],
-            Settings {
-                sampling: sampling(-1.0, 1.0),
-                ..base()
-            },
-            &["--temperature -1"],
-        ),
-        (
-            &[4],
-            Settings {
-                sampling: sampling(0.0, 0.0),
-                ..base()
-            },
-            &["--top-p 0"],
-        ),
+        (&[4], Settings { world: 0, ..base() }, &["--world 0", "at least 1"]),
+        (&[4], Settings { ratio: Some(1.5), ..base() }, &["--ratio 1.5", "from 0 to 1"]),
+        (&[4], Settings { ratio: Some(-0.1), ..base() }, &["--ratio -0.1"]),
+        (&[4], Settings { ratio: Some(f64::NAN), ..base() }, &["--ratio NaN"]),
+        (&[4], Settings { ratio: Some(2.0), ..method("full") }, &["--ratio 2"]),
+        (&[4], method("fastest"), &["`fastest`", "full", "infoflow", "relay"]),
+        (&[4], Settings { score_layers: Some((3, 6)), ..base() }, &["3..6", "5 layers"]),
+        (&[4], Settings { score_layers: Some((2, 2)), ..base() }, &["2..2", "5 layers"]),
+        (&[4], Settings { reorder: Some(Importance::Mass), ..method("epic") }, &["--reorder", "epic"]),
+        (&[4], Settings { reorder: Some(Importance::Mass), ..method("full") }, &["--reorder", "full"]),
+        (&[4], Settings { max_tokens: 0, ..base() }, &["--max-tokens 0"]),
+        (&[4000, 80], base(), &["4084 prompt tokens", "32 to generate", "4116", "4096"]),
+        (&[4], Settings { per_chunk: Some(65), ..method("epic") }, &["--per-chunk 65", "1 to 64"]),
+        (&[4], Settings { heads_per_gather: Some(3), ..method("all-gather") }, &["3", "2 KV heads"]),
+        (&[4], Settings { heads_per_gather: Some(0), ..method("all-gather") }, &["--heads-per-gather 0"]),
+        (&[4], Settings { sampling: sampling(-1.0, 1.0), ..base() }, &["--temperature -1"]),
+        (&[4], Settings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
         (&[], base(), &["no documents"]),
         (&[3, 0, 2], base(), &["document 2 of 3"]),
     ];
@@ -467,10 +223,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
 
 #[test]
 fn the_longest_prompt_that_fits_is_accepted() {
-    let settings = Settings {
-        max_tokens: 32,
-        ..Settings::default()
-    };
+    let settings = Settings { max_tokens: 32, ..Settings::default() };
     assert!(planned(&[4096 - 32 - 4], &settings, &MACHINE).is_ok());
     assert!(planned(&[4096 - 32 - 3], &settings, &MACHINE).is_err());
 }
@@ -478,21 +231,10 @@ fn the_longest_prompt_that_fits_is_accepted() {
 #[test]
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
-    let input = PlanInput {
-        request: 1,
-        prefix: &[],
-        chunks: &chunks,
-        query: &[378],
-        eos: &[],
-    };
-    let error = plan(&input, &Settings::default(), &DEMO, &MACHINE)
-        .unwrap_err()
-        .to_string();
+    let input = PlanInput { request: 1, prefix: &[], chunks: &chunks, query: &[378], eos: &[] };
+    let error = plan(&input, &Settings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
-    let input = PlanInput {
-        query: &[],
-        ..input
-    };
+    let input = PlanInput { query: &[], ..input };
     let error = plan(&input, &Settings::default(), &DEMO, &MACHINE);
     assert!(matches!(error, Err(Error::EmptyQuery)));
 }

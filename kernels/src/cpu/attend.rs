@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use super::inputs::{Inputs, Matrix};
+use super::inputs::Inputs;
 use super::lanes::{PANEL, Place};
 use super::level::{Level, dispatch};
-use super::pack::{Aligned, KeySource, PackKeys, PackValues, rotate};
+use super::merge::merge;
+use super::pack::{Aligned, KeySource, PackKeys, PackValues, QuerySource};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, TILE, TILE_PANELS, Tile, WIDEST};
 use super::tasks;
@@ -44,10 +45,8 @@ struct Call<'a> {
     level: Level,
     sizes: Sizes,
     rows: &'a Rows,
-    q: Matrix<'a>,
+    queries: QuerySource<'a>,
     keys: KeySource<'a>,
-    /// Scale of the scores, log₂ e included.
-    scale: f32,
 }
 
 /// Heads `kv_head · group ..` of some query rows against some keys.
@@ -92,40 +91,21 @@ pub(super) fn attend(
     let mut lse = vec![f32::NEG_INFINITY; queries * heads];
     if !list.row.is_empty() && !out.is_empty() {
         let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
-        let sizes = Sizes::new(
-            queries,
-            kv_heads,
-            heads / kv_heads,
-            head_dim,
-            rows.len(),
-            list.panels.len(),
-        );
+        let sizes = Sizes::new(queries, kv_heads, heads / kv_heads, head_dim, rows.len(), list.panels.len());
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
-        let keys = KeySource {
-            list: &list,
-            blocks: &blocks,
-            rope,
-            head_dim,
-            padded_dim: sizes.padded_dim,
-        };
-        let call = Call {
-            level,
-            sizes,
-            rows: &rows,
-            q: held.queries()?,
-            keys,
-            scale: scale * LOG2_E,
-        };
+        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim: sizes.padded_dim };
+        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group: sizes.group };
+        let call = Call { level, sizes, rows: &rows, queries, keys };
         out.resize(sizes.splits * out.len(), 0.0);
         lse.resize(sizes.splits * lse.len(), f32::NEG_INFINITY);
-        tasks::run(
-            call.tasks(&mut out, &mut lse),
-            || Scratch::new(sizes),
-            |scratch, task| call.run(scratch, task),
-        );
-        merge_splits(sizes, &mut out, &mut lse);
+        tasks::run(call.tasks(&mut out, &mut lse), || Scratch::new(sizes), |scratch, task| call.run(scratch, task));
+        if sizes.splits > 1 {
+            let (values, rows) = (out.len() / sizes.splits, lse.len() / sizes.splits);
+            let parts: Vec<_> = out.chunks_exact(values).zip(lse.chunks_exact(rows)).collect();
+            (out, lse) = merge(&parts, head_dim);
+        }
     }
     let out = Tensor::from_vec(out, (queries, heads, head_dim), q.device())?;
     let lse = Tensor::from_vec(lse, (queries, heads), q.device())?;
@@ -133,41 +113,18 @@ pub(super) fn attend(
 }
 
 impl Sizes {
-    fn new(
-        queries: usize,
-        kv_heads: usize,
-        group: usize,
-        head_dim: usize,
-        rows: usize,
-        panels: usize,
-    ) -> Self {
+    fn new(queries: usize, kv_heads: usize, group: usize, head_dim: usize, rows: usize, panels: usize) -> Self {
         let tile_rows = (TASK_ROWS / group).max(1).min(rows);
         let tasks = kv_heads * rows.div_ceil(tile_rows);
-        let splits = ENOUGH_TASKS
-            .div_ceil(tasks)
-            .min(panels / SPLIT_PANELS)
-            .max(1);
+        let splits = ENOUGH_TASKS.div_ceil(tasks).min(panels / SPLIT_PANELS).max(1);
         let padded_dim = head_dim.next_multiple_of(WIDEST);
-        Self {
-            queries,
-            kv_heads,
-            group,
-            head_dim,
-            padded_dim,
-            tile_rows,
-            splits,
-        }
+        Self { queries, kv_heads, group, head_dim, padded_dim, tile_rows, splits }
     }
 }
 
 impl Scratch {
     fn new(sizes: Sizes) -> Self {
-        let Sizes {
-            padded_dim,
-            tile_rows,
-            group,
-            ..
-        } = sizes;
+        let Sizes { padded_dim, tile_rows, group, .. } = sizes;
         let rows = tile_rows * group;
         Self {
             q: Aligned::new(rows * padded_dim),
@@ -186,15 +143,7 @@ impl Scratch {
 impl<'a> Call<'a> {
     /// All tasks with their parts of `out` and `lse`, the longest first.
     fn tasks<'b>(&self, out: &'b mut [f32], lse: &'b mut [f32]) -> Vec<Task<'b>> {
-        let Sizes {
-            queries,
-            kv_heads,
-            group,
-            head_dim,
-            tile_rows,
-            splits,
-            ..
-        } = self.sizes;
+        let Sizes { queries, kv_heads, group, head_dim, tile_rows, splits, .. } = self.sizes;
         let (rows, panels) = (self.rows.len(), self.keys.list.panels.len());
         let tiles = rows.div_ceil(tile_rows);
         let mut tasks = Vec::with_capacity(splits * tiles * kv_heads);
@@ -204,12 +153,7 @@ impl<'a> Call<'a> {
                     let rows = tile * tile_rows..rows.min((tile + 1) * tile_rows);
                     let panels = split * panels / splits..(split + 1) * panels / splits;
                     let results = Vec::with_capacity(rows.len());
-                    tasks.push(Task {
-                        kv_head,
-                        rows,
-                        panels,
-                        results,
-                    });
+                    tasks.push(Task { kv_head, rows, panels, results });
                 }
             }
         }
@@ -217,19 +161,11 @@ impl<'a> Call<'a> {
         for (place, &row) in self.rows.index.iter().enumerate() {
             place_of[row as usize] = Some(place);
         }
-        let pieces = out
-            .chunks_exact_mut(group * head_dim)
-            .zip(lse.chunks_exact_mut(group));
+        let pieces = out.chunks_exact_mut(group * head_dim).zip(lse.chunks_exact_mut(group));
         for (i, piece) in pieces.enumerate() {
-            let (split, query, kv_head) = (
-                i / (queries * kv_heads),
-                i / kv_heads % queries,
-                i % kv_heads,
-            );
+            let (split, query, kv_head) = (i / (queries * kv_heads), i / kv_heads % queries, i % kv_heads);
             if let Some(place) = place_of[query] {
-                tasks[(split * tiles + place / tile_rows) * kv_heads + kv_head]
-                    .results
-                    .push(piece);
+                tasks[(split * tiles + place / tile_rows) * kv_heads + kv_head].results.push(piece);
             }
         }
         tasks.sort_by_cached_key(|task| {
@@ -254,7 +190,8 @@ impl<'a> Call<'a> {
         scratch.top[..stacked].fill(LOWEST);
         scratch.sum[..stacked * WIDEST].fill(0.0);
         scratch.out.get_mut()[..stacked * self.sizes.padded_dim].fill(0.0);
-        self.pack_queries(scratch, &task);
+        let packed = &mut scratch.q.get_mut()[..stacked * self.sizes.head_dim];
+        self.queries.pack(task.rows.clone(), task.kv_head, packed);
         let rows = Span::of_rows(&scratch.places);
         let mut panels = self.visible(&rows, task.panels.clone());
         loop {
@@ -272,44 +209,9 @@ impl<'a> Call<'a> {
         self.finish(scratch, task);
     }
 
-    /// Strips of queries, each `[head_dim, rows]`: rotated, times the scale.
-    fn pack_queries(&self, scratch: &mut Scratch, task: &Task<'_>) {
-        let Sizes {
-            group, head_dim, ..
-        } = self.sizes;
-        let stacked = scratch.places.len();
-        let (packed, row) = (
-            scratch.q.get_mut(),
-            &mut scratch.stage.get_mut()[..head_dim],
-        );
-        for (i, place) in task.rows.clone().enumerate() {
-            for head in 0..group {
-                self.q.widen(
-                    self.rows.index[place] as usize,
-                    task.kv_head * group + head,
-                    row,
-                );
-                if let Some(rope) = self.keys.rope {
-                    rotate(row, rope, self.rows.rope[place]);
-                }
-                let stack = i * group + head;
-                let first = stack / STRIP * STRIP;
-                let width = STRIP.min(stacked - first);
-                for (dim, value) in row.iter().enumerate() {
-                    packed[first * head_dim + dim * width + stack - first] = value * self.scale;
-                }
-            }
-        }
-        row.fill(0.0);
-    }
-
     /// Packs a tile of keys and takes it into every strip that sees some of it.
     fn absorb(&self, scratch: &mut Scratch, kv_head: usize, panels: &[usize]) {
-        let Sizes {
-            head_dim,
-            padded_dim,
-            ..
-        } = self.sizes;
+        let Sizes { head_dim, padded_dim, .. } = self.sizes;
         let (source, list) = (self.keys, self.keys.list);
         let mut tile = Tile {
             k: &[],
@@ -323,34 +225,13 @@ impl<'a> Call<'a> {
         };
         let room = scratch.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
         for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
-            dispatch(
-                self.level,
-                PackKeys {
-                    source,
-                    panel,
-                    kv_head,
-                    stage: scratch.stage.get_mut(),
-                    k,
-                },
-            );
+            dispatch(self.level, PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k });
             tile.order[i] = &list.order[panel * PANEL..][..PANEL];
             tile.segment[i] = &list.segment[panel * PANEL..][..PANEL];
             tile.keys[i] = list.keys_of(panel).len();
         }
-        for (&panel, v) in panels
-            .iter()
-            .zip(scratch.v.get_mut().chunks_exact_mut(PANEL * padded_dim))
-        {
-            dispatch(
-                self.level,
-                PackValues {
-                    source,
-                    panel,
-                    kv_head,
-                    v,
-                    finite: &mut tile.finite,
-                },
-            );
+        for (&panel, v) in panels.iter().zip(scratch.v.get_mut().chunks_exact_mut(PANEL * padded_dim)) {
+            dispatch(self.level, PackValues { source, panel, kv_head, v, finite: &mut tile.finite });
         }
         (tile.k, tile.v) = (scratch.k.get(), scratch.v.get());
         let stacked = scratch.places.len();
@@ -372,26 +253,13 @@ impl<'a> Call<'a> {
                 sum: &mut scratch.sum[first * WIDEST..rows.end * WIDEST],
                 out: &mut scratch.out.get_mut()[first * padded_dim..rows.end * padded_dim],
             };
-            dispatch(
-                self.level,
-                Absorb {
-                    strip,
-                    tile: &tile,
-                    sight,
-                    p: scratch.p.get_mut(),
-                },
-            );
+            dispatch(self.level, Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() });
         }
     }
 
     /// Divides by the sums and writes the task's results.
     fn finish(&self, scratch: &Scratch, task: Task<'_>) {
-        let Sizes {
-            group,
-            head_dim,
-            padded_dim,
-            ..
-        } = self.sizes;
+        let Sizes { group, head_dim, padded_dim, .. } = self.sizes;
         for (i, (out, lse)) in task.results.into_iter().enumerate() {
             for (head, (out, lse)) in out.chunks_exact_mut(head_dim).zip(lse).enumerate() {
                 let stack = i * group + head;
@@ -406,37 +274,4 @@ impl<'a> Call<'a> {
             }
         }
     }
-}
-
-/// Merges the results over the parts of the keys into the first part's place, and drops the rest.
-fn merge_splits(sizes: Sizes, out: &mut Vec<f32>, lse: &mut Vec<f32>) {
-    let Sizes {
-        splits, head_dim, ..
-    } = sizes;
-    let (rows, values) = (lse.len() / splits, out.len() / splits);
-    for row in 0..rows {
-        let parts = || (0..splits).map(|split| split * rows + row);
-        let top = parts()
-            .map(|part| lse[part])
-            .fold(f32::NEG_INFINITY, f32::max);
-        if splits == 1 || top == f32::NEG_INFINITY {
-            continue;
-        }
-        let total: f32 = parts().map(|part| (lse[part] - top).exp()).sum();
-        let first = (lse[row] - top).exp() / total;
-        out[row * head_dim..][..head_dim]
-            .iter_mut()
-            .for_each(|value| *value *= first);
-        for part in parts().skip(1) {
-            let weight = (lse[part] - top).exp() / total;
-            let (merged, rest) = out.split_at_mut(values);
-            let part = &rest[part * head_dim - values..][..head_dim];
-            for (merged, value) in merged[row * head_dim..][..head_dim].iter_mut().zip(part) {
-                *merged += weight * value;
-            }
-        }
-        lse[row] = top + total.ln();
-    }
-    out.truncate(values);
-    lse.truncate(rows);
 }

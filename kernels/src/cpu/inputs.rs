@@ -21,24 +21,13 @@ pub(super) struct Held<'a> {
 
 impl Inputs {
     pub(super) fn new(q: &Tensor, keys: &[Keys]) -> Result<Self> {
-        let blocks = keys
-            .iter()
-            .map(|block| Ok((readable(&block.k)?, readable(&block.v)?)));
-        Ok(Self {
-            q: readable(q)?,
-            blocks: blocks.collect::<Result<_>>()?,
-        })
+        let blocks = keys.iter().map(|block| Ok((readable(&block.k)?, readable(&block.v)?)));
+        Ok(Self { q: readable(q)?, blocks: blocks.collect::<Result<_>>()? })
     }
 
     pub(super) fn hold(&self) -> Held<'_> {
-        let blocks = self
-            .blocks
-            .iter()
-            .map(|(k, v)| [k.storage_and_layout(), v.storage_and_layout()]);
-        Held {
-            q: self.q.storage_and_layout(),
-            blocks: blocks.collect(),
-        }
+        let blocks = self.blocks.iter().map(|(k, v)| [k.storage_and_layout(), v.storage_and_layout()]);
+        Held { q: self.q.storage_and_layout(), blocks: blocks.collect() }
     }
 }
 
@@ -49,10 +38,7 @@ impl Held<'_> {
 
     /// Keys and values of each block.
     pub(super) fn blocks(&self) -> Result<Vec<(Matrix<'_>, Matrix<'_>)>> {
-        self.blocks
-            .iter()
-            .map(|[k, v]| Ok((Matrix::new(&k.0, k.1)?, Matrix::new(&v.0, v.1)?)))
-            .collect()
+        self.blocks.iter().map(|[k, v]| Ok((Matrix::new(&k.0, k.1)?, Matrix::new(&v.0, v.1)?))).collect()
     }
 }
 
@@ -61,11 +47,7 @@ fn readable(x: &Tensor) -> Result<Tensor> {
         DType::F32 | DType::BF16 | DType::F16 => x.clone(),
         _ => x.to_dtype(DType::F32)?,
     };
-    Ok(if x.stride()[2] == 1 {
-        x
-    } else {
-        x.contiguous()?
-    })
+    Ok(if x.stride()[2] == 1 { x } else { x.contiguous()? })
 }
 
 /// A `[rows, heads, head_dim]` tensor on the CPU, any strides but the last.
@@ -92,26 +74,12 @@ impl<'a> Matrix<'a> {
             Storage::Cpu(CpuStorage::BF16(list)) => Elements::Bf16(list),
             Storage::Cpu(CpuStorage::F16(list)) => Elements::F16(list),
             other => {
-                let (expected, found) = (
-                    "f32, bf16 or f16 on the CPU".into(),
-                    format!("{:?}", other.dtype()),
-                );
-                return Err(Error::Shape {
-                    op: "attend",
-                    what: "storage",
-                    expected,
-                    found,
-                });
+                let (expected, found) = ("f32, bf16 or f16 on the CPU".into(), format!("{:?}", other.dtype()));
+                return Err(Error::Shape { op: "attend", what: "storage", expected, found });
             }
         };
         let (stride, head_dim) = (layout.stride(), layout.dims()[2]);
-        Ok(Self {
-            elements,
-            from: layout.start_offset(),
-            row_step: stride[0],
-            head_step: stride[1],
-            head_dim,
-        })
+        Ok(Self { elements, from: layout.start_offset(), row_step: stride[0], head_step: stride[1], head_dim })
     }
 
     /// Writes one row of one head into `to` `[head_dim]`, as f32.

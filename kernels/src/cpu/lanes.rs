@@ -51,7 +51,6 @@ pub(super) trait Lanes: Copy {
     fn max(self, other: Self) -> Self;
 
     fn reduce_max(self) -> f32;
-    fn reduce_sum(self) -> f32;
 
     /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error below 2e-7 elsewhere.
     fn exp2(self) -> Self;
@@ -71,15 +70,9 @@ pub(super) trait Lanes: Copy {
 }
 
 /// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative error (2e-9 before
-/// rounding to f32), found with Remez' exchange.
-const EXP2: [f32; 6] = [
-    0.693_147_2,
-    0.240_226_47,
-    0.055_503_29,
-    0.009_618_489,
-    0.001_339_993_1,
-    0.000_153_458_17,
-];
+/// rounding to f32), found with Remez' exchange. The first happens to round to ln 2.
+const EXP2: [f32; 6] =
+    [std::f32::consts::LN_2, 0.240_226_47, 0.055_503_29, 0.009_618_489, 0.001_339_993_1, 0.000_153_458_17];
 
 /// 2^f for `f` in [−½, ½].
 ///
@@ -160,35 +153,22 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn reduce_max(self) -> f32 {
-        self.0
-            .into_iter()
-            .fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn reduce_sum(self) -> f32 {
-        self.0.into_iter().sum()
+        self.0.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
     }
 
     #[inline(always)]
     fn exp2(self) -> Self {
         /// Adding and taking away 1.5·2²³ rounds to a whole number, which then stands in the lowest bits.
         const ROUND: f32 = 12_582_912.0;
-        let clamped = Self(
-            self.0
-                .map(|x| if x < -127.0 { -127.0 } else { x })
-                .map(|x| if x > 128.0 { 128.0 } else { x }),
-        );
+        let clamped =
+            Self(self.0.map(|x| if x < -127.0 { -127.0 } else { x }).map(|x| if x > 128.0 { 128.0 } else { x }));
         let shifted = Self(clamped.0.map(|x| x + ROUND));
-        let fraction = Self(std::array::from_fn(|i| {
-            clamped.0[i] - (shifted.0[i] - ROUND)
-        }));
+        let fraction = Self(std::array::from_fn(|i| clamped.0[i] - (shifted.0[i] - ROUND)));
         // SAFETY: the portable version needs no instructions of its own.
         let value = unsafe { exp2_fraction(fraction) };
         // A whole part of −127 has the bits of 0.
-        let power = shifted.0.map(|x| {
-            f32::from_bits(x.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23)
-        });
+        let power =
+            shifted.0.map(|x| f32::from_bits(x.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23));
         value.mul(Self(power))
     }
 

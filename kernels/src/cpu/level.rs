@@ -36,9 +36,7 @@ impl Level {
 
     /// The best that this machine has.
     pub(super) fn best() -> Self {
-        Self::available()
-            .pop()
-            .expect("the portable level is always there")
+        Self::available().pop().expect("the portable level is always there")
     }
 }
 

@@ -9,8 +9,12 @@
 mod attend;
 mod inputs;
 mod lanes;
+mod layer;
 mod level;
+mod merge;
+mod micro;
 mod pack;
+mod scores;
 mod sight;
 mod strip;
 mod tasks;
@@ -22,17 +26,13 @@ mod x86;
 use candle_core::Tensor;
 
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Reduce, Rope, plain};
+use crate::{Keys, Partial, Positions, Reduce, Rope};
+pub(crate) use layer::{rms_norm, silu_mul};
 use level::Level;
+pub(crate) use merge::merge;
 
 /// See [`crate::Kernels::attend`].
-pub fn attend(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-) -> Result<Partial> {
+pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
     attend::attend(Level::best(), q, at_q, keys, rope, scale)
 }
 
@@ -46,5 +46,5 @@ pub fn column_scores(
     lse: &Tensor,
     reduce: Reduce<'_>,
 ) -> Result<Vec<f32>> {
-    plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
+    scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, reduce)
 }

@@ -1,9 +1,12 @@
 //! From rows of tensors to what the products read: f32, rotated, keys transposed, in memory that starts on a cache line.
 
+use std::ops::Range;
+
 use super::inputs::Matrix;
 use super::lanes::{Lanes, PANEL};
 use super::level::Kernel;
-use super::sight::KeyList;
+use super::sight::{KeyList, Rows};
+use super::strip::STRIP;
 use crate::{Pairing, Rope};
 
 /// f32 memory that starts on a cache line.
@@ -18,10 +21,7 @@ impl Aligned {
     pub(super) fn new(len: usize) -> Self {
         const LINE: usize = 64;
         let data = vec![0.0; len + LINE / size_of::<f32>()];
-        let from = data
-            .as_ptr()
-            .align_offset(LINE)
-            .min(LINE / size_of::<f32>());
+        let from = data.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
         Self { data, from, len }
     }
 
@@ -53,6 +53,41 @@ pub(super) fn rotate(x: &mut [f32], rope: &Rope, position: u32) {
     }
 }
 
+/// Where the queries of a call come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QuerySource<'a> {
+    pub(super) q: Matrix<'a>,
+    pub(super) rows: &'a Rows,
+    pub(super) rope: Option<&'a Rope>,
+    /// Scale of the scores, log₂ e included.
+    pub(super) scale: f32,
+    /// Query heads that share a KV head.
+    pub(super) group: usize,
+}
+
+impl QuerySource<'_> {
+    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of [`STRIP`] stacked rows (the last one
+    /// may have fewer), each `[head_dim, rows of the strip]`: rotated, times the scale.
+    pub(super) fn pack(&self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
+        let stacked = rows.len() * self.group;
+        let head_dim = to.len() / stacked;
+        let mut values = vec![0.0; head_dim];
+        for stack in 0..stacked {
+            let (place, head) = (rows.start + stack / self.group, kv_head * self.group + stack % self.group);
+            self.q.widen(self.rows.index[place] as usize, head, &mut values);
+            if let Some(rope) = self.rope {
+                rotate(&mut values, rope, self.rows.rope[place]);
+            }
+            let first = stack / STRIP * STRIP;
+            let width = STRIP.min(stacked - first);
+            let strip = &mut to[first * head_dim..(first + width) * head_dim];
+            for (column, value) in strip.chunks_exact_mut(width).zip(&values) {
+                column[stack - first] = value * self.scale;
+            }
+        }
+    }
+}
+
 /// Where the keys of a call come from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeySource<'a> {
@@ -61,7 +96,7 @@ pub(super) struct KeySource<'a> {
     pub(super) blocks: &'a [(Matrix<'a>, Matrix<'a>)],
     pub(super) rope: Option<&'a Rope>,
     pub(super) head_dim: usize,
-    /// `head_dim` rounded up to [`super::WIDEST`]: the length of a packed row.
+    /// `head_dim` rounded up to [`super::strip::WIDEST`]: the length of a packed row.
     pub(super) padded_dim: usize,
 }
 
@@ -78,38 +113,19 @@ pub(super) struct PackKeys<'a> {
 impl Kernel for PackKeys<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let KeySource {
-            list,
-            blocks,
-            rope,
-            head_dim,
-            padded_dim,
-        } = self.source;
+        let KeySource { list, blocks, rope, head_dim, padded_dim } = self.source;
         assert_eq!(self.k.len(), PANEL * padded_dim, "room for a panel");
-        assert!(
-            self.stage.len() >= V::N * padded_dim,
-            "room for {} keys",
-            V::N
-        );
+        assert!(self.stage.len() >= V::N * padded_dim, "room for {} keys", V::N);
         let keys = list.keys_of(self.panel);
         for group in (0..PANEL).step_by(V::N) {
-            for (i, staged) in self
-                .stage
-                .chunks_exact_mut(padded_dim)
-                .take(V::N)
-                .enumerate()
-            {
+            for (i, staged) in self.stage.chunks_exact_mut(padded_dim).take(V::N).enumerate() {
                 let key = keys.start + group + i;
                 let staged = &mut staged[..head_dim];
                 if key >= keys.end {
                     staged.fill(0.0);
                     continue;
                 }
-                blocks[list.block[key] as usize].0.widen(
-                    list.row[key] as usize,
-                    self.kv_head,
-                    staged,
-                );
+                blocks[list.block[key] as usize].0.widen(list.row[key] as usize, self.kv_head, staged);
                 if let Some(rope) = rope {
                     rotate(staged, rope, list.rope[key]);
                 }
@@ -140,13 +156,7 @@ pub(super) struct PackValues<'a> {
 impl Kernel for PackValues<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let KeySource {
-            list,
-            blocks,
-            head_dim,
-            padded_dim,
-            ..
-        } = self.source;
+        let KeySource { list, blocks, head_dim, padded_dim, .. } = self.source;
         let keys = list.keys_of(self.panel);
         let mut largest = 0u32; // of all magnitudes' bits; an infinity's are above every number's, a NaN's above those
         for (i, packed) in self.v.chunks_exact_mut(padded_dim).enumerate() {
@@ -156,9 +166,7 @@ impl Kernel for PackValues<'_> {
                 packed.fill(0.0);
                 continue;
             }
-            blocks[list.block[key] as usize]
-                .1
-                .widen(list.row[key] as usize, self.kv_head, packed);
+            blocks[list.block[key] as usize].1.widen(list.row[key] as usize, self.kv_head, packed);
             for value in packed.iter() {
                 largest = largest.max(value.to_bits() & 0x7fff_ffff);
             }

@@ -1,1 +1,266 @@
-//! Column scores.
+//! What each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
+//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` never
+//! exists.
+
+use candle_core::{DType, Tensor};
+
+use super::inputs::Inputs;
+use super::lanes::{Lanes, PANEL, Place};
+use super::level::{Kernel, Level, dispatch};
+use super::micro::{Mask, scores};
+use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
+use super::sight::{KeyList, Rows, Sight, Span};
+use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
+use super::tasks;
+use crate::error::Result;
+use crate::{Keys, Positions, Reduce, Rope};
+
+/// Query rows whose probabilities a thread holds at a time.
+const TILE_ROWS: usize = 32;
+
+/// Everything that the tasks of a call share.
+struct Call<'a> {
+    level: Level,
+    keys: KeySource<'a>,
+    kv_heads: usize,
+    /// Query heads that share a KV head.
+    group: usize,
+    tiles: Vec<RowTile>,
+    reduce: Reduce<'a>,
+}
+
+/// Some query rows, packed for every KV head. Stacked rows are (query row, head of the group).
+struct RowTile {
+    /// `[kv_heads]` of strips, see [`QuerySource::pack`].
+    q: Vec<Aligned>,
+    /// Of each stacked row.
+    places: Vec<Place>,
+    /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its probabilities 0.
+    lse: Vec<f32>,
+    /// Row of the query tensor, of each query row.
+    index: Vec<u32>,
+    span: Span,
+}
+
+/// What a thread works in.
+struct Scratch {
+    /// `[kv_heads, padded_dim, PANEL]`.
+    k: Aligned,
+    stage: Aligned,
+    /// `[STRIP, PANEL]`.
+    p: Aligned,
+    /// `[TILE_ROWS, PANEL]`.
+    sums: Aligned,
+}
+
+/// See [`crate::Kernels::column_scores`].
+#[allow(clippy::too_many_arguments)]
+pub(super) fn column_scores(
+    level: Level,
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    reduce: Reduce<'_>,
+) -> Result<Vec<f32>> {
+    let (_, heads, head_dim) = q.dims3()?;
+    let rows = Rows::new(at_q);
+    let list = KeyList::new(&rows, keys);
+    if let Some(rope) = rope {
+        rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
+    }
+    let counts = keys.iter().map(|block| block.at.len());
+    let starts: Vec<usize> = counts.clone().scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count))).collect();
+    let mut all = vec![0.0; counts.sum()];
+    if list.row.is_empty() || q.elem_count() == 0 {
+        return Ok(all);
+    }
+    let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
+    let group = heads / kv_heads;
+    let inputs = Inputs::new(q, keys)?;
+    let held = inputs.hold();
+    let blocks = held.blocks()?;
+    let padded_dim = head_dim.next_multiple_of(WIDEST);
+    let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim };
+    let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group };
+    let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+    let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
+    let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, head_dim, kv_heads, &lse)).collect();
+    let call = Call { level, keys, kv_heads, group, tiles, reduce };
+
+    let mut columns = vec![0.0; list.panels.len() * PANEL];
+    let panels = columns.chunks_exact_mut(PANEL).enumerate().collect();
+    tasks::run(panels, || call.scratch(), |scratch, (panel, column)| call.run(scratch, panel, column));
+    let places = list.block.iter().zip(&list.row).map(|(&block, &row)| starts[block as usize] + row as usize);
+    for (place, column) in places.zip(columns) {
+        all[place] = column;
+    }
+    Ok(all)
+}
+
+impl RowTile {
+    /// Rows `first ..` of the list of rows; `lse` `[queries · heads]`.
+    fn new(source: &QuerySource<'_>, first: usize, head_dim: usize, kv_heads: usize, lse: &[f32]) -> Self {
+        let (rows, group) = (source.rows, source.group);
+        let range = first..rows.len().min(first + TILE_ROWS);
+        let stacked = range.len() * group;
+        let q = (0..kv_heads).map(|kv_head| {
+            let mut packed = Aligned::new(stacked * head_dim);
+            source.pack(range.clone(), kv_head, packed.get_mut());
+            packed
+        });
+        let index = rows.index[range.clone()].to_vec();
+        let lse_of = |kv_head: usize, stack: usize| {
+            let row = index[stack / group] as usize;
+            let lse = lse[(row * kv_heads + kv_head) * group + stack % group];
+            if lse == f32::NEG_INFINITY { f32::INFINITY } else { lse * LOG2_E }
+        };
+        let lse = (0..kv_heads).flat_map(|kv_head| (0..stacked).map(move |stack| (kv_head, stack)));
+        let places = &rows.place[range.clone()];
+        Self {
+            q: q.collect(),
+            lse: lse.map(|(kv_head, stack)| lse_of(kv_head, stack)).collect(),
+            span: Span::of_rows(places),
+            places: places.iter().flat_map(|place| std::iter::repeat_n(*place, group)).collect(),
+            index,
+        }
+    }
+}
+
+impl Call<'_> {
+    fn scratch(&self) -> Scratch {
+        let padded_dim = self.keys.padded_dim;
+        Scratch {
+            k: Aligned::new(self.kv_heads * padded_dim * PANEL),
+            stage: Aligned::new(WIDEST * padded_dim),
+            p: Aligned::new(STRIP * PANEL),
+            sums: Aligned::new(TILE_ROWS * PANEL),
+        }
+    }
+
+    /// The scores of one panel's keys, to `column` `[PANEL]`.
+    fn run(&self, scratch: &mut Scratch, panel: usize, column: &mut [f32]) {
+        let source = self.keys;
+        for (kv_head, k) in scratch.k.get_mut().chunks_exact_mut(source.padded_dim * PANEL).enumerate() {
+            dispatch(self.level, PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k });
+        }
+        for tile in &self.tiles {
+            if tile.span.sees(&source.list.panels[panel]) == Sight::Nothing {
+                continue;
+            }
+            scratch.sums.get_mut().fill(0.0);
+            for kv_head in 0..self.kv_heads {
+                self.add_head(scratch, tile, panel, kv_head);
+            }
+            for (row, sums) in tile.index.iter().zip(scratch.sums.get().chunks_exact(PANEL)) {
+                let pairs = column.iter_mut().zip(sums);
+                match self.reduce {
+                    Reduce::Norm => pairs.for_each(|(column, sum)| *column += sum * sum),
+                    Reduce::Mass => pairs.for_each(|(column, sum)| *column += sum),
+                    Reduce::Weighted(weights) => {
+                        let weight = weights[*row as usize];
+                        pairs.for_each(|(column, sum)| *column += weight * sum);
+                    }
+                }
+            }
+        }
+        let heads = (self.kv_heads * self.group) as f32;
+        for value in column {
+            *value = if matches!(self.reduce, Reduce::Norm) { value.sqrt() / heads } else { *value / heads };
+        }
+    }
+
+    /// Adds the probabilities of one KV head's group to the tile's sums.
+    fn add_head(&self, scratch: &mut Scratch, tile: &RowTile, panel: usize, kv_head: usize) {
+        let KeySource { list, head_dim, padded_dim, .. } = self.keys;
+        let stacked = tile.places.len();
+        let keys = panel * PANEL..(panel + 1) * PANEL;
+        for first in (0..stacked).step_by(STRIP) {
+            let rows = first..stacked.min(first + STRIP);
+            let places = &tile.places[rows.clone()];
+            let mask = match Span::of_rows(places).sees(&list.panels[panel]) {
+                Sight::Nothing => continue,
+                Sight::All => None,
+                Sight::Some => Some(Mask::new(&list.order[keys.clone()], &list.segment[keys.clone()], places)),
+            };
+            let work = AddProbabilities {
+                q: &tile.q[kv_head].get()[first * head_dim..rows.end * head_dim],
+                k: &scratch.k.get()[kv_head * padded_dim * PANEL..][..padded_dim * PANEL],
+                lse: &tile.lse[kv_head * stacked + first..kv_head * stacked + rows.end],
+                mask,
+                head_dim,
+                first,
+                group: self.group,
+                p: scratch.p.get_mut(),
+                sums: scratch.sums.get_mut(),
+            };
+            dispatch(self.level, work);
+        }
+    }
+}
+
+/// Adds a strip's probabilities to its query rows.
+struct AddProbabilities<'a> {
+    /// `[head_dim, rows]`.
+    q: &'a [f32],
+    /// `[padded_dim, PANEL]`.
+    k: &'a [f32],
+    /// `[rows]`.
+    lse: &'a [f32],
+    mask: Option<Mask<'a>>,
+    head_dim: usize,
+    /// Stacked row of the strip's first.
+    first: usize,
+    group: usize,
+    /// `[STRIP, PANEL]` of scratch.
+    p: &'a mut [f32],
+    /// `[TILE_ROWS, PANEL]`.
+    sums: &'a mut [f32],
+}
+
+impl Kernel for AddProbabilities<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(mut self) {
+        // SAFETY: the caller promises the instructions, and `add` checks every length against ROWS.
+        unsafe {
+            match self.lse.len() {
+                1 => add::<V, 1>(&mut self),
+                2 => add::<V, 2>(&mut self),
+                3 => add::<V, 3>(&mut self),
+                4 => add::<V, 4>(&mut self),
+                5 => add::<V, 5>(&mut self),
+                rows => {
+                    assert_eq!(rows, STRIP, "rows of a strip");
+                    add::<V, STRIP>(&mut self);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn add<V: Lanes, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
+    assert_eq!(work.q.len(), work.head_dim * ROWS, "packed queries");
+    assert!(work.k.len() >= work.head_dim * PANEL, "packed keys");
+    assert_eq!(work.p.len(), STRIP * PANEL, "room for the scores");
+    assert_eq!(work.sums.len(), TILE_ROWS * PANEL, "room for the sums");
+    // SAFETY: the caller promises the instructions; lengths were checked above, those of the mask when it was made.
+    unsafe {
+        let mut top = [V::splat(LOWEST); ROWS];
+        let p = work.p.as_mut_ptr();
+        scores::<V, ROWS>(work.q.as_ptr(), work.k.as_ptr(), work.head_dim, work.mask, p, PANEL, &mut top);
+        for r in 0..ROWS {
+            let lse = V::splat(work.lse[r]);
+            let row = (work.first + r) / work.group;
+            let sums = work.sums[row * PANEL..][..PANEL].as_mut_ptr();
+            for column in (0..PANEL).step_by(V::N) {
+                let value = V::load(p.add(r * PANEL + column)).sub(lse).exp2();
+                V::load(sums.add(column)).add(value).store(sums.add(column));
+            }
+        }
+    }
+}

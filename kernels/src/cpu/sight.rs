@@ -31,31 +31,20 @@ pub(super) enum Sight {
 }
 
 impl Span {
-    const EMPTY: Self = Self {
-        order: (u32::MAX, 0),
-        segment: (u32::MAX, 0),
-        shared: false,
-        whole: true,
-    };
+    const EMPTY: Self = Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, whole: true };
 
     /// Of query rows.
     pub(super) fn of_rows(places: &[Place]) -> Self {
         let mut span = Self::EMPTY;
         for place in places {
             span.order = (span.order.0.min(place.order), span.order.1.max(place.order));
-            span.segment = (
-                span.segment.0.min(place.segment),
-                span.segment.1.max(place.segment),
-            );
+            span.segment = (span.segment.0.min(place.segment), span.segment.1.max(place.segment));
         }
         span
     }
 
     fn of_keys(order: &[u32], segment: &[u32]) -> Self {
-        let mut span = Self {
-            whole: order.len() == PANEL,
-            ..Self::EMPTY
-        };
+        let mut span = Self { whole: order.len() == PANEL, ..Self::EMPTY };
         for (&order, &segment) in order.iter().zip(segment) {
             span.order = (span.order.0.min(order), span.order.1.max(order));
             if segment == SHARED {
@@ -69,8 +58,7 @@ impl Span {
 
     /// What query rows of this span see of keys of another.
     pub(super) fn sees(&self, keys: &Span) -> Sight {
-        let may_meet =
-            keys.shared || (keys.segment.0 <= self.segment.1 && self.segment.0 <= keys.segment.1);
+        let may_meet = keys.shared || (keys.segment.0 <= self.segment.1 && self.segment.0 <= keys.segment.1);
         if keys.order.0 > self.order.1 || !may_meet {
             return Sight::Nothing;
         }
@@ -95,11 +83,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(at: &Positions) -> Self {
-        let mut rows = Self {
-            index: Vec::new(),
-            rope: Vec::new(),
-            place: Vec::new(),
-        };
+        let mut rows = Self { index: Vec::new(), rope: Vec::new(), place: Vec::new() };
         for (i, (&order, &segment)) in at.order().iter().zip(at.segment()).enumerate() {
             if order != PAD {
                 rows.index.push(i as u32);
@@ -116,11 +100,7 @@ impl Rows {
 
     /// The largest order in each segment, ascending by segment.
     fn horizons(&self) -> Vec<(u32, u32)> {
-        let mut sorted: Vec<(u32, u32)> = self
-            .place
-            .iter()
-            .map(|place| (place.segment, place.order))
-            .collect();
+        let mut sorted: Vec<(u32, u32)> = self.place.iter().map(|place| (place.segment, place.order)).collect();
         sorted.sort_unstable_by_key(|&(segment, order)| (segment, std::cmp::Reverse(order)));
         sorted.dedup_by_key(|&mut (segment, _)| segment);
         sorted
@@ -155,9 +135,7 @@ impl KeyList {
         };
         let mut last = horizons[0]; // neighbours mostly share a segment
         for (block, keys) in keys.iter().enumerate() {
-            for (row, (&order, &segment)) in
-                keys.at.order().iter().zip(keys.at.segment()).enumerate()
-            {
+            for (row, (&order, &segment)) in keys.at.order().iter().zip(keys.at.segment()).enumerate() {
                 if segment != SHARED && segment != last.0 {
                     let found = horizons.binary_search_by_key(&segment, |&(segment, _)| segment);
                     let Ok(found) = found else { continue };
@@ -179,9 +157,7 @@ impl KeyList {
 
     fn close(&mut self) {
         let panels = self.order.chunks(PANEL).zip(self.segment.chunks(PANEL));
-        self.panels = panels
-            .map(|(order, segment)| Span::of_keys(order, segment))
-            .collect();
+        self.panels = panels.map(|(order, segment)| Span::of_keys(order, segment)).collect();
         let filled = self.panels.len() * PANEL;
         self.order.resize(filled, PAD);
         self.segment.resize(filled, 0);

@@ -3,8 +3,12 @@
 //!
 //! A row is one head of one query; the heads that share a KV head are stacked, so a packed key serves all of them.
 
+// Loops over register blocks count, so that they read like the products they are and unroll whole.
+#![allow(clippy::needless_range_loop)]
+
 use super::lanes::{Lanes, PANEL, Place};
 use super::level::Kernel;
+use super::micro::{Mask, careful_product, product, scores};
 use super::sight::Sight;
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the registers of AVX-512.
@@ -88,26 +92,12 @@ impl Kernel for Absorb<'_> {
 /// The machine has the instructions of `V`.
 #[inline(always)]
 unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
-    let Tile {
-        head_dim,
-        padded_dim,
-        ..
-    } = *work.tile;
+    let Tile { head_dim, padded_dim, .. } = *work.tile;
     let panels = work.tile.keys.iter().take_while(|&&keys| keys > 0).count();
-    assert!(
-        work.tile.k.len() >= panels * padded_dim * PANEL,
-        "packed keys"
-    );
-    assert!(
-        work.tile.v.len() >= panels * PANEL * padded_dim,
-        "packed values"
-    );
+    assert!(work.tile.k.len() >= panels * padded_dim * PANEL, "packed keys");
+    assert!(work.tile.v.len() >= panels * PANEL * padded_dim, "packed values");
     assert_eq!(work.strip.q.len(), head_dim * ROWS, "packed queries");
-    assert_eq!(
-        work.strip.out.len(),
-        padded_dim * ROWS,
-        "room for the result"
-    );
+    assert_eq!(work.strip.out.len(), padded_dim * ROWS, "room for the result");
     assert_eq!(work.strip.top.len(), ROWS, "room for the maxima");
     assert_eq!(work.strip.sum.len(), ROWS * WIDEST, "room for the sums");
     assert_eq!(work.p.len(), STRIP * TILE, "room for the probabilities");
@@ -120,11 +110,7 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
             let mask = match work.sight[i] {
                 Sight::Nothing => continue,
                 Sight::All => None,
-                Sight::Some => Some(Mask::new(
-                    work.tile.order[i],
-                    work.tile.segment[i],
-                    work.strip.places,
-                )),
+                Sight::Some => Some(Mask::new(work.tile.order[i], work.tile.segment[i], work.strip.places)),
             };
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);
@@ -135,127 +121,12 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
     }
 }
 
-/// What masks a panel.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Mask<'a> {
-    order: &'a [u32],
-    segment: &'a [u32],
-    places: &'a [Place],
-}
-
-impl<'a> Mask<'a> {
-    /// `order` and `segment` of the panel's keys, `places` of the strip's rows.
-    pub(super) fn new(order: &'a [u32], segment: &'a [u32], places: &'a [Place]) -> Self {
-        assert_eq!(order.len(), PANEL, "orders of a panel");
-        assert_eq!(segment.len(), PANEL, "segments of a panel");
-        Self {
-            order,
-            segment,
-            places,
-        }
-    }
-}
-
-/// Scores of a strip against a panel, −∞ where masked, to `to` `[ROWS, to_step]`; `top` takes in their maximum.
-///
-/// # Safety
-/// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for `head_dim · PANEL`, `to` for
-/// ROWS rows of PANEL writes, `to_step` apart; a mask has ROWS places.
-#[inline(always)]
-pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(
-    q: *const f32,
-    k: *const f32,
-    head_dim: usize,
-    mask: Option<Mask<'_>>,
-    to: *mut f32,
-    to_step: usize,
-    top: &mut [V; ROWS],
-) {
-    // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides PANEL.
-    unsafe {
-        for column in (0..PANEL).step_by(V::BLOCK * V::N) {
-            let (k, to) = (k.add(column), to.add(column));
-            match V::BLOCK {
-                1 => score_block::<V, ROWS, 1>(q, k, head_dim, mask, column, to, to_step, top),
-                2 => score_block::<V, ROWS, 2>(q, k, head_dim, mask, column, to, to_step, top),
-                _ => score_block::<V, ROWS, 4>(q, k, head_dim, mask, column, to, to_step, top),
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`scores`], for the columns from `column` on; `q`, `k` and `to` point at their first.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
-    q: *const f32,
-    k: *const f32,
-    head_dim: usize,
-    mask: Option<Mask<'_>>,
-    column: usize,
-    to: *mut f32,
-    to_step: usize,
-    top: &mut [V; ROWS],
-) {
-    // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH vectors.
-    unsafe {
-        let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
-        product::<V, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), head_dim);
-        for r in 0..ROWS {
-            for i in 0..WIDTH {
-                let mut score = acc[r][i];
-                if let Some(mask) = mask {
-                    let (order, segment) = (mask.order.as_ptr(), mask.segment.as_ptr());
-                    let from = column + i * V::N;
-                    score = score.keep_seen(order.add(from), segment.add(from), mask.places[r]);
-                }
-                top[r] = top[r].max(score);
-                score.store(to.add(r * to_step + i * V::N));
-            }
-        }
-    }
-}
-
-/// `acc += a · b`. `a` is (pointer, step from row to row, step from depth to depth), `b` (pointer, step from depth to
-/// depth); all of `acc` stays in registers.
-///
-/// # Safety
-/// The machine has the instructions of `V`; `a` is valid for ROWS × `depth` reads, `b` for `depth` rows of WIDTH vectors.
-#[inline(always)]
-unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
-    acc: &mut [[V; WIDTH]; ROWS],
-    (a, a_row, a_step): (*const f32, usize, usize),
-    (b, b_step): (*const f32, usize),
-    depth: usize,
-) {
-    // SAFETY: the caller's promises; d < depth, r < ROWS, i < WIDTH.
-    unsafe {
-        for d in 0..depth {
-            let mut right = [V::splat(0.0); WIDTH];
-            for i in 0..WIDTH {
-                right[i] = V::load(b.add(d * b_step + i * V::N));
-            }
-            for r in 0..ROWS {
-                let left = V::splat(*a.add(r * a_row + d * a_step));
-                for i in 0..WIDTH {
-                    acc[r][i] = left.mul_add(right[i], acc[r][i]);
-                }
-            }
-        }
-    }
-}
-
 /// Turns scores into 2^(score − top) and adds them to the sums. Returns by how much each row's earlier results fade.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p` hold scores.
 #[inline(always)]
-unsafe fn exponentials<V: Lanes, const ROWS: usize>(
-    work: &mut Absorb<'_>,
-    panels: usize,
-    top: [V; ROWS],
-) -> [V; ROWS] {
+unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, top: [V; ROWS]) -> [V; ROWS] {
     // SAFETY: the caller's promises; ROWS rows of TILE probabilities and of WIDEST sums.
     unsafe {
         let mut fade = [V::splat(1.0); ROWS];
@@ -289,11 +160,7 @@ unsafe fn exponentials<V: Lanes, const ROWS: usize>(
 /// # Safety
 /// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p` hold probabilities.
 #[inline(always)]
-unsafe fn values<V: Lanes, const ROWS: usize>(
-    work: &mut Absorb<'_>,
-    panels: usize,
-    fade: &[V; ROWS],
-) {
+unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, fade: &[V; ROWS]) {
     let vectors = work.tile.padded_dim / V::N;
     let groups = vectors.div_ceil(V::BLOCK);
     let mut from = 0;
@@ -334,59 +201,18 @@ unsafe fn value_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
         }
         for panel in 0..panels {
             let first = panel * PANEL;
-            let (p, v) = (
-                work.p.as_ptr().add(first),
-                work.tile.v.as_ptr().add(first * padded_dim + column),
-            );
+            let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr().add(first * padded_dim + column));
             match work.sight[panel] {
                 Sight::Nothing => {}
                 Sight::Some if !work.tile.finite => {
-                    careful_product::<V, ROWS, WIDTH>(
-                        &mut acc,
-                        p,
-                        (v, padded_dim),
-                        work.tile.keys[panel],
-                    );
+                    careful_product::<V, ROWS, WIDTH>(&mut acc, p, (v, padded_dim), work.tile.keys[panel]);
                 }
-                _ => product::<V, ROWS, WIDTH>(
-                    &mut acc,
-                    (p, TILE, 1),
-                    (v, padded_dim),
-                    work.tile.keys[panel],
-                ),
+                _ => product::<V, ROWS, WIDTH>(&mut acc, (p, TILE, 1), (v, padded_dim), work.tile.keys[panel]),
             }
         }
         for r in 0..ROWS {
             for i in 0..WIDTH {
                 acc[r][i].store(out.add(r * padded_dim + i * V::N));
-            }
-        }
-    }
-}
-
-/// As [`product`] with probabilities on the left, but a probability of 0 adds nothing, even where the value is infinite
-/// or NaN: a row's result never depends on a key that it does not see.
-///
-/// # Safety
-/// As [`product`]; `p` has ROWS rows, TILE apart.
-#[inline(always)]
-unsafe fn careful_product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
-    acc: &mut [[V; WIDTH]; ROWS],
-    p: *const f32,
-    (v, v_step): (*const f32, usize),
-    depth: usize,
-) {
-    // SAFETY: the caller's promises; d < depth, r < ROWS, i < WIDTH.
-    unsafe {
-        for d in 0..depth {
-            for r in 0..ROWS {
-                let weight = *p.add(r * TILE + d);
-                if weight != 0.0 {
-                    for i in 0..WIDTH {
-                        let value = V::load(v.add(d * v_step + i * V::N));
-                        acc[r][i] = V::splat(weight).mul_add(value, acc[r][i]);
-                    }
-                }
             }
         }
     }

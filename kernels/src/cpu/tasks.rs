@@ -4,20 +4,13 @@ use std::sync::Mutex;
 
 /// Does `work` on every task, taken in order by whichever thread is free. Each thread makes its scratch once, and only
 /// if it gets a task. A task's result must not depend on the thread, so neither does the whole.
-pub(super) fn run<T: Send, S>(
-    tasks: Vec<T>,
-    scratch: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, T) + Sync,
-) {
+pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, work: impl Fn(&mut S, T) + Sync) {
     let threads = rayon::current_num_threads().min(tasks.len());
     let queue = Mutex::new(tasks.into_iter());
     let worker = || {
         let mut own = None;
         loop {
-            let next = queue
-                .lock()
-                .expect("no thread panics while it holds the queue")
-                .next();
+            let next = queue.lock().expect("no thread panics while it holds the queue").next();
             match next {
                 Some(task) => work(own.get_or_insert_with(&scratch), task),
                 None => return,

@@ -79,25 +79,9 @@ impl Lanes for Avx2 {
     fn reduce_max(self) -> f32 {
         // SAFETY: `self` proves the instructions.
         unsafe {
-            let four = _mm_max_ps(
-                _mm256_castps256_ps128(self.0),
-                _mm256_extractf128_ps::<1>(self.0),
-            );
+            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
-        }
-    }
-
-    #[inline(always)]
-    fn reduce_sum(self) -> f32 {
-        // SAFETY: `self` proves the instructions.
-        unsafe {
-            let four = _mm_add_ps(
-                _mm256_castps256_ps128(self.0),
-                _mm256_extractf128_ps::<1>(self.0),
-            );
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
     }
 
@@ -106,10 +90,7 @@ impl Lanes for Avx2 {
         // SAFETY: `self` proves the instructions.
         unsafe {
             // The bound stands first, so that a NaN comes through.
-            let x = _mm256_min_ps(
-                _mm256_set1_ps(128.0),
-                _mm256_max_ps(_mm256_set1_ps(-127.0), self.0),
-            );
+            let x = _mm256_min_ps(_mm256_set1_ps(128.0), _mm256_max_ps(_mm256_set1_ps(-127.0), self.0));
             let whole = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
             let value = exp2_fraction(Self(_mm256_sub_ps(x, whole)));
             // A whole part of −127 has the bits of 0.
@@ -122,20 +103,13 @@ impl Lanes for Avx2 {
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
-            let (order, segment) = (
-                _mm256_loadu_si256(order.cast()),
-                _mm256_loadu_si256(segment.cast()),
-            );
+            let (order, segment) = (_mm256_loadu_si256(order.cast()), _mm256_loadu_si256(segment.cast()));
             let limit = _mm256_set1_epi32(query.order.cast_signed());
             let not_later = _mm256_cmpeq_epi32(_mm256_max_epu32(order, limit), limit);
             let same = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(query.segment.cast_signed()));
             let shared = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(SHARED.cast_signed()));
             let seen = _mm256_and_si256(not_later, _mm256_or_si256(same, shared));
-            Self(_mm256_blendv_ps(
-                _mm256_set1_ps(f32::NEG_INFINITY),
-                self.0,
-                _mm256_castsi256_ps(seen),
-            ))
+            Self(_mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, _mm256_castsi256_ps(seen)))
         }
     }
 
@@ -187,19 +161,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn reduce_sum(self) -> f32 {
-        // SAFETY: `self` proves the instructions.
-        unsafe { _mm512_reduce_add_ps(self.0) }
-    }
-
-    #[inline(always)]
     fn exp2(self) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
             // "Not less than" is true for NaN, which so comes through; −∞ and what would be subnormal become 0.
             let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(-126.5));
-            let whole =
-                _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
+            let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
             let value = exp2_fraction(Self(_mm512_sub_ps(self.0, whole)));
             Self(_mm512_maskz_scalef_ps(kept, value.0, whole))
         }
@@ -209,20 +176,11 @@ impl Lanes for Avx512 {
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
-            let (order, segment) = (
-                _mm512_loadu_si512(order.cast()),
-                _mm512_loadu_si512(segment.cast()),
-            );
-            let not_later =
-                _mm512_cmple_epu32_mask(order, _mm512_set1_epi32(query.order.cast_signed()));
-            let same =
-                _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(query.segment.cast_signed()));
+            let (order, segment) = (_mm512_loadu_si512(order.cast()), _mm512_loadu_si512(segment.cast()));
+            let not_later = _mm512_cmple_epu32_mask(order, _mm512_set1_epi32(query.order.cast_signed()));
+            let same = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(query.segment.cast_signed()));
             let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
-            Self(_mm512_mask_mov_ps(
-                _mm512_set1_ps(f32::NEG_INFINITY),
-                not_later & (same | shared),
-                self.0,
-            ))
+            Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (same | shared), self.0))
         }
     }
 
@@ -252,30 +210,14 @@ impl Lanes for Avx512 {
                 let upper = (quads[c], quads[4 + c]);
                 let lower = (quads[8 + c], quads[12 + c]);
                 // Quarters 0 and 2, then 1 and 3, of all sixteen rows.
-                let even = (
-                    _mm512_shuffle_f32x4::<0x88>(upper.0, upper.1),
-                    _mm512_shuffle_f32x4::<0x88>(lower.0, lower.1),
-                );
-                let odd = (
-                    _mm512_shuffle_f32x4::<0xdd>(upper.0, upper.1),
-                    _mm512_shuffle_f32x4::<0xdd>(lower.0, lower.1),
-                );
-                _mm512_storeu_ps(
-                    to.add(c * to_step),
-                    _mm512_shuffle_f32x4::<0x88>(even.0, even.1),
-                );
-                _mm512_storeu_ps(
-                    to.add((c + 4) * to_step),
-                    _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1),
-                );
-                _mm512_storeu_ps(
-                    to.add((c + 8) * to_step),
-                    _mm512_shuffle_f32x4::<0xdd>(even.0, even.1),
-                );
-                _mm512_storeu_ps(
-                    to.add((c + 12) * to_step),
-                    _mm512_shuffle_f32x4::<0xdd>(odd.0, odd.1),
-                );
+                let even =
+                    (_mm512_shuffle_f32x4::<0x88>(upper.0, upper.1), _mm512_shuffle_f32x4::<0x88>(lower.0, lower.1));
+                let odd =
+                    (_mm512_shuffle_f32x4::<0xdd>(upper.0, upper.1), _mm512_shuffle_f32x4::<0xdd>(lower.0, lower.1));
+                _mm512_storeu_ps(to.add(c * to_step), _mm512_shuffle_f32x4::<0x88>(even.0, even.1));
+                _mm512_storeu_ps(to.add((c + 4) * to_step), _mm512_shuffle_f32x4::<0x88>(odd.0, odd.1));
+                _mm512_storeu_ps(to.add((c + 8) * to_step), _mm512_shuffle_f32x4::<0xdd>(even.0, even.1));
+                _mm512_storeu_ps(to.add((c + 12) * to_step), _mm512_shuffle_f32x4::<0xdd>(odd.0, odd.1));
             }
         }
     }

@@ -4,7 +4,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
-use super::{Keys, PAD, Pairing, Positions, Rope, RopeScaling, SHARED};
+use super::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
 
 /// A small generator, so that a failing case is its seed and its sizes.
 pub struct Random(u64);
@@ -223,4 +223,15 @@ pub fn distance(found: &[f32], expected: &[f64]) -> f64 {
         if found == expected { 0.0 } else { (found - expected).abs() }
     };
     pairs.map(far).map(|far| if far.is_nan() { f64::INFINITY } else { far }).fold(0.0, f64::max)
+}
+
+/// One number a key out of [`attention`].
+pub fn reduced(attention: &[Vec<f64>], keys: usize, reduce: Reduce<'_>) -> Vec<f64> {
+    let column = |j: usize| attention.iter().map(move |row| row[j]);
+    let of_key = |j: usize| match reduce {
+        Reduce::Norm => column(j).map(|p| p * p).sum::<f64>().sqrt(),
+        Reduce::Mass => column(j).sum(),
+        Reduce::Weighted(weights) => column(j).zip(weights).map(|(p, &w)| p * f64::from(w)).sum(),
+    };
+    (0..keys).map(of_key).collect()
 }

@@ -30,11 +30,7 @@ impl AllGather<'_> {
         let sending_v = self.comm.start_all_gather_v(v, &counts)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
-        let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys {
-            k,
-            v,
-            at: at.clone(),
-        };
+        let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys { k, v, at: at.clone() };
         let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
         Ok(self.math.attend(q, &self.at[self.comm.rank()], &keys)?.out)
     }
@@ -52,10 +48,7 @@ impl Attention for AllGather<'_> {
         let mut parts = Vec::new();
         for from in (0..kv_heads).step_by(self.heads_per_gather) {
             let heads = self.heads_per_gather.min(kv_heads - from);
-            let (k, v) = (
-                k.narrow(1, from, heads)?.contiguous()?,
-                v.narrow(1, from, heads)?.contiguous()?,
-            );
+            let (k, v) = (k.narrow(1, from, heads)?.contiguous()?, v.narrow(1, from, heads)?.contiguous()?);
             let q = q.narrow(1, from * group, heads * group)?.contiguous()?;
             parts.push(self.some_heads(&q, &k, &v)?);
         }

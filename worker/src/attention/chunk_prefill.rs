@@ -35,23 +35,13 @@ impl<'a> Gather<'a> {
     /// A gather of `counts[r]` context rows from rank r, which stand behind `prefix_rows` rows in its batch.
     pub fn new(comm: &'a mut dyn Communicator, prefix_rows: usize, counts: Vec<usize>) -> Self {
         let received = vec![Vec::new(); counts.len()];
-        Self {
-            comm,
-            prefix_rows,
-            counts,
-            pending: None,
-            received,
-        }
+        Self { comm, prefix_rows, counts, pending: None, received }
     }
 
     fn start(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let own = self.counts[self.comm.rank()];
-        let k = self
-            .comm
-            .start_all_gather_v(&k.narrow(0, self.prefix_rows, own)?, &self.counts)?;
-        let v = self
-            .comm
-            .start_all_gather_v(&v.narrow(0, self.prefix_rows, own)?, &self.counts)?;
+        let k = self.comm.start_all_gather_v(&k.narrow(0, self.prefix_rows, own)?, &self.counts)?;
+        let v = self.comm.start_all_gather_v(&v.narrow(0, self.prefix_rows, own)?, &self.counts)?;
         self.pending = Some((k, v));
         Ok(())
     }
@@ -87,11 +77,7 @@ impl Attention for ChunkPrefill<'_> {
             gather.finish()?;
             gather.start(&qkv.k, &qkv.v)?;
         }
-        let keys = Keys {
-            k: qkv.k.clone(),
-            v: qkv.v.clone(),
-            at: self.at.clone(),
-        };
+        let keys = Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() };
         let partial = self.math.attend(&qkv.q, &self.at, &[keys])?;
         self.layers.push((qkv.k, qkv.v));
         Ok(partial.out)

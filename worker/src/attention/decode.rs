@@ -33,10 +33,7 @@ pub struct Decode<'a> {
 
 impl Decode<'_> {
     fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        Ok(self
-            .math
-            .kernels
-            .attend(q, at, keys, None, self.math.scale)?)
+        Ok(self.math.kernels.attend(q, at, keys, None, self.math.scale)?)
     }
 
     /// The newest row's keys join the generated ones; all keys that only the owner has.
@@ -50,11 +47,7 @@ impl Decode<'_> {
         }
         let (k, v) = self.generated[layer].clone();
         let mut keys = self.rest.keys(layer);
-        keys.push(Keys {
-            k,
-            v,
-            at: self.at_generated.clone(),
-        });
+        keys.push(Keys { k, v, at: self.at_generated.clone() });
         Ok(keys)
     }
 }
@@ -64,16 +57,8 @@ impl Attention for Decode<'_> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
         let owns = q.dim(0)? > 0;
-        let q = if owns {
-            self.math.rope.apply(&q, &self.at)?
-        } else {
-            q
-        };
-        let mut keys = if owns {
-            self.owners_keys(layer, &k, v)?
-        } else {
-            Vec::new()
-        };
+        let q = if owns { self.math.rope.apply(&q, &self.at)? } else { q };
+        let mut keys = if owns { self.owners_keys(layer, &k, v)? } else { Vec::new() };
         let Some(comm) = self.comm.as_deref_mut() else {
             keys.extend(self.own.keys(layer));
             return Ok(self.attend_rotated(&q, &self.at, &keys)?.out);
@@ -81,9 +66,7 @@ impl Attention for Decode<'_> {
         let queries = start_queries(comm, &q, &self.counts, dtype)?;
         let all_q = all_queries(comm, queries)?;
         let part = self.attend_rotated(&all_q, &self.at, &self.own.keys(layer))?;
-        let Some(comm) = self.comm.as_deref_mut() else {
-            unreachable!("the communicator was there before")
-        };
+        let Some(comm) = self.comm.as_deref_mut() else { unreachable!("the communicator was there before") };
         let home = bring_home(comm, &part, &self.counts, dtype)?;
         if !owns {
             return Ok(home.out.to_dtype(DType::F32)?);

@@ -21,9 +21,7 @@ impl Homes {
 
     /// Number of rows of each rank.
     pub fn counts(&self) -> Vec<usize> {
-        (0..self.context.len())
-            .map(|rank| self.of(rank).len())
-            .collect()
+        (0..self.context.len()).map(|rank| self.of(rank).len()).collect()
     }
 
     /// Number of context rows of each rank.
@@ -34,16 +32,12 @@ impl Homes {
     /// Number of query rows of each rank.
     pub fn query_counts(&self) -> Vec<usize> {
         let last = self.context.len() - 1;
-        (0..=last)
-            .map(|rank| if rank == last { self.query.len() } else { 0 })
-            .collect()
+        (0..=last).map(|rank| if rank == last { self.query.len() } else { 0 }).collect()
     }
 
     /// All rows, rank by rank.
     pub fn all(&self) -> Vec<u32> {
-        (0..self.context.len())
-            .flat_map(|rank| self.of(rank))
-            .collect()
+        (0..self.context.len()).flat_map(|rank| self.of(rank)).collect()
     }
 
     /// All context rows, rank by rank.

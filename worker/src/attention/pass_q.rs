@@ -61,24 +61,12 @@ impl<'a> PassQ<'a> {
     ) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
         let mine = &homes.context[rank];
-        let places = |to: usize| {
-            (0..mine.len() as u32)
-                .filter(|&i| rank_of(mine[i as usize]) == to)
-                .collect()
-        };
-        let kept_here = |rows: &Vec<u32>| -> Vec<u32> {
-            rows.iter()
-                .copied()
-                .filter(|&r| rank_of(r) == rank)
-                .collect()
-        };
+        let places = |to: usize| (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to).collect();
+        let kept_here =
+            |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
         let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
         let fresh = Block::new(arriving.concat());
-        let tail = Block::new(if rank + 1 == size {
-            homes.query.clone()
-        } else {
-            Vec::new()
-        });
+        let tail = Block::new(if rank + 1 == size { homes.query.clone() } else { Vec::new() });
         Self {
             math,
             counts: homes.counts(),
@@ -101,11 +89,7 @@ impl<'a> PassQ<'a> {
     #[must_use]
     pub fn measuring(mut self, weights: Vec<f32>) -> Self {
         let keys = self.stale.rows().count() + self.fresh.rows.len();
-        self.measure = Some(Measure {
-            weights,
-            sums: vec![0.0; keys],
-            layers: 0,
-        });
+        self.measure = Some(Measure { weights, sums: vec![0.0; keys], layers: 0 });
         self
     }
 
@@ -121,18 +105,12 @@ impl<'a> PassQ<'a> {
         };
         let layers = measure.layers.max(1) as f32;
         let rows = self.stale.rows().chain(self.fresh.rows.iter().copied());
-        rows.zip(measure.sums)
-            .map(|(row, sum)| (row, sum / layers))
-            .collect()
+        rows.zip(measure.sums).map(|(row, sum)| (row, sum / layers)).collect()
     }
 
     /// Sends fresh rows to the rank of their chunk; those of this rank's chunks.
     fn deliver(&mut self, x: &Tensor) -> Result<Tensor> {
-        let parts: Vec<Tensor> = self
-            .send
-            .iter()
-            .map(|places| Ok(gather(x, places)?))
-            .collect::<Result<_>>()?;
+        let parts: Vec<Tensor> = self.send.iter().map(|places| Ok(gather(x, places)?)).collect::<Result<_>>()?;
         join(&self.comm.all_to_all_v(&parts, &self.receive)?)
     }
 
@@ -141,18 +119,8 @@ impl<'a> PassQ<'a> {
             return Ok(());
         };
         let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
-        let scores = self.math.scores(
-            all_q,
-            &self.at_all,
-            keys,
-            &lse,
-            Reduce::Weighted(&measure.weights),
-        )?;
-        measure
-            .sums
-            .iter_mut()
-            .zip(scores)
-            .for_each(|(sum, score)| *sum += score);
+        let scores = self.math.scores(all_q, &self.at_all, keys, &lse, Reduce::Weighted(&measure.weights))?;
+        measure.sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
         measure.layers += 1;
         Ok(())
     }
@@ -166,26 +134,15 @@ impl Attention for PassQ<'_> {
         let (fresh_k, fresh_v) = (self.deliver(&k)?, self.deliver(&v)?);
         let tail_rows = self.tail.rows.len();
         let own_rows = k.dim(0)? - tail_rows;
-        let (tail_k, tail_v) = (
-            k.narrow(0, own_rows, tail_rows)?,
-            v.narrow(0, own_rows, tail_rows)?,
-        );
+        let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
         let all_q = all_queries(self.comm, queries)?;
 
         let mut keys = self.stale.keys(layer);
-        keys.push(Keys {
-            k: fresh_k.clone(),
-            v: fresh_v.clone(),
-            at: self.at_fresh.clone(),
-        });
+        keys.push(Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() });
         let part = self.math.attend(&all_q, &self.at_all, &keys)?;
         let home = bring_home(self.comm, &part, &self.counts, dtype)?;
         let mut rest = self.prefix.keys(layer);
-        rest.push(Keys {
-            k: tail_k.clone(),
-            v: tail_v.clone(),
-            at: self.at_tail.clone(),
-        });
+        rest.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
         if self.measure.is_some() {
             // An empty block has no keys in the view, so the scores line up with its rows all the same.

@@ -66,9 +66,7 @@ impl QueryProbe<'_> {
             return Ok(own);
         }
         let counts = vec![self.at.len(); size];
-        let out = self
-            .comm
-            .start_all_gather_v(&own.out.to_dtype(dtype)?, &counts)?;
+        let out = self.comm.start_all_gather_v(&own.out.to_dtype(dtype)?, &counts)?;
         let lse = self.comm.start_all_gather_v(&own.lse, &counts)?;
         let out = self.comm.wait(out)?;
         let lse = self.comm.wait(lse)?;
@@ -83,28 +81,13 @@ impl Attention for QueryProbe<'_> {
         let own = self.math.attend(&q, &self.at, &own_keys)?;
         let context = self.gather(own, k.dtype())?;
         let mut rest = self.prefix.keys(layer);
-        rest.push(Keys {
-            k,
-            v,
-            at: self.at.clone(),
-        });
+        rest.push(Keys { k, v, at: self.at.clone() });
         let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
         if self.probe.layers.contains(&layer) {
-            let lse = if self.probe.over_context {
-                &context.lse
-            } else {
-                &everything.lse
-            };
-            let by = if self.probe.norm {
-                Reduce::Norm
-            } else {
-                Reduce::Mass
-            };
+            let lse = if self.probe.over_context { &context.lse } else { &everything.lse };
+            let by = if self.probe.norm { Reduce::Norm } else { Reduce::Mass };
             let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
-            self.sums
-                .iter_mut()
-                .zip(scores)
-                .for_each(|(sum, score)| *sum += score);
+            self.sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
         }
         Ok(everything.out)
     }

@@ -39,15 +39,9 @@ impl<'a> Replicated<'a> {
         hidden: &HashSet<u32>,
     ) -> Self {
         let rank = comm.rank();
-        let blocks = std::iter::once(&cache.prefix)
-            .chain(&cache.own)
-            .chain(&cache.others);
+        let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
         let fresh = Block::new(homes.all_context());
-        let tail = Block::new(if rank + 1 == comm.size() {
-            homes.query.clone()
-        } else {
-            Vec::new()
-        });
+        let tail = Block::new(if rank + 1 == comm.size() { homes.query.clone() } else { Vec::new() });
         Self {
             math,
             counts: homes.context_counts(),
@@ -71,16 +65,11 @@ impl Attention for Replicated<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let own = self.counts[self.comm.rank()];
-        let cut = |x: &Tensor| -> Result<(Tensor, Tensor)> {
-            Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?))
-        };
+        let cut =
+            |x: &Tensor| -> Result<(Tensor, Tensor)> { Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?)) };
         let ((fresh_k, tail_k), (fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
         let mut there = self.there.keys(layer);
-        there.push(Keys {
-            k: tail_k.clone(),
-            v: tail_v.clone(),
-            at: self.at_tail.clone(),
-        });
+        there.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         self.tail.layers.push((tail_k, tail_v));
         if self.fresh.rows.is_empty() {
             self.fresh.layers.push((fresh_k, fresh_v));
@@ -91,11 +80,7 @@ impl Attention for Replicated<'_> {
         let part = self.math.attend(&q, &self.at, &there)?;
         let k = join(&self.comm.wait(sending_k)?)?;
         let v = join(&self.comm.wait(sending_v)?)?;
-        let fresh = Keys {
-            k: k.clone(),
-            v: v.clone(),
-            at: self.at_fresh.clone(),
-        };
+        let fresh = Keys { k: k.clone(), v: v.clone(), at: self.at_fresh.clone() };
         self.fresh.layers.push((k, v));
         Ok(merge(&part, &self.math.attend(&q, &self.at, &[fresh])?)?.out)
     }

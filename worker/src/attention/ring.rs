@@ -25,9 +25,7 @@ pub struct Ring<'a> {
 impl Ring<'_> {
     fn send(&mut self, x: &Tensor, rows: usize) -> Result<Pending> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
-        Ok(self
-            .comm
-            .start_exchange(x, (rank + 1) % size, (rank + size - 1) % size, rows)?)
+        Ok(self.comm.start_exchange(x, (rank + 1) % size, (rank + size - 1) % size, rows)?)
     }
 
     fn receive(&mut self, pending: Pending) -> Result<Tensor> {
@@ -48,11 +46,7 @@ impl Attention for Ring<'_> {
                 true => Some((self.send(&k, next_rows)?, self.send(&v, next_rows)?)),
                 false => None,
             };
-            let keys = Keys {
-                k: k.clone(),
-                v: v.clone(),
-                at: self.at[holder].clone(),
-            };
+            let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
             let part = self.math.attend(&q, &self.at[rank], &[keys])?;
             sum = Some(match sum {
                 Some(sum) => merge(&sum, &part)?,

@@ -65,12 +65,8 @@ pub(super) fn split(tensor: &Tensor, counts: &[usize]) -> Result<Vec<Tensor>> {
 
 /// Merges partial results over disjoint keys, in the order given.
 pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>) -> Result<Partial> {
-    let part = |(out, lse): (Tensor, Tensor)| -> Result<Partial> {
-        Ok(Partial {
-            out: out.to_dtype(DType::F32)?,
-            lse,
-        })
-    };
+    let part =
+        |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: out.to_dtype(DType::F32)?, lse }) };
     let mut parts = out.into_iter().zip(lse).map(part);
     let first = parts.next().expect("a world has at least one rank")?;
     parts.try_fold(first, |merged, part| Ok(merge(&merged, &part?)?))

@@ -43,21 +43,13 @@ impl<'a> SelectedOnly<'a> {
     ) -> Self {
         let rank = comm.rank();
         let own = homes.context[rank].clone();
-        let tail = Block::new(if rank + 1 == comm.size() {
-            homes.query.clone()
-        } else {
-            Vec::new()
-        });
+        let tail = Block::new(if rank + 1 == comm.size() { homes.query.clone() } else { Vec::new() });
         Self {
             math,
             counts: homes.context_counts(),
             query_counts: homes.query_counts(),
             at_own: placement.at(&own),
-            at_fresh: homes
-                .context
-                .iter()
-                .map(|rows| placement.at(rows))
-                .collect(),
+            at_fresh: homes.context.iter().map(|rows| placement.at(rows)).collect(),
             at_query: placement.at(&homes.query),
             prefix: View::new([&cache.prefix], placement, hidden),
             stale: View::new(&cache.own, placement, hidden),
@@ -73,14 +65,7 @@ impl<'a> SelectedOnly<'a> {
     }
 
     /// The query rows' attention over everything, on the last rank; no rows elsewhere.
-    fn query(
-        &mut self,
-        layer: usize,
-        all_q: &Tensor,
-        tail: Keys,
-        own_fresh: Keys,
-        dtype: DType,
-    ) -> Result<Tensor> {
+    fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Tensor> {
         let mut own = self.stale.keys(layer);
         own.push(own_fresh);
         let part = self.math.attend(all_q, &self.at_query, &own)?;
@@ -109,35 +94,15 @@ impl Attention for SelectedOnly<'_> {
         let queries = start_queries(self.comm, &q_query, &self.query_counts, dtype)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
-        let fresh = k
-            .into_iter()
-            .zip(v)
-            .zip(&self.at_fresh)
-            .map(|((k, v), at)| Keys {
-                k,
-                v,
-                at: at.clone(),
-            });
+        let fresh = k.into_iter().zip(v).zip(&self.at_fresh).map(|((k, v), at)| Keys { k, v, at: at.clone() });
         let mut keys = self.prefix.keys(layer);
         keys.extend(self.stale.keys(layer));
         keys.extend(fresh);
         let out = self.math.attend(&q_own, &self.at_own, &keys)?.out;
         let all_q = all_queries(self.comm, queries)?;
-        let tail_at = if k_tail.dim(0)? == 0 {
-            Positions::run(0, 0)
-        } else {
-            self.at_query.clone()
-        };
-        let tail = Keys {
-            k: k_tail.clone(),
-            v: v_tail.clone(),
-            at: tail_at,
-        };
-        let own_fresh = Keys {
-            k: k_own.clone(),
-            v: v_own.clone(),
-            at: self.at_own.clone(),
-        };
+        let tail_at = if k_tail.dim(0)? == 0 { Positions::run(0, 0) } else { self.at_query.clone() };
+        let tail = Keys { k: k_tail.clone(), v: v_tail.clone(), at: tail_at };
+        let own_fresh = Keys { k: k_own.clone(), v: v_own.clone(), at: self.at_own.clone() };
         let query = self.query(layer, &all_q, tail, own_fresh, dtype)?;
         self.fresh.layers.push((k_own, v_own));
         self.tail.layers.push((k_tail, v_tail));

@@ -112,11 +112,8 @@ impl Config {
         let mut config = Self::parse(&text, &path)?;
         let generation = folder.join("generation_config.json");
         if generation.exists() {
-            let value: serde_json::Value =
-                serde_json::from_str(&read(&generation)?).map_err(|error| Error::Config {
-                    path: generation.clone(),
-                    what: error.to_string(),
-                })?;
+            let value: serde_json::Value = serde_json::from_str(&read(&generation)?)
+                .map_err(|error| Error::Config { path: generation.clone(), what: error.to_string() })?;
             let ids = token_ids(&value["eos_token_id"]);
             if !ids.is_empty() {
                 config.eos = ids;
@@ -130,19 +127,13 @@ impl Config {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
-        let bad = |what: String| Error::Config {
-            path: path.to_owned(),
-            what,
-        };
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let bad = |what: String| Error::Config { path: path.to_owned(), what };
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         let architecture = architecture(&value, path)?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let activation = raw.hidden_act.as_deref().unwrap_or("silu");
         if !matches!(activation, "silu" | "swish") {
-            return Err(bad(format!(
-                "hidden_act `{activation}` is not supported; `silu` is"
-            )));
+            return Err(bad(format!("hidden_act `{activation}` is not supported; `silu` is")));
         }
         let config = raw.into_config(architecture).map_err(&bad)?;
         config.check().map_err(bad)?;
@@ -150,23 +141,13 @@ impl Config {
     }
 
     fn check(&self) -> std::result::Result<(), String> {
-        let sizes = [
-            self.vocab,
-            self.hidden,
-            self.intermediate,
-            self.layers,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-        ];
+        let sizes = [self.vocab, self.hidden, self.intermediate, self.layers, self.heads, self.kv_heads, self.head_dim];
         if sizes.contains(&0) {
             return Err("a size is 0".to_owned());
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let (heads, kv_heads) = (self.heads, self.kv_heads);
-            return Err(format!(
-                "num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
-            ));
+            return Err(format!("num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"));
         }
         Ok(())
     }
@@ -190,28 +171,15 @@ impl Config {
 impl Raw {
     fn into_config(self, architecture: String) -> std::result::Result<Config, String> {
         let glm = architecture.starts_with("Glm");
-        let head_dim = self
-            .head_dim
-            .unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
-        let rope = if self.rope_parameters.is_object() {
-            &self.rope_parameters
-        } else {
-            &self.rope_scaling
-        };
-        let theta = self
-            .rope_theta
-            .or_else(|| rope["rope_theta"].as_f64())
-            .unwrap_or(10_000.0);
-        let partial = self
-            .partial_rotary_factor
-            .or_else(|| rope["partial_rotary_factor"].as_f64());
+        let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
+        let rope = if self.rope_parameters.is_object() { &self.rope_parameters } else { &self.rope_scaling };
+        let theta = self.rope_theta.or_else(|| rope["rope_theta"].as_f64()).unwrap_or(10_000.0);
+        let partial = self.partial_rotary_factor.or_else(|| rope["partial_rotary_factor"].as_f64());
         let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
         let attention_bias = self.attention_bias.unwrap_or(false);
         let window = match architecture.as_str() {
             "MistralForCausalLM" => self.sliding_window,
-            _ => self
-                .sliding_window
-                .filter(|_| self.use_sliding_window == Some(true)),
+            _ => self.sliding_window.filter(|_| self.use_sliding_window == Some(true)),
         };
         Ok(Config {
             vocab: self.vocab_size,
@@ -222,21 +190,13 @@ impl Raw {
             kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_dim,
             rotary_dims: (head_dim as f64 * partial) as usize,
-            pairing: if glm {
-                Pairing::Interleaved
-            } else {
-                Pairing::Half
-            },
+            pairing: if glm { Pairing::Interleaved } else { Pairing::Half },
             rope_theta: theta,
             rope_scaling: rope_config::scaling(rope, self.max_position_embeddings)?,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
             qkv_bias: attention_bias || architecture == "Qwen2ForCausalLM",
-            output_bias: attention_bias
-                && matches!(
-                    architecture.as_str(),
-                    "LlamaForCausalLM" | "Qwen3ForCausalLM"
-                ),
+            output_bias: attention_bias && matches!(architecture.as_str(), "LlamaForCausalLM" | "Qwen3ForCausalLM"),
             mlp_bias: self.mlp_bias.unwrap_or(false),
             qk_norm: architecture == "Qwen3ForCausalLM",
             fused_gate_up: glm,
@@ -251,19 +211,12 @@ impl Raw {
 }
 
 fn architecture(value: &serde_json::Value, path: &Path) -> Result<String> {
-    let found = value["architectures"][0]
-        .as_str()
-        .or_else(|| value["model_type"].as_str())
-        .unwrap_or("none named");
+    let found = value["architectures"][0].as_str().or_else(|| value["model_type"].as_str()).unwrap_or("none named");
     if SUPPORTED.contains(&found) {
         return Ok(found.to_owned());
     }
     let supported = SUPPORTED.join(", ");
-    Err(Error::Architecture {
-        path: path.to_owned(),
-        found: found.to_owned(),
-        supported,
-    })
+    Err(Error::Architecture { path: path.to_owned(), found: found.to_owned(), supported })
 }
 
 /// One id or a list of ids.
@@ -276,8 +229,5 @@ fn token_ids(value: &serde_json::Value) -> Vec<u32> {
 }
 
 pub(super) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| Error::File {
-        path: path.to_owned(),
-        cause: error.to_string(),
-    })
+    std::fs::read_to_string(path).map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })
 }

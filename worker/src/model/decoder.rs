@@ -46,11 +46,7 @@ struct Projection {
 impl Projection {
     fn new(weights: &Weights, name: &str, out: usize, input: usize, bias: bool) -> Result<Self> {
         let weight = weights.get(&format!("{name}.weight"), &[out, input])?;
-        let bias = if bias {
-            Some(weights.get_f32(&format!("{name}.bias"), &[out])?)
-        } else {
-            None
-        };
+        let bias = if bias { Some(weights.get_f32(&format!("{name}.bias"), &[out])?) } else { None };
         Ok(Self { weight, bias })
     }
 
@@ -94,9 +90,7 @@ impl Decoder {
             true => embedding.clone(),
             false => weights.get("lm_head.weight", &[vocab, hidden])?,
         };
-        let layers = (0..config.layers)
-            .map(|index| Layer::new(&config, weights, index))
-            .collect::<Result<_>>()?;
+        let layers = (0..config.layers).map(|index| Layer::new(&config, weights, index)).collect::<Result<_>>()?;
         let norm = weights.get_f32("model.norm.weight", &[hidden])?;
         let rope = Rope::new(
             config.head_dim,
@@ -106,23 +100,13 @@ impl Decoder {
             config.pairing,
             config.max_positions.min(4096),
         )?;
-        Ok(Self {
-            config,
-            dtype,
-            embedding,
-            layers,
-            norm,
-            head,
-            rope,
-        })
+        Ok(Self { config, dtype, embedding, layers, norm, head, rope })
     }
 
     fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
         let eps = self.config.norm_eps;
         let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
-        let out = layer
-            .down
-            .apply(&silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?)?;
+        let out = layer.down.apply(&silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?)?;
         let out = match &layer.output_norm {
             Some(weight) => rms_norm(&out, weight, eps)?,
             None => out,
@@ -133,41 +117,23 @@ impl Decoder {
 
 impl Layer {
     fn new(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
-        let Config {
-            hidden,
-            intermediate,
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = *config;
+        let Config { hidden, intermediate, heads, kv_heads, head_dim, .. } = *config;
         let prefix = format!("model.layers.{index}");
-        let norm =
-            |name: &str, dim: usize| weights.get_f32(&format!("{prefix}.{name}.weight"), &[dim]);
-        let optional =
-            |wanted: bool, name: &str, dim: usize| wanted.then(|| norm(name, dim)).transpose();
+        let norm = |name: &str, dim: usize| weights.get_f32(&format!("{prefix}.{name}.weight"), &[dim]);
+        let optional = |wanted: bool, name: &str, dim: usize| wanted.then(|| norm(name, dim)).transpose();
         let projection = |name: &str, out: usize, input: usize, bias: bool| {
             Projection::new(weights, &format!("{prefix}.{name}"), out, input, bias)
         };
         let (q_dim, kv_dim) = (heads * head_dim, kv_heads * head_dim);
         let (gate, up) = if config.fused_gate_up {
-            let fused = weights.get(
-                &format!("{prefix}.mlp.gate_up_proj.weight"),
-                &[2 * intermediate, hidden],
-            )?;
+            let fused = weights.get(&format!("{prefix}.mlp.gate_up_proj.weight"), &[2 * intermediate, hidden])?;
             let half = |from: usize| -> Result<Projection> {
-                Ok(Projection {
-                    weight: fused.i(from..from + intermediate)?,
-                    bias: None,
-                })
+                Ok(Projection { weight: fused.i(from..from + intermediate)?, bias: None })
             };
             (half(0)?, half(intermediate)?)
         } else {
             let gate = projection("mlp.gate_proj", intermediate, hidden, config.mlp_bias)?;
-            (
-                gate,
-                projection("mlp.up_proj", intermediate, hidden, config.mlp_bias)?,
-            )
+            (gate, projection("mlp.up_proj", intermediate, hidden, config.mlp_bias)?)
         };
         Ok(Self {
             input_norm: norm("input_layernorm", hidden)?,
@@ -202,50 +168,27 @@ impl Model for Decoder {
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
-            return Err(Error::Plan(format!(
-                "token id {id} is outside the vocabulary of {}",
-                self.config.vocab
-            )));
+            return Err(Error::Plan(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
         if ids.is_empty() {
-            return Ok(Rows {
-                hidden: Tensor::zeros((0, self.config.hidden), DType::F32, &Device::Cpu)?,
-            });
+            return Ok(Rows { hidden: Tensor::zeros((0, self.config.hidden), DType::F32, &Device::Cpu)? });
         }
         let ids = Tensor::new(ids, &Device::Cpu)?;
-        Ok(Rows {
-            hidden: self.embedding.index_select(&ids, 0)?.to_dtype(DType::F32)?,
-        })
+        Ok(Rows { hidden: self.embedding.index_select(&ids, 0)?.to_dtype(DType::F32)? })
     }
 
     fn qkv(&self, index: usize, rows: &Rows) -> Result<Qkv> {
         let (layer, count) = (&self.layers[index], rows.len());
-        let Config {
-            heads,
-            kv_heads,
-            head_dim,
-            norm_eps,
-            ..
-        } = self.config;
+        let Config { heads, kv_heads, head_dim, norm_eps, .. } = self.config;
         let x = rms_norm(&rows.hidden, &layer.input_norm, norm_eps)?;
         let normed = |x: Tensor, weight: &Option<Tensor>| match weight {
             Some(weight) => rms_norm(&x, weight, norm_eps),
             None => Ok(x),
         };
-        let q = normed(
-            layer.q.apply(&x)?.reshape((count, heads, head_dim))?,
-            &layer.q_norm,
-        )?;
-        let k = normed(
-            layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?,
-            &layer.k_norm,
-        )?;
+        let q = normed(layer.q.apply(&x)?.reshape((count, heads, head_dim))?, &layer.q_norm)?;
+        let k = normed(layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
         let v = layer.v.apply(&x)?.reshape((count, kv_heads, head_dim))?;
-        Ok(Qkv {
-            q,
-            k: k.to_dtype(self.dtype)?,
-            v: v.to_dtype(self.dtype)?,
-        })
+        Ok(Qkv { q, k: k.to_dtype(self.dtype)?, v: v.to_dtype(self.dtype)? })
     }
 
     fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
@@ -258,17 +201,13 @@ impl Model for Decoder {
         };
         let hidden = (rows.hidden + out)?;
         if count <= MLP_TILE_ROWS {
-            return Ok(Rows {
-                hidden: self.mlp(layer, &hidden)?,
-            });
+            return Ok(Rows { hidden: self.mlp(layer, &hidden)? });
         }
         let tiles = (0..count).step_by(MLP_TILE_ROWS).map(|from| {
             let tile = hidden.narrow(0, from, MLP_TILE_ROWS.min(count - from))?;
             self.mlp(layer, &tile)
         });
-        Ok(Rows {
-            hidden: Tensor::cat(&tiles.collect::<Result<Vec<_>>>()?, 0)?,
-        })
+        Ok(Rows { hidden: Tensor::cat(&tiles.collect::<Result<Vec<_>>>()?, 0)? })
     }
 
     fn logits(&self, rows: &Rows) -> Result<Tensor> {

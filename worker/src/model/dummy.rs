@@ -7,21 +7,21 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::error::Result;
 
-/// Uniform numbers with the usual initial spread 0.02; norms are near 1, so that activations keep their size.
+/// Uniform numbers. A matrix has variance 1/columns, so that activations keep their size and attention is neither flat nor
+/// one-hot; norms are near 1; biases are small.
 pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
     let count: usize = shape.iter().product();
-    let (centre, spread) = if name.contains("norm") {
-        (1.0, 0.1)
-    } else {
-        (0.0, 0.02 * 3f32.sqrt())
+    let (centre, spread) = match shape {
+        _ if name.contains("norm") => (1.0, 0.1),
+        [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),
+        _ => (0.0, 0.05),
     };
     let mut random = ChaCha8Rng::seed_from_u64(seed ^ fingerprint(name));
     let mut draw = || centre + spread * (random.next_u32() as f32 * (2.0 / 4_294_967_296.0) - 1.0);
     // Straight into the model's dtype: a 14B model must not pass through f32 first.
     let tensor = match dtype {
         DType::BF16 => {
-            let values: Vec<half::bf16> =
-                (0..count).map(|_| half::bf16::from_f32(draw())).collect();
+            let values: Vec<half::bf16> = (0..count).map(|_| half::bf16::from_f32(draw())).collect();
             Tensor::from_vec(values, shape, &Device::Cpu)?
         }
         other => {
@@ -34,7 +34,5 @@ pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType) -> Re
 
 /// FNV-1a of the name: spreads the tensors' seeds.
 fn fingerprint(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -97,15 +97,8 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     /// As [`layer`](Self::layer).
-    fn layers(
-        &self,
-        range: std::ops::Range<usize>,
-        rows: Rows,
-        attention: &mut dyn Attention,
-    ) -> Result<Rows> {
-        range
-            .into_iter()
-            .try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
+    fn layers(&self, range: std::ops::Range<usize>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+        range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
 }
 

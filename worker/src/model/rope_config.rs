@@ -9,18 +9,9 @@ use tributary_kernels::RopeScaling;
 /// A scaling this program does not have. Dynamic NTK is refused by name: its frequencies change with the length of the
 /// sequence, so that no chunk could be reused.
 pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling, String> {
-    let kind = rope["rope_type"]
-        .as_str()
-        .or_else(|| rope["type"].as_str())
-        .unwrap_or("default");
-    let number = |key: &str| {
-        rope[key]
-            .as_f64()
-            .ok_or_else(|| format!("rope_scaling `{kind}` lacks `{key}`"))
-    };
-    let original = rope["original_max_position_embeddings"]
-        .as_u64()
-        .map_or(max_positions, |value| value as usize);
+    let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
+    let number = |key: &str| rope[key].as_f64().ok_or_else(|| format!("rope_scaling `{kind}` lacks `{key}`"));
+    let original = rope["original_max_position_embeddings"].as_u64().map_or(max_positions, |value| value as usize);
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
@@ -38,9 +29,11 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
             attention_factor: yarn_attention_factor(rope)?,
             truncate: rope["truncate"].as_bool().unwrap_or(true),
         }),
-        "dynamic" => Err("rope_scaling `dynamic` changes frequencies with the sequence's length, so that no chunk can be \
+        "dynamic" => {
+            Err("rope_scaling `dynamic` changes frequencies with the sequence's length, so that no chunk can be \
                           reused; supported are default, linear, llama3, yarn"
-            .to_owned()),
+                .to_owned())
+        }
         other => Err(format!("rope_scaling `{other}` is not supported; supported are default, linear, llama3, yarn")),
     }
 }
@@ -55,15 +48,9 @@ fn yarn_attention_factor(rope: &Value) -> Result<Option<f64>, String> {
     let (Some(mscale), Some(all)) = (mscale, all) else {
         return Ok(None);
     };
-    let factor = rope["factor"]
-        .as_f64()
-        .ok_or("rope_scaling `yarn` lacks `factor`")?;
+    let factor = rope["factor"].as_f64().ok_or("rope_scaling `yarn` lacks `factor`")?;
     let magnitude = |scale: f64| {
-        if factor <= 1.0 {
-            1.0
-        } else {
-            0.1 * scale * factor.ln() + 1.0
-        }
+        if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
     };
     Ok(Some(magnitude(mscale) / magnitude(all)))
 }

@@ -16,12 +16,7 @@ const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 /// Where tensors come from.
 pub(super) enum Weights {
     /// Mapped files.
-    Files {
-        folder: PathBuf,
-        files: HashMap<PathBuf, MmapedSafetensors>,
-        index: HashMap<String, PathBuf>,
-        dtype: DType,
-    },
+    Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf>, dtype: DType },
     /// Seeded random numbers.
     Dummy { seed: u64, dtype: DType },
 }
@@ -35,10 +30,7 @@ impl Weights {
         let single = folder.join("model.safetensors");
         let shards = folder.join("model.safetensors.index.json");
         let paths: BTreeSet<PathBuf> = if shards.exists() {
-            shard_names(&shards)?
-                .into_iter()
-                .map(|name| folder.join(name))
-                .collect()
+            shard_names(&shards)?.into_iter().map(|name| folder.join(name)).collect()
         } else {
             BTreeSet::from([single])
         };
@@ -50,12 +42,7 @@ impl Weights {
             }
             files.insert(path, file);
         }
-        Ok(Self::Files {
-            folder: folder.to_owned(),
-            files,
-            index,
-            dtype,
-        })
+        Ok(Self::Files { folder: folder.to_owned(), files, index, dtype })
     }
 
     /// The tensor of that name and shape, in the model's dtype.
@@ -65,39 +52,19 @@ impl Weights {
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         match self {
             Weights::Dummy { seed, dtype } => dummy::tensor(*seed, name, shape, *dtype),
-            Weights::Files {
-                folder,
-                files,
-                index,
-                dtype,
-            } => {
+            Weights::Files { folder, files, index, dtype } => {
                 let Some(path) = index.get(name) else {
                     let (folder, name) = (folder.clone(), name.to_owned());
-                    return Err(Error::MissingTensor {
-                        folder,
-                        name,
-                        expected: shape.to_vec(),
-                    });
+                    return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
                 };
-                let bad = |error: candle_core::Error| Error::Weights {
-                    path: path.clone(),
-                    what: error.to_string(),
-                };
+                let bad = |error: candle_core::Error| Error::Weights { path: path.clone(), what: error.to_string() };
                 let file = &files[path];
                 let found = file.get(name).map_err(bad)?.shape().to_vec();
                 if found != shape {
                     let (folder, name) = (folder.clone(), name.to_owned());
-                    return Err(Error::WrongShape {
-                        folder,
-                        name,
-                        expected: shape.to_vec(),
-                        found,
-                    });
+                    return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
                 }
-                Ok(file
-                    .load(name, &Device::Cpu)
-                    .map_err(bad)?
-                    .to_dtype(*dtype)?)
+                Ok(file.load(name, &Device::Cpu).map_err(bad)?.to_dtype(*dtype)?)
             }
         }
     }
@@ -113,19 +80,10 @@ impl Weights {
 
 /// The file names of an index, each checked to be a plain name.
 fn shard_names(path: &Path) -> Result<BTreeSet<String>> {
-    let bad = |what: String| Error::Weights {
-        path: path.to_owned(),
-        what,
-    };
-    let index: serde_json::Value =
-        serde_json::from_str(&read(path)?).map_err(|error| bad(error.to_string()))?;
-    let map = index["weight_map"]
-        .as_object()
-        .ok_or_else(|| bad("no `weight_map`".to_owned()))?;
-    let names: BTreeSet<String> = map
-        .values()
-        .filter_map(|name| name.as_str().map(str::to_owned))
-        .collect();
+    let bad = |what: String| Error::Weights { path: path.to_owned(), what };
+    let index: serde_json::Value = serde_json::from_str(&read(path)?).map_err(|error| bad(error.to_string()))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| bad("no `weight_map`".to_owned()))?;
+    let names: BTreeSet<String> = map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
     match names.iter().find(|name| name.contains(['/', '\\'])) {
         Some(name) => Err(bad(format!("`{name}` is not a file name"))),
         None => Ok(names),
@@ -133,10 +91,7 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>> {
 }
 
 fn map(path: &Path) -> Result<MmapedSafetensors> {
-    let file_error = |error: std::io::Error| Error::File {
-        path: path.to_owned(),
-        cause: error.to_string(),
-    };
+    let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let mut file = std::fs::File::open(path).map_err(file_error)?;
     check_header(path, &mut file)?;
     // SAFETY: the mapping is read while the model loads and dropped after; nobody is expected to change a weight file
@@ -144,37 +99,24 @@ fn map(path: &Path) -> Result<MmapedSafetensors> {
     let mapped = unsafe { MmapedSafetensors::new(path) };
     mapped.map_err(|error| {
         let what = format!("not a whole safetensors file: {error}");
-        Error::Weights {
-            path: path.to_owned(),
-            what,
-        }
+        Error::Weights { path: path.to_owned(), what }
     })
 }
 
 /// Refuses a header that is longer than the file or than any sane one, before anything is allocated for it.
 fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     use std::io::Read;
-    let file_error = |error: std::io::Error| Error::File {
-        path: path.to_owned(),
-        cause: error.to_string(),
-    };
+    let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let file_bytes = file.metadata().map_err(file_error)?.len();
     let mut length = [0; 8];
-    let bad = |what: String| {
-        Err(Error::Weights {
-            path: path.to_owned(),
-            what,
-        })
-    };
+    let bad = |what: String| Err(Error::Weights { path: path.to_owned(), what });
     if file.read_exact(&mut length).is_err() {
         return bad(format!("truncated: {file_bytes} bytes, a header needs 8"));
     }
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > HEADER_LIMIT_BYTES || header_bytes.saturating_add(8) > file_bytes {
         let limit = HEADER_LIMIT_BYTES.min(file_bytes - 8);
-        return bad(format!(
-            "header of {header_bytes} bytes; at most {limit} would do: truncated or not safetensors"
-        ));
+        return bad(format!("header of {header_bytes} bytes; at most {limit} would do: truncated or not safetensors"));
     }
     Ok(())
 }

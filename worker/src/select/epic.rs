@@ -12,9 +12,7 @@ pub struct Epic {
 
 impl Selector for Epic {
     fn next(&mut self, candidates: &Candidates, _: &[f32]) -> Result<Need> {
-        let per_chunk = self
-            .per_chunk
-            .unwrap_or(candidates.budget / candidates.chunks.len().max(1));
+        let per_chunk = self.per_chunk.unwrap_or(candidates.budget / candidates.chunks.len().max(1));
         let head = |&(first, length): &(u32, usize)| first..first + per_chunk.min(length) as u32;
         let mut rows: Vec<u32> = candidates.chunks.iter().flat_map(head).collect();
         rows.sort_unstable();

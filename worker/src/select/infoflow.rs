@@ -17,11 +17,7 @@ pub struct InfoFlow {
 /// The probe that the parameters describe.
 pub(super) fn probe(parameters: &wire::InfoFlow) -> Probe {
     let (from, to) = parameters.layers;
-    Probe {
-        layers: from..to,
-        over_context: false,
-        norm: parameters.score == Score::Norm,
-    }
+    Probe { layers: from..to, over_context: false, norm: parameters.score == Score::Norm }
 }
 
 impl Selector for InfoFlow {

@@ -50,6 +50,8 @@ pub struct Candidates {
     pub chunks: Vec<(u32, usize)>,
     /// How many to select at most.
     pub budget: usize,
+    /// Rows of the query.
+    pub query: usize,
 }
 
 impl Candidates {
@@ -59,17 +61,9 @@ impl Candidates {
         let first_row = plan.prefix_tokens() as u32;
         let starts = plan.chunk_starts();
         let skip = usize::from(!plan.include_first_chunk);
-        let chunk = |&chunk: &u32| {
-            (
-                first_row + starts[chunk as usize] as u32,
-                plan.chunks[chunk as usize].ids.len(),
-            )
-        };
+        let chunk = |&chunk: &u32| (first_row + starts[chunk as usize] as u32, plan.chunks[chunk as usize].ids.len());
         let chunks: Vec<(u32, usize)> = order.iter().skip(skip).map(chunk).collect();
-        let mut rows: Vec<u32> = chunks
-            .iter()
-            .flat_map(|&(first, length)| first..first + length as u32)
-            .collect();
+        let mut rows: Vec<u32> = chunks.iter().flat_map(|&(first, length)| first..first + length as u32).collect();
         rows.sort_unstable();
         Self {
             first_row,
@@ -77,16 +71,13 @@ impl Candidates {
             rows,
             chunks,
             budget: plan.budget,
+            query: plan.query_tokens(),
         }
     }
 
     /// The best `count` candidates by `scores` (one a context row), ascending.
     pub fn top(&self, scores: &[f32], count: usize) -> Vec<u32> {
-        top_rows(
-            &self.rows,
-            |row| scores[(row - self.first_row) as usize],
-            count,
-        )
+        top_rows(&self.rows, |row| scores[(row - self.first_row) as usize], count)
     }
 }
 
@@ -107,12 +98,8 @@ pub fn build(method: &Method, config: &Config) -> Option<Box<dyn Selector>> {
         Method::Full | Method::Ring | Method::AllGather { .. } => None,
         Method::None => Some(Box::new(none::Nothing)),
         Method::Random { seed } => Some(Box::new(random::Random { seed: *seed })),
-        Method::Epic { per_chunk } => Some(Box::new(epic::Epic {
-            per_chunk: *per_chunk,
-        })),
-        Method::InfoFlow(parameters) => Some(Box::new(infoflow::InfoFlow {
-            probe: infoflow::probe(parameters),
-        })),
+        Method::Epic { per_chunk } => Some(Box::new(epic::Epic { per_chunk: *per_chunk })),
+        Method::InfoFlow(parameters) => Some(Box::new(infoflow::InfoFlow { probe: infoflow::probe(parameters) })),
         Method::ProphetKv { .. } => Some(Box::new(prophetkv::ProphetKv { layers: all_layers })),
         Method::Relay { .. } => Some(Box::new(relay::Relay::new(all_layers))),
     }

@@ -13,20 +13,21 @@ pub struct ProphetKv {
     pub layers: Range<usize>,
 }
 
-/// The probe of all layers; sum instead of mean over the query's rows, which orders rows alike.
+/// The probe of all layers. It gives the sum over the query's rows; [`mean`] makes the mean of it.
 pub(super) fn probe(layers: Range<usize>) -> Probe {
-    Probe {
-        layers,
-        over_context: true,
-        norm: false,
-    }
+    Probe { layers, over_context: true, norm: false }
+}
+
+/// The mean over the query's rows.
+pub(super) fn mean(sums: &[f32], candidates: &Candidates) -> Vec<f32> {
+    sums.iter().map(|sum| sum / candidates.query as f32).collect()
 }
 
 impl Selector for ProphetKv {
-    fn next(&mut self, _: &Candidates, evidence: &[f32]) -> Result<Need> {
+    fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need> {
         Ok(match evidence {
             [] => Need::Probe(probe(self.layers.clone())),
-            scores => Need::Scores(scores.to_vec()),
+            sums => Need::Scores(mean(sums, candidates)),
         })
     }
 }

@@ -19,10 +19,7 @@ pub struct Relay {
 impl Relay {
     /// Relay over all `layers` of the model.
     pub fn new(layers: Range<usize>) -> Self {
-        Self {
-            layers,
-            first: None,
-        }
+        Self { layers, first: None }
     }
 }
 
@@ -39,17 +36,12 @@ impl Selector for Relay {
             }
             let score = |row: &u32| first[(row - candidates.first_row) as usize];
             let total: f32 = rows.iter().map(score).sum();
-            let weights = rows
-                .iter()
-                .map(|row| score(row) / total.max(f32::MIN_POSITIVE))
-                .collect();
+            let weights = rows.iter().map(|row| score(row) / total.max(f32::MIN_POSITIVE)).collect();
             self.first = Some(first);
             return Ok(Need::Pass { rows, weights });
         };
         let second = normalised(evidence);
-        Ok(Need::Scores(
-            first.iter().zip(second).map(|(s, a)| s + a).collect(),
-        ))
+        Ok(Need::Scores(first.iter().zip(second).map(|(s, a)| s + a).collect()))
     }
 }
 
@@ -57,8 +49,5 @@ impl Selector for Relay {
 fn normalised(scores: &[f32]) -> Vec<f32> {
     let total: f64 = scores.iter().map(|&score| f64::from(score)).sum();
     let factor = if total > 0.0 { 1.0 / total } else { 1.0 };
-    scores
-        .iter()
-        .map(|&score| (f64::from(score) * factor) as f32)
-        .collect()
+    scores.iter().map(|&score| (f64::from(score) * factor) as f32).collect()
 }

@@ -24,26 +24,16 @@ pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u
     let of_chunk = |chunk: usize| -> f64 {
         let (from, length) = (starts[chunk], plan.chunks[chunk].ids.len());
         match importance {
-            Importance::Mass => scores[from..from + length]
-                .iter()
-                .map(|&score| f64::from(score))
-                .sum(),
+            Importance::Mass => scores[from..from + length].iter().map(|&score| f64::from(score)).sum(),
             Importance::Selected => {
-                let inside = selected
-                    .iter()
-                    .filter(|&&row| (from..from + length).contains(&(row as usize)))
-                    .count();
+                let inside = selected.iter().filter(|&&row| (from..from + length).contains(&(row as usize))).count();
                 inside as f64 / length as f64
             }
         }
     };
     let importances: Vec<f64> = (0..plan.chunks.len()).map(of_chunk).collect();
     let mut order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
-    order.sort_by(|&a, &b| {
-        importances[a as usize]
-            .total_cmp(&importances[b as usize])
-            .then(a.cmp(&b))
-    });
+    order.sort_by(|&a, &b| importances[a as usize].total_cmp(&importances[b as usize]).then(a.cmp(&b)));
     order
 }
 

@@ -27,59 +27,29 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<KvCache> {
         false => None,
     };
     let at = local_positions(plan, &chunks);
-    let mut attention = ChunkPrefill {
-        math: cx.math.clone(),
-        at,
-        layers: Vec::new(),
-        gather,
-    };
-    cx.model.layers(
-        0..cx.model.config().layers,
-        cx.model.embed(&ids)?,
-        &mut attention,
-    )?;
-    let received = attention
-        .gather
-        .map(Gather::into_received)
-        .transpose()?
-        .unwrap_or_default();
+    let mut attention = ChunkPrefill { math: cx.math.clone(), at, layers: Vec::new(), gather };
+    cx.model.layers(0..cx.model.config().layers, cx.model.embed(&ids)?, &mut attention)?;
+    let received = attention.gather.map(Gather::into_received).transpose()?.unwrap_or_default();
     let all_rows: Vec<u32> = (0..prefix as u32).chain(rows_of(plan, rank)).collect();
-    let all = Block {
-        rows: all_rows.into(),
-        layers: attention.layers,
-    };
+    let all = Block { rows: all_rows.into(), layers: attention.layers };
     cx.prefilled_rows = ids.len();
 
-    let mut cache = KvCache {
-        prefix: all.narrow(0, prefix)?,
-        ..KvCache::default()
-    };
+    let mut cache = KvCache { prefix: all.narrow(0, prefix)?, ..KvCache::default() };
     let mut from = prefix;
     for chunk in chunks {
         let length = plan.chunks[chunk].ids.len();
         cache.own.push(all.narrow(from, length)?);
         from += length;
     }
-    for (other, layers) in received
-        .into_iter()
-        .enumerate()
-        .filter(|&(other, _)| other != rank)
-    {
-        cache.others.push(Block {
-            rows: rows_of(plan, other).into(),
-            layers,
-        });
+    for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
+        cache.others.push(Block { rows: rows_of(plan, other).into(), layers });
     }
     Ok(cache)
 }
 
 /// Numbers of a rank's chunks, ascending.
 fn chunks_of(plan: &Plan, rank: usize) -> impl Iterator<Item = usize> + '_ {
-    plan.chunks
-        .iter()
-        .enumerate()
-        .filter(move |(_, chunk)| chunk.rank == rank)
-        .map(|(index, _)| index)
+    plan.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.rank == rank).map(|(index, _)| index)
 }
 
 /// Context rows of a rank's chunks, in the order in which its blocks hold them.

@@ -65,26 +65,16 @@ pub(super) fn pass(
     let embedded = recompute::embed(cx, plan, &homes)?;
     let hidden: HashSet<u32> = rows.iter().copied().collect();
     let rank_of = recompute::rank_of(plan);
-    let mut attention = PassQ::new(
-        cx.math.clone(),
-        &mut *cx.comm,
-        &homes,
-        cache,
-        &placement,
-        &hidden,
-        &|row| rank_of[row as usize],
-    )
-    .measuring(weights);
+    let mut attention =
+        PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &|row| rank_of[row as usize])
+            .measuring(weights);
     attention_only(cx.model, embedded, &mut attention)?;
     let measured = attention.into_measured();
     let mut of_row: HashMap<u32, f32> = HashMap::with_capacity(measured.len());
     for (row, score) in measured {
         *of_row.entry(row).or_insert(0.0) += score;
     }
-    let own: Vec<f32> = chunks::rows_of(plan, cx.rank())
-        .iter()
-        .map(|row| of_row[row])
-        .collect();
+    let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|row| of_row[row]).collect();
     gather(cx, plan, &own)
 }
 
@@ -105,9 +95,7 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &[f32]) -> Result<Vec<f32>> {
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| chunks::rows_of(plan, rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
-    let parts = cx
-        .comm
-        .all_gather_v(&Tensor::new(own, &Device::Cpu)?, &counts)?;
+    let parts = cx.comm.all_gather_v(&Tensor::new(own, &Device::Cpu)?, &counts)?;
     let mut scores = vec![0.0; plan.context_tokens()];
     let first = plan.prefix_tokens() as u32;
     for (rows, part) in rows.iter().zip(parts) {
@@ -117,9 +105,6 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &[f32]) -> Result<Vec<f32>> {
     }
     match scores.iter().all(|score| score.is_finite()) {
         true => Ok(scores),
-        false => Err(Error::NotFinite {
-            what: "attention scores",
-            rank: cx.rank(),
-        }),
+        false => Err(Error::NotFinite { what: "attention scores", rank: cx.rank() }),
     }
 }

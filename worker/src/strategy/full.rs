@@ -31,17 +31,8 @@ impl Strategy for Full {
         let ids = plan.all_ids();
         let mut block = Block::new((0..ids.len() as u32).collect::<Vec<_>>());
         let at = this.placement.at(&block.rows);
-        let mut attention = ChunkPrefill {
-            math: cx.math.clone(),
-            at,
-            layers: Vec::new(),
-            gather: None,
-        };
-        let rows = cx.model.layers(
-            0..cx.model.config().layers,
-            cx.model.embed(&ids)?,
-            &mut attention,
-        )?;
+        let mut attention = ChunkPrefill { math: cx.math.clone(), at, layers: Vec::new(), gather: None };
+        let rows = cx.model.layers(0..cx.model.config().layers, cx.model.embed(&ids)?, &mut attention)?;
         block.layers = attention.layers;
         cx.prefilled_rows = ids.len();
         this.last = Some(last_of(&rows)?);

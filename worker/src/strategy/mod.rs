@@ -60,9 +60,9 @@ pub trait Strategy {
 pub fn build(method: &Method, config: &Config) -> Box<dyn Strategy> {
     match (method, select::build(method, config)) {
         (Method::Ring, _) => Box::new(ring::Ring),
-        (Method::AllGather { heads_per_gather }, _) => Box::new(all_gather::AllGather {
-            heads_per_gather: *heads_per_gather,
-        }),
+        (Method::AllGather { heads_per_gather }, _) => {
+            Box::new(all_gather::AllGather { heads_per_gather: *heads_per_gather })
+        }
         (_, Some(selector)) => Box::new(selective::Selective { selector }),
         (_, None) => Box::new(full::Full),
     }
@@ -75,15 +75,10 @@ fn request_order(plan: &Plan) -> Vec<u32> {
 
 /// The selection of an exact method.
 fn nothing_selected(plan: &Plan) -> Selection {
-    Selection {
-        order: request_order(plan),
-        ..Selection::default()
-    }
+    Selection { order: request_order(plan), ..Selection::default() }
 }
 
 /// The last of some rows.
 fn last_of(rows: &Rows) -> Result<Rows> {
-    Ok(Rows {
-        hidden: rows.hidden.narrow(0, rows.len() - 1, 1)?,
-    })
+    Ok(Rows { hidden: rows.hidden.narrow(0, rows.len() - 1, 1)? })
 }

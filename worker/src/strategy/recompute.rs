@@ -28,9 +28,7 @@ pub(super) fn recompute(
     cx.enter(Phase::Recompute, plan);
     let homes = match plan.exchange {
         Exchange::Selected => stay(cx, plan, placement, selected),
-        Exchange::Replicate | Exchange::PassQ => {
-            deal(cx, plan, placement, selected, plan.query_tokens())
-        }
+        Exchange::Replicate | Exchange::PassQ => deal(cx, plan, placement, selected, plan.query_tokens()),
     };
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
@@ -39,90 +37,50 @@ pub(super) fn recompute(
     let (rows, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
             let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
-            (
-                cx.model.layers(layers, rows, &mut pass)?,
-                pass.into_blocks(),
-            )
+            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let ranks = rank_of(plan);
             let rank_of = |row: u32| ranks[row as usize];
-            let mut pass = PassQ::new(
-                math,
-                &mut *cx.comm,
-                &homes,
-                cache,
-                placement,
-                &hidden,
-                &rank_of,
-            );
-            (
-                cx.model.layers(layers, rows, &mut pass)?,
-                pass.into_blocks(),
-            )
+            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, &hidden, &rank_of);
+            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
-            let mut pass =
-                SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
-            (
-                cx.model.layers(layers, rows, &mut pass)?,
-                pass.into_blocks(),
-            )
+            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
+            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
         }
     };
     cache.fresh = vec![fresh];
     cache.tail = tail;
-    if cx.rank() == cx.last_rank() {
-        Ok(Some(last_of(&rows)?))
-    } else {
-        Ok(None)
-    }
+    if cx.rank() == cx.last_rank() { Ok(Some(last_of(&rows)?)) } else { Ok(None) }
 }
 
 /// This rank's rows of a pass, embedded.
 pub(super) fn embed(cx: &Context<'_>, plan: &Plan, homes: &Homes) -> Result<Rows> {
     let ids = plan.all_ids();
-    let own: Vec<u32> = homes
-        .of(cx.rank())
-        .iter()
-        .map(|&row| ids[row as usize])
-        .collect();
+    let own: Vec<u32> = homes.of(cx.rank()).iter().map(|&row| ids[row as usize]).collect();
     cx.model.embed(&own)
 }
 
 /// The rank of each row's chunk, for every row of prefix and context.
 pub(super) fn rank_of(plan: &Plan) -> Vec<usize> {
     let prefix = std::iter::repeat_n(0, plan.prefix_tokens());
-    let context = plan
-        .chunks
-        .iter()
-        .flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.ids.len()));
+    let context = plan.chunks.iter().flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.ids.len()));
     prefix.chain(context).collect()
 }
 
 /// Deals selected rows evenly by cost, whoever keeps their chunk; `query` rows ride on the last rank. Under `pass-q` a row's
 /// attention is done where the keys are, so only its own arithmetic counts.
-pub(super) fn deal(
-    cx: &Context<'_>,
-    plan: &Plan,
-    placement: &Placement,
-    selected: &[u32],
-    query: usize,
-) -> Homes {
+pub(super) fn deal(cx: &Context<'_>, plan: &Plan, placement: &Placement, selected: &[u32], query: usize) -> Homes {
     let cost = row_cost(cx.model.config());
     let cost = match plan.exchange {
         Exchange::Replicate => cost,
         Exchange::PassQ | Exchange::Selected => RowCost { key: 0.0, ..cost },
     };
-    let rows: Vec<(u32, u32)> = in_causal_order(selected, placement)
-        .into_iter()
-        .map(|row| (row, placement.order_of(row)))
-        .collect();
+    let rows: Vec<(u32, u32)> =
+        in_causal_order(selected, placement).into_iter().map(|row| (row, placement.order_of(row))).collect();
     let total = plan.total_tokens() as u32;
-    Homes {
-        context: deal_rows(&rows, cx.comm.size(), query, total, cost),
-        query: query_rows(plan),
-    }
+    Homes { context: deal_rows(&rows, cx.comm.size(), query, total, cost), query: query_rows(plan) }
 }
 
 /// Leaves selected rows on the rank of their chunk.
@@ -132,10 +90,7 @@ fn stay(cx: &Context<'_>, plan: &Plan, placement: &Placement, selected: &[u32]) 
     for row in in_causal_order(selected, placement) {
         context[ranks[row as usize]].push(row);
     }
-    Homes {
-        context,
-        query: query_rows(plan),
-    }
+    Homes { context, query: query_rows(plan) }
 }
 
 fn in_causal_order(rows: &[u32], placement: &Placement) -> Vec<u32> {
@@ -151,13 +106,7 @@ fn query_rows(plan: &Plan) -> Vec<u32> {
 
 /// FLOPs of a row and of a row and key in one layer.
 fn row_cost(config: &Config) -> RowCost {
-    let (q, kv) = (
-        config.heads * config.head_dim,
-        config.kv_heads * config.head_dim,
-    );
+    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let weights = config.hidden * (2 * q + 2 * kv) + 3 * config.hidden * config.intermediate;
-    RowCost {
-        row: 2.0 * weights as f64,
-        key: 4.0 * q as f64,
-    }
+    RowCost { row: 2.0 * weights as f64, key: 4.0 * q as f64 }
 }

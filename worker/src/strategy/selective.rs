@@ -36,13 +36,7 @@ impl Strategy for Selective {
 
 impl Selective {
     /// Asks the selector stage by stage. Rank 0 takes the best rows and broadcasts them.
-    fn select(
-        &mut self,
-        cx: &mut Context<'_>,
-        plan: &Plan,
-        cache: &KvCache,
-        order: Vec<u32>,
-    ) -> Result<Selection> {
+    fn select(&mut self, cx: &mut Context<'_>, plan: &Plan, cache: &KvCache, order: Vec<u32>) -> Result<Selection> {
         let candidates = Candidates::new(plan, &order);
         let found = |rows: Vec<u32>, scores: Option<Vec<f32>>, order: Vec<u32>| Selection {
             order,
@@ -86,10 +80,7 @@ fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32
         return Ok(given);
     };
     let Some(probe) = reorder_probe(&plan.method, cx.model.config()) else {
-        return Err(Error::Plan(format!(
-            "method {} cannot reorder: it does not probe the query",
-            plan.method.name()
-        )));
+        return Err(Error::Plan(format!("method {} cannot reorder: it does not probe the query", plan.method.name())));
     };
     cx.enter(Phase::Reorder, plan);
     let scores = evidence::probe(cx, plan, cache, &probe, &given, Layout::HlTp)?;

@@ -28,25 +28,14 @@ impl Shards {
         let rows = split(plan.total_tokens(), world);
         let at = rows.iter().map(|rows| placement.at(rows)).collect();
         let last_row = plan.total_tokens() as u32 - 1;
-        let owner = rows
-            .iter()
-            .position(|rows| rows.last() == Some(&last_row))
-            .expect("some rank has the last row");
-        Self {
-            rows,
-            at,
-            placement,
-            owner,
-        }
+        let owner = rows.iter().position(|rows| rows.last() == Some(&last_row)).expect("some rank has the last row");
+        Self { rows, at, placement, owner }
     }
 
     /// This rank's rows, embedded.
     pub fn embed(&self, cx: &mut Context<'_>, plan: &Plan) -> Result<Rows> {
         let ids = plan.all_ids();
-        let own: Vec<u32> = self.rows[cx.rank()]
-            .iter()
-            .map(|&row| ids[row as usize])
-            .collect();
+        let own: Vec<u32> = self.rows[cx.rank()].iter().map(|&row| ids[row as usize]).collect();
         cx.prefilled_rows = own.len();
         cx.model.embed(&own)
     }
@@ -60,21 +49,11 @@ impl Shards {
         layers: Vec<(Tensor, Tensor)>,
     ) -> Result<Prefilled> {
         let rank = cx.rank();
-        let block = Block {
-            rows: self.rows[rank].clone().into(),
-            layers,
-        };
+        let block = Block { rows: self.rows[rank].clone().into(), layers };
         Ok(Prefilled {
             owner: self.owner,
-            last: if rank == self.owner {
-                Some(last_of(rows)?)
-            } else {
-                None
-            },
-            cache: KvCache {
-                own: vec![block],
-                ..KvCache::default()
-            },
+            last: if rank == self.owner { Some(last_of(rows)?) } else { None },
+            cache: KvCache { own: vec![block], ..KvCache::default() },
             alone: cx.comm.size() == 1,
             placement: self.placement,
             selection: nothing_selected(plan),

@@ -1,0 +1,257 @@
+//! Sends a plan to the workers and waits for what comes back. The clock of the time to first token runs here.
+
+use std::time::{Duration, Instant};
+
+use tributary_comm::wire::{CoordinatorLink, Event, Outcome, Plan, RankReport};
+
+use crate::{Error, Result};
+
+/// How much longer than the ranks' own deadlines the coordinator waits: a rank that gives up says why.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Starts when a request is accepted, before anything is done for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    accepted: Instant,
+}
+
+/// What came back, and when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// From the request's acceptance to the plan on its way: tokenisation, chunks, plan.
+    pub tokenize: Duration,
+    /// From the request's acceptance to the first token in the coordinator's hands.
+    pub ttft: Duration,
+    /// From the request's acceptance to the last report.
+    pub total: Duration,
+    /// What came out.
+    pub outcome: Outcome,
+    /// One report a rank, in rank order.
+    pub reports: Vec<RankReport>,
+}
+
+impl Clock {
+    /// Starts: call it when the request is accepted.
+    pub fn start() -> Self {
+        Self { accepted: Instant::now() }
+    }
+
+    /// Time since the request was accepted.
+    pub fn elapsed(&self) -> Duration {
+        self.accepted.elapsed()
+    }
+}
+
+/// Runs a plan on the workers at the other end of the link. Calls `on_first_token` as soon as the first token is here.
+///
+/// # Errors
+/// [`Error::Failed`] with the first cause if a rank failed, [`Error::Deadline`] if no answer comes, [`Error::Link`] if the
+/// workers are gone, [`Error::Protocol`] if their events make no sense. After an error the link must not be used again.
+pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &mut dyn FnMut(u32)) -> Result<Answer> {
+    run_within(link, plan, clock, on_first_token, GRACE)
+}
+
+fn run_within(
+    link: &CoordinatorLink,
+    plan: &Plan,
+    clock: &Clock,
+    on_first_token: &mut dyn FnMut(u32),
+    grace: Duration,
+) -> Result<Answer> {
+    link.send(plan)?;
+    let tokenize = clock.elapsed();
+    let (to_first_token, to_last) = deadlines(plan);
+    let first_token = match next(link, plan, to_first_token + grace, "first token")? {
+        Event::FirstToken { token, .. } => token,
+        other => return Err(unexpected(&other, "the first token")),
+    };
+    let ttft = clock.elapsed();
+    on_first_token(first_token);
+    let (outcome, reports) = match next(link, plan, to_last + grace, "answer")? {
+        Event::Done { outcome, reports, .. } => (outcome, reports),
+        other => return Err(unexpected(&other, "the answer")),
+    };
+    let total = clock.elapsed();
+    if outcome.tokens.first() != Some(&first_token) {
+        let found = outcome.tokens.first();
+        return Err(Error::Protocol(format!("first token {first_token}, the answer begins with {found:?}")));
+    }
+    let drew = reports.iter().filter(|report| report.drew_first_token).count();
+    if drew != 1 {
+        return Err(Error::Protocol(format!("{drew} ranks say that they drew the first token")));
+    }
+    Ok(Answer { tokenize, ttft, total, outcome, reports })
+}
+
+/// How long the first token, and then the rest, may take: ten times the estimate where that is longer than the timeout, as
+/// for the ranks' own calls. A generated token is expected to cost what a prompt token costs.
+fn deadlines(plan: &Plan) -> (Duration, Duration) {
+    let timeout = Duration::from_millis(plan.timeout_ms);
+    let prefill = Duration::from_millis(plan.estimate_ms);
+    let per_token = prefill.div_f64(plan.total_tokens().max(1) as f64);
+    let decode = per_token.mul_f64(plan.max_tokens as f64);
+    (timeout.max(10 * prefill), timeout.max(10 * decode))
+}
+
+/// The next event of this request. Events of earlier ones are passed over.
+fn next(link: &CoordinatorLink, plan: &Plan, deadline: Duration, what: &'static str) -> Result<Event> {
+    let started = Instant::now();
+    loop {
+        let rest = deadline.saturating_sub(started.elapsed());
+        match link.next(rest)? {
+            None => return Err(Error::Deadline { what, after: deadline }),
+            Some(Event::Failed { rank, exit_code, cause, .. }) => {
+                return Err(Error::Failed { rank, exit_code, cause });
+            }
+            Some(event) if request_of(&event) == plan.request => return Ok(event),
+            Some(event) if request_of(&event) > plan.request => {
+                return Err(Error::Protocol(format!("an event of request {}", request_of(&event))));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn request_of(event: &Event) -> u64 {
+    match event {
+        Event::FirstToken { request, .. } | Event::Done { request, .. } | Event::Failed { request, .. } => *request,
+    }
+}
+
+fn unexpected(event: &Event, wanted: &str) -> Error {
+    let found = match event {
+        Event::FirstToken { .. } => "a first token",
+        Event::Done { .. } => "an answer",
+        Event::Failed { .. } => "a failure",
+    };
+    Error::Protocol(format!("{found} came where {wanted} was due"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_comm::wire::{WorkerLink, link};
+
+    use super::*;
+    use crate::{Machine, PlanInput, Settings, plan, shape::tests::DEMO};
+
+    const TIMEOUT_MS: u64 = 100;
+
+    fn a_plan() -> Plan {
+        let settings = Settings { timeout_ms: TIMEOUT_MS, ..Settings::default() };
+        let input = PlanInput { request: 5, prefix: &[1], chunks: &[vec![3; 4]], query: &[4], eos: &[2] };
+        let machine = Machine { flops_per_s: 1e12, link_bytes_per_s: 1e9, available_bytes: None };
+        plan(&input, &settings, &DEMO, &machine).unwrap().plan
+    }
+
+    /// Runs a plan with a worker that sends these events, each after a pause.
+    fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
+        let (coordinator, worker) = link(4);
+        std::thread::scope(|scope| {
+            scope.spawn(move || serve(&worker, events));
+            let mut first_tokens = Vec::new();
+            let grace = Duration::from_millis(50);
+            let clock = Clock::start();
+            let mut on_first_token = |token| first_tokens.push(token);
+            let answer = run_within(&coordinator, &a_plan(), &clock, &mut on_first_token, grace);
+            drop(coordinator);
+            (answer, first_tokens)
+        })
+    }
+
+    fn serve(worker: &WorkerLink, events: &[(u64, Event)]) {
+        let received = worker.next(Duration::from_secs(5)).unwrap();
+        assert_eq!(received, Some(a_plan()));
+        for (pause_ms, event) in events {
+            std::thread::sleep(Duration::from_millis(*pause_ms));
+            worker.send(event).unwrap();
+        }
+        // Stays until the coordinator is gone, as a worker does.
+        while worker.next(Duration::from_millis(10)).is_ok() {}
+    }
+
+    fn first(request: u64, token: u32) -> Event {
+        Event::FirstToken { request, token }
+    }
+
+    fn done(tokens: &[u32], drew: usize) -> Event {
+        let outcome = Outcome { tokens: tokens.to_vec(), ..Outcome::default() };
+        let reports =
+            (0..2).map(|rank| RankReport { rank, drew_first_token: rank < drew, ..RankReport::default() }).collect();
+        Event::Done { request: 5, outcome, reports }
+    }
+
+    #[test]
+    fn the_first_token_stops_the_clock() {
+        let events = [(20, first(5, 9)), (60, done(&[9, 2], 1))];
+        let (answer, first_tokens) = with_events(&events);
+        let answer = answer.unwrap();
+        assert_eq!(first_tokens, [9]);
+        assert_eq!(answer.outcome.tokens, [9, 2]);
+        let ms = |time: Duration| time.as_millis();
+        assert!(answer.tokenize < answer.ttft);
+        assert!((20..70).contains(&ms(answer.ttft)), "{answer:?}");
+        assert!(ms(answer.total) >= 80, "{answer:?}");
+    }
+
+    #[test]
+    fn events_of_earlier_requests_are_passed_over() {
+        let events = [(0, first(4, 8)), (0, first(5, 9)), (0, done(&[9], 1))];
+        assert_eq!(with_events(&events).1, [9]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let cases = [
+            vec![(0, first(6, 8))],
+            vec![(0, done(&[9], 1))],
+            vec![(0, first(5, 9)), (0, first(5, 9))],
+            vec![(0, first(5, 9)), (0, done(&[8], 1))],
+            vec![(0, first(5, 9)), (0, done(&[], 1))],
+            vec![(0, first(5, 9)), (0, done(&[9], 0))],
+            vec![(0, first(5, 9)), (0, done(&[9], 2))],
+        ];
+        for events in cases {
+            let error = with_events(&events).0.unwrap_err();
+            assert!(matches!(error, Error::Protocol(_)), "{events:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_failure_carries_its_cause_and_exit_code() {
+        let failed = Event::Failed { request: 5, rank: 3, exit_code: 71, cause: "no memory".into() };
+        for events in [vec![(0, failed.clone())], vec![(0, first(5, 9)), (0, failed)]] {
+            let error = with_events(&events).0.unwrap_err();
+            assert_eq!(error.to_string(), "rank 3 failed: no memory");
+            assert_eq!(error.exit_code(), 71);
+        }
+    }
+
+    #[test]
+    fn silence_is_an_error_after_the_deadline() {
+        for events in [vec![], vec![(0, first(5, 9))]] {
+            let started = Instant::now();
+            let error = with_events(&events).0.unwrap_err();
+            assert!(matches!(error, Error::Deadline { .. }), "{error}");
+            assert_eq!(error.exit_code(), 75);
+            let waited = started.elapsed();
+            assert!(waited >= Duration::from_millis(TIMEOUT_MS), "{waited:?}");
+            assert!(waited < Duration::from_secs(5), "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn workers_that_are_gone_are_an_error() {
+        let (coordinator, worker) = link(1);
+        drop(worker);
+        let error = run(&coordinator, &a_plan(), &Clock::start(), &mut |_| {}).unwrap_err();
+        assert_eq!(error.exit_code(), 69);
+    }
+
+    #[test]
+    fn slow_is_not_dead() {
+        let plan = Plan { estimate_ms: 30_000, max_tokens: 60, ..a_plan() };
+        let (to_first_token, to_last) = deadlines(&plan);
+        assert_eq!(to_first_token, Duration::from_secs(300));
+        assert_eq!(to_last, Duration::from_secs(3000));
+    }
+}

@@ -1,0 +1,114 @@
+//! The settings that shaped a result, as they turned out.
+
+use serde::Serialize;
+use tributary_comm::wire::{InfoFlow, Method};
+
+use crate::Planned;
+
+/// What the planner does not know: how the process was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Environment {
+    /// The model folder, as the user named it.
+    pub model: String,
+    /// Where the weights come from: the folder, or a seed.
+    pub load_format: String,
+    /// Type of the numbers.
+    pub dtype: String,
+    /// Kernels that compute.
+    pub kernels: String,
+    /// What carries messages between ranks.
+    pub backend: String,
+    /// Threads of each rank.
+    pub threads: usize,
+    /// Where the context is cut.
+    pub chunking: String,
+    /// What stands before the first chunk.
+    pub prefix: String,
+    /// Whether a chat template is used.
+    pub template: String,
+}
+
+/// Every setting that shaped the result. What a method does not have is absent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResolvedSettings {
+    /// How the process was started.
+    #[serde(flatten)]
+    pub environment: Environment,
+    /// The method's name.
+    pub method: &'static str,
+    /// Number of ranks.
+    pub world: usize,
+    /// Share of the context to recompute.
+    pub ratio: f64,
+    /// Rows to recompute at most.
+    pub budget: usize,
+    /// What moves during recompute; absent for exact methods.
+    pub exchange: Option<&'static str>,
+    /// How attention becomes a score.
+    pub score: Option<&'static str>,
+    /// First scoring layer and the one after the last.
+    pub score_layers: Option<(usize, usize)>,
+    /// RoPE positions while scoring.
+    pub layout: Option<&'static str>,
+    /// Whether chunks are reordered.
+    pub reorder: bool,
+    /// By what they are reordered.
+    pub importance: Option<&'static str>,
+    /// Whether the first chunk may be selected.
+    pub include_first_chunk: bool,
+    /// EPIC's rows a chunk, if it was told.
+    pub per_chunk: Option<usize>,
+    /// KV heads gathered at a time, if not all.
+    pub heads_per_gather: Option<usize>,
+    /// Tokens to generate at most.
+    pub max_tokens: usize,
+    /// 0 takes the largest logit.
+    pub temperature: f32,
+    /// Draws from the smallest set of tokens with at least this probability.
+    pub top_p: f32,
+    /// Seed of every draw.
+    pub seed: u64,
+    /// The least time a collective may take.
+    pub timeout_ms: u64,
+    /// What the prefill was expected to take on one rank.
+    pub estimate_ms: u64,
+}
+
+impl ResolvedSettings {
+    /// From the plan and the process.
+    pub fn new(planned: &Planned, environment: &Environment) -> Self {
+        let plan = &planned.plan;
+        let (score, score_layers) = match &plan.method {
+            Method::InfoFlow(InfoFlow { score, layers, .. }) => (Some(score.name()), Some(*layers)),
+            _ => (None, None),
+        };
+        let (mut per_chunk, mut heads_per_gather) = (None, None);
+        match plan.method {
+            Method::Epic { per_chunk: rows } => per_chunk = rows,
+            Method::AllGather { heads_per_gather: heads } => heads_per_gather = heads,
+            _ => {}
+        }
+        Self {
+            environment: environment.clone(),
+            method: plan.method.name(),
+            world: planned.world,
+            ratio: planned.ratio,
+            budget: plan.budget,
+            exchange: (!plan.method.is_exact()).then(|| plan.exchange.name()),
+            score,
+            score_layers,
+            layout: plan.method.layout().map(|layout| layout.name()),
+            reorder: plan.reorder.is_some(),
+            importance: plan.reorder.map(|importance| importance.name()),
+            include_first_chunk: plan.include_first_chunk,
+            per_chunk,
+            heads_per_gather,
+            max_tokens: plan.max_tokens,
+            temperature: plan.sampling.temperature,
+            top_p: plan.sampling.top_p,
+            seed: plan.sampling.seed,
+            timeout_ms: plan.timeout_ms,
+            estimate_ms: plan.estimate_ms,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a request cost and what came of it, as one object: for reading ([`Report::render`]) and for programs (serde).
+
+mod facts;
+mod paper;
+mod path;
+mod render;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tributary_comm::Traffic;
+use tributary_comm::wire::RankReport;
+
+use crate::dispatch::Answer;
+use crate::{ModelShape, Planned};
+
+pub use self::facts::{Environment, ResolvedSettings};
+pub use self::path::PhaseRow;
+
+/// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
+/// own; bytes are payload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// From the request's acceptance to the first token in the coordinator's hands.
+    pub ttft_ms: f64,
+    /// The same without first token and query rows, whose share of the pass they ride in is estimated from FLOPs. Only for
+    /// comparison with numbers published on that clock.
+    pub paper_clock_ms: f64,
+    /// From the request's acceptance to the last report.
+    pub total_ms: f64,
+    /// The method's name.
+    pub method: &'static str,
+    /// Whether the method equals a full prefill but for rounding.
+    pub exact: bool,
+    /// Everything that shaped the result.
+    pub settings: ResolvedSettings,
+    /// The phases until the first token, in their order.
+    pub phases: Vec<PhaseRow>,
+    /// What is left of the time to first token: gaps between phases, and messages on their way.
+    pub unaccounted_ms: f64,
+    /// One entry a rank.
+    pub ranks: Vec<RankRow>,
+    /// What moved until the first token, per collective.
+    pub bytes: BTreeMap<&'static str, BytesRow>,
+    /// What moved after the first token, per collective.
+    pub decode_bytes: BTreeMap<&'static str, BytesRow>,
+    /// Predicted memory at the worst moment, all ranks and the weights together.
+    pub predicted_memory_bytes: u64,
+    /// Numbers of tokens.
+    pub tokens: TokenCounts,
+    /// The chunks, in the request's own order.
+    pub chunks: ChunkRows,
+    /// Chunk numbers in the order of the layout.
+    pub order: Vec<u32>,
+    /// The generated text.
+    pub answer: String,
+    /// The generated tokens.
+    pub token_ids: Vec<u32>,
+    /// What a reader of the numbers should know.
+    pub notes: Vec<String>,
+}
+
+/// One rank's part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RankRow {
+    /// Which rank.
+    pub rank: usize,
+    /// Whether the first token was drawn here.
+    pub drew_first_token: bool,
+    /// Rows computed in the prefill of chunks, or of the whole prompt.
+    pub prefilled_rows: usize,
+    /// Rows computed in the recompute pass, the query's included.
+    pub recomputed_rows: usize,
+    /// Time spent in calls and waits for other ranks, until the first token.
+    pub waited_ms: f64,
+    /// Payload bytes of tensors from other ranks, until the first token.
+    pub tensor_bytes_received: u64,
+    /// Its phases, one after the other, on its own clock.
+    pub spans: Vec<SpanRow>,
+}
+
+/// One phase on one rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SpanRow {
+    /// Which phase.
+    pub phase: &'static str,
+    /// From the arrival of the plan to its start.
+    pub start_ms: f64,
+    /// Its length, waiting included.
+    pub ms: f64,
+    /// The part spent waiting for other ranks.
+    pub waited_ms: f64,
+}
+
+/// What one kind of collective moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct BytesRow {
+    /// Calls, as the busiest rank counts them.
+    pub calls: u64,
+    /// Bytes to other ranks, all ranks together.
+    pub sent_bytes: u64,
+    /// Bytes from other ranks, all ranks together.
+    pub received_bytes: u64,
+    /// Bytes from other ranks, the rank that received most.
+    pub max_rank_received_bytes: u64,
+    /// Time in calls and waits, the rank that waited longest.
+    pub max_rank_waited_ms: f64,
+}
+
+/// Numbers of tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TokenCounts {
+    /// Before the first chunk.
+    pub prefix: usize,
+    /// All chunks.
+    pub context: usize,
+    /// After the context.
+    pub query: usize,
+    /// Context tokens that were selected.
+    pub selected: usize,
+    /// Context tokens that could have been selected.
+    pub candidates: usize,
+    /// Rows computed in the recompute pass, all ranks together, the query's included.
+    pub recomputed: usize,
+    /// Generated, the first included.
+    pub generated: usize,
+}
+
+/// The chunks, in the request's own order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ChunkRows {
+    /// How many.
+    pub count: usize,
+    /// Their lengths.
+    pub tokens: Vec<usize>,
+    /// The ranks that prefill and keep them.
+    pub ranks: Vec<usize>,
+}
+
+/// The report of an answered request. `text` is the generated text, `notes` what came up on the way.
+pub fn report(
+    planned: &Planned,
+    answer: &Answer,
+    environment: &Environment,
+    shape: &ModelShape,
+    text: String,
+    notes: Vec<String>,
+) -> Report {
+    let (plan, outcome) = (&planned.plan, &answer.outcome);
+    let critical = path::critical_path(answer);
+    let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
+    let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
+    Report {
+        ttft_ms: ms(answer.ttft.as_secs_f64()),
+        paper_clock_ms: paper::paper_clock_ms(plan, answer, &critical.phases, shape),
+        total_ms: ms(answer.total.as_secs_f64()),
+        method: plan.method.name(),
+        exact: plan.method.is_exact(),
+        settings: ResolvedSettings::new(planned, environment),
+        phases: critical.phases,
+        unaccounted_ms: critical.unaccounted_ms,
+        ranks: answer.reports.iter().map(rank_row).collect(),
+        bytes: bytes(answer.reports.iter().map(|report| &report.traffic)),
+        decode_bytes: bytes(answer.reports.iter().map(|report| &report.decode_traffic)),
+        predicted_memory_bytes: planned.memory_bytes,
+        tokens: TokenCounts {
+            prefix: plan.prefix_tokens(),
+            context: plan.context_tokens(),
+            query: plan.query_tokens(),
+            selected: outcome.selected.len(),
+            candidates: outcome.candidates,
+            recomputed,
+            generated: outcome.tokens.len(),
+        },
+        chunks: ChunkRows {
+            count: lengths.len(),
+            tokens: lengths,
+            ranks: plan.chunks.iter().map(|chunk| chunk.rank).collect(),
+        },
+        order: outcome.order.clone(),
+        answer: text,
+        token_ids: outcome.tokens.clone(),
+        notes,
+    }
+}
+
+impl Report {
+    /// The report for a reader: answer, times, bytes, tokens, in aligned columns. Ends with a line break.
+    pub fn render(&self) -> String {
+        render::render(self)
+    }
+}
+
+fn rank_row(report: &RankReport) -> RankRow {
+    let spans = report.spans.iter().map(|span| SpanRow {
+        phase: span.phase.name(),
+        start_ms: ms(span.start_s),
+        ms: ms(span.seconds),
+        waited_ms: ms(span.waited_s),
+    });
+    RankRow {
+        rank: report.rank,
+        drew_first_token: report.drew_first_token,
+        prefilled_rows: report.prefilled_rows,
+        recomputed_rows: report.recomputed_rows,
+        waited_ms: ms(report.traffic.waited_s()),
+        tensor_bytes_received: report.traffic.tensor_bytes_received(),
+        spans: spans.collect(),
+    }
+}
+
+fn bytes<'a>(ranks: impl Iterator<Item = &'a Traffic>) -> BTreeMap<&'static str, BytesRow> {
+    let mut rows: BTreeMap<&'static str, BytesRow> = BTreeMap::new();
+    for (kind, entry) in ranks.flat_map(|traffic| &traffic.entries) {
+        let row = rows.entry(kind.name()).or_default();
+        row.calls = row.calls.max(entry.calls);
+        row.sent_bytes += entry.sent_bytes;
+        row.received_bytes += entry.received_bytes;
+        row.max_rank_received_bytes = row.max_rank_received_bytes.max(entry.received_bytes);
+        row.max_rank_waited_ms = row.max_rank_waited_ms.max(ms(entry.waited_s));
+    }
+    rows
+}
+
+fn ms(seconds: f64) -> f64 {
+    1000.0 * seconds
+}

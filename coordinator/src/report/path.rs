@@ -1,0 +1,114 @@
+//! The critical path: where the time to first token went.
+//!
+//! It is the coordinator's tokenisation, then the timeline of the rank that drew the first token. If rank 0's last phase
+//! ends later than that, the token was on its way to it: that counts as first token too. What is left is unaccounted:
+//! gaps between phases, the plan's way to rank 0 and the token's way from it. Ranks' timelines begin when the plan reaches
+//! them; the small differences between those moments are part of what is unaccounted.
+
+use serde::Serialize;
+use tributary_comm::wire::{Phase, RankReport, Span};
+
+use super::ms;
+use crate::dispatch::Answer;
+
+/// One phase of a request. Compute time is time that is not spent waiting.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseRow {
+    /// Which phase.
+    pub phase: &'static str,
+    /// Its part of the time to first token.
+    pub critical_path_ms: f64,
+    /// The rank that computed longest; absent for the coordinator's phase.
+    pub slowest_rank: Option<usize>,
+    /// That rank's compute time.
+    pub slowest_ms: f64,
+    /// Mean compute time over the ranks.
+    pub mean_ms: f64,
+    /// Slowest over mean; 1 is even.
+    pub imbalance: f64,
+    /// The part of the critical path spent waiting for other ranks.
+    pub waited_ms: f64,
+    /// Share of the time to first token, from 0 to 1.
+    pub share: f64,
+}
+
+pub(super) struct CriticalPath {
+    pub(super) phases: Vec<PhaseRow>,
+    pub(super) unaccounted_ms: f64,
+}
+
+/// The phases that happened, in their order.
+pub(super) fn critical_path(answer: &Answer) -> CriticalPath {
+    let ttft_ms = ms(answer.ttft.as_secs_f64());
+    let tokenize_ms = ms(answer.tokenize.as_secs_f64());
+    let drew = answer.reports.iter().find(|report| report.drew_first_token);
+    let drew = drew.or(answer.reports.first());
+    let way_ms = drew.map_or(0.0, |drew| way_ms(drew, &answer.reports, ttft_ms - tokenize_ms));
+    let mut phases = Vec::new();
+    for phase in Phase::TO_FIRST_TOKEN {
+        let (extra_ms, is_coordinators) = match phase {
+            Phase::Tokenize => (tokenize_ms, true),
+            Phase::FirstToken => (way_ms, false),
+            _ => (0.0, false),
+        };
+        let happened = answer.reports.iter().any(|report| spans(report, phase).next().is_some());
+        if happened || is_coordinators || extra_ms > 0.0 {
+            let own = drew.map_or((0.0, 0.0), |drew| (seconds(drew, phase), waited_s(drew, phase)));
+            let critical_path_ms = extra_ms + ms(own.0);
+            let row = row(phase, critical_path_ms, ms(own.1), &answer.reports);
+            phases.push(PhaseRow { share: critical_path_ms / ttft_ms, ..row });
+        }
+    }
+    let accounted_ms: f64 = phases.iter().map(|row| row.critical_path_ms).sum();
+    CriticalPath { phases, unaccounted_ms: ttft_ms - accounted_ms }
+}
+
+/// The first token's way from the rank that drew it to rank 0, at most what the clock allows.
+fn way_ms(drew: &RankReport, reports: &[RankReport], after_tokenize_ms: f64) -> f64 {
+    let end_ms = |report: &RankReport| {
+        let to_first_token = report.spans.iter().filter(|span| is_counted(span));
+        ms(to_first_token.map(|span| span.start_s + span.seconds).fold(0.0, f64::max))
+    };
+    let drew_ms = end_ms(drew);
+    let first_ms = reports.first().map_or(0.0, end_ms);
+    (first_ms - drew_ms).min(after_tokenize_ms - drew_ms).max(0.0)
+}
+
+fn row(phase: Phase, critical_path_ms: f64, waited_ms: f64, reports: &[RankReport]) -> PhaseRow {
+    let computed_ms =
+        reports.iter().map(|report| (report.rank, ms(seconds(report, phase) - waited_s(report, phase)).max(0.0)));
+    let times: Vec<(usize, f64)> = computed_ms.collect();
+    let total_ms: f64 = times.iter().map(|(_, time)| time).sum();
+    let slowest = times.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+    let slowest = slowest.filter(|_| phase != Phase::Tokenize);
+    let (slowest_ms, mean_ms) = match slowest {
+        Some((_, time)) => (time, total_ms / times.len() as f64),
+        None => (critical_path_ms, critical_path_ms),
+    };
+    PhaseRow {
+        phase: phase.name(),
+        critical_path_ms,
+        slowest_rank: slowest.map(|(rank, _)| rank),
+        slowest_ms,
+        mean_ms,
+        imbalance: if mean_ms > 0.0 { slowest_ms / mean_ms } else { 1.0 },
+        waited_ms,
+        share: 0.0,
+    }
+}
+
+fn is_counted(span: &Span) -> bool {
+    Phase::TO_FIRST_TOKEN.contains(&span.phase)
+}
+
+fn spans(report: &RankReport, phase: Phase) -> impl Iterator<Item = &Span> {
+    report.spans.iter().filter(move |span| span.phase == phase)
+}
+
+fn seconds(report: &RankReport, phase: Phase) -> f64 {
+    spans(report, phase).map(|span| span.seconds).sum()
+}
+
+fn waited_s(report: &RankReport, phase: Phase) -> f64 {
+    spans(report, phase).map(|span| span.waited_s).sum()
+}

@@ -1,0 +1,119 @@
+//! A report for a reader.
+
+use super::table::{cells, table};
+use super::{BytesRow, Report};
+
+pub(super) fn render(report: &Report) -> String {
+    let mut text = format!("{}\n\n", headline(report));
+    text += &phases(report);
+    text.push('\n');
+    if report.bytes.is_empty() {
+        text += "nothing moved between ranks\n";
+    } else {
+        text += &bytes(report);
+    }
+    text.push('\n');
+    text += &tokens(report);
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn headline(report: &Report) -> String {
+    let settings = &report.settings;
+    let exactness = if report.exact { "exact" } else { "approximate" };
+    let mut method = vec![format!("{} ({exactness})", report.method)];
+    if settings.budget > 0 {
+        method.push(format!("ratio {}", settings.ratio));
+    }
+    if let (Some(score), Some((first, end))) = (settings.score, settings.score_layers) {
+        method.push(format!("score {score} of layers {first}..{end}"));
+    }
+    method.extend(settings.layout.map(|layout| format!("layout {layout}")));
+    method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
+    method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
+    let ranks = format!("world {}, {} threads each", settings.world, settings.environment.threads);
+    table(&[vec!["answer:".into()], vec!["TTFT:".into()], vec!["paper clock:".into()], vec!["method:".into()]])
+        .lines()
+        .zip([
+            report.answer.clone(),
+            format!("{:.2} ms", report.ttft_ms),
+            format!("{:.2} ms (without first token and the query rows' estimated share)", report.paper_clock_ms),
+            format!("{}; {ranks}", method.join(", ")),
+        ])
+        .map(|(name, value)| format!("{name:<12} {value}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn phases(report: &Report) -> String {
+    let mut rows = vec![cells([
+        "phase",
+        "critical path [ms]",
+        "share [%]",
+        "waited [ms]",
+        "slowest rank",
+        "its compute [ms]",
+        "mean [ms]",
+        "slowest/mean",
+    ])];
+    for row in &report.phases {
+        let rank = row.slowest_rank.map_or_else(|| "-".into(), |rank| rank.to_string());
+        rows.push(vec![
+            row.phase.to_owned(),
+            format!("{:.2}", row.critical_path_ms),
+            format!("{:.1}", 100.0 * row.share),
+            format!("{:.2}", row.waited_ms),
+            rank,
+            format!("{:.2}", row.slowest_ms),
+            format!("{:.2}", row.mean_ms),
+            format!("{:.2}", row.imbalance),
+        ]);
+    }
+    let share = 100.0 * report.unaccounted_ms / report.ttft_ms;
+    rows.push(vec!["unaccounted".into(), format!("{:.2}", report.unaccounted_ms), format!("{share:.1}")]);
+    rows.push(vec!["TTFT".into(), format!("{:.2}", report.ttft_ms), "100.0".into()]);
+    table(&rows)
+}
+
+fn bytes(report: &Report) -> String {
+    let mut rows = vec![cells([
+        "until the first token",
+        "calls",
+        "received [bytes]",
+        "most on a rank [bytes]",
+        "longest wait [ms]",
+    ])];
+    rows.extend(report.bytes.iter().map(|(name, row)| bytes_row(name, row)));
+    table(&rows)
+}
+
+fn bytes_row(name: &str, row: &BytesRow) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        row.calls.to_string(),
+        row.received_bytes.to_string(),
+        row.max_rank_received_bytes.to_string(),
+        format!("{:.2}", row.max_rank_waited_ms),
+    ]
+}
+
+fn tokens(report: &Report) -> String {
+    let tokens = &report.tokens;
+    let mut text = format!(
+        "tokens: prefix {}, context {} in {} chunks, query {}, generated {}\n",
+        tokens.prefix, tokens.context, report.chunks.count, tokens.query, tokens.generated
+    );
+    if !report.exact {
+        let share = 100.0 * tokens.selected as f64 / tokens.context.max(1) as f64;
+        text += &format!(
+            "selected: {} of {} candidates ({share:.1} % of the context); recomputed: {} rows, the query's included\n",
+            tokens.selected, tokens.candidates, tokens.recomputed
+        );
+    }
+    if report.order.iter().enumerate().any(|(place, &chunk)| place as u32 != chunk) {
+        text += &format!("order of the chunks: {:?}\n", report.order);
+    }
+    text
+}

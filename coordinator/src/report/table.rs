@@ -1,0 +1,38 @@
+//! Text in aligned columns.
+
+/// Lays rows out: the first column to the left, the others to the right, two spaces between. Every line ends with a line
+/// break and has no space before it. Rows may be of different lengths.
+pub(super) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// A row of a table.
+pub(super) fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [cells(["name", "ms"]), cells(["α", "1.25"]), cells(["longer", "3"]), cells(["x"])];
+        assert_eq!(table(&rows), "name      ms\nα       1.25\nlonger     3\nx\n");
+        assert_eq!(table(&[]), "");
+    }
+}

@@ -1,0 +1,142 @@
+//! Register-blocked products: a few rows against a few vectors, all sums in registers.
+
+// Loops over register blocks count, so that they read like the products they are and unroll whole.
+#![allow(clippy::needless_range_loop)]
+
+use super::lanes::{Lanes, PANEL, Place};
+use super::strip::TILE;
+
+/// What masks a panel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mask<'a> {
+    order: &'a [u32],
+    segment: &'a [u32],
+    places: &'a [Place],
+}
+
+impl<'a> Mask<'a> {
+    /// `order` and `segment` of the panel's keys, `places` of the strip's rows.
+    pub(super) fn new(order: &'a [u32], segment: &'a [u32], places: &'a [Place]) -> Self {
+        assert_eq!(order.len(), PANEL, "orders of a panel");
+        assert_eq!(segment.len(), PANEL, "segments of a panel");
+        Self { order, segment, places }
+    }
+}
+
+/// Scores of a strip against a panel, −∞ where masked, to `to` `[ROWS, to_step]`; `top` takes in their maximum.
+///
+/// # Safety
+/// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for `head_dim · PANEL`, `to` for
+/// ROWS rows of PANEL writes, `to_step` apart; a mask has ROWS places.
+#[inline(always)]
+pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(
+    q: *const f32,
+    k: *const f32,
+    head_dim: usize,
+    mask: Option<Mask<'_>>,
+    to: *mut f32,
+    to_step: usize,
+    top: &mut [V; ROWS],
+) {
+    // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides PANEL.
+    unsafe {
+        for column in (0..PANEL).step_by(V::BLOCK * V::N) {
+            let (k, to) = (k.add(column), to.add(column));
+            match V::BLOCK {
+                1 => score_block::<V, ROWS, 1>(q, k, head_dim, mask, column, to, to_step, top),
+                2 => score_block::<V, ROWS, 2>(q, k, head_dim, mask, column, to, to_step, top),
+                _ => score_block::<V, ROWS, 4>(q, k, head_dim, mask, column, to, to_step, top),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`scores`], for the columns from `column` on; `q`, `k` and `to` point at their first.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+    q: *const f32,
+    k: *const f32,
+    head_dim: usize,
+    mask: Option<Mask<'_>>,
+    column: usize,
+    to: *mut f32,
+    to_step: usize,
+    top: &mut [V; ROWS],
+) {
+    // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH vectors.
+    unsafe {
+        let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
+        product::<V, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), head_dim);
+        for r in 0..ROWS {
+            for i in 0..WIDTH {
+                let mut score = acc[r][i];
+                if let Some(mask) = mask {
+                    let (order, segment) = (mask.order.as_ptr(), mask.segment.as_ptr());
+                    let from = column + i * V::N;
+                    score = score.keep_seen(order.add(from), segment.add(from), mask.places[r]);
+                }
+                top[r] = top[r].max(score);
+                score.store(to.add(r * to_step + i * V::N));
+            }
+        }
+    }
+}
+
+/// `acc += a · b`. `a` is (pointer, step from row to row, step from depth to depth), `b` (pointer, step from depth to
+/// depth); all of `acc` stays in registers.
+///
+/// # Safety
+/// The machine has the instructions of `V`; `a` is valid for ROWS × `depth` reads, `b` for `depth` rows of WIDTH vectors.
+#[inline(always)]
+pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+    acc: &mut [[V; WIDTH]; ROWS],
+    (a, a_row, a_step): (*const f32, usize, usize),
+    (b, b_step): (*const f32, usize),
+    depth: usize,
+) {
+    // SAFETY: the caller's promises; d < depth, r < ROWS, i < WIDTH.
+    unsafe {
+        for d in 0..depth {
+            let mut right = [V::splat(0.0); WIDTH];
+            for i in 0..WIDTH {
+                right[i] = V::load(b.add(d * b_step + i * V::N));
+            }
+            for r in 0..ROWS {
+                let left = V::splat(*a.add(r * a_row + d * a_step));
+                for i in 0..WIDTH {
+                    acc[r][i] = left.mul_add(right[i], acc[r][i]);
+                }
+            }
+        }
+    }
+}
+
+/// As [`product`] with probabilities on the left, but a probability of 0 adds nothing, even where the value is infinite
+/// or NaN: a row's result never depends on a key that it does not see.
+///
+/// # Safety
+/// As [`product`]; `p` has ROWS rows, TILE apart.
+#[inline(always)]
+pub(super) unsafe fn careful_product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+    acc: &mut [[V; WIDTH]; ROWS],
+    p: *const f32,
+    (v, v_step): (*const f32, usize),
+    depth: usize,
+) {
+    // SAFETY: the caller's promises; d < depth, r < ROWS, i < WIDTH.
+    unsafe {
+        for d in 0..depth {
+            for r in 0..ROWS {
+                let weight = *p.add(r * TILE + d);
+                if weight != 0.0 {
+                    for i in 0..WIDTH {
+                        let value = V::load(v.add(d * v_step + i * V::N));
+                        acc[r][i] = V::splat(weight).mul_add(value, acc[r][i]);
+                    }
+                }
+            }
+        }
+    }
+}
