@@ -48,13 +48,7 @@ pub trait Communicator {
     ///
     /// # Errors
     /// A mismatch between the ranks' calls, a dead communicator.
-    fn start_exchange(
-        &mut self,
-        send: &Tensor,
-        to: usize,
-        from: usize,
-        rows: usize,
-    ) -> Result<Pending>;
+    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending>;
 
     /// Gives every rank every rank's tensor: rank r contributes `rows[r]` rows. [`wait`](Self::wait) gives one tensor a
     /// rank, in rank order, this rank's own included.

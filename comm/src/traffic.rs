@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The kinds of collectives.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
 #[allow(missing_docs)]
 pub enum Collective {
     Exchange,
@@ -33,10 +31,7 @@ impl Collective {
     /// Whether it carries control messages rather than tensors. Byte counts that are compared with predictions leave
     /// control messages out.
     pub fn is_control(self) -> bool {
-        matches!(
-            self,
-            Collective::BroadcastBytes | Collective::GatherBytes | Collective::Barrier
-        )
+        matches!(self, Collective::BroadcastBytes | Collective::GatherBytes | Collective::Barrier)
     }
 }
 
@@ -76,15 +71,12 @@ impl Traffic {
 
     /// Payload bytes that tensor collectives brought from other ranks.
     pub fn tensor_bytes_received(&self) -> u64 {
-        self.entries
-            .iter()
-            .filter(|(kind, _)| !kind.is_control())
-            .map(|(_, entry)| entry.received_bytes)
-            .sum()
+        self.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.received_bytes).sum()
     }
 
     /// Seconds this rank stood waiting, in every kind of call.
     pub fn waited_s(&self) -> f64 {
-        self.entries.values().map(|entry| entry.waited_s).sum()
+        // `sum` of nothing would be −0.
+        self.entries.values().fold(0.0, |sum, entry| sum + entry.waited_s)
     }
 }

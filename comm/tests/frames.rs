@@ -5,18 +5,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tributary_comm::Error;
 use tributary_comm::wire::{
-    Chunk, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method,
-    Order, Outcome, Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode,
-    link,
+    Chunk, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method, Order, Outcome,
+    Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode, link,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
-    prop::sample::select(vec![
-        Layout::Global,
-        Layout::HlHp,
-        Layout::HlTp,
-        Layout::TlTp,
-    ])
+    prop::sample::select(vec![Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp])
 }
 
 fn methods() -> impl Strategy<Value = Method> {
@@ -24,20 +18,14 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::Full),
         Just(Method::Ring),
         Just(Method::None),
-        prop::option::of(0usize..9).prop_map(|n| Method::AllGather {
-            heads_per_gather: n
-        }),
+        prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
         any::<u64>().prop_map(|seed| Method::Random { seed }),
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
         layouts().prop_map(|layout| Method::ProphetKv { layout }),
         layouts().prop_map(|layout| Method::Relay { layout }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
-            Method::InfoFlow(InfoFlow {
-                score,
-                layers: (from, to),
-                layout,
-            })
+            Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
         }),
     ]
 }
@@ -139,18 +127,12 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_single_bit_is_guarded() {
-    let event = Event::FirstToken {
-        request: 7,
-        token: 12,
-    };
+    let event = Event::FirstToken { request: 7, token: 12 };
     let frame = encode(&event).unwrap();
     for bit in 0..8 * frame.len() {
         let mut damaged = frame.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            matches!(decode::<Event>(&damaged), Err(Error::Frame(_))),
-            "bit {bit}"
-        );
+        assert!(matches!(decode::<Event>(&damaged), Err(Error::Frame(_))), "bit {bit}");
     }
 }
 
@@ -159,10 +141,7 @@ fn a_length_in_the_payload_is_checked_before_allocation() {
     // A list of u32 that claims 2^62 entries and carries none: allocating it would abort the test.
     for claimed in [1u64 << 62, u64::MAX, FRAME_LIMIT_BYTES as u64 / 4 + 1] {
         let result = decode::<Vec<u32>>(&framed(&claimed.to_le_bytes()));
-        assert!(
-            matches!(result, Err(Error::Frame(_))),
-            "{claimed}: {result:?}"
-        );
+        assert!(matches!(result, Err(Error::Frame(_))), "{claimed}: {result:?}");
     }
 }
 
@@ -184,10 +163,7 @@ fn another_version_says_both_numbers() {
     let mut frame = encode(&()).unwrap();
     frame[4..8].copy_from_slice(&9u32.to_le_bytes());
     let error = decode::<()>(&frame).unwrap_err().to_string();
-    assert!(
-        error.contains("version 9") && error.contains("speaks 1"),
-        "{error}"
-    );
+    assert!(error.contains("version 9") && error.contains("speaks 1"), "{error}");
 }
 
 #[test]
@@ -200,30 +176,12 @@ fn events_and_orders_come_back() {
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,
     };
-    let mut report = RankReport {
-        rank: 1,
-        drew_first_token: true,
-        ..RankReport::default()
-    };
-    report
-        .traffic
-        .count(tributary_comm::Collective::AllGather, 3, 4);
+    let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
+    report.traffic.count(tributary_comm::Collective::AllGather, 3, 4);
     let events = [
-        Event::FirstToken {
-            request: 1,
-            token: 2,
-        },
-        Event::Done {
-            request: 1,
-            outcome,
-            reports: vec![RankReport::default(), report],
-        },
-        Event::Failed {
-            request: 1,
-            rank: 3,
-            exit_code: 69,
-            cause: "gone".into(),
-        },
+        Event::FirstToken { request: 1, token: 2 },
+        Event::Done { request: 1, outcome, reports: vec![RankReport::default(), report] },
+        Event::Failed { request: 1, rank: 3, exit_code: 69, cause: "gone".into() },
     ];
     for event in events {
         assert_eq!(decode::<Event>(&encode(&event).unwrap()).unwrap(), event);
@@ -239,19 +197,12 @@ fn the_link_carries_both_ways_and_notices_the_end() {
     let wait = Duration::from_millis(20);
     assert_eq!(worker.next(wait), Ok(None));
     assert_eq!(coordinator.next(wait), Ok(None));
-    let first = Event::FirstToken {
-        request: 1,
-        token: 2,
-    };
+    let first = Event::FirstToken { request: 1, token: 2 };
     worker.send(&first).unwrap();
     assert_eq!(coordinator.next(wait), Ok(Some(first.clone())));
     worker.send(&first).unwrap();
     drop(worker);
-    assert_eq!(
-        coordinator.next(wait),
-        Ok(Some(first)),
-        "what was sent before the end arrives"
-    );
+    assert_eq!(coordinator.next(wait), Ok(Some(first)), "what was sent before the end arrives");
     assert_eq!(coordinator.next(wait), Err(Error::Disconnected("worker")));
     let (coordinator, worker) = link(1);
     drop(coordinator);

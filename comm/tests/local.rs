@@ -14,14 +14,8 @@ const SHORT: Duration = Duration::from_millis(200);
 /// Runs one closure a rank, each on its own thread; gives the results in rank order.
 fn run<T: Send>(world: usize, rank: impl Fn(Local) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
-        let threads: Vec<_> = seats(world)
-            .into_iter()
-            .map(|seat| scope.spawn(|| rank(seat.take())))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("the rank does not panic"))
-            .collect()
+        let threads: Vec<_> = seats(world).into_iter().map(|seat| scope.spawn(|| rank(seat.take()))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the rank does not panic")).collect()
     })
 }
 
@@ -39,10 +33,7 @@ fn conforms() {
         });
         for (rank, (outcome, open_calls)) in outcomes.into_iter().enumerate() {
             assert_eq!(outcome, Ok(()), "rank {rank} of {world}");
-            assert!(
-                open_calls <= 1,
-                "rank {rank} of {world}: {open_calls} calls are still held"
-            );
+            assert!(open_calls <= 1, "rank {rank} of {world}: {open_calls} calls are still held");
         }
     }
 }
@@ -66,10 +57,7 @@ fn a_rank_that_never_calls_is_named() {
     });
     assert!(timeouts.count() >= 1, "{outcomes:?}");
     for (rank, (error, waited)) in outcomes.iter().enumerate() {
-        assert!(
-            error.to_string().contains("waiting for ranks [1]"),
-            "rank {rank}: {error}"
-        );
+        assert!(error.to_string().contains("waiting for ranks [1]"), "rank {rank}: {error}");
         assert!(*waited < 2 * SHORT, "rank {rank} waited {waited:?}");
     }
 }
@@ -84,14 +72,8 @@ fn a_stuck_rank_is_noticed_by_the_root_of_a_broadcast() {
         }
         comm.broadcast_bytes(0, Some(vec![1])).unwrap_err()
     });
-    assert!(
-        matches!(&errors[0], Error::Timeout { missing, .. } if missing == &[1]),
-        "{errors:?}"
-    );
-    assert!(
-        matches!(&errors[1], Error::Aborted { rank: 0, .. }),
-        "{errors:?}"
-    );
+    assert!(matches!(&errors[0], Error::Timeout { missing, .. } if missing == &[1]), "{errors:?}");
+    assert!(matches!(&errors[1], Error::Aborted { rank: 0, .. }), "{errors:?}");
 }
 
 #[test]
@@ -107,17 +89,11 @@ fn abort_wakes_waiters_and_the_first_cause_counts() {
         let again = comm.barrier().unwrap_err();
         (error, again, started.elapsed())
     });
-    let first = Error::Aborted {
-        rank: 2,
-        cause: "disk full".into(),
-    };
+    let first = Error::Aborted { rank: 2, cause: "disk full".into() };
     for (rank, (error, again, waited)) in outcomes.into_iter().enumerate() {
         assert_eq!(error, first, "rank {rank}");
         assert_eq!(again, first, "rank {rank}, later call");
-        assert!(
-            waited < Duration::from_secs(5),
-            "rank {rank} waited {waited:?}"
-        );
+        assert!(waited < Duration::from_secs(5), "rank {rank} waited {waited:?}");
     }
 }
 
@@ -126,11 +102,7 @@ type Calls = fn(&mut Local) -> Result<()>;
 #[test]
 fn calls_that_differ_are_errors_on_both_sides() {
     let cases: [(&str, Calls, Calls); 8] = [
-        (
-            "kind",
-            |comm| comm.barrier(),
-            |comm| comm.broadcast_bytes(0, None).map(drop),
-        ),
+        ("kind", |comm| comm.barrier(), |comm| comm.broadcast_bytes(0, None).map(drop)),
         (
             "root",
             |comm| comm.gather_bytes(0, vec![]).map(drop),
@@ -147,26 +119,15 @@ fn calls_that_differ_are_errors_on_both_sides() {
         (
             "dtype",
             |comm| comm.all_gather_v(&ones(1), &[1, 1]).map(drop),
-            |comm| {
-                comm.all_gather_v(&ones(1).to_dtype(DType::BF16)?, &[1, 1])
-                    .map(drop)
-            },
+            |comm| comm.all_gather_v(&ones(1).to_dtype(DType::BF16)?, &[1, 1]).map(drop),
         ),
         (
             "dims",
             |comm| comm.all_gather_v(&ones(1), &[1, 1]).map(drop),
             |comm| comm.all_gather_v(&ones(1).unsqueeze(1)?, &[1, 1]).map(drop),
         ),
-        (
-            "exchange rows",
-            |comm| exchange(comm, 2, 1, 1, 5),
-            |comm| exchange(comm, 4, 0, 0, 2),
-        ),
-        (
-            "exchange partner",
-            |comm| exchange(comm, 2, 1, 1, 2),
-            |comm| exchange(comm, 2, 1, 1, 2),
-        ),
+        ("exchange rows", |comm| exchange(comm, 2, 1, 1, 5), |comm| exchange(comm, 4, 0, 0, 2)),
+        ("exchange partner", |comm| exchange(comm, 2, 1, 1, 2), |comm| exchange(comm, 2, 1, 1, 2)),
         (
             "all-to-all rows",
             |comm| comm.all_to_all_v(&[ones(1), ones(2)], &[1, 3]).map(drop),
@@ -175,11 +136,7 @@ fn calls_that_differ_are_errors_on_both_sides() {
     ];
     for (name, first, second) in cases {
         let errors = run(2, |mut comm| {
-            let outcome = if comm.rank() == 0 {
-                first(&mut comm)
-            } else {
-                second(&mut comm)
-            };
+            let outcome = if comm.rank() == 0 { first(&mut comm) } else { second(&mut comm) };
             let later = comm.barrier().unwrap_err();
             (outcome.err(), later)
         });
@@ -190,10 +147,7 @@ fn calls_that_differ_are_errors_on_both_sides() {
                     if *who == rank && *other == 1 - rank),
                 "{name}, rank {rank}: {error:?}"
             );
-            assert_eq!(
-                later, error,
-                "{name}, rank {rank}: a later call has another cause"
-            );
+            assert_eq!(later, error, "{name}, rank {rank}: a later call has another cause");
         }
     }
 }
@@ -206,12 +160,8 @@ fn exchange(comm: &mut Local, send_rows: usize, to: usize, from: usize, rows: us
 #[test]
 fn wrong_arguments_are_errors() {
     let cases: [(&str, Calls); 8] = [
-        ("own rows", |comm| {
-            comm.all_gather_v(&ones(2), &[1]).map(drop)
-        }),
-        ("table", |comm| {
-            comm.all_gather_v(&ones(2), &[2, 2]).map(drop)
-        }),
+        ("own rows", |comm| comm.all_gather_v(&ones(2), &[1]).map(drop)),
+        ("table", |comm| comm.all_gather_v(&ones(2), &[2, 2]).map(drop)),
         ("tensors", |comm| comm.all_to_all_v(&[], &[]).map(drop)),
         ("rank", |comm| exchange(comm, 1, 1, 0, 1)),
         ("rows to oneself", |comm| exchange(comm, 1, 0, 0, 2)),
@@ -225,17 +175,7 @@ fn wrong_arguments_are_errors() {
     for (name, call) in cases {
         let mut comm = seats(1).pop().unwrap().take();
         let error = call(&mut comm).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                Error::Mismatch {
-                    rank: 0,
-                    other: 0,
-                    ..
-                }
-            ),
-            "{name}: {error:?}"
-        );
+        assert!(matches!(error, Error::Mismatch { rank: 0, other: 0, .. }), "{name}: {error:?}");
         assert_eq!(comm.barrier(), Err(error), "{name}: the group lives on");
     }
 }
@@ -255,10 +195,7 @@ fn a_panicking_rank_ends_the_group() {
         comm.barrier().unwrap();
         comm.barrier().err()
     });
-    let wanted = Some(Error::Aborted {
-        rank: 0,
-        cause: "rank 0 panicked".into(),
-    });
+    let wanted = Some(Error::Aborted { rank: 0, cause: "rank 0 panicked".into() });
     assert_eq!(errors, [None, wanted.clone(), wanted]);
 }
 
@@ -274,10 +211,7 @@ fn a_rank_that_leaves_is_named_only_if_it_is_missed() {
         thread::sleep(SHORT);
         (gathered, comm.barrier().err())
     });
-    let wanted = Some(Error::Aborted {
-        rank: 2,
-        cause: "rank 2 left".into(),
-    });
+    let wanted = Some(Error::Aborted { rank: 2, cause: "rank 2 left".into() });
     assert_eq!(outcomes, [(3, wanted.clone()), (3, wanted), (3, None)]);
 }
 
@@ -286,13 +220,7 @@ fn an_empty_seat_is_noticed() {
     let mut seats = seats(2);
     drop(seats.pop());
     let error = seats.pop().unwrap().take().barrier().unwrap_err();
-    assert_eq!(
-        error,
-        Error::Aborted {
-            rank: 1,
-            cause: "rank 1 left".into()
-        }
-    );
+    assert_eq!(error, Error::Aborted { rank: 1, cause: "rank 1 left".into() });
 }
 
 #[test]

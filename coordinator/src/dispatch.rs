@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::{Machine, PlanInput, Settings, plan, shape::tests::DEMO};
 
-    const TIMEOUT_MS: u64 = 100;
+    const TIMEOUT_MS: u64 = 500;
 
     fn a_plan() -> Plan {
         let settings = Settings { timeout_ms: TIMEOUT_MS, ..Settings::default() };
@@ -182,15 +182,15 @@ mod tests {
 
     #[test]
     fn the_first_token_stops_the_clock() {
-        let events = [(20, first(5, 9)), (60, done(&[9, 2], 1))];
+        let events = [(20, first(5, 9)), (200, done(&[9, 2], 1))];
         let (answer, first_tokens) = with_events(&events);
         let answer = answer.unwrap();
         assert_eq!(first_tokens, [9]);
         assert_eq!(answer.outcome.tokens, [9, 2]);
-        let ms = |time: Duration| time.as_millis();
+        let ms = Duration::from_millis;
         assert!(answer.tokenize < answer.ttft);
-        assert!((20..70).contains(&ms(answer.ttft)), "{answer:?}");
-        assert!(ms(answer.total) >= 80, "{answer:?}");
+        assert!(answer.ttft >= ms(20), "{answer:?}");
+        assert!(answer.total >= answer.ttft + ms(100), "{answer:?}");
     }
 
     #[test]

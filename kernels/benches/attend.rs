@@ -1,56 +1,205 @@
-fn main() {
-    use candle_core::{Device, Tensor};
-    use tributary_kernels::*;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    pool.install(|| {
-        let dev = Device::Cpu;
-        let time = |name: &str, flop: f64, f: &mut dyn FnMut()| {
-            f();
-            let mut best = f64::MAX;
-            for _ in 0..9 {
-                let s = std::time::Instant::now();
-                f();
-                best = best.min(s.elapsed().as_secs_f64());
-            }
-            println!("{name:30} {:9.3} ms {:8.1} GFLOP/s", best * 1e3, flop / best / 1e9);
+//! Speed of attention on one thread, beside candle-nn's own and the machine's rate of matrix products.
+//!
+//! Criterion runs every case first. Then all cases run in turn, several rounds, and a table gives medians with their
+//! range, the error, and what the speed is worth: floating-point operations count only pairs of rows that see each other.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::attention::{AttnMask, cpu_flash::flash_attn};
+use criterion::{Criterion, SamplingMode};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, gather, linear};
+
+const TOKENS: usize = 4096;
+const HEADS: usize = 8;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 64;
+const SCALE: f32 = 0.125;
+/// One row in so many is selected in the staircase.
+const STAIR: usize = 7;
+/// Keys of probe, decode and column scores.
+const CONTEXT: usize = 8192;
+const ROUNDS: usize = 7;
+const THREAD_VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
+
+/// Something to time.
+struct Case {
+    name: String,
+    /// Floating-point operations that count.
+    operations: f64,
+    /// Largest difference from another way to the same values, where there is one.
+    error: Option<f32>,
+    work: Box<dyn Fn() -> Tensor>,
+}
+
+impl Case {
+    fn new(name: &str, operations: f64, work: impl Fn() -> Tensor + 'static) -> Self {
+        Self { name: name.to_string(), operations, error: None, work: Box::new(work) }
+    }
+
+    /// Takes the error against `expected`.
+    fn against(mut self, expected: &Tensor) -> Self {
+        self.error = Some(difference(&(self.work)(), expected));
+        self
+    }
+
+    fn time_ms(&self) -> f64 {
+        let start = Instant::now();
+        black_box((self.work)());
+        start.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+fn difference(a: &Tensor, b: &Tensor) -> f32 {
+    let far = (a - b).unwrap().abs().unwrap().flatten_all().unwrap();
+    far.max(0).unwrap().to_scalar().unwrap()
+}
+
+fn random(shape: &[usize]) -> Tensor {
+    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+}
+
+fn keys(count: usize) -> Vec<Keys> {
+    let shape = [count, KV_HEADS, HEAD_DIM];
+    vec![Keys { k: random(&shape), v: random(&shape), at: Positions::run(0, count) }]
+}
+
+/// Multiplications and additions of scores and outputs.
+fn operations(pairs: usize) -> f64 {
+    (4 * HEAD_DIM * HEADS * pairs) as f64
+}
+
+fn attend(kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys]) -> Partial {
+    kernels.attend(q, at, keys, None, SCALE).unwrap()
+}
+
+fn products() -> Vec<Case> {
+    let square = [random(&[1024, 1024]), random(&[1024, 1024])];
+    let (x, weight) = (random(&[TOKENS, 512]), random(&[1408, 512]));
+    let narrow = weight.to_dtype(DType::BF16).unwrap();
+    let cost = (2 * TOKENS * 512 * 1408) as f64;
+    let widened = linear(&x, &narrow.to_dtype(DType::F32).unwrap(), None).unwrap();
+    let work = {
+        let (x, weight) = (x.clone(), weight.clone());
+        move || x.matmul(&weight.t().unwrap()).unwrap()
+    };
+    vec![
+        Case::new("candle matmul 1024 x 1024 x 1024", 2.0 * 1024f64.powi(3), move || {
+            square[0].matmul(&square[1]).unwrap()
+        }),
+        Case::new("candle matmul 4096 x 512 x 1408", cost, work),
+        Case::new("linear 4096 x 512 x 1408, bf16 weight", cost, move || linear(&x, &narrow, None).unwrap())
+            .against(&widened),
+    ]
+}
+
+/// Dense causal attention, candle's and ours, and the staircase.
+fn prefill() -> Vec<Case> {
+    let (q, keys) = (random(&[TOKENS, HEADS, HEAD_DIM]), keys(TOKENS));
+    let at = keys[0].at.clone();
+    let candle = {
+        let [q, k, v] = [&q, &keys[0].k, &keys[0].v].map(|x| x.unsqueeze(0).unwrap());
+        move || flash_attn::<f32>(&q, &k, &v, SCALE, AttnMask::causal(), None, None).unwrap()
+    };
+    let dense = attend(Kernels::Auto, &q, &at, &keys).out;
+    let cost = operations(TOKENS * (TOKENS + 1) / 2);
+    let expected = candle().squeeze(0).unwrap();
+    let expected = if expected.dims() == dense.dims() { expected } else { expected.transpose(0, 1).unwrap() };
+
+    let selected: Vec<u32> = (0..TOKENS as u32).step_by(STAIR).collect();
+    let pairs = selected.iter().map(|&row| row as usize + 1).sum();
+    let (stairs_q, stairs_at) = (gather(&q, &selected).unwrap(), at.select(&selected));
+    let stairs_keys = keys.clone();
+    vec![
+        Case::new("candle flash_attn, causal 4096", cost, candle),
+        Case::new("attend, causal 4096", cost, move || attend(Kernels::Auto, &q, &at, &keys).out).against(&expected),
+        Case::new("attend, staircase 1 in 7 of 4096", operations(pairs), move || {
+            attend(Kernels::Auto, &stairs_q, &stairs_at, &stairs_keys).out
+        })
+        .against(&gather(&dense, &selected).unwrap()),
+    ]
+}
+
+/// A few rows over many keys.
+fn few_rows() -> Vec<Case> {
+    let keys = keys(CONTEXT);
+    let mut cases = Vec::new();
+    for rows in [1, 16, 600] {
+        let (q, at) = (random(&[rows, HEADS, HEAD_DIM]), Positions::run(CONTEXT as u32, rows));
+        let expected = attend(Kernels::Plain, &q, &at, &keys);
+        let scores = |kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor| {
+            let list = kernels.column_scores(q, at, keys, None, SCALE, lse, Reduce::Norm).unwrap();
+            Tensor::from_vec(list, CONTEXT, &Device::Cpu).unwrap()
         };
-        let w = Tensor::randn(0f32, 1.0, (1408, 512), &dev).unwrap();
-        let wb = w.to_dtype(candle_core::DType::BF16).unwrap();
-        for rows in [1usize, 4, 16, 64, 600, 4096] {
-            let x = Tensor::randn(0f32, 1.0, (rows, 512), &dev).unwrap();
-            time(&format!("linear {rows}"), 2.0 * rows as f64 * 512. * 1408., &mut || {
-                linear(&x, &w, None).unwrap();
-            });
-            time(&format!("linear bf16 {rows}"), 2.0 * rows as f64 * 512. * 1408., &mut || {
-                linear(&x, &wb, None).unwrap();
-            });
+        let expected_scores = scores(Kernels::Plain, &q, &at, &keys, &expected.lse);
+        let (work_q, work_at, work_keys) = (q.clone(), at.clone(), keys.clone());
+        let work = move || attend(Kernels::Auto, &work_q, &work_at, &work_keys).out;
+        let cost = operations(rows * CONTEXT);
+        cases.push(Case::new(&format!("attend, {rows} over 8192"), cost, work).against(&expected.out));
+        if rows > 1 {
+            let (keys, lse) = (keys.clone(), expected.lse);
+            let work = move || scores(Kernels::Auto, &q, &at, &keys, &lse);
+            let case = Case::new(&format!("column scores, {rows} over 8192"), cost / 2.0, work);
+            cases.push(case.against(&expected_scores));
         }
-        let g = Tensor::randn(0f32, 1.0, (4096, 1408), &dev).unwrap();
-        time("silu_mul 4096x1408", 0.0, &mut || {
-            silu_mul(&g, &g).unwrap();
-        });
-        time("silu candle 4096x1408", 0.0, &mut || {
-            (g.silu().unwrap() * &g).unwrap();
-        });
-        let g = Tensor::randn(0f32, 1.0, (4096, 512), &dev).unwrap();
-        let ww = Tensor::randn(0f32, 1.0, 512, &dev).unwrap();
-        time("rms_norm 4096x512", 0.0, &mut || {
-            rms_norm(&g, &ww, 1e-5).unwrap();
-        });
-        time("rms_norm candle 4096x512", 0.0, &mut || {
-            candle_nn::ops::rms_norm(&g, &ww, 1e-5).unwrap();
-        });
-        let p = Partial {
-            out: Tensor::randn(0f32, 1.0, (4096, 8, 64), &dev).unwrap(),
-            lse: Tensor::randn(0f32, 1.0, (4096, 8), &dev).unwrap(),
-        };
-        time("merge 4096x8x64", 0.0, &mut || {
-            merge(&p, &p).unwrap();
-        });
-        let idx: Vec<u32> = (0..600).collect();
-        let r = gather(&g, &idx).unwrap();
-        time("scatter 600 of 4096x512", 0.0, &mut || {
-            scatter(&g, &idx, &r).unwrap();
-        });
-    });
+    }
+    cases
+}
+
+/// Median, least and most, in ms.
+fn summary(mut samples: Vec<f64>) -> [f64; 3] {
+    samples.sort_by(f64::total_cmp);
+    [samples[samples.len() / 2], samples[0], samples[samples.len() - 1]]
+}
+
+fn table(cases: &[Case]) {
+    let mut samples = vec![Vec::new(); cases.len()];
+    for _ in 0..ROUNDS {
+        for (case, samples) in cases.iter().zip(&mut samples) {
+            samples.push(case.time_ms());
+        }
+    }
+    let times: Vec<[f64; 3]> = samples.into_iter().map(summary).collect();
+    let rate = |i: usize| cases[i].operations / times[i][0] / 1e6;
+    let gemm = rate(0).max(rate(1));
+    println!("\none thread, f32, {HEADS} query and {KV_HEADS} KV heads of {HEAD_DIM}, {ROUNDS} rounds in turn");
+    println!("{:40} {:>9} {:>9} {:>9} {:>8} {:>7}  max |diff|", "", "median ms", "min", "max", "GFLOP/s", "of GEMM");
+    for (i, case) in cases.iter().enumerate() {
+        let ([median, least, most], share) = (times[i], 100.0 * rate(i) / gemm);
+        let error = case.error.map_or("-".to_string(), |error| format!("{error:.1e}"));
+        println!("{:40} {median:9.2} {least:9.2} {most:9.2} {:8.1} {share:6.0}%  {error}", case.name, rate(i));
+    }
+    let place = |name: &str| cases.iter().position(|case| case.name.starts_with(name)).unwrap();
+    let (candle, dense, stairs) = (place("candle flash"), place("attend, causal"), place("attend, staircase"));
+    println!("\nattend is {:.1} times candle's flash_attn", times[candle][0] / times[dense][0]);
+    println!("attend reaches {:.0} % of the GEMM rate ({gemm:.1} GFLOP/s)", 100.0 * rate(dense) / gemm);
+    println!("the staircase costs {:.2} times its share of the dense case", rate(dense) / rate(stairs));
+}
+
+/// Runs this program again with one thread everywhere: candle reads its number of threads from the environment.
+fn run_again_with_one_thread() -> ! {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let mut command = std::process::Command::new(program);
+    command.args(std::env::args().skip(1)).envs(THREAD_VARIABLES.map(|name| (name, "1")));
+    let status = command.status().expect("this program can be started, for it is running");
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+fn main() {
+    if THREAD_VARIABLES.iter().any(|name| std::env::var(name).as_deref() != Ok("1")) {
+        run_again_with_one_thread();
+    }
+    let cases: Vec<Case> = [products(), prefill(), few_rows()].into_iter().flatten().collect();
+    let criterion = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(100));
+    let mut criterion = criterion.measurement_time(Duration::from_millis(500)).configure_from_args();
+    let mut group = criterion.benchmark_group("one thread");
+    group.sampling_mode(SamplingMode::Flat);
+    for case in &cases {
+        group.bench_function(&case.name, |bencher| bencher.iter(|| black_box((case.work)())));
+    }
+    group.finish();
+    if std::env::args().any(|argument| argument == "--bench") {
+        table(&cases);
+    }
 }

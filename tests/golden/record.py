@@ -56,7 +56,7 @@ CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2"
 def config_of(family: str, changes: dict) -> dict:
     config = {
         "architectures": [CLASSES[family]], "model_type": family, "vocab_size": 64, "hidden_size": 32,
-        "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 4 * ORIGINAL_POSITIONS,
         "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False, "bos_token_id": 1,
         "eos_token_id": 2, "pad_token_id": 0,

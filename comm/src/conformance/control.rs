@@ -10,14 +10,7 @@ pub(super) fn control(comm: &mut dyn Communicator, ledger: &mut Ledger, first_st
     let mut step = first_step;
     for root in 0..world {
         for length in [0, 1, 1000, 1 << 20] {
-            let sent = bytes(
-                Tag {
-                    step,
-                    source: root,
-                    target: 0,
-                },
-                length,
-            );
+            let sent = bytes(Tag { step, source: root, target: 0 }, length);
             let mine = (me == root).then(|| sent.clone());
             let received = said(comm.broadcast_bytes(root, mine))?;
             let is_root = usize::from(me == root);
@@ -34,23 +27,10 @@ pub(super) fn control(comm: &mut dyn Communicator, ledger: &mut Ledger, first_st
 }
 
 /// Rank r sends `length / (r + 1)` bytes to the root.
-pub(super) fn gather(
-    comm: &mut dyn Communicator,
-    ledger: &mut Ledger,
-    step: u64,
-    root: usize,
-    length: usize,
-) -> Check {
+pub(super) fn gather(comm: &mut dyn Communicator, ledger: &mut Ledger, step: u64, root: usize, length: usize) -> Check {
     let (me, world) = (comm.rank(), comm.size());
     let lengths: Vec<usize> = (0..world).map(|rank| length / (rank + 1)).collect();
-    let mine = bytes(
-        Tag {
-            step,
-            source: me,
-            target: root,
-        },
-        lengths[me],
-    );
+    let mine = bytes(Tag { step, source: me, target: root }, lengths[me]);
     let received = said(comm.gather_bytes(root, mine))?;
     if me != root {
         ledger.count(Collective::GatherBytes, lengths[me], 0);
@@ -59,18 +39,7 @@ pub(super) fn gather(
     ledger.count(Collective::GatherBytes, 0, others(&lengths, me));
     count_of("gather", received.len(), world)?;
     for (source, found) in received.iter().enumerate() {
-        same_bytes(
-            "gather",
-            found,
-            &bytes(
-                Tag {
-                    step,
-                    source,
-                    target: root,
-                },
-                lengths[source],
-            ),
-        )?;
+        same_bytes("gather", found, &bytes(Tag { step, source, target: root }, lengths[source]))?;
     }
     Ok(())
 }
@@ -79,9 +48,5 @@ fn same_bytes(what: &str, found: &[u8], wanted: &[u8]) -> Check {
     if found == wanted {
         return Ok(());
     }
-    Err(format!(
-        "{what}: {} bytes that differ from the {} sent",
-        found.len(),
-        wanted.len()
-    ))
+    Err(format!("{what}: {} bytes that differ from the {} sent", found.len(), wanted.len()))
 }

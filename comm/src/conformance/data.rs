@@ -37,12 +37,7 @@ fn values(tag: Tag, count: usize) -> Vec<u32> {
 }
 
 /// The tensor of a tag: `rows` rows of `row_dims`.
-pub(super) fn tensor(
-    tag: Tag,
-    rows: usize,
-    row_dims: &[usize],
-    dtype: DType,
-) -> candle_core::Result<Tensor> {
+pub(super) fn tensor(tag: Tag, rows: usize, row_dims: &[usize], dtype: DType) -> candle_core::Result<Tensor> {
     let mut dims = vec![rows];
     dims.extend(row_dims);
     let count = dims.iter().product();
@@ -50,18 +45,8 @@ pub(super) fn tensor(
 }
 
 /// Says how a tensor differs from its tag's.
-pub(super) fn expect(
-    found: &Tensor,
-    tag: Tag,
-    rows: usize,
-    row_dims: &[usize],
-    dtype: DType,
-) -> Result<(), String> {
-    let Tag {
-        step,
-        source,
-        target,
-    } = tag;
+pub(super) fn expect(found: &Tensor, tag: Tag, rows: usize, row_dims: &[usize], dtype: DType) -> Result<(), String> {
+    let Tag { step, source, target } = tag;
     let at = format!("step {step}, from rank {source} to rank {target}");
     let mut dims = vec![rows];
     dims.extend(row_dims);
@@ -69,30 +54,18 @@ pub(super) fn expect(
         let (shape, kind) = (found.dims(), found.dtype());
         return Err(format!("{at}: {kind:?} {shape:?}, not {dtype:?} {dims:?}"));
     }
-    let flat = found
-        .to_dtype(DType::U32)
-        .and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
+    let flat = found.to_dtype(DType::U32).and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
     let flat = flat.map_err(|error| format!("{at}: {error}"))?;
     let wanted = values(tag, flat.len());
-    match flat
-        .iter()
-        .zip(&wanted)
-        .position(|(found, wanted)| found != wanted)
-    {
-        Some(index) => Err(format!(
-            "{at}: value {index} is {}, not {}",
-            flat[index], wanted[index]
-        )),
+    match flat.iter().zip(&wanted).position(|(found, wanted)| found != wanted) {
+        Some(index) => Err(format!("{at}: value {index} is {}, not {}", flat[index], wanted[index])),
         None => Ok(()),
     }
 }
 
 /// Bytes of a tag.
 pub(super) fn bytes(tag: Tag, count: usize) -> Vec<u8> {
-    values(tag, count)
-        .into_iter()
-        .map(|value| value as u8)
-        .collect()
+    values(tag, count).into_iter().map(|value| value as u8).collect()
 }
 
 /// What the counters must say; kept beside the communicator's own.
@@ -102,14 +75,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn count(
-        &mut self,
-        kind: crate::Collective,
-        sent_bytes: usize,
-        received_bytes: usize,
-    ) {
-        self.wanted
-            .count(kind, sent_bytes as u64, received_bytes as u64);
+    pub(super) fn count(&mut self, kind: crate::Collective, sent_bytes: usize, received_bytes: usize) {
+        self.wanted.count(kind, sent_bytes as u64, received_bytes as u64);
     }
 
     /// Says where the communicator's counters differ, waiting times aside.
@@ -124,10 +91,6 @@ impl Ledger {
         if found == self.wanted {
             return Ok(());
         }
-        Err(format!(
-            "counters of rank {}: {found:?}, not {:?}",
-            comm.rank(),
-            self.wanted
-        ))
+        Err(format!("counters of rank {}: {found:?}, not {:?}", comm.rank(), self.wanted))
     }
 }

@@ -67,12 +67,8 @@ pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
 /// Numbers of rows per rank: even, uneven, with empty ranks, all empty.
 fn tables(world: usize) -> Vec<Vec<usize>> {
     let uneven = (0..world).map(|rank| 1 + 3 * rank).collect();
-    let gaps = (0..world)
-        .map(|rank| if rank % 2 == 0 { 0 } else { 4 })
-        .collect();
-    let only_first = (0..world)
-        .map(|rank| if rank == 0 { 7 } else { 0 })
-        .collect();
+    let gaps = (0..world).map(|rank| if rank % 2 == 0 { 0 } else { 4 }).collect();
+    let only_first = (0..world).map(|rank| if rank == 0 { 7 } else { 0 }).collect();
     vec![vec![3; world], uneven, gaps, only_first, vec![0; world]]
 }
 
@@ -81,10 +77,7 @@ fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u
     let mut draw = Draw(0x7419);
     for round in 0..RANDOM_ROUNDS {
         let step = first_step + 5 * round;
-        let form = Form {
-            row_dims: ROW_DIMS[draw.below(3)],
-            dtype: DTYPES[draw.below(3)],
-        };
+        let form = Form { row_dims: ROW_DIMS[draw.below(3)], dtype: DTYPES[draw.below(3)] };
         let rows: Vec<usize> = (0..comm.size()).map(|_| draw.below(20)).collect();
         match draw.below(5) {
             0 => all_gather(comm, ledger, step, form, &rows)?,

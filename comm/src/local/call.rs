@@ -24,28 +24,11 @@ pub(super) struct Payload {
 /// The arguments of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
-    Exchange {
-        form: Form,
-        send_rows: usize,
-        to: usize,
-        from: usize,
-        rows: usize,
-    },
-    AllGather {
-        form: Form,
-        rows: Vec<usize>,
-    },
-    AllToAll {
-        form: Form,
-        send_rows: Vec<usize>,
-        rows: Vec<usize>,
-    },
-    BroadcastBytes {
-        root: usize,
-    },
-    GatherBytes {
-        root: usize,
-    },
+    Exchange { form: Form, send_rows: usize, to: usize, from: usize, rows: usize },
+    AllGather { form: Form, rows: Vec<usize> },
+    AllToAll { form: Form, send_rows: Vec<usize>, rows: Vec<usize> },
+    BroadcastBytes { root: usize },
+    GatherBytes { root: usize },
     Barrier,
 }
 
@@ -61,10 +44,7 @@ impl Form {
     /// The form of a tensor; none for a scalar, which has no rows.
     pub(super) fn of(tensor: &Tensor) -> Option<Self> {
         let (_, row_dims) = tensor.dims().split_first()?;
-        Some(Self {
-            dtype: tensor.dtype(),
-            row_dims: row_dims.to_vec(),
-        })
+        Some(Self { dtype: tensor.dtype(), row_dims: row_dims.to_vec() })
     }
 
     /// Payload bytes of a number of rows.
@@ -101,13 +81,7 @@ impl Call {
     pub(super) fn fits(&self, mine: usize, other: &Call, theirs: usize) -> bool {
         match (self, other) {
             (
-                Call::Exchange {
-                    form,
-                    send_rows,
-                    to,
-                    from,
-                    rows,
-                },
+                Call::Exchange { form, send_rows, to, from, rows },
                 Call::Exchange {
                     form: other_form,
                     send_rows: other_send_rows,
@@ -116,28 +90,14 @@ impl Call {
                     rows: other_rows,
                 },
             ) => {
-                let there = (*to == theirs) == (*other_from == mine)
-                    && (*to != theirs || send_rows == other_rows);
-                let back = (*other_to == mine) == (*from == theirs)
-                    && (*other_to != mine || other_send_rows == rows);
+                let there = (*to == theirs) == (*other_from == mine) && (*to != theirs || send_rows == other_rows);
+                let back = (*other_to == mine) == (*from == theirs) && (*other_to != mine || other_send_rows == rows);
                 form == other_form && there && back
             }
             (
-                Call::AllToAll {
-                    form,
-                    send_rows,
-                    rows,
-                },
-                Call::AllToAll {
-                    form: other_form,
-                    send_rows: other_send_rows,
-                    rows: other_rows,
-                },
-            ) => {
-                form == other_form
-                    && send_rows[theirs] == other_rows[mine]
-                    && other_send_rows[mine] == rows[theirs]
-            }
+                Call::AllToAll { form, send_rows, rows },
+                Call::AllToAll { form: other_form, send_rows: other_send_rows, rows: other_rows },
+            ) => form == other_form && send_rows[theirs] == other_rows[mine] && other_send_rows[mine] == rows[theirs],
             _ => self == other,
         }
     }
@@ -145,16 +105,9 @@ impl Call {
     /// Payload bytes that `rank` sends to other ranks; for tensors only.
     pub(super) fn sent_bytes(&self, rank: usize) -> u64 {
         match self {
-            Call::Exchange {
-                form,
-                send_rows,
-                to,
-                ..
-            } if *to != rank => form.bytes(*send_rows),
+            Call::Exchange { form, send_rows, to, .. } if *to != rank => form.bytes(*send_rows),
             Call::AllGather { form, rows } => form.bytes(rows[rank]) * (rows.len() as u64 - 1),
-            Call::AllToAll {
-                form, send_rows, ..
-            } => form.bytes(others(send_rows, rank)),
+            Call::AllToAll { form, send_rows, .. } => form.bytes(others(send_rows, rank)),
             _ => 0,
         }
     }
@@ -162,9 +115,7 @@ impl Call {
     /// Payload bytes that `rank` receives from other ranks; for tensors only.
     pub(super) fn received_bytes(&self, rank: usize) -> u64 {
         match self {
-            Call::Exchange {
-                form, from, rows, ..
-            } if *from != rank => form.bytes(*rows),
+            Call::Exchange { form, from, rows, .. } if *from != rank => form.bytes(*rows),
             Call::AllGather { form, rows } => form.bytes(others(rows, rank)),
             Call::AllToAll { form, rows, .. } => form.bytes(others(rows, rank)),
             _ => 0,
@@ -186,30 +137,14 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.kind().name();
         match self {
-            Call::Exchange {
-                form,
-                send_rows,
-                to,
-                from,
-                rows,
-            } => {
-                write!(
-                    f,
-                    "{name} of {form}: {send_rows} to rank {to}, {rows} from rank {from}"
-                )
+            Call::Exchange { form, send_rows, to, from, rows } => {
+                write!(f, "{name} of {form}: {send_rows} to rank {to}, {rows} from rank {from}")
             }
             Call::AllGather { form, rows } => {
                 write!(f, "{name} of {form}: {rows:?} from the ranks")
             }
-            Call::AllToAll {
-                form,
-                send_rows,
-                rows,
-            } => {
-                write!(
-                    f,
-                    "{name} of {form}: {send_rows:?} to the ranks, {rows:?} from them"
-                )
+            Call::AllToAll { form, send_rows, rows } => {
+                write!(f, "{name} of {form}: {send_rows:?} to the ranks, {rows:?} from them")
             }
             Call::BroadcastBytes { root } => write!(f, "{name} from rank {root}"),
             Call::GatherBytes { root } => write!(f, "{name} to rank {root}"),

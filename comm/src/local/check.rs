@@ -8,21 +8,10 @@ use crate::{Collective, Error, Result};
 
 impl Local {
     /// Ends the group because this rank's own arguments are wrong.
-    pub(super) fn refuse(
-        &self,
-        sequence: u64,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Error {
+    pub(super) fn refuse(&self, sequence: u64, found: impl Into<String>, expected: impl Into<String>) -> Error {
         let rank = self.membership.rank;
         let (found, expected) = (found.into(), expected.into());
-        let error = Error::Mismatch {
-            sequence,
-            rank,
-            found,
-            other: rank,
-            expected,
-        };
+        let error = Error::Mismatch { sequence, rank, found, other: rank, expected };
         self.membership.hub.kill(rank, error)
     }
 

@@ -33,16 +33,8 @@ pub(super) struct Patience {
 
 impl Hub {
     pub(super) fn new(world: usize) -> Self {
-        let state = State {
-            calls: BTreeMap::new(),
-            left: vec![false; world],
-            death: None,
-        };
-        Self {
-            world,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }
+        let state = State { calls: BTreeMap::new(), left: vec![false; world], death: None };
+        Self { world, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn world(&self) -> usize {
@@ -59,10 +51,7 @@ impl Hub {
         let mut state = self.lock();
         state.alive(rank)?;
         let world = self.world;
-        let meeting = state
-            .calls
-            .entry(sequence)
-            .or_insert_with(|| Meeting::new(world));
+        let meeting = state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
         if let Some(death) = meeting.mismatch(rank, sequence, &part.call) {
             return self.die(state, rank, death);
         }
@@ -82,22 +71,14 @@ impl Hub {
         let mut state = self.lock();
         loop {
             state.alive(rank)?;
-            let meeting = state
-                .calls
-                .get(&sequence)
-                .expect("a call stays until all have finished");
-            let call = &meeting.made[rank]
-                .as_ref()
-                .expect("the rank has made the call")
-                .call;
+            let meeting = state.calls.get(&sequence).expect("a call stays until all have finished");
+            let call = &meeting.made[rank].as_ref().expect("the rank has made the call").call;
             let missing = meeting.absent(call.needs(rank, self.world));
             if missing.is_empty() {
                 break;
             }
             if let Some(&gone) = missing.iter().find(|&&other| state.left[other]) {
-                return self
-                    .die(state, rank, Death::left(gone))
-                    .map(|()| Received::default());
+                return self.die(state, rank, Death::left(gone)).map(|()| Received::default());
             }
             let Some(rest) = patience.deadline.checked_sub(started.elapsed()) else {
                 let error = Error::Timeout {
@@ -108,27 +89,16 @@ impl Hub {
                     missing,
                     after: patience.deadline,
                 };
-                let death = Death {
-                    rank,
-                    error,
-                    counterpart: None,
-                };
+                let death = Death { rank, error, counterpart: None };
                 return self.die(state, rank, death).map(|()| Received::default());
             };
             let waited = self.changed.wait_timeout(state, rest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let meeting = state
-            .calls
-            .get_mut(&sequence)
-            .expect("a call stays until all have finished");
+        let meeting = state.calls.get_mut(&sequence).expect("a call stays until all have finished");
         let received = meeting.take(rank);
         meeting.finished[rank] = true;
-        let done = if meeting.is_over() {
-            state.calls.remove(&sequence)
-        } else {
-            None
-        };
+        let done = if meeting.is_over() { state.calls.remove(&sequence) } else { None };
         drop(state);
         drop(done);
         Ok(received)
@@ -136,11 +106,7 @@ impl Hub {
 
     /// Ends the group; the first cause counts. Gives the error that `rank` sees.
     pub(super) fn kill(&self, rank: usize, error: Error) -> Error {
-        let death = Death {
-            rank,
-            error,
-            counterpart: None,
-        };
+        let death = Death { rank, error, counterpart: None };
         let Err(error) = self.die(self.lock(), rank, death) else {
             unreachable!("a dead group answers with its cause");
         };
@@ -182,8 +148,6 @@ impl Hub {
 
 impl State {
     fn alive(&self, rank: usize) -> Result<()> {
-        self.death
-            .as_ref()
-            .map_or(Ok(()), |death| Err(death.seen_by(rank)))
+        self.death.as_ref().map_or(Ok(()), |death| Err(death.seen_by(rank)))
     }
 }

@@ -32,15 +32,8 @@ pub(super) struct Received {
 
 impl Death {
     pub(super) fn left(rank: usize) -> Self {
-        let error = Error::Aborted {
-            rank,
-            cause: format!("rank {rank} left"),
-        };
-        Self {
-            rank,
-            error,
-            counterpart: None,
-        }
+        let error = Error::Aborted { rank, cause: format!("rank {rank} left") };
+        Self { rank, error, counterpart: None }
     }
 
     pub(super) fn seen_by(&self, rank: usize) -> Error {
@@ -48,28 +41,19 @@ impl Death {
             (_, error) if rank == self.rank => error.clone(),
             (Some((other, error)), _) if rank == *other => error.clone(),
             (_, Error::Aborted { .. }) => self.error.clone(),
-            (_, error) => Error::Aborted {
-                rank: self.rank,
-                cause: error.to_string(),
-            },
+            (_, error) => Error::Aborted { rank: self.rank, cause: error.to_string() },
         }
     }
 }
 
 impl Meeting {
     pub(super) fn new(world: usize) -> Self {
-        Self {
-            made: (0..world).map(|_| None).collect(),
-            finished: vec![false; world],
-        }
+        Self { made: (0..world).map(|_| None).collect(), finished: vec![false; world] }
     }
 
     /// Those of the ranks that have not made the call.
     pub(super) fn absent(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
-        ranks
-            .into_iter()
-            .filter(|&rank| self.made[rank].is_none())
-            .collect()
+        ranks.into_iter().filter(|&rank| self.made[rank].is_none()).collect()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -80,58 +64,31 @@ impl Meeting {
     pub(super) fn mismatch(&self, rank: usize, sequence: u64, call: &Call) -> Option<Death> {
         let others = self.made.iter().enumerate();
         let others = others.filter_map(|(other, part)| Some((other, &part.as_ref()?.call)));
-        let (other, theirs) = others
-            .chain([(rank, call)])
-            .find(|(other, theirs)| !call.fits(rank, theirs, *other))?;
+        let (other, theirs) = others.chain([(rank, call)]).find(|(other, theirs)| !call.fits(rank, theirs, *other))?;
         let (found, expected) = (call.to_string(), theirs.to_string());
-        let seen_there = Error::Mismatch {
-            sequence,
-            rank: other,
-            found: expected.clone(),
-            other: rank,
-            expected: found.clone(),
-        };
-        let error = Error::Mismatch {
-            sequence,
-            rank,
-            found,
-            other,
-            expected,
-        };
-        Some(Death {
-            rank,
-            error,
-            counterpart: Some((other, seen_there)),
-        })
+        let seen_there =
+            Error::Mismatch { sequence, rank: other, found: expected.clone(), other: rank, expected: found.clone() };
+        let error = Error::Mismatch { sequence, rank, found, other, expected };
+        Some(Death { rank, error, counterpart: Some((other, seen_there)) })
     }
 
     /// What `rank` gets. A tensor that has one receiver is moved out, so that nothing holds it any longer.
     pub(super) fn take(&mut self, rank: usize) -> Received {
-        let part = self.made[rank]
-            .as_ref()
-            .expect("the rank has made the call");
+        let part = self.made[rank].as_ref().expect("the rank has made the call");
         let mut received = Received::default();
         match part.call.clone() {
-            Call::Exchange { from, .. } => received
-                .tensors
-                .extend(self.payload(from).tensors[0].take()),
+            Call::Exchange { from, .. } => received.tensors.extend(self.payload(from).tensors[0].take()),
             Call::AllGather { rows, .. } => {
                 for source in 0..rows.len() {
-                    received
-                        .tensors
-                        .extend(self.payload(source).tensors[0].clone());
+                    received.tensors.extend(self.payload(source).tensors[0].clone());
                 }
             }
             Call::AllToAll { rows, .. } => {
                 for source in 0..rows.len() {
-                    received
-                        .tensors
-                        .extend(self.payload(source).tensors[rank].take());
+                    received.tensors.extend(self.payload(source).tensors[rank].take());
                 }
             }
-            Call::BroadcastBytes { root } => {
-                received.bytes.extend(self.payload(root).bytes.clone())
-            }
+            Call::BroadcastBytes { root } => received.bytes.extend(self.payload(root).bytes.clone()),
             Call::GatherBytes { root } if root == rank => {
                 for source in 0..self.made.len() {
                     received.bytes.extend(self.payload(source).bytes.take());
@@ -143,9 +100,6 @@ impl Meeting {
     }
 
     fn payload(&mut self, rank: usize) -> &mut Payload {
-        &mut self.made[rank]
-            .as_mut()
-            .expect("a finished call has every needed part")
-            .payload
+        &mut self.made[rank].as_mut().expect("a finished call has every needed part").payload
     }
 }

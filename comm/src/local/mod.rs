@@ -64,9 +64,7 @@ impl Local {
         };
         let sequence = self.next;
         self.next += 1;
-        self.membership
-            .hub
-            .put(rank, sequence, Contribution { call, payload })?;
+        self.membership.hub.put(rank, sequence, Contribution { call, payload })?;
         started.in_start = began.elapsed();
         self.started.insert(sequence, started);
         Ok(Pending { sequence })
@@ -79,15 +77,10 @@ impl Local {
             let expected = "a call that this communicator has started";
             return Err(self.refuse(pending.sequence, "a wait for a foreign call", expected));
         };
-        let outcome = self
-            .membership
-            .hub
-            .take(rank, pending.sequence, self.patience);
-        self.traffic
-            .waited(started.kind, started.in_start + began.elapsed());
+        let outcome = self.membership.hub.take(rank, pending.sequence, self.patience);
+        self.traffic.waited(started.kind, started.in_start + began.elapsed());
         let received = outcome?;
-        self.traffic
-            .count(started.kind, started.sent_bytes, started.received_bytes);
+        self.traffic.count(started.kind, started.sent_bytes, started.received_bytes);
         Ok(received)
     }
 }
@@ -105,32 +98,13 @@ impl Communicator for Local {
         self.patience = Patience { phase, deadline };
     }
 
-    fn start_exchange(
-        &mut self,
-        send: &Tensor,
-        to: usize,
-        from: usize,
-        rows: usize,
-    ) -> Result<Pending> {
+    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
         let began = Instant::now();
         self.is_rank(Collective::Exchange, to)?;
         self.is_rank(Collective::Exchange, from)?;
         let (form, send_rows, packed) = self.pack(Collective::Exchange, send)?;
-        let payload = Payload {
-            tensors: vec![Some(packed)],
-            bytes: None,
-        };
-        self.start(
-            Call::Exchange {
-                form,
-                send_rows,
-                to,
-                from,
-                rows,
-            },
-            payload,
-            began,
-        )
+        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
+        self.start(Call::Exchange { form, send_rows, to, from, rows }, payload, began)
     }
 
     fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
@@ -141,18 +115,8 @@ impl Communicator for Local {
             let found = format!("all-gather of {send_rows} rows");
             return Err(self.refuse(self.next, found, format!("{} rows", rows[self.rank()])));
         }
-        let payload = Payload {
-            tensors: vec![Some(packed)],
-            bytes: None,
-        };
-        self.start(
-            Call::AllGather {
-                form,
-                rows: rows.to_vec(),
-            },
-            payload,
-            began,
-        )
+        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
+        self.start(Call::AllGather { form, rows: rows.to_vec() }, payload, began)
     }
 
     fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
@@ -169,23 +133,9 @@ impl Communicator for Local {
             return Err(self.refuse(self.next, found, "rows of one form"));
         }
         let send_rows = packed.iter().map(|(_, rows, _)| *rows).collect();
-        let tensors = packed
-            .into_iter()
-            .map(|(.., tensor)| Some(tensor))
-            .collect();
-        let call = Call::AllToAll {
-            form,
-            send_rows,
-            rows: rows.to_vec(),
-        };
-        self.start(
-            call,
-            Payload {
-                tensors,
-                bytes: None,
-            },
-            began,
-        )
+        let tensors = packed.into_iter().map(|(.., tensor)| Some(tensor)).collect();
+        let call = Call::AllToAll { form, send_rows, rows: rows.to_vec() };
+        self.start(call, Payload { tensors, bytes: None }, began)
     }
 
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>> {
@@ -197,29 +147,16 @@ impl Communicator for Local {
         self.is_rank(Collective::BroadcastBytes, root)?;
         let is_root = root == self.rank();
         if bytes.is_some() != is_root {
-            let found = format!(
-                "broadcast-bytes from rank {root}, {}",
-                given(bytes.is_some())
-            );
+            let found = format!("broadcast-bytes from rank {root}, {}", given(bytes.is_some()));
             return Err(self.refuse(self.next, found, given(is_root)));
         }
-        let payload = Payload {
-            tensors: Vec::new(),
-            bytes: bytes.map(Arc::new),
-        };
+        let payload = Payload { tensors: Vec::new(), bytes: bytes.map(Arc::new) };
         let pending = self.start(Call::BroadcastBytes { root }, payload, began)?;
         let mut received = self.finish(pending)?;
-        let bytes = received
-            .bytes
-            .pop()
-            .expect("a finished broadcast has the root's bytes");
+        let bytes = received.bytes.pop().expect("a finished broadcast has the root's bytes");
         let length = bytes.len() as u64;
         let others = self.size() as u64 - 1;
-        let entry = self
-            .traffic
-            .entries
-            .entry(Collective::BroadcastBytes)
-            .or_default();
+        let entry = self.traffic.entries.entry(Collective::BroadcastBytes).or_default();
         entry.sent_bytes += if is_root { length * others } else { 0 };
         entry.received_bytes += if is_root { 0 } else { length };
         Ok(Arc::unwrap_or_clone(bytes))
@@ -230,26 +167,11 @@ impl Communicator for Local {
         self.is_rank(Collective::GatherBytes, root)?;
         let is_root = root == self.rank();
         let sent = if is_root { 0 } else { bytes.len() as u64 };
-        let payload = Payload {
-            tensors: Vec::new(),
-            bytes: Some(Arc::new(bytes)),
-        };
+        let payload = Payload { tensors: Vec::new(), bytes: Some(Arc::new(bytes)) };
         let pending = self.start(Call::GatherBytes { root }, payload, began)?;
-        let received: Vec<Vec<u8>> = self
-            .finish(pending)?
-            .bytes
-            .into_iter()
-            .map(Arc::unwrap_or_clone)
-            .collect();
-        let lengths = received
-            .iter()
-            .enumerate()
-            .filter(|(rank, _)| *rank != root);
-        let entry = self
-            .traffic
-            .entries
-            .entry(Collective::GatherBytes)
-            .or_default();
+        let received: Vec<Vec<u8>> = self.finish(pending)?.bytes.into_iter().map(Arc::unwrap_or_clone).collect();
+        let lengths = received.iter().enumerate().filter(|(rank, _)| *rank != root);
+        let entry = self.traffic.entries.entry(Collective::GatherBytes).or_default();
         entry.sent_bytes += sent;
         entry.received_bytes += lengths.map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         Ok(received)
@@ -262,13 +184,7 @@ impl Communicator for Local {
 
     fn abort(&mut self, cause: &str) {
         let rank = self.rank();
-        let _ = self.membership.hub.kill(
-            rank,
-            Error::Aborted {
-                rank,
-                cause: cause.to_owned(),
-            },
-        );
+        let _ = self.membership.hub.kill(rank, Error::Aborted { rank, cause: cause.to_owned() });
     }
 
     fn traffic(&self) -> &Traffic {

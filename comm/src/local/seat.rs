@@ -27,14 +27,7 @@ pub(super) struct Membership {
 pub fn seats(world: usize) -> Vec<Seat> {
     assert!(world > 0, "a group has at least one rank");
     let hub = Arc::new(Hub::new(world));
-    (0..world)
-        .map(|rank| Seat {
-            membership: Membership {
-                hub: Arc::clone(&hub),
-                rank,
-            },
-        })
-        .collect()
+    (0..world).map(|rank| Seat { membership: Membership { hub: Arc::clone(&hub), rank } }).collect()
 }
 
 impl Seat {
@@ -48,10 +41,7 @@ impl Seat {
         Local {
             membership: self.membership,
             next: 0,
-            patience: Patience {
-                phase: Phase::Idle,
-                deadline: FIRST_DEADLINE,
-            },
+            patience: Patience { phase: Phase::Idle, deadline: FIRST_DEADLINE },
             started: BTreeMap::new(),
             traffic: Traffic::default(),
             stays: PhantomData,
@@ -63,13 +53,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let cause = format!("rank {} panicked", self.rank);
-            let _ = self.hub.kill(
-                self.rank,
-                Error::Aborted {
-                    rank: self.rank,
-                    cause,
-                },
-            );
+            let _ = self.hub.kill(self.rank, Error::Aborted { rank: self.rank, cause });
         }
         self.hub.leave(self.rank);
     }

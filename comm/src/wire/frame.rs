@@ -27,9 +27,7 @@ pub const PROTOCOL_VERSION: u32 = 1;
 const MAGIC: [u8; 4] = *b"TRIB";
 
 const CONFIG: Configuration<LittleEndian, Fixint, Limit<FRAME_LIMIT_BYTES>> =
-    bincode::config::standard()
-        .with_fixed_int_encoding()
-        .with_limit::<FRAME_LIMIT_BYTES>();
+    bincode::config::standard().with_fixed_int_encoding().with_limit::<FRAME_LIMIT_BYTES>();
 
 /// What a header says about the message behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +44,8 @@ pub struct Header {
 /// [`Error::Frame`] if the message is longer than [`FRAME_LIMIT_BYTES`].
 pub fn encode<T: bincode::Encode>(message: &T) -> Result<Vec<u8>> {
     let mut frame = vec![0; HEADER_BYTES];
-    let payload_bytes = bincode::encode_into_std_write(message, &mut frame, CONFIG)
-        .map_err(|error| Error::Frame(error.to_string()))?;
+    let payload_bytes =
+        bincode::encode_into_std_write(message, &mut frame, CONFIG).map_err(|error| Error::Frame(error.to_string()))?;
     if payload_bytes > FRAME_LIMIT_BYTES {
         return Err(too_long(payload_bytes));
     }
@@ -66,24 +64,17 @@ pub fn encode<T: bincode::Encode>(message: &T) -> Result<Vec<u8>> {
 /// [`Error::Frame`] if it is no header, of another version, or announces too long a message.
 pub fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<Header> {
     if header[0..4] != MAGIC {
-        return Err(Error::Frame(
-            "does not start with a frame's magic bytes".into(),
-        ));
+        return Err(Error::Frame("does not start with a frame's magic bytes".into()));
     }
     let version = word(header, 4);
     if version != PROTOCOL_VERSION {
-        return Err(Error::Frame(format!(
-            "protocol version {version}, this side speaks {PROTOCOL_VERSION}"
-        )));
+        return Err(Error::Frame(format!("protocol version {version}, this side speaks {PROTOCOL_VERSION}")));
     }
     let payload_bytes = word(header, 8) as usize;
     if payload_bytes > FRAME_LIMIT_BYTES {
         return Err(too_long(payload_bytes));
     }
-    Ok(Header {
-        payload_bytes,
-        checksum: word(header, 12),
-    })
+    Ok(Header { payload_bytes, checksum: word(header, 12) })
 }
 
 /// Reads one whole frame.
@@ -92,10 +83,7 @@ pub fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<Header> {
 /// [`Error::Frame`] if anything but exactly one undamaged frame of this type is there.
 pub fn decode<T: bincode::Decode<()>>(frame: &[u8]) -> Result<T> {
     let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else {
-        return Err(Error::Frame(format!(
-            "{} bytes, a header has {HEADER_BYTES}",
-            frame.len()
-        )));
+        return Err(Error::Frame(format!("{} bytes, a header has {HEADER_BYTES}", frame.len())));
     };
     let header = decode_header(head)?;
     if payload.len() != header.payload_bytes {
@@ -108,13 +96,10 @@ pub fn decode<T: bincode::Decode<()>>(frame: &[u8]) -> Result<T> {
     if checksum(&head[..12], payload) != header.checksum {
         return Err(Error::Frame("wrong checksum".into()));
     }
-    let (message, read_bytes) = bincode::decode_from_slice(payload, CONFIG)
-        .map_err(|error| Error::Frame(error.to_string()))?;
+    let (message, read_bytes) =
+        bincode::decode_from_slice(payload, CONFIG).map_err(|error| Error::Frame(error.to_string()))?;
     if read_bytes != payload.len() {
-        return Err(Error::Frame(format!(
-            "{} bytes left behind the message",
-            payload.len() - read_bytes
-        )));
+        return Err(Error::Frame(format!("{} bytes left behind the message", payload.len() - read_bytes)));
     }
     Ok(message)
 }
@@ -127,9 +112,7 @@ fn checksum(head: &[u8], payload: &[u8]) -> u32 {
 }
 
 fn too_long(payload_bytes: usize) -> Error {
-    Error::Frame(format!(
-        "{payload_bytes} bytes, the limit is {FRAME_LIMIT_BYTES}"
-    ))
+    Error::Frame(format!("{payload_bytes} bytes, the limit is {FRAME_LIMIT_BYTES}"))
 }
 
 fn word(header: &[u8; HEADER_BYTES], at: usize) -> u32 {

@@ -33,14 +33,8 @@ pub struct WorkerLink {
 pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     let (plan_sender, plan_receiver) = sync_channel(capacity);
     let (event_sender, event_receiver) = sync_channel(capacity);
-    let coordinator = CoordinatorLink {
-        plans: plan_sender,
-        events: event_receiver,
-    };
-    let worker = WorkerLink {
-        plans: plan_receiver,
-        events: event_sender,
-    };
+    let coordinator = CoordinatorLink { plans: plan_sender, events: event_receiver };
+    let worker = WorkerLink { plans: plan_receiver, events: event_sender };
     (coordinator, worker)
 }
 
@@ -59,9 +53,7 @@ impl CoordinatorLink {
     /// # Errors
     /// [`Error::Disconnected`] if rank 0 is gone and everything it sent has been read.
     pub fn next(&self, timeout: Duration) -> Result<Option<Event>> {
-        pull(&self.events, timeout, "worker")?
-            .map(|frame| decode(&frame))
-            .transpose()
+        pull(&self.events, timeout, "worker")?.map(|frame| decode(&frame)).transpose()
     }
 }
 
@@ -71,9 +63,7 @@ impl WorkerLink {
     /// # Errors
     /// [`Error::Disconnected`] if the coordinator is gone and everything it sent has been read: time to stop.
     pub fn next(&self, timeout: Duration) -> Result<Option<Plan>> {
-        pull(&self.plans, timeout, "coordinator")?
-            .map(|frame| decode(&frame))
-            .transpose()
+        pull(&self.plans, timeout, "coordinator")?.map(|frame| decode(&frame)).transpose()
     }
 
     /// Sends an event to the coordinator.
@@ -92,10 +82,7 @@ fn push(queue: &SyncSender<Vec<u8>>, mut frame: Vec<u8>, peer: &'static str) -> 
             Ok(()) => return Ok(()),
             Err(TrySendError::Disconnected(_)) => return Err(Error::Disconnected(peer)),
             Err(TrySendError::Full(_)) if started.elapsed() >= SEND_LIMIT => {
-                return Err(Error::Full {
-                    peer,
-                    after: SEND_LIMIT,
-                });
+                return Err(Error::Full { peer, after: SEND_LIMIT });
             }
             Err(TrySendError::Full(unsent)) => frame = unsent,
         }
@@ -103,11 +90,7 @@ fn push(queue: &SyncSender<Vec<u8>>, mut frame: Vec<u8>, peer: &'static str) -> 
     }
 }
 
-fn pull(
-    queue: &Receiver<Vec<u8>>,
-    timeout: Duration,
-    peer: &'static str,
-) -> Result<Option<Vec<u8>>> {
+fn pull(queue: &Receiver<Vec<u8>>, timeout: Duration, peer: &'static str) -> Result<Option<Vec<u8>>> {
     match queue.recv_timeout(timeout) {
         Ok(frame) => Ok(Some(frame)),
         Err(RecvTimeoutError::Timeout) => Ok(None),

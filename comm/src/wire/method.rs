@@ -108,17 +108,8 @@ impl Method {
     }
 
     /// Every name, for messages.
-    pub const NAMES: [&'static str; 9] = [
-        "full",
-        "ring",
-        "all-gather",
-        "none",
-        "random",
-        "epic",
-        "infoflow",
-        "prophetkv",
-        "relay",
-    ];
+    pub const NAMES: [&'static str; 9] =
+        ["full", "ring", "all-gather", "none", "random", "epic", "infoflow", "prophetkv", "relay"];
 
     /// Whether the result equals a full prefill but for rounding.
     pub fn is_exact(&self) -> bool {
@@ -127,18 +118,15 @@ impl Method {
 
     /// Whether selection asks the query.
     pub fn probes_query(&self) -> bool {
-        matches!(
-            self,
-            Method::InfoFlow(_) | Method::ProphetKv { .. } | Method::Relay { .. }
-        )
+        matches!(self, Method::InfoFlow(_) | Method::ProphetKv { .. } | Method::Relay { .. })
     }
 
     /// RoPE positions while scoring, for methods that probe the query.
     pub fn layout(&self) -> Option<Layout> {
         match self {
-            Method::InfoFlow(InfoFlow { layout, .. })
-            | Method::ProphetKv { layout }
-            | Method::Relay { layout } => Some(*layout),
+            Method::InfoFlow(InfoFlow { layout, .. }) | Method::ProphetKv { layout } | Method::Relay { layout } => {
+                Some(*layout)
+            }
             _ => None,
         }
     }

@@ -10,9 +10,7 @@ mod phase;
 mod plan;
 mod report;
 
-pub use frame::{
-    FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, decode, decode_header, encode,
-};
+pub use frame::{FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, decode, decode_header, encode};
 pub use link::{CoordinatorLink, WorkerLink, link};
 pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
 pub use phase::Phase;

@@ -3,9 +3,7 @@
 use std::fmt;
 
 /// A part of a request's time. Phases do not overlap on one rank.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
 pub enum Phase {
     /// Nothing to do: between requests.
     Idle,

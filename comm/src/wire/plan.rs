@@ -93,11 +93,7 @@ impl Plan {
 
     /// Rows of the longest chunk.
     pub fn longest_chunk_tokens(&self) -> usize {
-        self.chunks
-            .iter()
-            .map(|chunk| chunk.ids.len())
-            .max()
-            .unwrap_or(0)
+        self.chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0)
     }
 
     /// First row of each chunk, counted from the first context row, in the request's own order.
@@ -116,12 +112,7 @@ impl Plan {
     /// Ids of prefix, chunks in the request's own order, and query, one after the other.
     pub fn all_ids(&self) -> Vec<u32> {
         let context = self.chunks.iter().flat_map(|chunk| &chunk.ids);
-        self.prefix
-            .iter()
-            .chain(context)
-            .chain(&self.query)
-            .copied()
-            .collect()
+        self.prefix.iter().chain(context).chain(&self.query).copied().collect()
     }
 }
 

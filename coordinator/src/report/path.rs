@@ -106,9 +106,9 @@ fn spans(report: &RankReport, phase: Phase) -> impl Iterator<Item = &Span> {
 }
 
 fn seconds(report: &RankReport, phase: Phase) -> f64 {
-    spans(report, phase).map(|span| span.seconds).sum()
+    spans(report, phase).fold(0.0, |sum, span| sum + span.seconds)
 }
 
 fn waited_s(report: &RankReport, phase: Phase) -> f64 {
-    spans(report, phase).map(|span| span.waited_s).sum()
+    spans(report, phase).fold(0.0, |sum, span| sum + span.waited_s)
 }

@@ -33,18 +33,16 @@ fn headline(report: &Report) -> String {
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
-    let ranks = format!("world {}, {} threads each", settings.world, settings.environment.threads);
-    table(&[vec!["answer:".into()], vec!["TTFT:".into()], vec!["paper clock:".into()], vec!["method:".into()]])
-        .lines()
-        .zip([
-            report.answer.clone(),
-            format!("{:.2} ms", report.ttft_ms),
-            format!("{:.2} ms (without first token and the query rows' estimated share)", report.paper_clock_ms),
-            format!("{}; {ranks}", method.join(", ")),
-        ])
-        .map(|(name, value)| format!("{name:<12} {value}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);
+    let (world, threads) = (settings.world, settings.environment.threads);
+    format!(
+        "answer:      {}\n\
+         TTFT:        {ttft_ms:.2} ms\n\
+         paper clock: {paper_ms:.2} ms (without first token and the query rows' estimated share)\n\
+         method:      {}; world {world}, threads a rank {threads}",
+        report.answer,
+        method.join(", ")
+    )
 }
 
 fn phases(report: &Report) -> String {

@@ -250,5 +250,6 @@ fn the_text_says_what_matters() {
     for part in wanted {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
+    assert!(!text.contains("-0"), "{text}");
     assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
 }

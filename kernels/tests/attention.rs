@@ -1,0 +1,281 @@
+//! Attention and column scores, through the crate's front door, against f64; and what they promise beyond numbers.
+
+use candle_core::{DType, Device, Tensor};
+use proptest::prelude::*;
+use tributary_kernels::{
+    Kernels, Keys, PAD, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, SHARED, gather, merge,
+};
+
+mod naive;
+use naive::{Case, Random, Sizes};
+
+const BOTH: [Kernels; 2] = [Kernels::Auto, Kernels::Plain];
+
+fn flat(x: &Tensor) -> Vec<f32> {
+    x.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn attend(kernels: Kernels, case: &Case, keys: &[Keys]) -> Partial {
+    kernels.attend(&case.q, &case.at_q, keys, case.rope.as_ref(), case.scale).unwrap()
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    #[test]
+    fn attention_is_that_of_f64(sizes in naive::sizes()) {
+        let case = Case::new(&sizes);
+        let (out, lse) = naive::attend(&case, sizes.rotary);
+        for kernels in BOTH {
+            let found = attend(kernels, &case, &case.keys);
+            let out_error = naive::distance(&flat(&found.out), &out);
+            let lse_error = naive::distance(&flat(&found.lse), &lse);
+            prop_assert!(out_error < 3e-6, "{kernels:?}: out {out_error:e}");
+            prop_assert!(lse_error < 3e-6, "{kernels:?}: lse {lse_error:e}");
+        }
+    }
+
+    #[test]
+    fn column_scores_are_those_of_f64(sizes in naive::sizes(), shift in -2.0..2.0f32) {
+        let case = Case::new(&sizes);
+        let (queries, heads, _) = case.q.dims3().unwrap();
+        // The lse need not be that of these keys: it may come from all ranks together.
+        let (_, lse) = naive::attend(&case, sizes.rotary);
+        let lse: Vec<f32> = lse.iter().map(|&lse| lse as f32 + shift).collect();
+        let wide: Vec<f64> = lse.iter().map(|&lse| f64::from(lse)).collect();
+        let attention = naive::attention(&case, sizes.rotary, &wide);
+        let lse = Tensor::from_vec(lse, (queries, heads), &Device::Cpu).unwrap();
+        let weights = Random::new(sizes.seed).values(queries);
+        for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
+            let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
+            let bound = 1e-5 * expected.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
+            for kernels in BOTH {
+                let rope = case.rope.as_ref();
+                let found = kernels.column_scores(&case.q, &case.at_q, &case.keys, rope, case.scale, &lse, reduce);
+                let error = naive::distance(&found.unwrap(), &expected);
+                prop_assert!(error < bound, "{kernels:?}, {reduce:?}: {error:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_the_keys_merge_to_the_whole(sizes in naive::sizes()) {
+        let case = Case::new(&sizes);
+        let whole = attend(Kernels::Auto, &case, &case.keys);
+        let mut random = Random::new(!sizes.seed);
+        let mut merged: Option<Partial> = None;
+        for part in 0..3 {
+            let mut draw = Random::new(sizes.seed);
+            let keys: Vec<Keys> = case.keys.iter().map(|block| {
+                let third: Vec<usize> = (0..block.at.len()).map(|_| draw.below(3)).collect();
+                let rows: Vec<u32> = (0..block.at.len() as u32).filter(|&row| third[row as usize] == part).collect();
+                Keys { k: gather(&block.k, &rows).unwrap(), v: gather(&block.v, &rows).unwrap(), at: block.at.select(&rows) }
+            }).collect();
+            let next = attend(BOTH[random.below(2)], &case, &keys);
+            merged = Some(merged.map_or(next.clone(), |merged| merge(&merged, &next).unwrap()));
+        }
+        let merged = merged.unwrap();
+        let wide = |x: &Tensor| flat(x).into_iter().map(f64::from).collect::<Vec<f64>>();
+        let out_error = naive::distance(&flat(&merged.out), &wide(&whole.out));
+        let lse_error = naive::distance(&flat(&merged.lse), &wide(&whole.lse));
+        prop_assert!(out_error < 5e-6, "out {out_error:e}");
+        prop_assert!(lse_error < 5e-6, "lse {lse_error:e}");
+    }
+
+    #[test]
+    fn what_a_row_does_not_see_cannot_touch_it(sizes in naive::sizes(), poison in 0..3usize) {
+        let case = Case::new(&sizes);
+        let poison = [f32::NAN, f32::INFINITY, 1e30][poison];
+        for row in 0..sizes.queries.min(5) {
+            let row = row * sizes.queries / sizes.queries.min(5);
+            let keys: Vec<Keys> = case.keys.iter().map(|block| poisoned(block, &case.at_q, row, poison)).collect();
+            let (clean, dirty) = (attend(Kernels::Auto, &case, &case.keys), attend(Kernels::Auto, &case, &keys));
+            let of_row = |x: &Tensor| flat(&x.narrow(0, row, 1).unwrap()).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(of_row(&clean.out), of_row(&dirty.out));
+            prop_assert_eq!(of_row(&clean.lse), of_row(&dirty.lse));
+            // The plain version leaves out what nobody sees and masks the rest, which is enough for one row alone.
+            let (q, at_q) = (gather(&case.q, &[row as u32]).unwrap(), case.at_q.select(&[row as u32]));
+            let alone = Case { q, at_q, keys: Vec::new(), rope: case.rope.clone(), scale: case.scale };
+            let (clean, dirty) = (attend(Kernels::Plain, &alone, &case.keys), attend(Kernels::Plain, &alone, &keys));
+            prop_assert_eq!(flat(&clean.out), flat(&dirty.out));
+        }
+    }
+}
+
+/// The block with `poison` in every key and value that query `row` does not see.
+fn poisoned(block: &Keys, at_q: &Positions, row: usize, poison: f32) -> Keys {
+    let (count, kv_heads, head_dim) = block.k.dims3().unwrap();
+    let hidden: Vec<u8> = (0..count).map(|j| u8::from(!at_q.sees(row, &block.at, j))).collect();
+    let hidden = Tensor::from_vec(hidden, (count, 1, 1), &Device::Cpu).unwrap();
+    let hidden = hidden.broadcast_as((count, kv_heads, head_dim)).unwrap();
+    let poison = Tensor::full(poison, block.k.dims(), &Device::Cpu).unwrap().to_dtype(block.k.dtype()).unwrap();
+    let spoil = |x: &Tensor| hidden.where_cond(&poison, x).unwrap();
+    Keys { k: spoil(&block.k), v: spoil(&block.v), at: block.at.clone() }
+}
+
+/// A causal case, long enough for many tiles and tasks.
+fn long(queries: usize, keys: usize, head_dim: usize) -> Case {
+    let sizes = Sizes {
+        seed: 11,
+        queries,
+        keys: vec![keys / 3, keys - keys / 3],
+        kv_heads: 2,
+        group: 3,
+        head_dim,
+        segments: 1,
+        orders: keys,
+        rotary: Some((Pairing::Half, head_dim)),
+        dtype: DType::F32,
+        ascending: false,
+    };
+    Case::new(&sizes)
+}
+
+#[test]
+fn many_tiles_and_split_keys() {
+    // Few queries against many keys split the keys; many queries make many tiles.
+    for (queries, keys, head_dim) in [(1, 3000, 64), (17, 2500, 16), (400, 700, 40), (3, 1100, 256), (2, 600, 200)] {
+        let case = long(queries, keys, head_dim);
+        let (out, lse) = naive::attend(&case, Some((Pairing::Half, head_dim)));
+        for kernels in BOTH {
+            let found = attend(kernels, &case, &case.keys);
+            let (out, lse) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
+            assert!(out < 3e-6, "{kernels:?}, {queries} × {keys} × {head_dim}: out {out:e}");
+            assert!(lse < 3e-6, "{kernels:?}, {queries} × {keys} × {head_dim}: lse {lse:e}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_number_of_threads() {
+    for (queries, keys) in [(1, 3000), (500, 900)] {
+        let case = long(queries, keys, 64);
+        let runs = [1, 2, 5].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let part = attend(Kernels::Auto, &case, &case.keys);
+                let rope = case.rope.as_ref();
+                let scores = Kernels::Auto
+                    .column_scores(&case.q, &case.at_q, &case.keys, rope, case.scale, &part.lse, Reduce::Norm)
+                    .unwrap();
+                (flat(&part.out), flat(&part.lse), scores)
+            })
+        });
+        assert_eq!(runs[0], runs[1]);
+        assert_eq!(runs[0], runs[2]);
+    }
+}
+
+#[test]
+fn views_and_narrow_queries_are_read_in_place() {
+    let case = long(40, 300, 64);
+    let block = &case.keys[1];
+    // A view of one KV head, of later rows, and a transposed tensor hold the same values as their copies.
+    let wide = Tensor::cat(&[&block.k, &block.v], 1).unwrap();
+    let turned = block.v.permute((2, 0, 1)).unwrap().contiguous().unwrap().permute((1, 2, 0)).unwrap();
+    let views = [
+        Keys { k: wide.narrow(1, 0, 2).unwrap(), v: wide.narrow(1, 2, 2).unwrap(), at: block.at.clone() },
+        Keys { k: block.k.clone(), v: turned, at: block.at.clone() },
+    ];
+    let expected = attend(Kernels::Auto, &case, std::slice::from_ref(block));
+    for view in views {
+        assert_eq!(flat(&attend(Kernels::Auto, &case, &[view]).out), flat(&expected.out));
+    }
+    let half = Case { q: case.q.to_dtype(DType::BF16).unwrap(), ..long(40, 300, 64) };
+    let plain = attend(Kernels::Plain, &half, &half.keys);
+    let found = attend(Kernels::Auto, &half, &half.keys);
+    assert_eq!(found.out.dtype(), DType::F32);
+    let expected: Vec<f64> = flat(&plain.out).into_iter().map(f64::from).collect();
+    assert!(naive::distance(&flat(&found.out), &expected) < 3e-6);
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let mut case = long(20, 300, 32);
+    case.scale = 60.0;
+    let (out, lse) = naive::attend(&case, Some((Pairing::Half, 32)));
+    for kernels in BOTH {
+        let found = attend(kernels, &case, &case.keys);
+        // Scores of some hundreds have an error of some 1e-5 in f32, which the exponential makes relative.
+        assert!(naive::distance(&flat(&found.out), &out) < 2e-3, "{kernels:?}");
+        assert!(naive::distance(&flat(&found.lse), &lse) < 1e-3, "{kernels:?}");
+    }
+}
+
+#[test]
+fn what_is_visible_and_not_a_number_is_not_hidden() {
+    let case = long(20, 300, 32);
+    let spoilt = Tensor::full(f32::NAN, case.keys[0].k.dims(), &Device::Cpu).unwrap();
+    for (k, v) in [(&spoilt, &case.keys[0].v), (&case.keys[0].k, &spoilt)] {
+        let keys = [Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }];
+        let at_q = Positions::run(400, 20);
+        let found = Kernels::Auto.attend(&case.q, &at_q, &keys, None, 1.0).unwrap();
+        assert!(flat(&found.out).iter().all(|x| x.is_nan()));
+    }
+}
+
+#[test]
+fn nothing_to_see() {
+    let random = |rows: usize, heads: usize| Tensor::randn(0f32, 1.0, (rows, heads, 8), &Device::Cpu).unwrap();
+    let empty = Keys { k: random(0, 2), v: random(0, 2), at: Positions::run(0, 0) };
+    let padding = Positions::in_sequence([0, 1], [PAD, PAD]);
+    let hidden = Keys { k: random(2, 2), v: random(2, 2), at: padding.clone() };
+    for kernels in BOTH {
+        for keys in [vec![], vec![empty.clone()], vec![empty.clone(), hidden.clone()]] {
+            let at = Positions::run(0, 3);
+            let part = kernels.attend(&random(3, 4), &at, &keys, None, 1.0).unwrap();
+            assert_eq!(flat(&part.out), vec![0.0; 3 * 4 * 8]);
+            assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 12]);
+            let scores = kernels.column_scores(&random(3, 4), &at, &keys, None, 1.0, &part.lse, Reduce::Mass).unwrap();
+            assert_eq!(scores, vec![0.0; keys.iter().map(|block| block.at.len()).sum()]);
+            let merged = merge(&part, &part).unwrap();
+            assert_eq!(flat(&merged.out), vec![0.0; 3 * 4 * 8]);
+            assert_eq!(flat(&merged.lse), vec![f32::NEG_INFINITY; 12]);
+        }
+        let seen = Keys { at: Positions::run(0, 2), ..hidden.clone() };
+        let part = kernels.attend(&random(2, 4), &padding, std::slice::from_ref(&seen), None, 1.0).unwrap();
+        assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 8]);
+        let none =
+            kernels.attend(&random(0, 4), &Positions::run(0, 0), std::slice::from_ref(&seen), None, 1.0).unwrap();
+        assert_eq!(none.out.dims(), &[0, 4, 8]);
+        assert_eq!(none.lse.dims(), &[0, 4]);
+        assert_eq!(merge(&none, &none).unwrap().out.dims(), &[0, 4, 8]);
+        let no_rows = Tensor::zeros((0, 4), DType::F32, &Device::Cpu).unwrap();
+        let q = random(0, 4);
+        let scores = kernels.column_scores(&q, &Positions::run(0, 0), &[seen], None, 1.0, &no_rows, Reduce::Norm);
+        assert_eq!(scores.unwrap(), [0.0, 0.0]);
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let random =
+        |rows: usize, heads: usize, dim: usize| Tensor::randn(0f32, 1.0, (rows, heads, dim), &Device::Cpu).unwrap();
+    let keys = |k: Tensor, v: Tensor, at: Positions| vec![Keys { k, v, at }];
+    let run = |count: usize| Positions::run(0, count);
+    let wrong = [
+        ("head_dim", keys(random(5, 2, 16), random(5, 2, 16), run(5))),
+        ("positions", keys(random(5, 2, 8), random(5, 2, 8), run(4))),
+        ("values", keys(random(5, 2, 8), random(4, 2, 8), run(5))),
+        ("KV heads", keys(random(5, 3, 8), random(5, 3, 8), run(5))),
+    ];
+    for (what, keys) in wrong {
+        let refusal = Kernels::Auto.attend(&random(3, 4, 8), &run(3), &keys, None, 1.0).unwrap_err().to_string();
+        assert!(refusal.contains(what), "{what}: {refusal}");
+    }
+    let two = [keys(random(5, 2, 8), random(5, 2, 8), run(5)), keys(random(5, 4, 8), random(5, 4, 8), run(5))].concat();
+    assert!(Kernels::Auto.attend(&random(3, 4, 8), &run(3), &two, None, 1.0).is_err());
+    let rope = Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+    let far = keys(random(5, 2, 8), random(5, 2, 8), run(5));
+    for kernels in BOTH {
+        let at = Positions::in_sequence([0, 0, 0], [9, 9, 9]);
+        let refusal = kernels.attend(&random(3, 4, 8), &at, &far, Some(&rope), 1.0).unwrap_err().to_string();
+        assert!(refusal.contains("below 4") && refusal.contains("found 4"), "{refusal}");
+    }
+    let shared = Positions::new([0], [0], [SHARED]);
+    assert!(shared.sees(0, &shared, 0), "a shared query sees shared keys");
+}

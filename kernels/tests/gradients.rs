@@ -1,0 +1,87 @@
+//! Gradients through the plain attention and the merge, checked numerically.
+
+use candle_core::{Device, Tensor, Var};
+use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Rope, RopeScaling, merge};
+
+struct Model {
+    q: Var,
+    k: Var,
+    v: Var,
+    at_q: Positions,
+    at_k: Positions,
+    rope: Rope,
+    /// What the outputs are multiplied by before they are summed to a loss.
+    probe: Tensor,
+}
+
+impl Model {
+    fn new() -> Self {
+        let random = |shape: (usize, usize, usize)| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let var = |shape| Var::from_tensor(&random(shape)).unwrap();
+        Self {
+            q: var((4, 4, 8)),
+            k: var((6, 2, 8)),
+            v: var((6, 2, 8)),
+            // Query 0 sees nothing, query 3 is padding; key 5 is seen by nobody.
+            at_q: Positions::in_sequence([0, 5, 6, 0], [0, 4, 9, PAD]),
+            at_k: Positions::in_sequence([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, PAD]),
+            rope: Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 8).unwrap(),
+            probe: random((4, 4, 8)),
+        }
+    }
+
+    /// A loss over output and lse of the keys `parts`, merged. Blind rows' lse is left out: it is −∞.
+    fn loss(&self, kernels: Kernels, parts: &[&[u32]]) -> Tensor {
+        let block = |rows: &&[u32]| {
+            let rows = *rows;
+            let list = Tensor::from_slice(rows, rows.len(), &Device::Cpu).unwrap();
+            let pick = |x: &Var| x.index_select(&list, 0).unwrap();
+            let keys = [Keys { k: pick(&self.k), v: pick(&self.v), at: self.at_k.select(rows) }];
+            kernels.attend(&self.q, &self.at_q, &keys, Some(&self.rope), 0.5).unwrap()
+        };
+        let partial = parts.iter().map(block).reduce(|a, b| merge(&a, &b).unwrap()).unwrap();
+        let lse = partial.lse.narrow(0, 1, 2).unwrap().sum_all().unwrap();
+        ((partial.out * &self.probe).unwrap().sum_all().unwrap() + lse).unwrap()
+    }
+}
+
+fn check(kernels: Kernels, parts: &[&[u32]]) {
+    let model = Model::new();
+    let gradients = model.loss(kernels, parts).backward().unwrap();
+    for (name, var) in [("q", &model.q), ("k", &model.k), ("v", &model.v)] {
+        let found = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let mut largest = 0f32;
+        for i in (0..values.len()).step_by(3) {
+            let at = |step: f32| {
+                let mut moved = values.clone();
+                moved[i] += step;
+                var.set(&Tensor::from_vec(moved, var.dims(), &Device::Cpu).unwrap()).unwrap();
+                model.loss(kernels, parts).to_scalar::<f32>().unwrap()
+            };
+            let slope = (at(1e-2) - at(-1e-2)) / 2e-2;
+            at(0.0);
+            let error = (found[i] - slope).abs();
+            assert!(error < 5e-3 * slope.abs().max(1.0), "{name}[{i}]: {} instead of {slope}", found[i]);
+            largest = largest.max(slope.abs());
+        }
+        assert!(largest > 0.1, "{name} has no gradient to speak of");
+        assert!(found.iter().all(|gradient| gradient.is_finite()), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn of_plain_attention() {
+    check(Kernels::Plain, &[&[0, 1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn of_the_merge() {
+    check(Kernels::Plain, &[&[0, 3, 5], &[1, 2, 4]]);
+    check(Kernels::Plain, &[&[5], &[4, 1, 2, 3, 0], &[]]);
+}
+
+#[test]
+fn are_not_lost_where_the_fastest_kernel_is_asked_for() {
+    check(Kernels::Auto, &[&[0, 1, 2, 3, 4, 5]]);
+}

@@ -1,0 +1,109 @@
+//! Rows, norms and linear layers against values computed by hand in f64.
+
+use candle_core::{DType, Device, Tensor, Var};
+use tributary_kernels::{gather, linear, rms_norm, scatter, silu_mul};
+
+fn random(shape: &[usize]) -> Tensor {
+    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
+}
+
+fn flat(x: &Tensor) -> Vec<f64> {
+    x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn assert_near(what: &str, found: &Tensor, expected: &[f64], bound: f64) {
+    let found = flat(found);
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let far = found.iter().zip(expected).map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f64::max);
+    assert!(far < bound, "{what}: {far:e}");
+}
+
+#[test]
+fn rows_are_gathered_and_replaced() {
+    for dtype in [DType::F32, DType::BF16, DType::U32] {
+        let base = Tensor::arange(0u32, 24, &Device::Cpu).unwrap().reshape((6, 2, 2)).unwrap().to_dtype(dtype).unwrap();
+        let picked = gather(&base, &[5, 0, 5]).unwrap();
+        assert_eq!(flat(&picked), [20., 21., 22., 23., 0., 1., 2., 3., 20., 21., 22., 23.]);
+        let patched = scatter(&base, &[1, 4, 1], &picked).unwrap();
+        let mut expected = flat(&base);
+        expected[4..8].copy_from_slice(&[20., 21., 22., 23.]);
+        expected[16..20].copy_from_slice(&[0., 1., 2., 3.]);
+        assert_eq!(flat(&patched), expected);
+        assert_eq!(flat(&base)[4], 4.0, "the base is left alone");
+        assert_eq!(patched.dtype(), dtype);
+    }
+}
+
+#[test]
+fn no_rows_and_wrong_rows() {
+    let base = random(&[6, 4]);
+    assert_eq!(gather(&base, &[]).unwrap().dims(), &[0, 4]);
+    let nothing = gather(&base, &[]).unwrap();
+    assert_eq!(flat(&scatter(&base, &[], &nothing).unwrap()), flat(&base));
+    assert!(gather(&base, &[6]).is_err());
+    let rows = random(&[1, 4]);
+    assert!(scatter(&base, &[6], &rows).is_err());
+    assert!(scatter(&base, &[1, 2], &rows).is_err());
+}
+
+#[test]
+fn linear_of_every_stored_type() {
+    for (rows, inputs, outputs) in [(1, 8, 3), (5, 64, 300), (130, 24, 513)] {
+        let (x, bias) = (random(&[rows, inputs]), random(&[outputs]));
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let weight = random(&[outputs, inputs]).to_dtype(dtype).unwrap();
+            let (a, w, b) = (flat(&x), flat(&weight), flat(&bias));
+            let mut expected = Vec::new();
+            for row in a.chunks(inputs) {
+                for (out, weight) in w.chunks(inputs).enumerate() {
+                    expected.push(row.iter().zip(weight).map(|(x, w)| x * w).sum::<f64>() + b[out]);
+                }
+            }
+            let found = linear(&x, &weight, Some(&bias)).unwrap();
+            assert_eq!(found.dims(), &[rows, outputs]);
+            assert_near(&format!("{dtype:?}"), &found, &expected, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn norm_and_activation() {
+    for shape in [&[3usize, 7][..], &[5, 3, 64], &[1, 1000], &[300, 128]] {
+        let (x, up) = (random(shape), random(shape));
+        let dim = shape[shape.len() - 1];
+        let weight = random(&[dim]);
+        let (values, w, u) = (flat(&x), flat(&weight), flat(&up));
+        let mut normed = Vec::new();
+        for row in values.chunks(dim) {
+            let mean = row.iter().map(|x| x * x).sum::<f64>() / dim as f64;
+            normed.extend(row.iter().zip(&w).map(|(x, w)| x / (mean + 1e-5).sqrt() * w));
+        }
+        let gated: Vec<f64> = values.iter().zip(&u).map(|(x, u)| x / (1.0 + (-x).exp()) * u).collect();
+        assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
+        assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);
+        // What needs a gradient goes another way to the same values.
+        let x = Var::from_tensor(&x).unwrap();
+        assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
+        assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);
+    }
+}
+
+#[test]
+fn silu_of_extremes() {
+    let gate = Tensor::new(&[-1e30f32, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, f32::NAN], &Device::Cpu).unwrap();
+    let found = silu_mul(&gate, &gate.ones_like().unwrap()).unwrap().to_vec1::<f32>().unwrap();
+    assert!(found[..3].iter().all(|x| x.abs() < 1e-30), "{found:?}");
+    assert_eq!(found[3..7], [0.0, 88.0, 200.0, 1e30]);
+    assert!(found[7].is_nan());
+}
+
+#[test]
+fn nothing_in_nothing_out() {
+    let x = random(&[0, 8]);
+    assert_eq!(linear(&x, &random(&[5, 8]), Some(&random(&[5]))).unwrap().dims(), &[0, 5]);
+    assert_eq!(rms_norm(&x, &random(&[8]), 1e-5).unwrap().dims(), &[0, 8]);
+    assert_eq!(silu_mul(&x, &x).unwrap().dims(), &[0, 8]);
+    assert!(linear(&random(&[2, 7]), &random(&[5, 8]), None).is_err());
+    assert!(rms_norm(&random(&[2, 7]), &random(&[8]), 1e-5).is_err());
+    assert!(silu_mul(&random(&[2, 7]), &random(&[2, 8])).is_err());
+}

@@ -1,0 +1,160 @@
+//! Rotary embedding: frequencies of every scaling against numbers computed apart, pairings, partial rotation, bounds.
+
+use candle_core::{DType, Device, Tensor};
+use tributary_kernels::{Pairing, Positions, Rope, RopeScaling};
+
+/// The angle by which pair `i` turns from position 0 to 1, read off a rotated unit vector.
+fn angle(rope: &Rope, head_dim: usize, i: usize) -> f64 {
+    let mut unit = vec![0f32; head_dim];
+    unit[i] = 1.0;
+    let x = Tensor::from_vec(unit, (1, 1, head_dim), &Device::Cpu).unwrap();
+    let turned = rope.apply(&x, &Positions::run(1, 1)).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    f64::from(turned[i + head_dim / 2]).atan2(f64::from(turned[i]))
+}
+
+fn check(head_dim: usize, theta: f64, scaling: &RopeScaling, expected: &[(usize, f64)]) {
+    let rope = Rope::new(head_dim, head_dim, theta, scaling, Pairing::Half, 2).unwrap();
+    for &(i, expected) in expected {
+        let found = angle(&rope, head_dim, i);
+        let error = (found - expected).abs() / expected;
+        assert!(error < 1e-6, "{scaling:?}, pair {i}: {found:e} instead of {expected:e}");
+    }
+}
+
+// The expected frequencies below were computed by a script that transcribes the formulas of Hugging Face's
+// modeling_rope_utils pair by pair, in f64, with the numbers of the models named.
+
+#[test]
+fn unscaled_and_linear() {
+    check(64, 10_000.0, &RopeScaling::None, &[(0, 1.0), (7, 0.133_352_143_2), (31, 1.333_521_432e-4)]);
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    check(64, 10_000.0, &linear, &[(0, 0.25), (7, 0.033_338_035_8), (31, 3.333_803_58e-5)]);
+}
+
+#[test]
+fn llama3_of_llama_3_1_8b() {
+    let scaling =
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position: 8192 };
+    let expected = [
+        (0, 1.0),
+        (20, 0.016_560_440_08),
+        (28, 0.003_211_445_995),
+        (29, 0.002_166_570_764),
+        (30, 0.001_371_893_568),
+        (32, 5.248_461_61e-4),
+        (35, 9.556_212_354e-5),
+        (40, 3.428_102_196e-5),
+        (63, 3.068_925_989e-7),
+    ];
+    check(128, 500_000.0, &scaling, &expected);
+}
+
+#[test]
+fn llama3_of_llama_3_2_1b() {
+    let scaling =
+        RopeScaling::Llama3 { factor: 32.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position: 8192 };
+    let expected = [
+        (13, 0.004_839_421_346),
+        (14, 0.003_211_445_995),
+        (15, 0.001_290_547_928),
+        (16, 4.295_567_966e-4),
+        (17, 9.708_287_803e-5),
+        (18, 1.946_163_818e-5),
+        (31, 9.418_306_725e-8),
+    ];
+    check(64, 500_000.0, &scaling, &expected);
+}
+
+fn yarn(factor: f64, original_max_position: usize, beta_fast: f64, beta_slow: f64, truncate: bool) -> RopeScaling {
+    RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, attention_factor: None, truncate }
+}
+
+#[test]
+fn yarn_of_qwen() {
+    let both = [(0, 1.0), (22, 0.008_659_643_234), (23, 0.006_978_305_849), (41, 3.582_531_426e-5)];
+    let whole = [(24, 0.005_375_321_491), (30, 0.001_064_360_981), (35, 2.462_584_069e-4), (39, 6.490_394_321e-5)];
+    let exact = [(24, 0.005_517_270_475), (30, 0.001_079_237_742), (35, 2.445_188_88e-4), (39, 6.187_806_812e-5)];
+    for (truncate, between) in [(true, whole), (false, exact)] {
+        let scaling = yarn(4.0, 32_768, 32.0, 1.0, truncate);
+        check(128, 1_000_000.0, &scaling, &both);
+        check(128, 1_000_000.0, &scaling, &between);
+    }
+    let rope = Rope::new(128, 128, 1e6, &yarn(4.0, 32_768, 32.0, 1.0, true), Pairing::Half, 1).unwrap();
+    assert!((rope.attention_factor() - 1.138_629_4).abs() < 1e-6, "{}", rope.attention_factor());
+}
+
+#[test]
+fn yarn_with_other_bounds() {
+    let scaling = yarn(16.0, 4096, 64.0, 2.0, true);
+    let expected = [
+        (5, 0.237_137_370_6),
+        (10, 0.048_123_440_33),
+        (15, 0.006_603_495_554),
+        (20, 4.256_912_235e-4),
+        (25, 4.686_838_808e-5),
+        (31, 8.334_508_951e-6),
+    ];
+    check(64, 10_000.0, &scaling, &expected);
+    let RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, truncate, .. } = scaling else {
+        unreachable!("built above")
+    };
+    let attention_factor = Some(0.7);
+    let given = RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, attention_factor, truncate };
+    let rope = Rope::new(64, 64, 1e4, &given, Pairing::Half, 1).unwrap();
+    assert!((rope.attention_factor() - 0.7).abs() < 1e-6, "{}", rope.attention_factor());
+    assert!((angle(&rope.covering(2).unwrap(), 64, 5) - 0.237_137_370_6).abs() < 1e-6, "the factor never turns a key");
+}
+
+#[test]
+fn pairings_and_the_part_that_does_not_turn() {
+    let values: Vec<f32> = (0..16).map(|i| i as f32 * 0.25 - 1.0).collect();
+    let x = Tensor::from_vec(values.clone(), (1, 2, 8), &Device::Cpu).unwrap();
+    let at = Positions::run(5, 1);
+    for pairing in [Pairing::Half, Pairing::Interleaved] {
+        let rope = Rope::new(8, 4, 100.0, &RopeScaling::None, pairing, 6).unwrap();
+        let found = rope.apply(&x, &at).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let mut expected = values.clone();
+        for head in expected.chunks_mut(8) {
+            for i in 0..2 {
+                let (a, b) = if pairing == Pairing::Half { (i, i + 2) } else { (2 * i, 2 * i + 1) };
+                let (sin, cos) = (5.0 * 100f32.powf(-(i as f32) / 2.0)).sin_cos();
+                (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[b] * cos + head[a] * sin);
+            }
+        }
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found - expected).abs() < 1e-6, "{pairing:?}: {found} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_score_depends_on_the_distance_alone() {
+    let rope = Rope::new(64, 64, 1e4, &RopeScaling::None, Pairing::Half, 4000).unwrap();
+    let x = Tensor::randn(0f32, 1.0, (2, 1, 64), &Device::Cpu).unwrap();
+    let dot = |a: u32, b: u32| {
+        let x = rope.apply(&x, &Positions::in_sequence([a, b], [0, 0])).unwrap();
+        let rows = x.squeeze(1).unwrap().to_vec2::<f32>().unwrap();
+        rows[0].iter().zip(&rows[1]).map(|(a, b)| a * b).sum::<f32>()
+    };
+    let (near, far) = (dot(3, 40), dot(3903, 3940));
+    assert!((near - far).abs() < 2e-3, "{near} and {far}");
+    assert!((near - dot(3, 41)).abs() > 1e-4, "another distance is another score");
+}
+
+#[test]
+fn tables_grow_and_refuse() {
+    let rope = Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+    let x = Tensor::ones((1, 1, 8), DType::BF16, &Device::Cpu).unwrap();
+    let refusal = rope.apply(&x, &Positions::run(9, 1)).unwrap_err().to_string();
+    assert!(refusal.contains('4') && refusal.contains('9'), "{refusal}");
+    let longer = rope.covering(10).unwrap();
+    assert_eq!(longer.apply(&x, &Positions::run(9, 1)).unwrap().dtype(), DType::BF16);
+    assert_eq!(longer.covering(3).unwrap().positions(), 10);
+    assert!(Rope::new(8, 3, 1e4, &RopeScaling::None, Pairing::Half, 4).is_err());
+    assert!(Rope::new(8, 10, 1e4, &RopeScaling::None, Pairing::Half, 4).is_err());
+    for factor in [0.0, -1.0, f64::NAN] {
+        assert!(Rope::new(8, 8, 1e4, &RopeScaling::Linear { factor }, Pairing::Half, 4).is_err());
+    }
+    let nothing = Tensor::zeros((0, 1, 8), DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(rope.apply(&nothing, &Positions::run(0, 0)).unwrap().dims(), &[0, 1, 8]);
+}
