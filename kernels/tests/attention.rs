@@ -1,5 +1,7 @@
 //! Attention and column scores, through the crate's front door, against f64; and what they promise beyond numbers.
 
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use tributary_kernels::{

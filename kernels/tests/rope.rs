@@ -1,5 +1,7 @@
 //! Rotary embedding: frequencies of every scaling against numbers computed apart, pairings, partial rotation, bounds.
 
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Pairing, Positions, Rope, RopeScaling};
 

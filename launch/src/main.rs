@@ -1,1 +1,7 @@
-fn main() {}
+//! The `tributary` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tributary::command::main()
+}

@@ -5,7 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use common::last_logits;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -19,6 +19,7 @@ use crate::{ModelShape, Planned};
 
 pub use self::facts::{Environment, ResolvedSettings};
 pub use self::path::PhaseRow;
+pub use self::table::table;
 
 /// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
 /// own; bytes are payload.

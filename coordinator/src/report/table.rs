@@ -2,7 +2,7 @@
 
 /// Lays rows out: the first column to the left, the others to the right, two spaces between. Every line ends with a line
 /// break and has no space before it. Rows may be of different lengths.
-pub(super) fn table(rows: &[Vec<String>]) -> String {
+pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -88,7 +88,7 @@ impl<'a> Matrix<'a> {
         let from = self.from + row * self.row_step + head * self.head_step;
         let range = from..from + self.head_dim;
         match self.elements {
-            Elements::F32(list) => to.copy_from_slice(&list[range]),
+            Elements::F32(list) => copy(&list[range], to),
             Elements::Bf16(list) => {
                 for (to, from) in to.iter_mut().zip(&list[range]) {
                     *to = f32::from_bits(u32::from(from.to_bits()) << 16);
@@ -96,5 +96,20 @@ impl<'a> Matrix<'a> {
             }
             Elements::F16(list) => list[range].convert_to_f32_slice(to),
         }
+    }
+}
+
+/// A copy in steps of a cache line, which the compiler turns into vector moves: rows are too short to call the library's
+/// copy for each.
+#[inline(always)]
+fn copy(from: &[f32], to: &mut [f32]) {
+    const STEP: usize = 16;
+    let (from, from_rest) = from.as_chunks::<STEP>();
+    let (to, to_rest) = to.as_chunks_mut::<STEP>();
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = *from;
     }
 }

@@ -1,5 +1,7 @@
 //! Every level that this machine has, against attention in f64.
 
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
 use candle_core::Tensor;
 use proptest::prelude::*;
 

@@ -1,6 +1,8 @@
 //! Attention in f64, one pair of rows after the other, written from the definition alone: what every version is tested
 //! against. The including file brings the crate's names into its root.
 
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 

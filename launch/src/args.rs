@@ -1,0 +1,206 @@
+//! The command line's options, in groups that commands share.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
+use tributary_coordinator::{Chunking, Prefix, Settings};
+
+/// Which model, and how it computes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Hugging Face folder: config.json, safetensors weights, tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Where weights come from; `dummy` draws them from --seed and needs a config.json only
+    #[arg(long, value_enum, default_value_t = Load::Safetensors)]
+    pub load_format: Load,
+    /// Type of weights and KV cache; products are f32 on a CPU
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub dtype: Dtype,
+    /// Kernels that compute: the fastest for the device, or the plain reference
+    #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
+    pub kernels: KernelChoice,
+}
+
+/// Where weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// The folder's safetensors files
+    Safetensors,
+    /// Random numbers from the seed
+    Dummy,
+}
+
+/// Type of weights and KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// 32 bits
+    F32,
+    /// 16 bits, with f32's range
+    Bf16,
+}
+
+/// Which kernels compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KernelChoice {
+    /// The fastest for the device
+    Auto,
+    /// Candle operations: any device, the reference
+    Plain,
+}
+
+/// How a request is read.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Request")]
+pub struct IntakeArgs {
+    /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
+    #[arg(long, value_name = "SHAPE")]
+    pub synthetic: Option<Synthetic>,
+    /// Where the context is cut: documents, N tokens (with OVERLAP), or at a separator
+    #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
+    pub chunk: Chunking,
+    /// What stands before the first chunk, and is seen by all: a TEXT, the BOS token, or nothing
+    #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
+    pub prefix: Prefix,
+    /// The model's chat template, where it has one: its head is the prefix, its tail belongs to the query
+    #[arg(long, value_enum, default_value_t = TemplateChoice::Auto)]
+    pub template: TemplateChoice,
+}
+
+/// Whether the model's chat template is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TemplateChoice {
+    /// Where the model has one
+    Auto,
+    /// Never
+    None,
+}
+
+/// The shape of a request of random tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Synthetic {
+    /// Number of chunks.
+    pub chunks: usize,
+    /// Tokens of each.
+    pub chunk_tokens: usize,
+    /// Tokens of the query.
+    pub query_tokens: usize,
+}
+
+impl std::str::FromStr for Synthetic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not CHUNKSxTOKENS[+QUERY], such as 16x512+32");
+        let (context, query) = text.split_once('+').unwrap_or((text, "32"));
+        let (chunks, tokens) = context.split_once('x').ok_or_else(wrong)?;
+        let number = |text: &str| text.parse().ok().filter(|&number: &usize| number > 0).ok_or_else(wrong);
+        Ok(Self { chunks: number(chunks)?, chunk_tokens: number(tokens)?, query_tokens: number(query)? })
+    }
+}
+
+/// How the cache is filled.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Method")]
+pub struct MethodArgs {
+    /// Share of the context to recompute [default: 0.15; prophetkv 0.20]
+    #[arg(long)]
+    pub ratio: Option<f64>,
+    /// How attention becomes a score: Euclidean norm or sum over the query's rows
+    #[arg(long, value_name = "norm|mass", default_value = "norm")]
+    pub score: Score,
+    /// Layers whose attention counts, such as 22..26 (without 26) [default: depth 0.55 to 0.65]
+    #[arg(long, value_name = "FIRST..END", value_parser = layers)]
+    pub score_layers: Option<(usize, usize)>,
+    /// RoPE positions while scoring
+    #[arg(long, value_name = "global|hl-hp|hl-tp|tl-tp", default_value = "global")]
+    pub layout: Layout,
+    /// Put chunks in ascending importance first, the best next to the query
+    #[arg(long)]
+    pub reorder: bool,
+    /// A chunk's importance: the sum of its rows' scores, or its share of the best rows
+    #[arg(long, value_name = "mass|selected", default_value = "mass")]
+    pub importance: Importance,
+    /// Let rows of the layout's first chunk be selected, although they are exact as they are
+    #[arg(long)]
+    pub include_first_chunk: bool,
+    /// What ranks send each other during recompute [default: auto]
+    #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto")]
+    pub exchange: ExchangeChoice,
+    /// all-gather: KV heads gathered at a time [default: all]
+    #[arg(long, value_name = "N")]
+    pub heads_per_gather: Option<usize>,
+    /// epic: rows a chunk, 1 to 64 [default: the ratio's budget, divided evenly]
+    #[arg(long, value_name = "N")]
+    pub per_chunk: Option<usize>,
+}
+
+/// An exchange, or the planner's choice.
+pub type ExchangeChoice = Option<Exchange>;
+
+/// Where and how long it runs.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    /// What carries messages between ranks; `local` makes ranks threads of this process
+    #[arg(long, value_parser = ["local"], default_value = "local")]
+    pub backend: String,
+    /// Number of ranks
+    #[arg(long, default_value_t = 1)]
+    pub world: usize,
+    /// Threads of each rank
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Tokens to generate at most, the first included
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub max_tokens: usize,
+    /// 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Draw from the smallest set of tokens with at least this probability
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Seed of every draw: dummy weights, synthetic tokens, random selection, sampling
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Seconds that a collective may take; ten times the estimate where that is longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub collective_timeout: u64,
+}
+
+/// The settings of one method, from the options.
+pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, returns: Returns) -> Settings {
+    Settings {
+        method: name.to_owned(),
+        ratio: method.ratio,
+        score: method.score,
+        score_layers: method.score_layers,
+        layout: method.layout,
+        reorder: method.reorder.then_some(method.importance),
+        include_first_chunk: method.include_first_chunk,
+        per_chunk: method.per_chunk,
+        heads_per_gather: method.heads_per_gather,
+        exchange: method.exchange,
+        world: run.world,
+        max_tokens: run.max_tokens,
+        sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
+        timeout_ms: run.collective_timeout.saturating_mul(1000),
+        returns,
+    }
+}
+
+/// `FIRST..END`.
+pub fn layers(text: &str) -> Result<(usize, usize), String> {
+    let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
+    parts.ok_or_else(|| format!("`{text}` is not FIRST..END, such as 22..26"))
+}
+
+/// An exchange's name, or `auto`.
+pub fn exchange(text: &str) -> Result<ExchangeChoice, String> {
+    match text {
+        "auto" => Ok(None),
+        name => name.parse().map(Some).map_err(|error| format!("{error}, auto")),
+    }
+}

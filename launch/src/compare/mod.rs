@@ -1,0 +1,163 @@
+//! `tributary compare`: several methods on the same requests, interleaved and repeated, in one table.
+
+mod measure;
+mod spec;
+mod tables;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use tributary_comm::wire::Returns;
+
+use self::measure::Measured;
+use self::spec::Spec;
+use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::failure::usage;
+use crate::progress::Progress;
+use crate::request::{Question, RequestArgs};
+use crate::session::{Session, Way};
+use crate::stdout::{print, print_json};
+
+const SPECS: &str = "\
+A method is NAME[:OPTION[=VALUE]].. and takes what it does not say from the options below: \
+ratio=R score=norm|mass layers=FIRST..END layout=L reorder importance=I first exchange=E heads=N rows=N world=N threads=N. \
+Example: --methods full:world=1 ring infoflow:exchange=pass-q infoflow:reorder relay:ratio=0.05";
+
+/// Compares methods on the same requests: time to first token, bytes, error against full prefill, answer
+#[derive(Debug, Args)]
+#[command(after_help = SPECS)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text files, one document each
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["requests", "synthetic"], help_heading = "Request")]
+    documents: Vec<PathBuf>,
+    /// Request files: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT, "answer": TEXT}
+    #[arg(long = "request", value_name = "FILE.json", num_args = 1.., conflicts_with = "synthetic", help_heading = "Request")]
+    requests: Vec<PathBuf>,
+    /// The question to --documents
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["requests", "synthetic"], help_heading = "Request")]
+    query: Option<String>,
+    #[command(flatten)]
+    intake: IntakeArgs,
+    /// The methods; `full` is added where it is missing: the others are measured against it
+    #[arg(
+        long,
+        value_name = "METHOD",
+        num_args = 1..,
+        default_values = ["full", "ring", "all-gather", "none", "random", "epic", "infoflow", "prophetkv", "relay"],
+        help_heading = "Method"
+    )]
+    methods: Vec<Spec>,
+    #[command(flatten)]
+    options: MethodArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Counted runs of each method
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Run")]
+    repeat: usize,
+    /// Runs of each method before those
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Run")]
+    warmup: usize,
+    /// Print everything, every sample included, as one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever is wrong with requests, methods, model or ranks.
+pub fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+    if args.repeat == 0 {
+        return Err(usage("--repeat 0: must be at least 1"));
+    }
+    let ways = ways(args)?;
+    let mut session = Session::open(&args.model, &args.intake, &args.run)?;
+    let questions = questions(args)?;
+    for (_, question) in &questions {
+        for (_, way) in &ways {
+            session.check(question, way)?;
+        }
+    }
+    let progress = Progress::start("loading the weights");
+    for (_, way) in &ways {
+        session.start(way)?;
+    }
+    let mut results = Vec::new();
+    for (name, question) in &questions {
+        let methods = measure_one(args, &mut session, &progress, name, question, &ways)?;
+        results.push((name.clone(), question.expected().map(str::to_owned), methods));
+    }
+    drop(progress);
+    session.end()?;
+    if args.json {
+        let requests: Vec<_> = results
+            .iter()
+            .map(|(name, expected, methods)| json!({ "request": name, "expected": expected, "methods": methods }))
+            .collect();
+        return print_json(&json!({ "repeat": args.repeat, "warmup": args.warmup, "requests": requests }));
+    }
+    print(&tables::render(&results))
+}
+
+/// The methods with their settings; `full` first where it was not asked for.
+fn ways(args: &CompareArgs) -> anyhow::Result<Vec<(String, Way)>> {
+    let mut specs = args.methods.clone();
+    if !specs.iter().any(|spec| spec.name == "full") {
+        specs.insert(0, Spec::bare("full"));
+    }
+    let returns = Returns { logits: true, scores: false };
+    let way = |spec: &Spec| {
+        let base = settings(&spec.name, &args.options, &args.run, returns);
+        let way = spec.apply(Way { settings: base, threads: args.run.threads }, args.options.importance)?;
+        Ok((spec.to_string(), way))
+    };
+    specs.iter().map(way).collect()
+}
+
+fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {
+    let seed = args.run.seed;
+    let one = |request: Option<PathBuf>| {
+        let request = RequestArgs { documents: args.documents.clone(), request, query: args.query.clone() };
+        Question::from_args(&request, &args.intake, seed)
+    };
+    if args.requests.is_empty() {
+        return Ok(vec![("request".to_owned(), one(None)?)]);
+    }
+    let named = |path: &PathBuf| {
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok((name, one(Some(path.clone()))?))
+    };
+    args.requests.iter().map(named).collect()
+}
+
+/// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn anew for each round.
+fn measure_one(
+    args: &CompareArgs,
+    session: &mut Session<'_>,
+    progress: &Progress,
+    name: &str,
+    question: &Question,
+    ways: &[(String, Way)],
+) -> anyhow::Result<Vec<Measured>> {
+    let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
+    let rounds = args.warmup + args.repeat;
+    let mut shuffle = measure::Shuffle::new(args.run.seed);
+    for round in 0..rounds {
+        for index in shuffle.order(ways.len()) {
+            let (method, way) = &ways[index];
+            progress.now(format!("{name}: {method}, run {} of {rounds}", round + 1));
+            let answered = session.answer(question, way)?;
+            if round >= args.warmup {
+                samples[index].push(answered);
+            }
+        }
+    }
+    let full = ways.iter().position(|(_, way)| way.settings.method == "full").unwrap_or(0);
+    let methods = ways.iter().enumerate();
+    Ok(methods
+        .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))
+        .collect())
+}

@@ -1,0 +1,130 @@
+//! A method as `compare` takes it: a name and what differs from the command's options.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tributary_comm::wire::{Importance, Method};
+
+use crate::args::{exchange, layers};
+use crate::failure::usage;
+use crate::session::Way;
+
+/// `NAME[:OPTION[=VALUE]]..`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// The method's name.
+    pub name: String,
+    options: Vec<(String, Option<String>)>,
+}
+
+impl Spec {
+    /// A method with the command's options.
+    pub fn bare(name: &str) -> Self {
+        Self { name: name.to_owned(), options: Vec::new() }
+    }
+
+    /// The way with this method's own options in the place of the command's. Reordering is dropped for methods that do not
+    /// ask the query, unless the method itself names it.
+    ///
+    /// # Errors
+    /// An unknown option, a value that cannot be.
+    pub fn apply(&self, mut way: Way, importance: Importance) -> anyhow::Result<Way> {
+        if !matches!(self.name.as_str(), "infoflow" | "prophetkv" | "relay") {
+            way.settings.reorder = None;
+        }
+        for (option, value) in &self.options {
+            let wrong = |why: &str| usage(format!("--methods {self}: {option}: {why}"));
+            let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
+            let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
+            let settings = &mut way.settings;
+            match option.as_str() {
+                "ratio" => settings.ratio = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
+                "score" => settings.score = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "layers" => settings.score_layers = Some(layers(text()?).map_err(|why| wrong(&why))?),
+                "layout" => settings.layout = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "reorder" => settings.reorder = Some(importance),
+                "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
+                "first" => settings.include_first_chunk = true,
+                "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
+                "heads" => settings.heads_per_gather = Some(number()?),
+                "rows" => settings.per_chunk = Some(number()?),
+                "world" => settings.world = number()?,
+                "threads" => way.threads = number()?,
+                _ => {
+                    let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, world, threads";
+                    return Err(wrong(&format!("unknown option; known are {known}")));
+                }
+            }
+        }
+        Ok(way)
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        if !Method::NAMES.contains(&name) {
+            return Err(format!("unknown method `{name}`; known are {}", Method::NAMES.join(", ")));
+        }
+        let option = |part: &str| match part.split_once('=') {
+            Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
+            None => (part.to_owned(), None),
+        };
+        Ok(Self { name: name.to_owned(), options: parts.map(option).collect() })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (option, value) in &self.options {
+            match value {
+                Some(value) => write!(f, ":{option}={value}")?,
+                None => write!(f, ":{option}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_coordinator::Settings;
+
+    use super::*;
+
+    fn way() -> Way {
+        let settings = Settings { reorder: Some(Importance::Mass), ..Settings::default() };
+        Way { settings, threads: 1 }
+    }
+
+    #[test]
+    fn options_stand_in_for_the_commands() {
+        let spec: Spec = "infoflow:ratio=0.05:layers=1..4:importance=selected:world=3:threads=2:first".parse().unwrap();
+        let way = spec.apply(way(), Importance::Mass).unwrap();
+        assert_eq!(way.settings.ratio, Some(0.05));
+        assert_eq!(way.settings.score_layers, Some((1, 4)));
+        assert_eq!(way.settings.reorder, Some(Importance::Selected));
+        assert_eq!((way.settings.world, way.threads, way.settings.include_first_chunk), (3, 2, true));
+        assert_eq!(spec.to_string().parse(), Ok(spec));
+    }
+
+    #[test]
+    fn reordering_is_dropped_where_nobody_asks_the_query() {
+        let reorder = |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
+        assert_eq!(reorder("epic"), None);
+        assert_eq!(reorder("relay"), Some(Importance::Mass));
+        assert_eq!(reorder("epic:reorder"), Some(Importance::Mass), "the planner refuses it, by name");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!("fully".parse::<Spec>().unwrap_err().contains("known are full, ring"));
+        for spec in ["infoflow:ratio", "infoflow:ratio=x", "infoflow:colour=red", "ring:world=-1", "infoflow:score=max"] {
+            assert!(spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).is_err(), "{spec}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What the planner is told about this machine.
+
+use tributary_coordinator::Machine;
+
+/// FLOPs a second that any core of the last fifteen years does on one thread. Deadlines follow from it: better too few.
+const SAFE_FLOPS_PER_S: f64 = 5e9;
+
+/// Bytes a second between threads of one process, where a tensor is handed over, not copied.
+const LOCAL_BYTES_PER_S: f64 = 1e10;
+
+/// This machine, as `world` ranks of `threads` threads see it.
+pub fn machine(world: usize, threads: usize) -> Machine {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let busy = (world * threads).max(1) as f64;
+    let share = (cores / busy).min(1.0);
+    Machine {
+        flops_per_s: SAFE_FLOPS_PER_S * threads as f64 * share,
+        link_bytes_per_s: LOCAL_BYTES_PER_S,
+        available_bytes: available_bytes(),
+    }
+}
+
+/// Memory that is free: what the system says, or what is left of the control group's limit where that is less.
+fn available_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let system = read("/proc/meminfo").and_then(|text| mem_available(&text));
+    let number = |path: &str| read(path).and_then(|text| text.trim().parse::<u64>().ok());
+    let limit = number("/sys/fs/cgroup/memory.max");
+    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
+    let group = limit.map(|limit| limit.saturating_sub(used));
+    system.into_iter().chain(group).min()
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:       24000000 kB\nMemAvailable:   12345 kB\n";
+        assert_eq!(mem_available(text), Some(12345 * 1024));
+        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
+    }
+}

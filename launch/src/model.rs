@@ -1,0 +1,99 @@
+//! What a model folder holds besides weights, and what the planner must know of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::DType;
+use tributary_coordinator::{ModelShape, Template, Tokenizer};
+use tributary_worker::{Config, LoadFormat, Model, load};
+
+use crate::args::{Dtype, IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
+use tributary_kernels::Kernels;
+
+/// A model folder, its weights not read yet.
+pub struct ModelFolder {
+    /// The folder.
+    pub path: PathBuf,
+    /// Its config.
+    pub config: Config,
+    /// Its tokenizer; none for synthetic requests.
+    pub tokenizer: Option<Tokenizer>,
+    /// Its chat template, if it has one and it is wanted.
+    pub template: Option<Template>,
+    dtype: DType,
+    format: LoadFormat,
+}
+
+impl ModelFolder {
+    /// Reads everything but the weights.
+    ///
+    /// # Errors
+    /// A missing or unreadable folder or file, a config that cannot run here.
+    pub fn open(args: &ModelArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
+        let path = args.model.clone();
+        check_folder(&path)?;
+        let config = Config::read(&path)?;
+        let text = intake.synthetic.is_none();
+        let tokenizer = if text { Some(Tokenizer::from_file(&path.join("tokenizer.json"))?) } else { None };
+        let template = match (text, intake.template) {
+            (true, TemplateChoice::Auto) => Template::from_folder(&path)?,
+            _ => None,
+        };
+        let dtype = match args.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+        };
+        let format = match args.load_format {
+            Load::Safetensors => LoadFormat::Safetensors,
+            Load::Dummy => LoadFormat::Dummy { seed },
+        };
+        Ok(Self { path, config, tokenizer, template, dtype, format })
+    }
+
+    /// Reads or draws the weights.
+    ///
+    /// # Errors
+    /// Damaged, missing or misshapen weights.
+    pub fn load(&self) -> anyhow::Result<Arc<dyn Model>> {
+        Ok(load(&self.path, self.format, self.dtype)?)
+    }
+
+    /// What the planner must know.
+    pub fn shape(&self) -> ModelShape {
+        let config = &self.config;
+        let dtype_bytes = self.dtype.size_in_bytes();
+        ModelShape {
+            layers: config.layers,
+            hidden: config.hidden,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            intermediate: config.intermediate,
+            vocab: config.vocab,
+            tied_embeddings: config.tied_embeddings,
+            max_positions: config.max_positions,
+            weight_bytes: (config.parameters() * dtype_bytes) as u64,
+            dtype_bytes,
+        }
+    }
+}
+
+fn check_folder(path: &Path) -> anyhow::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(tributary_worker::Error::File {
+            path: path.to_owned(),
+            cause: "it is a file; a model is a folder with config.json, weights and tokenizer.json".to_owned(),
+        })?,
+        Err(error) => Err(tributary_worker::Error::File { path: path.to_owned(), cause: error.to_string() })?,
+    }
+}
+
+impl From<KernelChoice> for Kernels {
+    fn from(choice: KernelChoice) -> Self {
+        match choice {
+            KernelChoice::Auto => Kernels::Auto,
+            KernelChoice::Plain => Kernels::Plain,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A loaded model and the groups of ranks that run it: what a request needs to be answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tributary_coordinator::{
+    Answer, Clock, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan,
+    report,
+};
+use tributary_kernels::Kernels;
+use tributary_worker::Model;
+
+use crate::args::{Dtype, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
+use crate::failure::usage;
+use crate::group::{Group, GroupSettings};
+use crate::machine::machine;
+use crate::model::ModelFolder;
+use crate::request::Question;
+
+/// What one request came to.
+pub struct Answered {
+    /// The request as token ids.
+    pub prepared: Prepared,
+    /// Its plan.
+    pub planned: Planned,
+    /// What came back.
+    pub answer: Answer,
+    /// Everything that is known about it.
+    pub report: Report,
+}
+
+/// One way to run: a method's settings on ranks of so many threads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Way {
+    /// The method's settings, the number of ranks among them.
+    pub settings: Settings,
+    /// Threads a rank.
+    pub threads: usize,
+}
+
+/// A model folder and how requests to it are read.
+pub struct Session<'a> {
+    folder: ModelFolder,
+    intake: &'a IntakeArgs,
+    environment: Environment,
+    kernels: Kernels,
+    timeout: Duration,
+    machines: BTreeMap<(usize, usize), Machine>,
+    model: Option<Arc<dyn Model>>,
+    groups: BTreeMap<(usize, usize), Group>,
+    requests: u64,
+}
+
+impl<'a> Session<'a> {
+    /// Reads everything but the weights.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`].
+    pub fn open(model: &ModelArgs, intake: &'a IntakeArgs, run: &RunArgs) -> anyhow::Result<Self> {
+        let folder = ModelFolder::open(model, intake, run.seed)?;
+        let environment = environment(model, intake, run, folder.template.is_some());
+        Ok(Self {
+            folder,
+            intake,
+            environment,
+            kernels: model.kernels.into(),
+            timeout: Duration::from_secs(run.collective_timeout),
+            machines: BTreeMap::new(),
+            model: None,
+            groups: BTreeMap::new(),
+            requests: 0,
+        })
+    }
+
+    /// Checks that a request can be planned, memory included, before anything is loaded or started.
+    ///
+    /// # Errors
+    /// Everything that is wrong with request and settings.
+    pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
+        if way.threads == 0 {
+            return Err(usage("--threads 0: must be at least 1"));
+        }
+        let prepared = question.prepare(&self.folder, self.intake)?;
+        let machine = self.machine(way);
+        self.plan(&prepared, way, &machine, 0)?;
+        Ok(())
+    }
+
+    /// Loads the weights, if they are not loaded, and starts the ranks that `way` needs, if they do not run.
+    ///
+    /// # Errors
+    /// The weights', the system's.
+    pub fn start(&mut self, way: &Way) -> anyhow::Result<()> {
+        let model = match &self.model {
+            Some(model) => model,
+            None => self.model.insert(self.folder.load()?),
+        };
+        let key = (way.settings.world, way.threads);
+        if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
+            let (kernels, timeout) = (self.kernels, self.timeout);
+            let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout };
+            slot.insert(Group::start(model, settings)?);
+        }
+        Ok(())
+    }
+
+    /// Answers a request; the clock starts here. [`start`](Self::start) comes before.
+    ///
+    /// # Errors
+    /// The request's and the ranks'. After a rank's failure the group is gone.
+    pub fn answer(&mut self, question: &Question, way: &Way) -> anyhow::Result<Answered> {
+        let machine = self.machine(way);
+        self.requests += 1;
+        let clock = Clock::start();
+        let prepared = question.prepare(&self.folder, self.intake)?;
+        let planned = self.plan(&prepared, way, &machine, self.requests)?;
+        let key = (way.settings.world, way.threads);
+        let group = self.groups.get(&key).ok_or_else(|| anyhow::anyhow!("the ranks were not started"))?;
+        let answer = match dispatch::run(group.link(), &planned.plan, &clock, &mut |_| {}) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.blame(key, error)),
+        };
+        let text = self.text(&answer.outcome.tokens)?;
+        let environment = Environment { threads: way.threads, ..self.environment.clone() };
+        let shape = self.folder.shape();
+        let report = report(&planned, &answer, &environment, &shape, text, prepared.notes.clone());
+        Ok(Answered { prepared, planned, answer, report })
+    }
+
+    /// Ends all ranks.
+    ///
+    /// # Errors
+    /// A failure that ended a group before.
+    pub fn end(self) -> anyhow::Result<()> {
+        for group in self.groups.into_values() {
+            group.end()?;
+        }
+        Ok(())
+    }
+
+    /// The rank's own account of a failure, where it has one; the coordinator's otherwise.
+    fn blame(&mut self, key: (usize, usize), error: tributary_coordinator::Error) -> anyhow::Error {
+        match self.groups.remove(&key).map(Group::end) {
+            Some(Err(cause)) => cause.into(),
+            _ => error.into(),
+        }
+    }
+
+    fn plan(&self, prepared: &Prepared, way: &Way, machine: &Machine, request: u64) -> anyhow::Result<Planned> {
+        let chunks: Vec<Vec<u32>> = prepared.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
+        let eos = &self.folder.config.eos;
+        let input = PlanInput { request, prefix: &prepared.prefix, chunks: &chunks, query: &prepared.query, eos };
+        Ok(plan(&input, &way.settings, &self.folder.shape(), machine)?)
+    }
+
+    /// The machine as it was before anything was loaded, so that every plan of a session is made alike.
+    fn machine(&mut self, way: &Way) -> Machine {
+        let key = (way.settings.world, way.threads);
+        *self.machines.entry(key).or_insert_with(|| machine(key.0, key.1))
+    }
+
+    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
+    fn text(&self, tokens: &[u32]) -> anyhow::Result<String> {
+        let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.folder.config.eos.contains(token)).collect();
+        match &self.folder.tokenizer {
+            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
+            None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+        }
+    }
+}
+
+fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, templated: bool) -> Environment {
+    let template = match (intake.template, templated) {
+        (TemplateChoice::None, _) => "none",
+        (TemplateChoice::Auto, true) => "auto: the model's",
+        (TemplateChoice::Auto, false) => "auto: the model has none",
+    };
+    Environment {
+        model: model.model.display().to_string(),
+        load_format: match model.load_format {
+            Load::Safetensors => "safetensors".to_owned(),
+            Load::Dummy => format!("dummy, seed {}", run.seed),
+        },
+        dtype: match model.dtype {
+            Dtype::F32 => "f32".to_owned(),
+            Dtype::Bf16 => "bf16".to_owned(),
+        },
+        kernels: match model.kernels {
+            KernelChoice::Auto => "auto".to_owned(),
+            KernelChoice::Plain => "plain".to_owned(),
+        },
+        backend: run.backend.clone(),
+        threads: run.threads,
+        chunking: intake.chunk.to_string(),
+        prefix: intake.prefix.to_string(),
+        template: template.to_owned(),
+    }
+}

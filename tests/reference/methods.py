@@ -1,0 +1,194 @@
+"""Decoder and selective methods in plain PyTorch, the independent implementation behind `reference.py`.
+
+Written from the methods' formulas, not from the Rust code, with dense masks and no blocks, ranks or overlays, in f64.
+"""
+
+import json
+import math
+import pathlib
+
+import torch
+from safetensors.torch import load_file
+
+DTYPE = torch.float64
+
+
+class Model:
+    """A decoder as plain functions on `[rows, ...]` tensors."""
+
+    def __init__(self, folder: str):
+        folder = pathlib.Path(folder)
+        c = json.loads((folder / "config.json").read_text())
+        self.weights = {name: value.to(DTYPE) for path in sorted(folder.glob("*.safetensors"))
+                        for name, value in load_file(path).items()}
+        self.layers, self.heads = c["num_hidden_layers"], c["num_attention_heads"]
+        self.kv_heads = c.get("num_key_value_heads") or self.heads
+        self.head_dim = c.get("head_dim") or c["hidden_size"] // self.heads
+        self.eps, self.vocab = c["rms_norm_eps"], c["vocab_size"]
+        scaling = c.get("rope_parameters") or c.get("rope_scaling") or {}
+        theta = c.get("rope_theta") or scaling.get("rope_theta") or 10000.0
+        turns = theta ** (-torch.arange(0, self.head_dim, 2, dtype=DTYPE) / self.head_dim)
+        self.frequencies = self.scaled(turns, scaling)
+
+    @staticmethod
+    def scaled(turns, scaling):
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if kind == "llama3":
+            low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+            count = scaling["original_max_position_embeddings"] * turns / (2 * math.pi)
+            kept = ((count - low) / (high - low)).clamp(0, 1)
+            return turns * kept + turns / scaling["factor"] * (1 - kept)
+        if kind != "default":
+            raise SystemExit(f"rope `{kind}` is not in this reference")
+        return turns
+
+    def norm(self, x, name):
+        return x * (x.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt() * self.weights[name]
+
+    def linear(self, x, name):
+        out = x @ self.weights[name + ".weight"].T
+        return out + self.weights[name + ".bias"] if name + ".bias" in self.weights else out
+
+    def rotate(self, x, positions):
+        angles = positions[:, None, None].to(DTYPE) * self.frequencies
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+    def logits(self, x):
+        head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
+        return self.norm(x, "model.norm.weight") @ head.T
+
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None):
+        """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
+        `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
+        `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`."""
+        rope, order = at
+        x = self.weights["model.embed_tokens.weight"][ids[rows]]
+        seen = order[None, :] <= order[rows][:, None]
+        if allowed is not None:
+            seen = seen & allowed[rows]
+        for layer in range(self.layers if until is None else until):
+            name = f"model.layers.{layer}."
+            y = self.norm(x, name + "input_layernorm.weight")
+            q, k, v = (self.linear(y, name + f"self_attn.{part}_proj").view(len(rows), -1, self.head_dim) for part in "qkv")
+            if name + "self_attn.q_norm.weight" in self.weights:
+                q, k = (self.norm(t, name + f"self_attn.{part}_norm.weight") for part, t in (("q", q), ("k", k)))
+            cache[layer][0][rows], cache[layer][1][rows] = k, v
+            keys, values = (t.repeat_interleave(self.heads // self.kv_heads, 1)
+                            for t in (self.rotate(cache[layer][0], rope), cache[layer][1]))
+            scores = torch.einsum("qhd,khd->hqk", self.rotate(q, rope[rows]), keys) / math.sqrt(self.head_dim)
+            attention = scores.masked_fill(~seen, -math.inf).softmax(-1)
+            if watch is not None:
+                watch(layer, attention)
+            out = torch.einsum("hqk,khd->qhd", attention, values).reshape(len(rows), -1)
+            x = x + self.linear(out, name + "self_attn.o_proj")
+            y = self.norm(x, name + "post_attention_layernorm.weight")
+            gate = torch.nn.functional.silu(self.linear(y, name + "mlp.gate_proj"))
+            x = x + self.linear(gate * self.linear(y, name + "mlp.up_proj"), name + "mlp.down_proj")
+        return x
+
+
+def top(scores, count, candidates):
+    """The best `count` candidates, ties by the lower index, ascending."""
+    ranked = sorted(candidates, key=lambda row: (-scores[row].item(), row))
+    return torch.tensor(sorted(ranked[:count]), dtype=torch.long)
+
+
+class Request:
+    """Rows are numbered prefix, chunks in the request's own order, query; `room` more rows are kept for generation."""
+
+    def __init__(self, model: Model, prefix, chunks, query, room=0):
+        self.model, self.lengths = model, [len(chunk) for chunk in chunks]
+        self.P, self.T, self.M = len(prefix), sum(self.lengths), len(query)
+        self.ids = torch.tensor(sum(map(list, [prefix, *chunks, query]), []) + [0] * room)
+        self.starts = [self.P + sum(self.lengths[:i]) for i in range(len(chunks))]
+        self.context = torch.arange(self.P, self.P + self.T)
+        self.query = torch.arange(self.P + self.T, self.P + self.T + self.M)
+        shape = (len(self.ids), model.kv_heads, model.head_dim)
+        self.stale = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(model.layers)]
+        self.prefill_chunks()
+
+    def rows_of(self, chunk):
+        return torch.arange(self.starts[chunk], self.starts[chunk] + self.lengths[chunk])
+
+    def positions(self, layout, order):
+        """RoPE positions in a layout and orders in the sequence, for chunks standing in `order`."""
+        sequence = torch.arange(len(self.ids))
+        at = self.P
+        for chunk in order:
+            sequence[self.rows_of(chunk)] = torch.arange(at, at + self.lengths[chunk])
+            at += self.lengths[chunk]
+        rope = sequence.clone()
+        if layout != "global":
+            for chunk, length in enumerate(self.lengths):
+                first = self.P + self.T - length if layout == "tl-tp" else self.P
+                rope[self.rows_of(chunk)] = torch.arange(first, first + length)
+        if layout == "hl-hp":
+            rope[self.query] = self.P + max(self.lengths) + torch.arange(self.M)
+        return rope, sequence
+
+    def prefill_chunks(self):
+        """Every chunk right behind the prefix, alone."""
+        segment = torch.full((len(self.ids),), -1)
+        for chunk in range(len(self.lengths)):
+            segment[self.rows_of(chunk)] = chunk
+        allowed = (segment[:, None] == segment[None, :]) | (segment[None, :] == -1)
+        rope, order = self.positions("hl-tp", range(len(self.lengths)))
+        rows = torch.arange(self.P + self.T)
+        self.model.forward(self.ids, rows, self.stale, (rope, order), allowed)
+
+    def fresh_copy(self):
+        return [(k.clone(), v.clone()) for k, v in self.stale]
+
+    def probe(self, layout, order, until, watch):
+        self.model.forward(self.ids, self.query, self.fresh_copy(), self.positions(layout, order), None, until, watch)
+
+    def infoflow(self, layout, order, score, layers):
+        """Per context row: mean over layers of the norm (or sum) over query rows of the head-mean attention."""
+        first, end = layers
+        total = torch.zeros(self.T, dtype=DTYPE)
+
+        def watch(layer, attention):
+            if layer >= first:
+                a = attention.mean(0)[:, self.context]
+                total.add_((a.pow(2).sum(0).sqrt() if score == "norm" else a.sum(0)) / (end - first))
+
+        self.probe(layout, order, end, watch)
+        return total
+
+    def prophetkv(self, layout, order):
+        total = torch.zeros(self.T, dtype=DTYPE)
+
+        def watch(_layer, attention):
+            a = attention[:, :, self.context]
+            total.add_((a / a.sum(-1, keepdim=True)).mean((0, 1)) / self.model.layers)
+
+        self.probe(layout, order, self.model.layers, watch)
+        return total
+
+    def relay(self, layout, order, budget, candidates):
+        first = self.prophetkv(layout, order)
+        first = first / first.sum()
+        chosen = top(first, budget // 3, candidates)
+        if len(chosen) == 0:
+            return first
+        weight = first[chosen] / first[chosen].sum()
+        total = torch.zeros(self.T, dtype=DTYPE)
+
+        def watch(_layer, attention):
+            total.add_(weight @ attention.mean(0)[:, self.context] / self.model.layers)
+
+        self.model.forward(self.ids, chosen + self.P, self.fresh_copy(), self.positions("global", order), watch=watch)
+        return first + total / total.sum()
+
+    def recompute(self, order, selected):
+        """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""
+        cache = self.fresh_copy()
+        rows = torch.cat([selected, self.query])
+        x = self.model.forward(self.ids, rows, cache, self.positions("global", order))
+        return self.model.logits(x[-1]), cache
+
+    def epic(self, per_chunk):
+        """The first rows of each chunk but the first."""
+        rows = [self.rows_of(chunk)[:per_chunk] for chunk in range(1, len(self.lengths))]
+        return torch.cat([torch.tensor([], dtype=torch.long), *rows])

@@ -1,0 +1,195 @@
+"""Checks dumps of `tributary prefill --dump DIR` against an independent implementation (`methods.py`).
+
+Recomputes chunk order, scores, selection and first-token logits of a dump and prints one line a quantity; exits 1 where
+one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders with plain or llama3 RoPE.
+
+    python reference.py --model MODEL DUMP [DUMP ...]
+    python reference.py --model MODEL --self-test
+Needs torch and safetensors; the self-test also compares with transformers where it is installed.
+"""
+
+import argparse
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import math
+import pathlib
+import random
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from methods import DTYPE, Model, Request, top
+
+LOGITS_TOLERANCE = 1e-4  # of the largest |logit|
+SCORES_TOLERANCE = 1e-4  # of the largest score
+CUT_TOLERANCE = 1e-5  # rows this near to the cut, relative, may be selected or not
+EXACT = ("full", "ring", "all-gather")
+LAYOUTS = ("global", "hl-hp", "hl-tp", "tl-tp")
+
+
+def method_scores(r: Request, s: dict, layout, order, budget, candidates):
+    if s["method"] == "infoflow":
+        return r.infoflow(layout, order, s["score"], s["score_layers"])
+    if s["method"] == "prophetkv":
+        return r.prophetkv(layout, order)
+    return r.relay(layout, order, budget, candidates)
+
+
+def reordered(r: Request, s: dict, budget):
+    """Chunks by ascending importance in the HL-TP layout: the best stands next to the query."""
+    order, everyone = list(range(len(r.lengths))), list(range(r.T))
+    scores = method_scores(r, s, "hl-tp", order, budget, everyone)
+    if s["importance"] == "selected":
+        mark = torch.zeros(r.T, dtype=DTYPE)
+        mark[top(scores, budget, everyone)] = 1.0
+    worth = [(mark[rows].mean() if s["importance"] == "selected" else scores[rows].sum()).item()
+             for rows in (r.rows_of(chunk) - r.P for chunk in order)]
+    return sorted(order, key=lambda chunk: (worth[chunk], chunk))
+
+
+def solve(r: Request, s: dict, selected=None, order=None):
+    """Order, scores of context rows (or None), selected rows, the cut's slack and logits, for the settings `s`. A given
+    order or selection is used where they are drawn at random or tied."""
+    if s["method"] in EXACT:
+        everyone = list(range(len(r.lengths)))
+        return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
+    ratio = s["ratio"] if s["method"] != "none" else 0.0
+    budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
+    scored = s["method"] in ("infoflow", "prophetkv", "relay")
+    found_order = reordered(r, s, budget) if scored and s["reorder"] else list(range(len(r.lengths)))
+    order = found_order if order is None else order
+    barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
+    candidates = [row for row in range(r.T) if row not in barred]
+    scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
+    if scored and budget > 0:
+        scores = method_scores(r, s, s["layout"], order, budget, candidates)
+        chosen = top(scores, budget, candidates) + r.P
+        cut = scores[chosen - r.P].min().item() if len(chosen) else None
+    elif s["method"] == "epic":
+        chosen = r.epic(s.get("per_chunk") or budget // max(1, len(order) - 1))
+    elif s["method"] == "random" and selected is not None:
+        assert len(selected) == min(budget, len(candidates)) and not barred & set((selected - r.P).tolist())
+        chosen = selected
+    return found_order, scores, chosen, cut, r.recompute(order, chosen if selected is None else selected)[0]
+
+
+def relative(found, expected):
+    return ((found.to(DTYPE) - expected).abs().max() / expected.abs().max()).item()
+
+
+def check(model: Model, folder: str) -> bool:
+    """Compares a dump with this implementation; says how far each quantity is off."""
+    s = json.loads((pathlib.Path(folder) / "request.json").read_text())
+    dump = load_file(pathlib.Path(folder) / "result.safetensors")
+    r = Request(model, s["prefix"], s["chunks"], s["query"])
+    selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)
+    exact = s["method"] in EXACT
+    order, scores, chosen, cut, logits = solve(r, s, None if exact else selected, s["order"])
+    lines = [("order", float(order != s["order"]), 0.0, f"{s['order']}")]
+    if scores is not None and "scores" in dump:
+        given = dump["scores"].to(DTYPE)
+        lines.append(("scores", relative(given[r.P:], scores), SCORES_TOLERANCE, f"{r.T} context rows"))
+        lines.append(("prefix scores", given[:r.P].abs().sum().item(), 0.0, f"{r.P} rows, all 0"))
+    if not exact:
+        differ = sorted(set(chosen.tolist()) ^ set(selected.tolist()))
+        count = abs(len(chosen) - len(selected))
+        slack = max([abs(scores[row - r.P].item() - cut) / cut for row in differ], default=0.0) if scores is not None else len(differ)
+        lines.append(("selection", slack, CUT_TOLERANCE, f"{len(selected)} rows, {len(differ)} differ"))
+        lines.append(("selected rows", float(count), 0.0, f"{len(chosen)} expected"))
+    tolerance = math.inf if s["exchange"] == "selected" and s.get("world", 1) > 1 and not exact else LOGITS_TOLERANCE
+    found = dump["first_token_logits"]
+    lines.append(("logits", relative(found, logits), tolerance, f"best {found.argmax().item()}, here {logits.argmax().item()}"))
+    good = all(error <= bound for _, error, bound, _ in lines)
+    print(f"{folder}: {s['method']} ratio {s['ratio']} layout {s['layout']} reorder {s['reorder']} exchange {s['exchange']}")
+    for name, error, bound, note in lines:
+        print(f"  {name:14} {error:.2e} of {bound:.0e}  {'ok ' if error <= bound else 'BAD'}  ({note})")
+    return good
+
+
+def settings(model: Model, **changes) -> dict:
+    base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
+            "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
+            "exchange": "replicate", "world": 1, "generated": []}
+    return {**base, **changes}
+
+
+def self_test(model: Model, folder: str) -> bool:
+    """Ratio 1 and a single chunk equal full prefill, full equals transformers, a dump of ours passes, a spoilt one fails."""
+    draw = random.Random(7)
+    ids = lambda count: [draw.randrange(model.vocab) for _ in range(count)]
+    good = True
+
+    def expect(name, error, bound=1e-9):
+        nonlocal good
+        good &= error <= bound
+        print(f"  {name:46} {error:.2e} of {bound:.0e}  {'ok' if error <= bound else 'BAD'}")
+
+    for prefix, lengths, query in [(1, [16, 33, 5, 20], 6), (3, [9, 1, 40], 2), (0, [12, 30], 4)]:
+        request = {"prefix": ids(prefix), "chunks": [ids(n) for n in lengths], "query": ids(query)}
+        r = Request(model, **request)
+        run = lambda **changes: solve(r, settings(model, **changes))
+        full = run(method="full")[4]
+        print(f"prefix {prefix}, chunks {lengths}, query {query}")
+        for method in ("infoflow", "prophetkv", "relay"):
+            for layout in LAYOUTS:
+                expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
+        expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
+        one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
+        expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
+        expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
+        if importlib.util.find_spec("transformers"):
+            from transformers import AutoModelForCausalLM
+            theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE)
+            with torch.no_grad():
+                expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
+        for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "epic"}, {"method": "none"}):
+            expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
+    return good
+
+
+def round_trip(model: Model, r: Request, s: dict) -> bool:
+    """Whether a dump made here passes, and fails once a logit, a score or the selection is spoilt."""
+    order, scores, chosen, _, logits = solve(r, s)
+    dump = {"first_token_logits": logits.float(), "selected": chosen.to(torch.int32)}
+    if scores is not None:
+        dump["scores"] = torch.cat([torch.zeros(r.P), scores.float()])
+    verdicts = []
+    for spoilt in (None, *dump):
+        tensors = copy.deepcopy(dump)
+        if spoilt == "selected" and len(chosen):
+            tensors[spoilt][0] = next(row for row in range(r.P, r.P + r.T)[::-1] if row not in chosen)
+        elif spoilt == "selected":
+            tensors[spoilt] = torch.tensor([r.P], dtype=torch.int32)
+        elif spoilt:
+            tensors[spoilt][-1] += tensors[spoilt].abs().max() * 1e-3
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            (pathlib.Path(folder) / "request.json").write_text(json.dumps({**s, "order": order}))
+            save_file(tensors, pathlib.Path(folder) / "result.safetensors")
+            verdicts.append(check(model, folder) == (spoilt is None))
+    return all(verdicts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="Hugging Face folder of the model")
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("dumps", nargs="*")
+    args = parser.parse_args()
+    if not args.dumps and not args.self_test:
+        parser.error("give dump folders or --self-test")
+    torch.set_num_threads(1)
+    model = Model(args.model)
+    good = [check(model, folder) for folder in args.dumps]
+    if args.self_test:
+        good.append(self_test(model, args.model))
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
