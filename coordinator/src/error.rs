@@ -83,8 +83,8 @@ pub enum Error {
     },
     /// The request would need more memory than there is.
     #[error(
-        "needs about {needed_bytes} bytes of memory, {available_bytes} are available; use fewer tokens, bf16, or \
-         --exchange pass-q"
+        "needs about {:.1} GiB of memory, {:.1} GiB are available; use fewer tokens, bf16, or --exchange pass-q",
+        gib(*needed_bytes), gib(*available_bytes)
     )]
     Memory {
         /// Predicted from the plan.
@@ -116,6 +116,11 @@ pub enum Error {
     /// The channel to the workers failed.
     #[error("channel to the workers: {0}")]
     Link(#[from] tributary_comm::Error),
+}
+
+/// Bytes in GiB, for messages.
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }
 
 impl Error {

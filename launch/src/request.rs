@@ -51,7 +51,9 @@ impl Question {
             return Ok(Self::Text(request));
         }
         if args.documents.is_empty() {
-            return Err(usage("no documents: give --documents FILE.. with --query TEXT, --request FILE.json, or --synthetic"));
+            return Err(usage(
+                "no documents: give --documents FILE.. with --query TEXT, --request FILE.json, or --synthetic",
+            ));
         }
         let Some(query) = &args.query else { return Err(usage("no query: give --query TEXT")) };
         let documents = args.documents.iter().map(|path| Document::from_file(path)).collect::<Result<_, _>>()?;

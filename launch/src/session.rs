@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_coordinator::{
-    Answer, Clock, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan,
-    report,
+    Answer, Clock, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan, report,
 };
 use tributary_kernels::Kernels;
 use tributary_worker::Model;

@@ -41,9 +41,11 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
 
 
 def reordered(r: Request, s: dict, budget):
-    """Chunks by ascending importance in the HL-TP layout: the best stands next to the query."""
+    """Chunks by ascending importance in the HL-TP layout: the best stands next to the query. The formulas leave open what
+    relay's importance is; here it is its first probe's score, which needs no recompute."""
     order, everyone = list(range(len(r.lengths))), list(range(r.T))
-    scores = method_scores(r, s, "hl-tp", order, budget, everyone)
+    probe = {**s, "method": "prophetkv"} if s["method"] == "relay" else s
+    scores = method_scores(r, probe, "hl-tp", order, budget, everyone)
     if s["importance"] == "selected":
         mark = torch.zeros(r.T, dtype=DTYPE)
         mark[top(scores, budget, everyone)] = 1.0

@@ -67,11 +67,12 @@ impl<'a> Context<'a> {
         kernels: Kernels,
         positions: usize,
     ) -> Result<Self> {
+        let timeline = Timeline::start();
         Ok(Self {
             math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
             model,
             comm,
-            timeline: Timeline::start(),
+            timeline,
             prefilled_rows: 0,
             recomputed_rows: 0,
         })

@@ -72,6 +72,18 @@ pub enum Error {
         /// Where.
         rank: usize,
     },
+    /// A prompt that is too long for the model.
+    #[error("{prompt_tokens} prompt tokens and {max_tokens} to generate exceed the model's {what} of {limit} tokens")]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens to generate at most.
+        max_tokens: usize,
+        /// How many tokens there may be.
+        limit: usize,
+        /// What sets the limit.
+        what: &'static str,
+    },
     /// A plan that does not fit this rank's model or world.
     #[error("plan: {0}")]
     Plan(String),
@@ -91,7 +103,11 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         use tributary_comm::Error as Comm;
         match self {
-            Error::File { .. } | Error::Config { .. } | Error::Architecture { .. } | Error::Plan(_) => 64,
+            Error::File { .. }
+            | Error::Config { .. }
+            | Error::Architecture { .. }
+            | Error::TooLong { .. }
+            | Error::Plan(_) => 64,
             Error::Weights { .. }
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }

@@ -1,7 +1,5 @@
 //! From a filled cache to tokens: the first one, whose arrival stops the clock, then the others.
 
-use std::collections::HashSet;
-
 use candle_core::Tensor;
 use tributary_comm::Traffic;
 use tributary_comm::wire::{self, Phase, Plan};
@@ -9,7 +7,7 @@ use tributary_comm::wire::{self, Phase, Plan};
 use crate::attention::Decode;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::kv::View;
+use crate::kv::{Hidden, View};
 use crate::model::Rows;
 use crate::sample::Sampler;
 use crate::strategy::Prefilled;
@@ -80,8 +78,7 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Rotates the cached keys, once.
     fn new(cx: &Context<'_>, plan: &Plan, prefilled: &'a Prefilled) -> Result<Self> {
-        let hidden: HashSet<u32> = prefilled.selection.rows.iter().copied().collect();
-        let nothing = HashSet::new();
+        let (hidden, nothing) = (Hidden::of(&prefilled.selection.rows), Hidden::default());
         let (cache, placement) = (&prefilled.cache, &prefilled.placement);
         let stale = View::new(cache.own.iter().chain(&cache.others), placement, &hidden);
         let fresh = View::new(&cache.fresh, placement, &nothing);

@@ -3,7 +3,6 @@
 //! A block is immutable once its pass is over. Recompute never writes into one: fresh rows are a block of their own, and
 //! the stale rows they replace are taken out of sight by their positions.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -50,6 +49,23 @@ pub struct KvCache {
     pub tail: Block,
 }
 
+/// Rows that are out of sight in their stale form: a table by row.
+#[derive(Debug, Clone, Default)]
+pub struct Hidden(Vec<bool>);
+
+impl Hidden {
+    /// Hides the given rows.
+    pub fn of(rows: &[u32]) -> Self {
+        let mut table = vec![false; rows.iter().max().map_or(0, |&row| row as usize + 1)];
+        rows.iter().for_each(|&row| table[row as usize] = true);
+        Self(table)
+    }
+
+    fn contains(&self, row: u32) -> bool {
+        self.0.get(row as usize).copied().unwrap_or(false)
+    }
+}
+
 /// Blocks and where their rows stand in one pass.
 #[derive(Debug, Clone, Default)]
 pub struct View {
@@ -58,14 +74,11 @@ pub struct View {
 
 impl View {
     /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
-    pub fn new<'a>(blocks: impl IntoIterator<Item = &'a Block>, placement: &Placement, hidden: &HashSet<u32>) -> Self {
+    pub fn new<'a>(blocks: impl IntoIterator<Item = &'a Block>, placement: &Placement, hidden: &Hidden) -> Self {
         let stand = |block: &Block| {
             let at = placement.at(&block.rows);
-            let is_hidden = |&place: &u32| hidden.contains(&block.rows[place as usize]);
-            let places: Vec<u32> = match hidden.is_empty() {
-                true => Vec::new(),
-                false => (0..block.rows.len() as u32).filter(is_hidden).collect(),
-            };
+            let is_hidden = |&place: &u32| hidden.contains(block.rows[place as usize]);
+            let places: Vec<u32> = (0..block.rows.len() as u32).filter(is_hidden).collect();
             if places.is_empty() { at } else { at.without(&places) }
         };
         Self { blocks: blocks.into_iter().map(|block| (block.clone(), stand(block))).collect() }

@@ -147,6 +147,11 @@ fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }
+    // Ids here, and not only where they are embedded: the rank that speaks to the coordinator should know the cause.
+    if let Some(id) = plan.all_ids().into_iter().find(|&id| id as usize >= config.vocab) {
+        return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
+    }
+    config.check_length(plan.total_tokens(), plan.max_tokens)?;
     match &plan.method {
         wire::Method::InfoFlow(wire::InfoFlow { layers: (from, to), .. }) if from >= to || *to > config.layers => {
             bad(format!("score layers {from}..{to} are no range of the model's {} layers", config.layers))

@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn reordering_is_dropped_where_nobody_asks_the_query() {
-        let reorder = |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
+        let reorder =
+            |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
         assert_eq!(reorder("epic"), None);
         assert_eq!(reorder("relay"), Some(Importance::Mass));
         assert_eq!(reorder("epic:reorder"), Some(Importance::Mass), "the planner refuses it, by name");
@@ -123,7 +124,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         assert!("fully".parse::<Spec>().unwrap_err().contains("known are full, ring"));
-        for spec in ["infoflow:ratio", "infoflow:ratio=x", "infoflow:colour=red", "ring:world=-1", "infoflow:score=max"] {
+        for spec in ["infoflow:ratio", "infoflow:ratio=x", "infoflow:colour=red", "ring:world=-1", "infoflow:score=max"]
+        {
             assert!(spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).is_err(), "{spec}");
         }
     }

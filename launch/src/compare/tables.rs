@@ -40,7 +40,19 @@ fn header(names: &[&str]) -> Vec<String> {
 }
 
 fn one(methods: &[Measured]) -> String {
-    let names = ["method", "exact?", "TTFT [ms]", "range [ms]", "x full", "bytes", "max |dlogit|", "KL", "top-1", "right?", "answer"];
+    let names = [
+        "method",
+        "exact?",
+        "TTFT [ms]",
+        "range [ms]",
+        "x full",
+        "bytes",
+        "max |dlogit|",
+        "KL",
+        "top-1",
+        "right?",
+        "answer",
+    ];
     let mut rows = vec![header(&names)];
     for method in methods {
         rows.push(vec![

@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
 
+use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
@@ -17,6 +18,8 @@ pub struct AllGather<'a> {
     pub comm: &'a mut dyn Communicator,
     /// Where each rank's run stands.
     pub at: Vec<Positions>,
+    /// The rank that holds the prompt's last row.
+    pub owner: usize,
     /// KV heads gathered at a time.
     pub heads_per_gather: usize,
     /// This rank's keys and values of every layer so far.
@@ -32,7 +35,8 @@ impl AllGather<'_> {
         let v = self.comm.wait(sending_v)?;
         let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys { k, v, at: at.clone() };
         let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
-        Ok(self.math.attend(q, &self.at[self.comm.rank()], &keys)?.out)
+        let at = last_of(&self.at[self.comm.rank()], q.dim(0)?);
+        Ok(self.math.attend(q, &at, &keys)?.out)
     }
 }
 
@@ -53,5 +57,9 @@ impl Attention for AllGather<'_> {
             parts.push(self.some_heads(&q, &k, &v)?);
         }
         Ok(Tensor::cat(&parts, 1)?)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        usize::from(self.comm.rank() == self.owner)
     }
 }

@@ -1,20 +1,25 @@
 //! Prefill of this rank's chunks, packed in one batch behind the prefix: every chunk sees the prefix and itself. Under
-//! `replicate` each layer's keys and values go to all ranks while the next layer is computed.
+//! `replicate` each layer's keys and values go to all ranks while the next layer is computed. Also the full prefill of one
+//! rank, which is the same thing with other positions.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending};
 use tributary_kernels::{Keys, Positions};
 
+use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
 
-/// Rows: the prefix, then this rank's chunks.
+/// Rows: the prefix, then this rank's chunks; or a whole prompt.
 pub struct ChunkPrefill<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// Where the rows stand: LOCAL layout, one segment a chunk, the prefix shared.
+    /// Where the rows stand: for chunks the LOCAL layout, one segment a chunk, the prefix shared.
     pub at: Positions,
+    /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of chunks, which stop at
+    /// their keys.
+    pub asked: usize,
     /// Keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
     /// The gather under way, if keys and values are replicated.
@@ -78,8 +83,13 @@ impl Attention for ChunkPrefill<'_> {
             gather.start(&qkv.k, &qkv.v)?;
         }
         let keys = Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() };
-        let partial = self.math.attend(&qkv.q, &self.at, &[keys])?;
+        let at = last_of(&self.at, qkv.q.dim(0)?);
+        let partial = self.math.attend(&qkv.q, &at, &[keys])?;
         self.layers.push((qkv.k, qkv.v));
         Ok(partial.out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        self.asked
     }
 }

@@ -4,17 +4,15 @@
 //! The prefix and the query's own rows are added at home, once. With weights, the pass also measures what its rows attend
 //! to (the second hop of `relay`).
 
-use std::collections::HashSet;
-
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, Reduce, gather, merge};
 
 use super::Homes;
-use super::rounds::{all_queries, bring_home, join, start_queries};
+use super::rounds::{all_queries, bring_home, join, last_of, only_last, start_queries};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
+use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 
@@ -22,12 +20,15 @@ use crate::placement::Placement;
 pub struct PassQ<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
+    /// Queries of each rank.
     counts: Vec<usize>,
     /// For each rank, which of this rank's rows it keeps the chunk of.
     send: Vec<Vec<u32>>,
     /// For each rank, how many rows of this rank's chunks it computes.
     receive: Vec<usize>,
+    /// All ranks' queries.
     at_all: Positions,
+    /// This rank's queries.
     at: Positions,
     at_fresh: Positions,
     at_tail: Positions,
@@ -56,7 +57,7 @@ impl<'a> PassQ<'a> {
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &HashSet<u32>,
+        hidden: &Hidden,
         rank_of: &dyn Fn(u32) -> usize,
     ) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
@@ -108,10 +109,15 @@ impl<'a> PassQ<'a> {
         rows.zip(measure.sums).map(|(row, sum)| (row, sum / layers)).collect()
     }
 
-    /// Sends fresh rows to the rank of their chunk; those of this rank's chunks.
-    fn deliver(&mut self, x: &Tensor) -> Result<Tensor> {
-        let parts: Vec<Tensor> = self.send.iter().map(|places| Ok(gather(x, places)?)).collect::<Result<_>>()?;
-        join(&self.comm.all_to_all_v(&parts, &self.receive)?)
+    /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.
+    fn deliver(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather(x, places)?)).collect::<Result<Vec<_>>>();
+        let (k, v) = (parts(k)?, parts(v)?);
+        let sending_k = self.comm.start_all_to_all_v(&k, &self.receive)?;
+        let sending_v = self.comm.start_all_to_all_v(&v, &self.receive)?;
+        let k = self.comm.wait(sending_k)?;
+        let v = self.comm.wait(sending_v)?;
+        Ok((join(&k)?, join(&v)?))
     }
 
     fn measure(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
@@ -131,7 +137,7 @@ impl Attention for PassQ<'_> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
         let queries = start_queries(self.comm, &q, &self.counts, dtype)?;
-        let (fresh_k, fresh_v) = (self.deliver(&k)?, self.deliver(&v)?);
+        let (fresh_k, fresh_v) = self.deliver(&k, &v)?;
         let tail_rows = self.tail.rows.len();
         let own_rows = k.dim(0)? - tail_rows;
         let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
@@ -151,5 +157,13 @@ impl Attention for PassQ<'_> {
         self.fresh.layers.push((fresh_k, fresh_v));
         self.tail.layers.push((tail_k, tail_v));
         Ok(everything.out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        let asked = self.tail.rows.len().min(1);
+        self.counts = only_last(self.counts.len());
+        self.at_all = last_of(&self.at_all, 1);
+        self.at = last_of(&self.at, asked);
+        asked
     }
 }

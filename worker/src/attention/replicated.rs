@@ -1,17 +1,15 @@
 //! Recompute under `replicate`: every rank holds every stale key and value; each layer, the fresh ones of all ranks' rows
 //! are gathered while the rows attend to what is there already.
 
-use std::collections::HashSet;
-
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, merge};
 
 use super::Homes;
-use super::rounds::join;
+use super::rounds::{join, last_of};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
+use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 
@@ -36,7 +34,7 @@ impl<'a> Replicated<'a> {
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &HashSet<u32>,
+        hidden: &Hidden,
     ) -> Self {
         let rank = comm.rank();
         let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
@@ -65,6 +63,7 @@ impl Attention for Replicated<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let own = self.counts[self.comm.rank()];
+        let at = last_of(&self.at, q.dim(0)?);
         let cut =
             |x: &Tensor| -> Result<(Tensor, Tensor)> { Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?)) };
         let ((fresh_k, tail_k), (fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
@@ -73,15 +72,19 @@ impl Attention for Replicated<'_> {
         self.tail.layers.push((tail_k, tail_v));
         if self.fresh.rows.is_empty() {
             self.fresh.layers.push((fresh_k, fresh_v));
-            return Ok(self.math.attend(&q, &self.at, &there)?.out);
+            return Ok(self.math.attend(&q, &at, &there)?.out);
         }
         let sending_k = self.comm.start_all_gather_v(&fresh_k, &self.counts)?;
         let sending_v = self.comm.start_all_gather_v(&fresh_v, &self.counts)?;
-        let part = self.math.attend(&q, &self.at, &there)?;
+        let part = self.math.attend(&q, &at, &there)?;
         let k = join(&self.comm.wait(sending_k)?)?;
         let v = join(&self.comm.wait(sending_v)?)?;
         let fresh = Keys { k: k.clone(), v: v.clone(), at: self.at_fresh.clone() };
         self.fresh.layers.push((k, v));
-        Ok(merge(&part, &self.math.attend(&q, &self.at, &[fresh])?)?.out)
+        Ok(merge(&part, &self.math.attend(&q, &at, &[fresh])?)?.out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        self.tail.rows.len().min(1)
     }
 }

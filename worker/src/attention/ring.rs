@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending};
 use tributary_kernels::{Keys, Partial, Positions, merge};
 
+use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
@@ -18,6 +19,8 @@ pub struct Ring<'a> {
     pub comm: &'a mut dyn Communicator,
     /// Where each rank's shard stands.
     pub at: Vec<Positions>,
+    /// The rank that holds the prompt's last row.
+    pub owner: usize,
     /// This rank's keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
 }
@@ -38,6 +41,7 @@ impl Attention for Ring<'_> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let Qkv { q, mut k, mut v } = qkv;
         self.layers.push((k.clone(), v.clone()));
+        let at = last_of(&self.at[rank], q.dim(0)?);
         let mut sum: Option<Partial> = None;
         for step in 0..size {
             let holder = (rank + size - step) % size;
@@ -47,7 +51,7 @@ impl Attention for Ring<'_> {
                 false => None,
             };
             let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
-            let part = self.math.attend(&q, &self.at[rank], &[keys])?;
+            let part = self.math.attend(&q, &at, &[keys])?;
             sum = Some(match sum {
                 Some(sum) => merge(&sum, &part)?,
                 None => part,
@@ -57,5 +61,9 @@ impl Attention for Ring<'_> {
             }
         }
         Ok(sum.expect("a ring has at least one step").out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        usize::from(self.comm.rank() == self.owner)
     }
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending};
-use tributary_kernels::{Partial, merge};
+use tributary_kernels::{Partial, Positions, merge};
 
 use crate::error::Result;
 
@@ -20,6 +20,20 @@ pub(super) fn start_queries(
 /// Ends what [`start_queries`] started: all ranks' queries in rank order, f32.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending) -> Result<Tensor> {
     Ok(join(&comm.wait(pending)?)?.to_dtype(DType::F32)?)
+}
+
+/// Where the last `count` of some rows stand.
+pub(super) fn last_of(at: &Positions, count: usize) -> Positions {
+    if count == at.len() {
+        return at.clone();
+    }
+    let rows: Vec<u32> = (at.len() - count..at.len()).map(|row| row as u32).collect();
+    at.select(&rows)
+}
+
+/// Queries of each rank in the last layer of a prompt: its last row's, on the last rank.
+pub(super) fn only_last(world: usize) -> Vec<usize> {
+    (1..=world).map(|rank| usize::from(rank == world)).collect()
 }
 
 /// The tensors one below the other.

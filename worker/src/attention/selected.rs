@@ -2,17 +2,15 @@
 //! rows; only fresh keys and values move. Not exact: the communication floor. The query's rows go to the keys and back, as
 //! under `pass-q`.
 
-use std::collections::HashSet;
-
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, merge};
 
 use super::Homes;
-use super::rounds::{all_queries, bring_home, join, split, start_queries};
+use super::rounds::{all_queries, bring_home, join, last_of, only_last, split, start_queries};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
+use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 
@@ -20,11 +18,16 @@ use crate::placement::Placement;
 pub struct SelectedOnly<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
+    /// Context rows of each rank.
     counts: Vec<usize>,
-    query_counts: Vec<usize>,
-    at_own: Positions,
+    /// How many of this rank's context rows ask.
+    own_asked: usize,
+    /// Query rows of each rank that ask.
+    query_asked: Vec<usize>,
     at_fresh: Vec<Positions>,
+    /// The query rows that ask.
     at_query: Positions,
+    at_tail: Positions,
     prefix: View,
     stale: View,
     fresh: Block,
@@ -39,7 +42,7 @@ impl<'a> SelectedOnly<'a> {
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &HashSet<u32>,
+        hidden: &Hidden,
     ) -> Self {
         let rank = comm.rank();
         let own = homes.context[rank].clone();
@@ -47,10 +50,11 @@ impl<'a> SelectedOnly<'a> {
         Self {
             math,
             counts: homes.context_counts(),
-            query_counts: homes.query_counts(),
-            at_own: placement.at(&own),
+            own_asked: own.len(),
+            query_asked: homes.query_counts(),
             at_fresh: homes.context.iter().map(|rows| placement.at(rows)).collect(),
             at_query: placement.at(&homes.query),
+            at_tail: placement.at(&tail.rows),
             prefix: View::new([&cache.prefix], placement, hidden),
             stale: View::new(&cache.own, placement, hidden),
             comm,
@@ -69,8 +73,8 @@ impl<'a> SelectedOnly<'a> {
         let mut own = self.stale.keys(layer);
         own.push(own_fresh);
         let part = self.math.attend(all_q, &self.at_query, &own)?;
-        let home = bring_home(self.comm, &part, &self.query_counts, dtype)?;
-        let count = self.query_counts[self.comm.rank()];
+        let home = bring_home(self.comm, &part, &self.query_asked, dtype)?;
+        let count = self.query_asked[self.comm.rank()];
         if count == 0 {
             return Ok(home.out);
         }
@@ -85,28 +89,35 @@ impl Attention for SelectedOnly<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let (rank, dtype) = (self.comm.rank(), k.dtype());
-        let cuts = [self.counts[rank], self.query_counts[rank]];
-        let [q_own, q_query] = pair(split(&q, &cuts)?);
+        let [q_own, q_query] = pair(split(&q, &[self.own_asked, self.query_asked[rank]])?);
+        let cuts = [self.counts[rank], self.tail.rows.len()];
         let [k_own, k_tail] = pair(split(&k, &cuts)?);
         let [v_own, v_tail] = pair(split(&v, &cuts)?);
         let sending_k = self.comm.start_all_gather_v(&k_own, &self.counts)?;
         let sending_v = self.comm.start_all_gather_v(&v_own, &self.counts)?;
-        let queries = start_queries(self.comm, &q_query, &self.query_counts, dtype)?;
+        let queries = start_queries(self.comm, &q_query, &self.query_asked, dtype)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
         let fresh = k.into_iter().zip(v).zip(&self.at_fresh).map(|((k, v), at)| Keys { k, v, at: at.clone() });
         let mut keys = self.prefix.keys(layer);
         keys.extend(self.stale.keys(layer));
         keys.extend(fresh);
-        let out = self.math.attend(&q_own, &self.at_own, &keys)?.out;
+        let at_own = self.at_fresh[rank].clone();
+        let out = self.math.attend(&q_own, &last_of(&at_own, self.own_asked), &keys)?.out;
         let all_q = all_queries(self.comm, queries)?;
-        let tail_at = if k_tail.dim(0)? == 0 { Positions::run(0, 0) } else { self.at_query.clone() };
-        let tail = Keys { k: k_tail.clone(), v: v_tail.clone(), at: tail_at };
-        let own_fresh = Keys { k: k_own.clone(), v: v_own.clone(), at: self.at_own.clone() };
+        let tail = Keys { k: k_tail.clone(), v: v_tail.clone(), at: self.at_tail.clone() };
+        let own_fresh = Keys { k: k_own.clone(), v: v_own.clone(), at: at_own };
         let query = self.query(layer, &all_q, tail, own_fresh, dtype)?;
         self.fresh.layers.push((k_own, v_own));
         self.tail.layers.push((k_tail, v_tail));
         join(&[out, query])
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        let world = self.counts.len();
+        (self.own_asked, self.query_asked) = (0, only_last(world));
+        self.at_query = last_of(&self.at_query, 1);
+        self.query_asked[self.comm.rank()]
     }
 }
 

@@ -18,6 +18,19 @@ const SUPPORTED: [&str; 6] = [
     "Glm4ForCausalLM",
 ];
 
+/// The largest size that is taken at its word, so that products of sizes do not overflow.
+const SIZE_LIMIT: usize = 1 << 20;
+
+/// Hugging Face's sliding window where a config does not speak of one, in tokens.
+const DEFAULT_WINDOW: usize = 4096;
+
+/// Stands for a field that is not there, in contrast to `null`.
+const UNSTATED: &str = "unstated";
+
+fn unstated() -> serde_json::Value {
+    UNSTATED.into()
+}
+
 /// Everything that tells one decoder from another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -93,8 +106,13 @@ struct Raw {
     mlp_bias: Option<bool>,
     hidden_act: Option<String>,
     max_position_embeddings: usize,
-    sliding_window: Option<usize>,
+    #[serde(default = "unstated")]
+    sliding_window: serde_json::Value,
     use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    #[serde(default)]
+    quantization_config: serde_json::Value,
     #[serde(default)]
     bos_token_id: serde_json::Value,
     #[serde(default)]
@@ -135,6 +153,9 @@ impl Config {
         if !matches!(activation, "silu" | "swish") {
             return Err(bad(format!("hidden_act `{activation}` is not supported; `silu` is")));
         }
+        if !raw.quantization_config.is_null() {
+            return Err(bad("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned()));
+        }
         let config = raw.into_config(architecture).map_err(&bad)?;
         config.check().map_err(bad)?;
         Ok(config)
@@ -145,6 +166,9 @@ impl Config {
         if sizes.contains(&0) {
             return Err("a size is 0".to_owned());
         }
+        if let Some(size) = sizes.iter().find(|&&size| size > SIZE_LIMIT) {
+            return Err(format!("a size is {size}; at most {SIZE_LIMIT} would do"));
+        }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let (heads, kv_heads) = (self.heads, self.kv_heads);
             return Err(format!("num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"));
@@ -152,10 +176,26 @@ impl Config {
         Ok(())
     }
 
+    /// Whether a prompt and its answer fit: within the positions that the model was made for, and within its sliding
+    /// window, which this program does not have; as long as the window holds everything it changes nothing.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn check_length(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
+        let limits = [(Some(self.max_positions), "positions"), (self.sliding_window, "sliding window")];
+        let exceeded = |&(limit, _): &(Option<usize>, _)| limit.is_some_and(|limit| prompt_tokens + max_tokens > limit);
+        let Some((Some(limit), what)) = limits.into_iter().find(exceeded) else {
+            return Ok(());
+        };
+        Err(Error::TooLong { prompt_tokens, max_tokens, limit, what })
+    }
+
     /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor where there is one (it belongs on the
-    /// softmax, never on a cached key).
+    /// softmax, never on a cached key). Where only a part of a head turns, the factor is not in here: it belongs on that
+    /// part of the query.
     pub fn scale(&self, attention_factor: f32) -> f32 {
-        attention_factor * attention_factor / (self.head_dim as f32).sqrt()
+        let factor = if self.rotary_dims == self.head_dim { attention_factor * attention_factor } else { 1.0 };
+        factor / (self.head_dim as f32).sqrt()
     }
 
     /// Number of parameters, by the shapes.
@@ -169,6 +209,31 @@ impl Config {
 }
 
 impl Raw {
+    /// The window that some layer has. Mistral has the one that its config states, and Hugging Face's default where it is
+    /// silent; Qwen only if switched on and if there is a layer that it is for; the others have none.
+    fn window(&self, architecture: &str) -> std::result::Result<Option<usize>, String> {
+        let slides = match &self.layer_types {
+            Some(types) => types.iter().any(|kind| kind == "sliding_attention"),
+            None => self.max_window_layers.is_none_or(|first| first < self.num_hidden_layers),
+        };
+        let active = match architecture {
+            "MistralForCausalLM" => true,
+            "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => self.use_sliding_window == Some(true) && slides,
+            _ => false,
+        };
+        if !active {
+            return Ok(None);
+        }
+        match &self.sliding_window {
+            serde_json::Value::Null => Ok(None),
+            serde_json::Value::String(text) if text == UNSTATED => Ok(Some(DEFAULT_WINDOW)),
+            value => match value.as_u64() {
+                Some(window) if window > 0 => Ok(Some(window as usize)),
+                _ => Err(format!("sliding_window {value} is no number of tokens")),
+            },
+        }
+    }
+
     fn into_config(self, architecture: String) -> std::result::Result<Config, String> {
         let glm = architecture.starts_with("Glm");
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
@@ -177,10 +242,8 @@ impl Raw {
         let partial = self.partial_rotary_factor.or_else(|| rope["partial_rotary_factor"].as_f64());
         let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
         let attention_bias = self.attention_bias.unwrap_or(false);
-        let window = match architecture.as_str() {
-            "MistralForCausalLM" => self.sliding_window,
-            _ => self.sliding_window.filter(|_| self.use_sliding_window == Some(true)),
-        };
+        let is = |names: &[&str]| names.contains(&architecture.as_str());
+        let window = self.window(&architecture)?;
         Ok(Config {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
@@ -195,9 +258,10 @@ impl Raw {
             rope_scaling: rope_config::scaling(rope, self.max_position_embeddings)?,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
-            qkv_bias: attention_bias || architecture == "Qwen2ForCausalLM",
-            output_bias: attention_bias && matches!(architecture.as_str(), "LlamaForCausalLM" | "Qwen3ForCausalLM"),
-            mlp_bias: self.mlp_bias.unwrap_or(false),
+            // Qwen2 always has biases, Mistral never, whatever their configs say.
+            qkv_bias: is(&["Qwen2ForCausalLM"]) || (attention_bias && !is(&["MistralForCausalLM"])),
+            output_bias: attention_bias && is(&["LlamaForCausalLM", "Qwen3ForCausalLM"]),
+            mlp_bias: self.mlp_bias.unwrap_or(false) && is(&["LlamaForCausalLM"]),
             qk_norm: architecture == "Qwen3ForCausalLM",
             fused_gate_up: glm,
             output_norms: architecture == "Glm4ForCausalLM",

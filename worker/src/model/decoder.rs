@@ -1,7 +1,7 @@
 //! One decoder for Llama, Mistral, Qwen2, Qwen3 and GLM-4: the families differ in switches of the [`Config`], not in code.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use tributary_kernels::{Rope, linear, rms_norm, silu_mul};
@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 
 /// Rows that pass through the MLP at a time, so that its wide activations stay small beside the rest.
 const MLP_TILE_ROWS: usize = 2048;
+
+/// Rotary tables grow by so many positions at a time, and are kept for the next request.
+const ROPE_STEP: usize = 4096;
 
 /// Where weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +81,11 @@ pub struct Decoder {
     embedding: Tensor, // [vocab, hidden]
     layers: Vec<Layer>,
     norm: Tensor,
-    head: Tensor, // [vocab, hidden]
-    rope: Rope,
+    head: Tensor,                  // [vocab, hidden]
+    query_factors: Option<Tensor>, // [head_dim]
+    scale: f32,
+    /// Tables for the positions seen so far, shared by all ranks of a process.
+    rope: Mutex<Rope>,
 }
 
 impl Decoder {
@@ -98,9 +104,11 @@ impl Decoder {
             config.rope_theta,
             &config.rope_scaling,
             config.pairing,
-            config.max_positions.min(4096),
+            config.max_positions.min(ROPE_STEP),
         )?;
-        Ok(Self { config, dtype, embedding, layers, norm, head, rope })
+        let query_factors = query_factors(&config, rope.attention_factor())?;
+        let scale = config.scale(rope.attention_factor());
+        Ok(Self { config, dtype, embedding, layers, norm, head, query_factors, scale, rope: Mutex::new(rope) })
     }
 
     fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
@@ -113,6 +121,18 @@ impl Decoder {
         };
         Ok((hidden + out)?)
     }
+}
+
+/// What queries are multiplied by before RoPE, where YaRN's attention factor f and a head that turns in part meet: f²
+/// belongs on the dot products of the turning dims only (Hugging Face scales cosine and sine), so it cannot be part of the
+/// softmax scale. On the query, never on a cached key.
+fn query_factors(config: &Config, attention_factor: f32) -> Result<Option<Tensor>> {
+    if attention_factor == 1.0 || config.rotary_dims == config.head_dim {
+        return Ok(None);
+    }
+    let factor = |dim: usize| if dim < config.rotary_dims { attention_factor * attention_factor } else { 1.0 };
+    let factors: Vec<f32> = (0..config.head_dim).map(factor).collect();
+    Ok(Some(Tensor::from_vec(factors, config.head_dim, &Device::Cpu)?))
 }
 
 impl Layer {
@@ -159,11 +179,13 @@ impl Model for Decoder {
     }
 
     fn rope(&self, positions: usize) -> Result<Rope> {
-        Ok(self.rope.covering(positions)?)
+        let mut tables = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
+        *tables = tables.covering(positions.next_multiple_of(ROPE_STEP))?;
+        Ok(tables.clone())
     }
 
     fn scale(&self) -> f32 {
-        self.config.scale(self.rope.attention_factor())
+        self.scale
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
@@ -177,15 +199,20 @@ impl Model for Decoder {
         Ok(Rows { hidden: self.embedding.index_select(&ids, 0)?.to_dtype(DType::F32)? })
     }
 
-    fn qkv(&self, index: usize, rows: &Rows) -> Result<Qkv> {
+    fn qkv_of_last(&self, index: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
         let (layer, count) = (&self.layers[index], rows.len());
         let Config { heads, kv_heads, head_dim, norm_eps, .. } = self.config;
         let x = rms_norm(&rows.hidden, &layer.input_norm, norm_eps)?;
+        let asking = x.narrow(0, count.saturating_sub(queries), queries)?;
         let normed = |x: Tensor, weight: &Option<Tensor>| match weight {
             Some(weight) => rms_norm(&x, weight, norm_eps),
             None => Ok(x),
         };
-        let q = normed(layer.q.apply(&x)?.reshape((count, heads, head_dim))?, &layer.q_norm)?;
+        let q = normed(layer.q.apply(&asking)?.reshape((queries, heads, head_dim))?, &layer.q_norm)?;
+        let q = match &self.query_factors {
+            Some(factors) => q.broadcast_mul(factors)?,
+            None => q,
+        };
         let k = normed(layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
         let v = layer.v.apply(&x)?.reshape((count, kv_heads, head_dim))?;
         Ok(Qkv { q, k: k.to_dtype(self.dtype)?, v: v.to_dtype(self.dtype)? })

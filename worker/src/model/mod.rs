@@ -31,12 +31,22 @@ impl Rows {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The last `count` rows.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn last(&self, count: usize) -> Result<Self> {
+        let from = self.len().saturating_sub(count);
+        Ok(Self { hidden: self.hidden.narrow(0, from, count)? })
+    }
 }
 
 /// Queries, keys and values of some rows in one layer, before RoPE.
 #[derive(Debug, Clone)]
 pub struct Qkv {
-    /// `[rows, heads, head_dim]`.
+    /// `[queries, heads, head_dim]`: one a row, but in the last layer of a prompt, where only the last few rows may ask
+    /// ([`Attention::last_layer`]).
     pub q: Tensor,
     /// `[rows, kv_heads, head_dim]`, in the cache's dtype.
     pub k: Tensor,
@@ -65,11 +75,11 @@ pub trait Model: Send + Sync {
     /// An id outside the vocabulary.
     fn embed(&self, ids: &[u32]) -> Result<Rows>;
 
-    /// First half of a layer: queries, keys and values, before RoPE.
+    /// First half of a layer: keys and values of all rows, queries of the last `queries` rows, before RoPE.
     ///
     /// # Errors
-    /// The tensor library's.
-    fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv>;
+    /// More queries than rows; the tensor library's.
+    fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv>;
 
     /// Second half of a layer, given what the rows attended to, `[rows, heads, head_dim]`.
     ///
@@ -82,6 +92,14 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// The tensor library's.
     fn logits(&self, rows: &Rows) -> Result<Tensor>;
+
+    /// First half of a layer for all rows.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv> {
+        self.qkv_of_last(layer, rows, rows.len())
+    }
 
     /// One layer.
     ///
@@ -100,13 +118,35 @@ pub trait Model: Send + Sync {
     fn layers(&self, range: std::ops::Range<usize>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
         range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
+
+    /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output, only the rows that
+    /// [`Attention::last_layer`] names are computed and given back.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    fn prompt(&self, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+        let last = self.config().layers - 1;
+        let rows = self.layers(0..last, rows, attention)?;
+        let asked = attention.last_layer(rows.len());
+        let qkv = self.qkv_of_last(last, &rows, asked)?;
+        let attended = attention.attend(last, qkv)?;
+        self.finish(last, rows.last(asked)?, attended)
+    }
 }
 
 /// The one place where tokens look at other tokens. The answer knows the positions, and it alone.
 pub trait Attention {
-    /// What the rows of `qkv` attend to in `layer`: `[rows, heads, head_dim]`.
+    /// What the queries of `qkv` attend to in `layer`: `[queries, heads, head_dim]`. The queries are those of the last
+    /// rows, all rows' before [`last_layer`](Self::last_layer) was called.
     ///
     /// # Errors
     /// Kernels' and communicators'.
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor>;
+
+    /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the last of them need an
+    /// output. The next [`attend`](Self::attend) gets the queries of those and the keys of all. Every rank is asked, so
+    /// that an answer may count on what the other ranks ask for.
+    fn last_layer(&mut self, rows: usize) -> usize {
+        rows
+    }
 }

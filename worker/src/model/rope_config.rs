@@ -44,7 +44,8 @@ fn yarn_attention_factor(rope: &Value) -> Result<Option<f64>, String> {
     if let Some(factor) = rope["attention_factor"].as_f64() {
         return Ok(Some(factor));
     }
-    let (mscale, all) = (rope["mscale"].as_f64(), rope["mscale_all_dim"].as_f64());
+    let stated = |key: &str| rope[key].as_f64().filter(|&scale| scale != 0.0); // Hugging Face takes 0 as silence
+    let (mscale, all) = (stated("mscale"), stated("mscale_all_dim"));
     let (Some(mscale), Some(all)) = (mscale, all) else {
         return Ok(None);
     };

@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 /// The longest safetensors header that is read, in bytes.
 const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 
+/// What weights may be stored as. A quantised tensor means nothing without its scales.
+const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+
 /// Where tensors come from.
 pub(super) enum Weights {
     /// Mapped files.
@@ -48,33 +51,43 @@ impl Weights {
     /// The tensor of that name and shape, in the model's dtype.
     ///
     /// # Errors
-    /// It is missing or has another shape.
+    /// It is missing, has another shape, or does not hold plain floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        match self {
-            Weights::Dummy { seed, dtype } => dummy::tensor(*seed, name, shape, *dtype),
-            Weights::Files { folder, files, index, dtype } => {
-                let Some(path) = index.get(name) else {
-                    let (folder, name) = (folder.clone(), name.to_owned());
-                    return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
-                };
-                let bad = |error: candle_core::Error| Error::Weights { path: path.clone(), what: error.to_string() };
-                let file = &files[path];
-                let found = file.get(name).map_err(bad)?.shape().to_vec();
-                if found != shape {
-                    let (folder, name) = (folder.clone(), name.to_owned());
-                    return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
-                }
-                Ok(file.load(name, &Device::Cpu).map_err(bad)?.to_dtype(*dtype)?)
-            }
-        }
+        let (Weights::Files { dtype, .. } | Weights::Dummy { dtype, .. }) = self;
+        self.get_as(name, shape, *dtype)
     }
 
-    /// The tensor of that name and shape in f32: norms are kept so, whatever the model's dtype.
+    /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's dtype.
     ///
     /// # Errors
     /// As [`get`](Self::get).
     pub fn get_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        Ok(self.get(name, shape)?.to_dtype(DType::F32)?)
+        self.get_as(name, shape, DType::F32)
+    }
+
+    fn get_as(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let (folder, files, index) = match self {
+            Weights::Dummy { seed, .. } => return dummy::tensor(*seed, name, shape, dtype),
+            Weights::Files { folder, files, index, .. } => (folder, files, index),
+        };
+        let Some(path) = index.get(name) else {
+            let (folder, name) = (folder.clone(), name.to_owned());
+            return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
+        };
+        let bad = |what: String| Error::Weights { path: path.clone(), what };
+        let file = &files[path];
+        let view = file.get(name).map_err(|error| bad(error.to_string()))?;
+        if !DType::try_from(view.dtype()).is_ok_and(|stored| FLOATS.contains(&stored)) {
+            let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
+            return Err(bad(format!("{what} (quantised weights are not supported)")));
+        }
+        let found = view.shape().to_vec();
+        if found != shape {
+            let (folder, name) = (folder.clone(), name.to_owned());
+            return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
+        }
+        let tensor = file.load(name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
+        Ok(tensor.to_dtype(dtype)?)
     }
 }
 
@@ -110,12 +123,15 @@ fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     let file_bytes = file.metadata().map_err(file_error)?.len();
     let mut length = [0; 8];
     let bad = |what: String| Err(Error::Weights { path: path.to_owned(), what });
-    if file.read_exact(&mut length).is_err() {
-        return bad(format!("truncated: {file_bytes} bytes, a header needs 8"));
+    if let Err(error) = file.read_exact(&mut length) {
+        return match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => bad(format!("truncated: {file_bytes} bytes, a header needs 8")),
+            _ => Err(file_error(error)),
+        };
     }
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > HEADER_LIMIT_BYTES || header_bytes.saturating_add(8) > file_bytes {
-        let limit = HEADER_LIMIT_BYTES.min(file_bytes - 8);
+        let limit = HEADER_LIMIT_BYTES.min(file_bytes - 8); // eight bytes were read
         return bad(format!("header of {header_bytes} bytes; at most {limit} would do: truncated or not safetensors"));
     }
     Ok(())

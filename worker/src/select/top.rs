@@ -26,8 +26,8 @@ pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u
         match importance {
             Importance::Mass => scores[from..from + length].iter().map(|&score| f64::from(score)).sum(),
             Importance::Selected => {
-                let inside = selected.iter().filter(|&&row| (from..from + length).contains(&(row as usize))).count();
-                inside as f64 / length as f64
+                let before = |end: usize| selected.partition_point(|&row| (row as usize) < end); // ascending
+                (before(from + length) - before(from)) as f64 / length as f64
             }
         }
     };

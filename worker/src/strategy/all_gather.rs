@@ -26,11 +26,12 @@ impl Strategy for AllGather {
             math: cx.math.clone(),
             comm: cx.comm,
             at: shards.at.clone(),
+            owner: shards.owner,
             heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
             layers: Vec::new(),
         };
-        let rows = cx.model.layers(0..config.layers, rows, &mut attention)?;
+        let last = cx.model.prompt(rows, &mut attention)?;
         let layers = attention.layers;
-        shards.finish(cx, plan, &rows, layers)
+        Ok(shards.finish(cx, plan, last, layers))
     }
 }

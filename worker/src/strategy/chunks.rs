@@ -27,8 +27,8 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<KvCache> {
         false => None,
     };
     let at = local_positions(plan, &chunks);
-    let mut attention = ChunkPrefill { math: cx.math.clone(), at, layers: Vec::new(), gather };
-    cx.model.layers(0..cx.model.config().layers, cx.model.embed(&ids)?, &mut attention)?;
+    let mut attention = ChunkPrefill { math: cx.math.clone(), at, asked: 0, layers: Vec::new(), gather };
+    cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?;
     let received = attention.gather.map(Gather::into_received).transpose()?.unwrap_or_default();
     let all_rows: Vec<u32> = (0..prefix as u32).chain(rows_of(plan, rank)).collect();
     let all = Block { rows: all_rows.into(), layers: attention.layers };

@@ -1,8 +1,6 @@
 //! Evidence for selectors: what the query attends to, what chosen rows attend to. Measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
-use std::collections::{HashMap, HashSet};
-
 use candle_core::{Device, Tensor};
 use tributary_comm::wire::{Layout, Plan};
 
@@ -10,7 +8,7 @@ use super::{chunks, recompute};
 use crate::attention::{PassQ, Probe, QueryProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::kv::{KvCache, View};
+use crate::kv::{Hidden, KvCache, View};
 use crate::placement::Placement;
 
 /// What the query attends to, with chunks in `order` and RoPE positions as `layout` says: one number a context row.
@@ -26,7 +24,7 @@ pub(super) fn probe(
     layout: Layout,
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, layout);
-    let nothing = HashSet::new();
+    let nothing = Hidden::default();
     let own = View::new(&cache.own, &placement, &nothing);
     let own_rows = own.rows().count();
     let first_query_row = (plan.prefix_tokens() + plan.context_tokens()) as u32;
@@ -60,21 +58,21 @@ pub(super) fn pass(
     let placement = Placement::new(plan, order, Layout::Global);
     let mut homes = recompute::deal(cx, plan, &placement, rows, 0);
     homes.query.clear();
-    let weight_of: HashMap<u32, f32> = rows.iter().copied().zip(weights.iter().copied()).collect();
-    let weights = homes.all().iter().map(|row| weight_of[row]).collect();
+    let mut of_row = vec![0.0; plan.total_tokens()];
+    rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);
+    let weights = homes.all().iter().map(|&row| of_row[row as usize]).collect();
     let embedded = recompute::embed(cx, plan, &homes)?;
-    let hidden: HashSet<u32> = rows.iter().copied().collect();
+    let hidden = Hidden::of(rows);
     let rank_of = recompute::rank_of(plan);
     let mut attention =
         PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &|row| rank_of[row as usize])
             .measuring(weights);
     attention_only(cx.model, embedded, &mut attention)?;
-    let measured = attention.into_measured();
-    let mut of_row: HashMap<u32, f32> = HashMap::with_capacity(measured.len());
-    for (row, score) in measured {
-        *of_row.entry(row).or_insert(0.0) += score;
+    of_row.fill(0.0);
+    for (row, score) in attention.into_measured() {
+        of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
-    let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|row| of_row[row]).collect();
+    let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
     gather(cx, plan, &own)
 }
 

@@ -2,7 +2,7 @@
 
 use tributary_comm::wire::{Layout, Phase, Plan};
 
-use super::{Prefilled, Strategy, last_of, nothing_selected, request_order};
+use super::{Prefilled, Strategy, nothing_selected, request_order};
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;
@@ -31,11 +31,10 @@ impl Strategy for Full {
         let ids = plan.all_ids();
         let mut block = Block::new((0..ids.len() as u32).collect::<Vec<_>>());
         let at = this.placement.at(&block.rows);
-        let mut attention = ChunkPrefill { math: cx.math.clone(), at, layers: Vec::new(), gather: None };
-        let rows = cx.model.layers(0..cx.model.config().layers, cx.model.embed(&ids)?, &mut attention)?;
+        let mut attention = ChunkPrefill { math: cx.math.clone(), at, asked: 1, layers: Vec::new(), gather: None };
+        this.last = Some(cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?);
         block.layers = attention.layers;
         cx.prefilled_rows = ids.len();
-        this.last = Some(last_of(&rows)?);
         this.cache.own = vec![block];
         Ok(this)
     }

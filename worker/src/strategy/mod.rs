@@ -77,8 +77,3 @@ fn request_order(plan: &Plan) -> Vec<u32> {
 fn nothing_selected(plan: &Plan) -> Selection {
     Selection { order: request_order(plan), ..Selection::default() }
 }
-
-/// The last of some rows.
-fn last_of(rows: &Rows) -> Result<Rows> {
-    Ok(Rows { hidden: rows.hidden.narrow(0, rows.len() - 1, 1)? })
-}

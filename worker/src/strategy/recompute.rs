@@ -1,16 +1,13 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
 //! rows behind them.
 
-use std::collections::HashSet;
-
 use tributary_comm::wire::{Exchange, Phase, Plan};
 
-use super::last_of;
 use crate::attention::{Homes, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::deal::{RowCost, deal_rows};
 use crate::error::Result;
-use crate::kv::KvCache;
+use crate::kv::{Hidden, KvCache};
 use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
@@ -32,27 +29,27 @@ pub(super) fn recompute(
     };
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
-    let hidden: HashSet<u32> = selected.iter().copied().collect();
-    let (math, layers) = (cx.math.clone(), 0..cx.model.config().layers);
-    let (rows, (fresh, tail)) = match plan.exchange {
+    let hidden = Hidden::of(selected);
+    let math = cx.math.clone();
+    let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
             let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
-            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
+            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let ranks = rank_of(plan);
             let rank_of = |row: u32| ranks[row as usize];
             let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, &hidden, &rank_of);
-            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
+            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
             let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
-            (cx.model.layers(layers, rows, &mut pass)?, pass.into_blocks())
+            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
     };
     cache.fresh = vec![fresh];
     cache.tail = tail;
-    if cx.rank() == cx.last_rank() { Ok(Some(last_of(&rows)?)) } else { Ok(None) }
+    Ok((cx.rank() == cx.last_rank()).then_some(last))
 }
 
 /// This rank's rows of a pass, embedded.

@@ -18,10 +18,15 @@ impl Strategy for Ring {
         cx.enter(Phase::ChunkPrefill, plan);
         let shards = Shards::new(plan, cx.comm.size(), zigzag);
         let rows = shards.embed(cx, plan)?;
-        let mut attention =
-            attention::Ring { math: cx.math.clone(), comm: cx.comm, at: shards.at.clone(), layers: Vec::new() };
-        let rows = cx.model.layers(0..cx.model.config().layers, rows, &mut attention)?;
+        let mut attention = attention::Ring {
+            math: cx.math.clone(),
+            comm: cx.comm,
+            at: shards.at.clone(),
+            owner: shards.owner,
+            layers: Vec::new(),
+        };
+        let last = cx.model.prompt(rows, &mut attention)?;
         let layers = attention.layers;
-        shards.finish(cx, plan, &rows, layers)
+        Ok(shards.finish(cx, plan, last, layers))
     }
 }

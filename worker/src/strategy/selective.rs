@@ -82,6 +82,9 @@ fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32
     let Some(probe) = reorder_probe(&plan.method, cx.model.config()) else {
         return Err(Error::Plan(format!("method {} cannot reorder: it does not probe the query", plan.method.name())));
     };
+    if plan.chunks.len() < 2 {
+        return Ok(given);
+    }
     cx.enter(Phase::Reorder, plan);
     let scores = evidence::probe(cx, plan, cache, &probe, &given, Layout::HlTp)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));

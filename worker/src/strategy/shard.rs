@@ -4,7 +4,7 @@ use candle_core::Tensor;
 use tributary_comm::wire::{Layout, Plan};
 use tributary_kernels::Positions;
 
-use super::{Prefilled, last_of, nothing_selected, request_order};
+use super::{Prefilled, nothing_selected, request_order};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};
@@ -17,8 +17,9 @@ pub(super) struct Shards {
     pub rows: Vec<Vec<u32>>,
     /// Where each rank's rows stand.
     pub at: Vec<Positions>,
+    /// The rank of the last row.
+    pub owner: usize,
     placement: Placement,
-    owner: usize,
 }
 
 impl Shards {
@@ -40,23 +41,17 @@ impl Shards {
         cx.model.embed(&own)
     }
 
-    /// What is left when the layers are done: the cache stays where it is.
-    pub fn finish(
-        self,
-        cx: &Context<'_>,
-        plan: &Plan,
-        rows: &Rows,
-        layers: Vec<(Tensor, Tensor)>,
-    ) -> Result<Prefilled> {
+    /// What is left when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
+    pub fn finish(self, cx: &Context<'_>, plan: &Plan, last: Rows, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
         let block = Block { rows: self.rows[rank].clone().into(), layers };
-        Ok(Prefilled {
+        Prefilled {
             owner: self.owner,
-            last: if rank == self.owner { Some(last_of(rows)?) } else { None },
+            last: (rank == self.owner).then_some(last),
             cache: KvCache { own: vec![block], ..KvCache::default() },
             alone: cx.comm.size() == 1,
             placement: self.placement,
             selection: nothing_selected(plan),
-        })
+        }
     }
 }

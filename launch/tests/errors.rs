@@ -1,0 +1,229 @@
+//! Bad input: one line that says what is wrong and what would be right, the exit code of its kind, nothing printed, nothing
+//! written.
+
+mod kit;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{Device, Tensor, safetensors};
+use kit::{demo, request, root, tributary};
+use tempfile::TempDir;
+
+/// Runs `prefill` with what it needs unless given, and checks the refusal.
+fn refused(arguments: &[&str], exit_code: i32, says: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dump = folder.path().join("dump").display().to_string();
+    let mut all = vec!["prefill", "--dump", &dump];
+    all.extend(arguments);
+    let output = tributary(&all);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit_code), "{arguments:?}: {errors}");
+    assert_eq!(errors.lines().count(), 1, "{arguments:?}: {errors}");
+    for part in says {
+        assert!(errors.contains(part), "{arguments:?}: `{part}` is not in: {errors}");
+    }
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(!Path::new(&dump).exists(), "{arguments:?}: something was written");
+}
+
+fn refused_request(changes: &[&str], exit_code: i32, says: &[&str]) {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let mut all = vec!["--model", &demo, "--request", &request];
+    all.extend(changes);
+    refused(&all, exit_code, says);
+}
+
+/// A copy of the demo model to be damaged.
+fn copy_of_demo() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(root().join("models/demo").join(name), folder.path().join(name)).expect("a copy");
+    }
+    folder
+}
+
+fn refused_model(folder: &TempDir, exit_code: i32, says: &[&str]) {
+    let (path, request) = (folder.path().display().to_string(), request("hop2-0"));
+    refused(&["--model", &path, "--request", &request], exit_code, says);
+}
+
+fn change_weights(folder: &TempDir, change: impl FnOnce(&mut HashMap<String, Tensor>)) {
+    let path = folder.path().join("model.safetensors");
+    let mut tensors = safetensors::load(&path, &Device::Cpu).expect("the demo's weights");
+    change(&mut tensors);
+    safetensors::save(&tensors, &path).expect("changed weights");
+}
+
+fn change_config(folder: &TempDir, change: impl FnOnce(&mut serde_json::Value)) {
+    let path = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&path).expect("the demo's config");
+    let mut config = serde_json::from_str(&text).expect("JSON");
+    change(&mut config);
+    std::fs::write(path, config.to_string()).expect("a changed config");
+}
+
+#[test]
+fn a_model_folder_that_is_none() {
+    let request = request("hop2-0");
+    refused(&["--model", "/no/such/model", "--request", &request], 64, &["/no/such/model", "No such file"]);
+    let file = root().join("LICENSE-MIT").display().to_string();
+    refused(&["--model", &file, "--request", &request], 64, &["LICENSE-MIT", "config.json"]);
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let folder = copy_of_demo();
+        std::fs::remove_file(folder.path().join(name)).expect("it was there");
+        refused_model(&folder, 64, &[name, "No such file"]);
+    }
+}
+
+#[test]
+fn a_config_that_cannot_run() {
+    let folder = copy_of_demo();
+    change_config(&folder, |config| config["architectures"] = serde_json::json!(["MambaForCausalLM"]));
+    refused_model(&folder, 64, &["MambaForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM", "Glm4ForCausalLM"]);
+    let folder = copy_of_demo();
+    change_config(&folder, |config| {
+        config["rope_scaling"] = serde_json::json!({"rope_type": "dynamic", "factor": 2.0})
+    });
+    refused_model(&folder, 64, &["dynamic", "yarn"]);
+    let folder = copy_of_demo();
+    std::fs::write(folder.path().join("config.json"), "{ \"hidden_size\": 1,").expect("written");
+    refused_model(&folder, 64, &["config.json"]);
+}
+
+#[test]
+fn weights_that_are_damaged() {
+    let folder = copy_of_demo();
+    change_weights(&folder, |tensors| {
+        tensors.remove("model.layers.3.mlp.up_proj.weight");
+    });
+    refused_model(&folder, 65, &["model.layers.3.mlp.up_proj.weight", "[256, 128]"]);
+
+    let folder = copy_of_demo();
+    change_weights(&folder, |tensors| {
+        let short = tensors["lm_head.weight"].narrow(0, 0, 377).and_then(|head| head.contiguous()).expect("a part");
+        tensors.insert("lm_head.weight".to_owned(), short);
+    });
+    refused_model(&folder, 65, &["lm_head.weight", "[378, 128]", "[377, 128]"]);
+
+    for bytes in [0, 5, 100, 4000, 3_000_000] {
+        let folder = copy_of_demo();
+        let path = folder.path().join("model.safetensors");
+        let whole = std::fs::read(&path).expect("the demo's weights");
+        std::fs::write(&path, &whole[..bytes]).expect("a truncated file");
+        refused_model(&folder, 65, &["model.safetensors"]);
+    }
+
+    let folder = copy_of_demo();
+    std::fs::write(folder.path().join("model.safetensors"), u64::MAX.to_le_bytes()).expect("an absurd header");
+    refused_model(&folder, 65, &["model.safetensors", "header"]);
+}
+
+#[test]
+fn weights_that_give_no_numbers() {
+    let folder = copy_of_demo();
+    change_weights(&folder, |tensors| {
+        let nan = (tensors["model.norm.weight"].clone() * f64::NAN).expect("not a number");
+        tensors.insert("model.norm.weight".to_owned(), nan);
+    });
+    refused_model(&folder, 65, &["logits", "NaN"]);
+    let (path, request) = (folder.path().display().to_string(), request("hop2-0"));
+    refused(&["--model", &path, "--request", &request, "--world", "3", "--method", "ring"], 65, &["NaN", "rank 0"]);
+}
+
+#[test]
+fn a_request_that_is_none() {
+    let demo = demo();
+    refused(&["--model", &demo], 64, &["no documents", "--documents"]);
+    refused_request(&["--query", " "], 64, &["query"]);
+    refused(&["--model", &demo, "--request", "/no/such.json"], 64, &["/no/such.json"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let broken = file("broken.json", "{\"documents\": [\n\"a cat\", }");
+    refused(&["--model", &demo, "--request", &broken], 64, &["broken.json", "line 2"]);
+    let none = file("none.json", "{\"documents\": [], \"query\": \"a cat\"}");
+    refused(&["--model", &demo, "--request", &none], 64, &["document"]);
+    let empty = file("empty.json", "{\"documents\": [\"a cat\", \"  \"], \"query\": \"a cat\"}");
+    refused(&["--model", &demo, "--request", &empty], 64, &["document 2"]);
+    let text = file("text.txt", "a cat walks .");
+    refused(&["--model", &demo, "--documents", &text], 64, &["query"]);
+    refused(&["--model", &demo, "--documents", "/no/text", "--query", "a cat"], 64, &["/no/text"]);
+    let long = file("long.txt", &"a cat walks . ".repeat(2000));
+    refused(&["--model", &demo, "--documents", &long, "--query", "a cat"], 64, &["8003", "4096"]);
+}
+
+#[test]
+fn settings_that_cannot_be() {
+    refused_request(&["--ratio", "1.5"], 64, &["1.5", "0 to 1"]);
+    refused_request(&["--ratio=-0.1"], 64, &["-0.1", "0 to 1"]);
+    refused_request(&["--ratio", "nan"], 64, &["0 to 1"]);
+    refused_request(&["--world", "0"], 64, &["--world", "at least 1"]);
+    refused_request(&["--threads", "0"], 64, &["--threads", "at least 1"]);
+    refused_request(&["--max-tokens", "0"], 64, &["--max-tokens", "at least 1"]);
+    refused_request(&["--method", "magic"], 64, &["magic", "full", "ring", "infoflow", "relay"]);
+    refused_request(&["--score-layers", "3..9"], 64, &["3..9", "5 layers"]);
+    refused_request(&["--score-layers", "3"], 64, &["FIRST..END"]);
+    refused_request(&["--score", "max"], 64, &["max", "norm", "mass"]);
+    refused_request(&["--layout", "flat"], 64, &["flat", "hl-tp"]);
+    refused_request(&["--exchange", "fast"], 64, &["fast", "pass-q"]);
+    refused_request(&["--backend", "pigeon"], 64, &["pigeon", "local"]);
+    refused_request(&["--chunk", "5:5"], 64, &["5"]);
+    refused_request(&["--chunk", "0"], 64, &["0"]);
+    refused_request(&["--method", "epic", "--reorder"], 64, &["--reorder", "infoflow"]);
+    refused_request(&["--method", "all-gather", "--heads-per-gather", "3"], 64, &["2 KV heads"]);
+    refused_request(&["--synthetic", "2x2"], 64, &["--synthetic"]);
+    refused_request(&["--colour", "red"], 64, &["--colour"]);
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(
+        folder.path().join("config.json"),
+        serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "vocab_size": 128_256, "hidden_size": 16_384,
+            "intermediate_size": 53_248, "num_hidden_layers": 1260, "num_attention_heads": 128,
+            "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072,
+        })
+        .to_string(),
+    )
+    .expect("a config");
+    let path = folder.path().display().to_string();
+    let arguments = ["--model", &path, "--load-format", "dummy", "--synthetic", "4x512"];
+    refused(&arguments, 71, &["memory", "GiB"]);
+}
+
+#[test]
+fn a_dump_that_cannot_be_written() {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let output = tributary(&["prefill", "--model", &demo, "--request", &request, "--dump", &request]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{errors}");
+    assert!(errors.contains("--dump") && errors.contains("folder"), "{errors}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn compare_refuses_in_the_same_way() {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let base = ["compare", "--model", &demo, "--request", &request, "--methods"];
+    let cases = [
+        ("magic", "known are full"),
+        ("infoflow:ratio=2", "0 to 1"),
+        ("infoflow:colour=red", "unknown option"),
+        ("ring:world=0", "at least 1"),
+        ("epic:reorder", "--reorder"),
+    ];
+    for (method, says) in cases {
+        let arguments: Vec<&str> = base.iter().copied().chain([method]).collect();
+        let output = tributary(&arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{method}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{method}: {errors}");
+        assert!(errors.contains(says), "{method}: {errors}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Running the command as a user does.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate stands in the repository").to_owned()
+}
+
+/// The demo model's folder, as text.
+pub fn demo() -> String {
+    root().join("models/demo").display().to_string()
+}
+
+/// One of the demo's requests, as text.
+pub fn request(name: &str) -> String {
+    root().join(format!("models/demo/requests/{name}.json")).display().to_string()
+}
+
+/// Runs the command with these arguments.
+pub fn tributary(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the command starts")
+}
+
+/// Runs the command, which must succeed, and parses what it printed.
+#[allow(dead_code)] // not every test file asks for JSON
+pub fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = tributary(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    assert!(errors.is_empty(), "no progress where standard error is no terminal: {errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}

@@ -1,0 +1,241 @@
+//! `tributary prefill` on the demo model: what it prints, dumps and shows.
+
+mod kit;
+
+use candle_core::{DType, Device, safetensors};
+use kit::{demo, json, request, tributary};
+
+fn prefill(name: &str, more: &[&str]) -> serde_json::Value {
+    let (demo, request) = (demo(), request(name));
+    let mut all = vec!["prefill", "--json", "--max-tokens", "4", "--model", &demo, "--request", &request];
+    all.extend(more);
+    json(&all)
+}
+
+fn answer(name: &str, more: &[&str]) -> String {
+    prefill(name, more)["answer"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn the_methods_answer_as_the_demo_says() {
+    for world in ["1", "2", "3"] {
+        let first = |name: &str, method: &[&str]| {
+            let mut all = vec!["--world", world, "--method"];
+            all.extend(method);
+            answer(name, &all).split_whitespace().next().expect("a word").to_owned()
+        };
+        for method in ["full", "ring", "all-gather", "infoflow", "prophetkv", "relay"] {
+            assert_eq!(first("hop2-0", &[method]), "lyon", "{method}, world {world}");
+            assert_eq!(first("vt2-0", &[method]), "ivory", "{method}, world {world}");
+        }
+        let expected = [
+            ("hop2-0", "lyon"),
+            ("hop2-1", "denver"),
+            ("vt2-0", "ivory"),
+            ("vt3-1", "ivory"),
+            ("vt3-5", "coral"),
+            ("hop2_back-0", "vienna"),
+        ];
+        for (name, expected) in expected {
+            assert_ne!(first(name, &["none"]), expected, "{name}, world {world}");
+        }
+        assert_eq!(first("vt3-1", &["relay"]), "ivory", "world {world}");
+        assert_ne!(first("vt3-1", &["infoflow"]), "ivory", "world {world}");
+        assert_eq!(first("vt3-5", &["relay"]), "coral", "world {world}");
+        assert_ne!(first("vt3-5", &["infoflow"]), "coral", "world {world}");
+        assert_eq!(first("hop2_back-0", &["infoflow", "--reorder"]), "vienna", "world {world}");
+        assert_ne!(first("hop2_back-0", &["full"]), "vienna", "world {world}");
+    }
+}
+
+#[test]
+fn the_json_carries_settings_times_and_bytes() {
+    let report = prefill("hop2-0", &["--world", "2", "--exchange", "pass-q", "--ratio", "0.2", "--score", "mass"]);
+    let settings = &report["settings"];
+    for (key, expected) in [("method", "infoflow"), ("exchange", "pass-q"), ("score", "mass"), ("dtype", "f32")] {
+        assert_eq!(settings[key], expected, "{key}");
+    }
+    assert_eq!(settings["world"], 2);
+    assert_eq!(settings["ratio"], 0.2);
+    assert_eq!(report["exact"], false);
+    assert_eq!(report["tokens"]["selected"], 99); // ⌊0.2 · 496⌋
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    let ttft_ms = number(&report["ttft_ms"]);
+    let path_ms: f64 =
+        report["phases"].as_array().expect("rows").iter().map(|row| number(&row["critical_path_ms"])).sum();
+    let rest_ms = number(&report["unaccounted_ms"]);
+    assert!((path_ms + rest_ms - ttft_ms).abs() < 1e-6 * ttft_ms, "{path_ms} + {rest_ms} = {ttft_ms}");
+    assert!(number(&report["paper_clock_ms"]) < ttft_ms);
+    let received = number(&report["bytes"]["all-gather"]["received_bytes"]);
+    assert!(received > 0.0);
+}
+
+#[test]
+fn one_rank_sends_nothing() {
+    let report = prefill("hop2-0", &["--method", "relay"]);
+    for (name, row) in report["bytes"].as_object().expect("rows") {
+        assert_eq!(row["received_bytes"], 0, "{name}");
+    }
+}
+
+#[test]
+fn a_dump_holds_what_another_implementation_needs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("new/dump");
+    let dump = path.display().to_string();
+    let report = prefill("hop2-0", &["--world", "3", "--reorder", "--show-selected", "--dump", &dump]);
+    let text = std::fs::read_to_string(path.join("request.json")).expect("a request");
+    let request: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let lengths: Vec<usize> =
+        request["chunks"].as_array().expect("chunks").iter().map(|ids| ids.as_array().expect("ids").len()).collect();
+    assert_eq!(lengths.len(), 8);
+    assert_eq!(request["prefix"], serde_json::json!([1]));
+    assert_eq!(request["order"], report["order"]);
+    assert_eq!(request["generated"], report["token_ids"]);
+    assert_eq!(request["score_layers"], serde_json::json!([2, 4]));
+    for key in [
+        "query",
+        "method",
+        "ratio",
+        "score",
+        "layout",
+        "reorder",
+        "importance",
+        "include_first_chunk",
+        "exchange",
+        "world",
+    ] {
+        assert!(!request[key].is_null(), "{key}");
+    }
+    let tensors = safetensors::load(path.join("result.safetensors"), &Device::Cpu).expect("a result");
+    assert_eq!(tensors["first_token_logits"].dims(), [378]);
+    assert_eq!(tensors["selected"].dtype(), DType::U32);
+    let selected = tensors["selected"].to_vec1::<u32>().expect("rows");
+    assert_eq!(serde_json::json!(selected), report["selected_rows"]);
+    let scores = tensors["scores"].to_vec1::<f32>().expect("scores");
+    assert_eq!(scores.len(), 1 + lengths.iter().sum::<usize>());
+    // The first chunk of the layout is exact already; elsewhere the best scores were taken.
+    let first_chunk = report["order"][0].as_u64().expect("a number") as usize;
+    let start = 1 + lengths[..first_chunk].iter().sum::<usize>();
+    let is_first = |row: usize| (start..start + lengths[first_chunk]).contains(&row);
+    assert!(selected.iter().all(|&row| !is_first(row as usize)));
+    let least = selected.iter().map(|&row| scores[row as usize]).fold(f32::INFINITY, f32::min);
+    let left = (1..scores.len()).filter(|&row| !is_first(row) && !selected.contains(&(row as u32)));
+    assert!(left.map(|row| scores[row]).fold(0.0, f32::max) <= least);
+    let names: Vec<String> = std::fs::read_dir(&path)
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn selected_tokens_are_shown_in_their_text() {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let output =
+        tributary(&["prefill", "--model", &demo, "--request", &request, "--max-tokens", "1", "--show-selected"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success());
+    assert_eq!(text.matches("--- chunk").count(), 8);
+    assert!(text.contains("--- chunk 0: 0 of"), "the first chunk is exact already");
+    assert!(text.contains('»') && text.contains('«'));
+    assert!(text.contains("answer:      lyon"), "{text}");
+    assert!(text.contains("TTFT") && text.contains("paper clock") && text.contains("selected: 74 of"));
+}
+
+#[test]
+fn chunks_are_cut_as_asked() {
+    let cut = |chunk: &str| prefill("hop2-0", &["--method", "full", "--chunk", chunk])["chunks"]["tokens"].clone();
+    let lengths = |value: &serde_json::Value| -> Vec<u64> {
+        value.as_array().expect("lengths").iter().map(|length| length.as_u64().expect("a number")).collect()
+    };
+    assert_eq!(lengths(&cut("documents")), [62, 64, 61, 63, 61, 62, 62, 61]);
+    assert!(lengths(&cut("20")).iter().all(|&length| length <= 20));
+    assert_eq!(lengths(&cut("20")).iter().sum::<u64>(), 496);
+    assert!(lengths(&cut("20:5")).iter().sum::<u64>() > 496);
+    assert!(lengths(&cut("separator: .")).len() > 20);
+}
+
+#[test]
+fn dummy_weights_need_a_config_only() {
+    let folder = kit::root().join("models/dummy-25m").display().to_string();
+    let run = |seed: &str, dtype: &str| {
+        json(&[
+            "prefill",
+            "--json",
+            "--model",
+            &folder,
+            "--load-format",
+            "dummy",
+            "--synthetic",
+            "3x40+4",
+            "--seed",
+            seed,
+            "--max-tokens",
+            "3",
+            "--dtype",
+            dtype,
+            "--world",
+            "2",
+        ])
+    };
+    let report = run("1", "f32");
+    assert_eq!(report["token_ids"], run("1", "f32")["token_ids"]);
+    assert_ne!(report["token_ids"], run("2", "f32")["token_ids"]);
+    assert_eq!(report["tokens"]["context"], 120);
+    assert_eq!(report["tokens"]["query"], 4);
+    assert_eq!(run("1", "bf16")["settings"]["dtype"], "bf16");
+}
+
+#[test]
+fn compare_measures_methods_against_full_prefill() {
+    let (demo, one, two) = (demo(), request("hop2-0"), request("hop2_back-0"));
+    let report = json(&[
+        "compare",
+        "--json",
+        "--model",
+        &demo,
+        "--request",
+        &one,
+        &two,
+        "--world",
+        "2",
+        "--max-tokens",
+        "2",
+        "--repeat",
+        "2",
+        "--methods",
+        "ring",
+        "none",
+        "infoflow:reorder",
+        "full:world=1:threads=2",
+    ]);
+    let requests = report["requests"].as_array().expect("requests");
+    assert_eq!(requests.len(), 2);
+    for request in requests {
+        let methods = request["methods"].as_array().expect("methods");
+        let names: Vec<&str> = methods.iter().map(|row| row["method"].as_str().expect("a name")).collect();
+        assert_eq!(names, ["ring", "none", "infoflow:reorder", "full:world=1:threads=2"]);
+        for row in methods {
+            assert_eq!(row["ttft_ms"].as_array().expect("samples").len(), 2);
+        }
+        let difference = |row: usize| methods[row]["max_logit_difference"].as_f64().expect("a number");
+        assert!(difference(0) < 1e-3, "ring is exact: {}", difference(0));
+        assert!(difference(1) > 0.1, "none is not: {}", difference(1));
+        assert_eq!(methods[0]["exact"], true);
+        assert!((methods[3]["ttft_ratio_to_full"].as_f64().expect("a number") - 1.0).abs() < 1e-12);
+    }
+    assert_eq!(requests[0]["methods"][0]["right"], true);
+    assert_eq!(requests[1]["methods"][0]["right"], false);
+    assert_eq!(requests[1]["methods"][2]["right"], true);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["prefill", "--help"], &["compare", "--help"]] {
+        let output = tributary(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(tributary(&[]).status.code(), Some(64));
+}
