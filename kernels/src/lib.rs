@@ -19,7 +19,7 @@ mod rows;
 
 pub use attend::{Kernels, Keys, Partial, Reduce};
 pub use error::{Error, Result};
-pub use linear::linear;
+pub use linear::{linear, linear_onto};
 pub use merge::merge;
 pub use norm::{rms_norm, silu_mul};
 pub use positions::{PAD, Positions, SHARED};

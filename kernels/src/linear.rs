@@ -2,47 +2,63 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::cpu;
 use crate::error::{Result, expect};
-
-/// Output rows of a narrow weight that are widened at a time.
-const TILE_ROWS: usize = 256;
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`; the answer is
 /// `[rows, out]` in `x`'s dtype.
 ///
-/// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time.
+/// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time, on the current rayon pool.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    onto(None, x, weight, bias)
+}
+
+/// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    expect("linear_onto", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
+    expect("linear_onto", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
+    onto(Some(residual), x, weight, bias)
+}
+
+fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let (rows, inputs) = x.dims2()?;
     let (outputs, weight_inputs) = weight.dims2()?;
     expect("linear", "input width of the weight", inputs, weight_inputs)?;
+    if let Some(bias) = bias {
+        expect("linear", "length of the bias", outputs, bias.dims1()?)?;
+    }
     if rows == 0 {
         return Ok(Tensor::zeros((0, outputs), x.dtype(), x.device())?);
     }
-    let product = product(x, weight)?;
+    if !tracked(&[Some(x), Some(weight), bias, residual])
+        && let Some(product) = cpu::product(x, weight, bias, residual)?
+    {
+        return Ok(product);
+    }
+    let mut product = plain(x, weight)?;
+    if let Some(residual) = residual {
+        product = (residual + product)?;
+    }
     match bias {
         None => Ok(product),
-        Some(bias) => {
-            expect("linear", "length of the bias", outputs, bias.dims1()?)?;
-            Ok(product.broadcast_add(&bias.to_dtype(x.dtype())?)?)
-        }
+        Some(bias) => Ok(product.broadcast_add(&bias.to_dtype(x.dtype())?)?),
     }
 }
 
-fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+/// Whether a gradient is wanted: then candle must see every operation.
+fn tracked(tensors: &[Option<&Tensor>]) -> bool {
+    tensors.iter().flatten().any(|tensor| tensor.track_op())
+}
+
+/// In candle's operations; in f32 on the CPU, which has no narrow product.
+fn plain(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let wide = if x.device().is_cpu() { DType::F32 } else { x.dtype() };
-    if weight.dtype() == wide || !x.device().is_cpu() {
-        let x_wide = x.to_dtype(wide)?;
-        return Ok(x_wide.matmul(&weight.to_dtype(wide)?.t()?)?.to_dtype(x.dtype())?);
-    }
-    let x_wide = x.to_dtype(wide)?;
-    let outputs = weight.dim(0)?;
-    let tiles = (0..outputs).step_by(TILE_ROWS).map(|from| -> Result<Tensor> {
-        let tile = weight.narrow(0, from, TILE_ROWS.min(outputs - from))?.to_dtype(wide)?;
-        Ok(x_wide.matmul(&tile.t()?)?)
-    });
-    let tiles = tiles.collect::<Result<Vec<_>>>()?;
-    Ok(Tensor::cat(&tiles, 1)?.to_dtype(x.dtype())?)
+    let product = x.to_dtype(wide)?.matmul(&weight.to_dtype(wide)?.t()?)?;
+    Ok(product.to_dtype(x.dtype())?)
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{gather, linear, rms_norm, scatter, silu_mul};
+use tributary_kernels::{gather, linear, linear_onto, rms_norm, scatter, silu_mul};
 
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -64,6 +64,17 @@ fn linear_of_every_stored_type() {
             let found = linear(&x, &weight, Some(&bias)).unwrap();
             assert_eq!(found.dims(), &[rows, outputs]);
             assert_near(&format!("{dtype:?}"), &found, &expected, 1e-5);
+            // Rows in the middle of a tensor, columns of another: not everything comes contiguous.
+            let within = Tensor::cat(&[random(&[2, inputs]), x.clone()], 0).unwrap().narrow(0, 2, rows).unwrap();
+            assert_near("rows of a larger tensor", &linear(&within, &weight, Some(&bias)).unwrap(), &expected, 1e-5);
+            let across = x.t().unwrap().contiguous().unwrap().t().unwrap();
+            assert_near("column by column", &linear(&across, &weight, Some(&bias)).unwrap(), &expected, 1e-5);
+            let residual = random(&[rows, outputs]);
+            let with: Vec<f64> = flat(&residual).iter().zip(&expected).map(|(a, b)| a + b).collect();
+            let found = linear_onto(&residual, &x, &weight, Some(&bias)).unwrap();
+            assert_near("onto a residual", &found, &with, 1e-5);
+            let found = linear_onto(&residual, &across, &weight, Some(&bias)).unwrap();
+            assert_near("onto a residual, column by column", &found, &with, 1e-5);
         }
     }
 }

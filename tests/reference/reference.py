@@ -87,6 +87,8 @@ def relative(found, expected):
 def check(model: Model, folder: str) -> bool:
     """Compares a dump with this implementation; says how far each quantity is off."""
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
+    if s.get("dtype", "f32") != "f32":
+        raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
     r = Request(model, s["prefix"], s["chunks"], s["query"])
     selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)

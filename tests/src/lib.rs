@@ -1,5 +1,7 @@
 //! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run them.
 
+pub mod equal;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

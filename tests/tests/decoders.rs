@@ -199,7 +199,7 @@ fn a_missing_head_dim_is_hidden_over_heads() {
 }
 
 /// bf16 has 8 bits of precision: each weight, key and value is off by up to 0.4 %. Over three layers the logits stay within
-/// 5 % of the largest, and are no nearer than a thousandth: they would be if the dtype had not reached the weights.
+/// 5 % of the largest, and are off by more than a ten-thousandth: they would not be if the dtype had not reached the weights.
 #[test]
 fn bf16_weights_stay_near_f32() {
     for (family, changes) in [

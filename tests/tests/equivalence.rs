@@ -1,13 +1,11 @@
 //! Invariants 2 to 5 of the design: what must equal what, at several shapes, chunkings and worlds, with random weights.
 //! Each test prints the largest error it saw (`--nocapture`).
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Concatenation, Largest};
 use tributary_comm::wire::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
 use tributary_kernels::Kernels;
+use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::{
     dummy_model, infoflow, logits, plan, relative_error, reordered, run, run_all, tiny_config, with_ratio,
 };
@@ -179,7 +177,7 @@ fn every_world_selects_and_answers_as_one_rank_does() {
                         let found = run(model, world, &make(world, exchange)).0;
                         let what = format!("{} {exchange:?} model {index}, world {world}, {shape:?}", method.name());
                         assert_eq!(found.order, one.order, "{what}");
-                        common::assert_same_selection(&found, &one, shape.0 as u32, &what);
+                        assert_same_selection(&found, &one, shape.0 as u32, &what);
                         if found.selected == one.selected {
                             largest.check(relative_error(logits(&found), logits(&one)), &what);
                             assert_eq!(found.tokens, one.tokens, "{what}");
@@ -203,7 +201,7 @@ fn plain_kernels_answer_as_the_fast_ones_do() {
         let fast = run_all(model, Kernels::Auto, 2, &plans);
         let plain = run_all(model, Kernels::Plain, 2, &plans);
         for ((fast, plain), plan) in fast.iter().zip(&plain).zip(&plans) {
-            common::assert_same_selection(&fast.0, &plain.0, shape.0 as u32, plan.method.name());
+            assert_same_selection(&fast.0, &plain.0, shape.0 as u32, plan.method.name());
             if fast.0.selected == plain.0.selected {
                 largest.check(relative_error(logits(&fast.0), logits(&plain.0)), plan.method.name());
             }

@@ -109,7 +109,8 @@ fn documents_name_files_that_exist() {
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(document)).expect("readable");
         let names = text.split('`').skip(1).step_by(2).filter(|name| {
-            let known = ["rs", "md", "toml", "json", "safetensors", "py"].iter().any(|end| name.ends_with(&format!(".{end}")));
+            let known =
+                ["rs", "md", "toml", "json", "safetensors", "py"].iter().any(|end| name.ends_with(&format!(".{end}")));
             known && name.contains('/') && !name.contains([' ', '<', '*', '$', '{'])
         });
         for name in names {

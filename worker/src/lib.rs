@@ -8,6 +8,8 @@ mod context;
 mod deal;
 mod error;
 mod generate;
+#[cfg(test)]
+mod kit;
 mod kv;
 mod model;
 mod placement;

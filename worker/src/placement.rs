@@ -75,34 +75,12 @@ impl Placement {
 
 #[cfg(test)]
 mod tests {
-    use tributary_comm::wire::{Chunk, Exchange, Method, Returns, Sampling};
-
     use super::*;
-
-    fn plan(prefix: usize, chunks: &[usize], query: usize) -> Plan {
-        let chunk = |&length: &usize| Chunk { ids: vec![1; length], rank: 0 };
-        Plan {
-            request: 0,
-            prefix: vec![0; prefix],
-            chunks: chunks.iter().map(chunk).collect(),
-            query: vec![2; query],
-            method: Method::None,
-            exchange: Exchange::PassQ,
-            budget: 0,
-            include_first_chunk: false,
-            reorder: None,
-            max_tokens: 1,
-            eos: Vec::new(),
-            sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
-            timeout_ms: 1000,
-            estimate_ms: 0,
-            returns: Returns::default(),
-        }
-    }
+    use crate::kit;
 
     #[test]
     fn layouts_follow_their_definitions() {
-        let plan = plan(1, &[2, 3], 2);
+        let plan = kit::plan(1, &[2, 3], 2, 1);
         let order = [1, 0];
         let rope = |layout| Placement::new(&plan, &order, layout).rope;
         assert_eq!(rope(Layout::Global), [0, 4, 5, 1, 2, 3, 6, 7]);
@@ -116,7 +94,7 @@ mod tests {
 
     #[test]
     fn generated_rows_follow_the_query() {
-        let placement = Placement::new(&plan(0, &[4, 2], 1), &[0, 1], Layout::HlHp);
+        let placement = Placement::new(&kit::plan(0, &[4, 2], 1, 1), &[0, 1], Layout::HlHp);
         let at = placement.at(&[6, 7, 8]);
         assert_eq!(at.rope(), [4, 5, 6]);
         assert_eq!(at.order(), [6, 7, 8]);

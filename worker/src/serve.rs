@@ -169,3 +169,47 @@ pub fn root_cause(results: Vec<Result<()>>) -> Result<()> {
     };
     Err(errors.swap_remove(first))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit;
+
+    type Change = fn(&mut Plan);
+
+    fn refusal(change: impl FnOnce(&mut Plan)) -> (u8, String) {
+        let mut config = kit::config();
+        config["architectures"] = serde_json::json!(["MistralForCausalLM"]);
+        config["sliding_window"] = 30.into();
+        let mut plan = kit::plan(2, &[9, 8], 4, 2);
+        change(&mut plan);
+        match check(&plan, &*kit::model(&config), 2) {
+            Ok(()) => (0, String::new()),
+            Err(error) => (error.exit_code(), error.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_plan_that_cannot_run_is_refused_by_every_rank() {
+        assert_eq!(refusal(|_| ()).0, 0);
+        let table: [(Change, &str); 7] = [
+            (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),
+            (|plan| plan.query.clear(), "plan: query, context and every chunk need at least one token"),
+            (|plan| plan.chunks[0].ids.clear(), "plan: query, context and every chunk need at least one token"),
+            (|plan| plan.max_tokens = 0, "plan: at least one token must be generated"),
+            (|plan| plan.query[1] = 61, "plan: token id 61 is outside the vocabulary of 61"),
+            (
+                |plan| plan.max_tokens = 8,
+                "23 prompt tokens and 8 to generate exceed the model's sliding window of 30 tokens",
+            ),
+            (
+                |plan| plan.max_tokens = 490,
+                "23 prompt tokens and 490 to generate exceed the model's positions of 512 tokens",
+            ),
+        ];
+        for (change, message) in table {
+            assert_eq!(refusal(change), (64, message.to_owned()));
+        }
+        assert_eq!(refusal(|plan| plan.max_tokens = 7).0, 0, "the window holds everything");
+    }
+}

@@ -17,7 +17,7 @@ use crate::{Keys, Partial, Positions, Rope};
 
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its keys, few enough to
 /// stay in the second cache.
-const TASK_ROWS: usize = 256;
+const TASK_ROWS: usize = 384;
 /// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that the bits of a result do
 /// not depend on the number of threads.
 const ENOUGH_TASKS: usize = 32;

@@ -14,6 +14,7 @@ mod level;
 mod merge;
 mod micro;
 mod pack;
+mod product;
 mod scores;
 mod sight;
 mod strip;
@@ -30,6 +31,7 @@ use crate::{Keys, Partial, Positions, Reduce, Rope};
 pub(crate) use layer::{rms_norm, silu_mul};
 use level::Level;
 pub(crate) use merge::merge;
+pub(crate) use product::product;
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {

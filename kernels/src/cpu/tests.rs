@@ -5,7 +5,8 @@
 use candle_core::Tensor;
 use proptest::prelude::*;
 
-use super::level::Level;
+use super::lanes::Lanes;
+use super::level::{Kernel, Level, dispatch};
 use crate::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
 
 #[path = "../../tests/naive/mod.rs"]
@@ -54,6 +55,44 @@ proptest! {
                 let error = naive::distance(&found.unwrap(), &expected);
                 prop_assert!(error < 1e-5, "{level:?}, {reduce:?}: {error:e}");
             }
+        }
+    }
+}
+
+/// 2 to the power of each value.
+struct Powers<'a> {
+    from: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for Powers<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        for (from, to) in self.from.chunks_exact(V::N).zip(self.to.chunks_exact_mut(V::N)) {
+            // SAFETY: the caller promises the instructions; both chunks have N values.
+            unsafe { V::load(from.as_ptr()).exp2().store(to.as_mut_ptr()) }
+        }
+    }
+}
+
+#[test]
+fn powers_of_two_are_close_and_end_exactly() {
+    const COUNT: usize = 1 << 18;
+    let mut from: Vec<f32> = (0..COUNT).map(|i| i as f32 / COUNT as f32 * 250.0 - 126.0).collect();
+    let ends = [f32::NEG_INFINITY, f32::MIN, -1000.0, -127.5, 0.0, -1.0, 10.0, f32::NAN];
+    from.extend(ends);
+    from.extend(ends);
+    let mut to = vec![f32::NAN; from.len()];
+    for level in Level::available() {
+        dispatch(level, Powers { from: &from, to: &mut to });
+        for (&from, &to) in from.iter().zip(&to).take(COUNT) {
+            let expected = f64::from(from).exp2();
+            let error = (f64::from(to) - expected).abs() / expected;
+            assert!(error < 2e-7, "{level:?}: 2^{from} is off by {error:e}");
+        }
+        for ends in to[COUNT..].chunks(ends.len()) {
+            assert_eq!(ends[..7], [0.0, 0.0, 0.0, 0.0, 1.0, 0.5, 1024.0], "{level:?}");
+            assert!(ends[7].is_nan(), "{level:?}");
         }
     }
 }

@@ -242,6 +242,7 @@ impl Raw {
         let partial = self.partial_rotary_factor.or_else(|| rope["partial_rotary_factor"].as_f64());
         let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
         let attention_bias = self.attention_bias.unwrap_or(false);
+        let rope_scaling = rope_config::scaling(rope, self.max_position_embeddings)?;
         let is = |names: &[&str]| names.contains(&architecture.as_str());
         let window = self.window(&architecture)?;
         Ok(Config {
@@ -255,7 +256,8 @@ impl Raw {
             rotary_dims: (head_dim as f64 * partial) as usize,
             pairing: if glm { Pairing::Interleaved } else { Pairing::Half },
             rope_theta: theta,
-            rope_scaling: rope_config::scaling(rope, self.max_position_embeddings)?,
+            max_positions: rope_config::positions(&rope_scaling, self.max_position_embeddings),
+            rope_scaling,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
             // Qwen2 always has biases, Mistral never, whatever their configs say.
@@ -265,7 +267,6 @@ impl Raw {
             qk_norm: architecture == "Qwen3ForCausalLM",
             fused_gate_up: glm,
             output_norms: architecture == "Glm4ForCausalLM",
-            max_positions: self.max_position_embeddings,
             sliding_window: window,
             bos: token_ids(&self.bos_token_id).first().copied(),
             eos: token_ids(&self.eos_token_id),
@@ -295,3 +296,6 @@ fn token_ids(value: &serde_json::Value) -> Vec<u32> {
 pub(super) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Rope, linear, rms_norm, silu_mul};
+use tributary_kernels::{Rope, linear, linear_onto, rms_norm, silu_mul};
 
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
@@ -55,6 +55,14 @@ impl Projection {
 
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         Ok(linear(x, &self.weight, self.bias.as_ref())?)
+    }
+
+    /// The residual stream with the projection of `x` added, normalised first where the family does that.
+    fn add_to(&self, residual: &Tensor, x: &Tensor, norm: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+        match norm {
+            None => Ok(linear_onto(residual, x, &self.weight, self.bias.as_ref())?),
+            Some(weight) => Ok((residual + rms_norm(&self.apply(x)?, weight, eps)?)?),
+        }
     }
 }
 
@@ -114,12 +122,8 @@ impl Decoder {
     fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
         let eps = self.config.norm_eps;
         let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
-        let out = layer.down.apply(&silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?)?;
-        let out = match &layer.output_norm {
-            Some(weight) => rms_norm(&out, weight, eps)?,
-            None => out,
-        };
-        Ok((hidden + out)?)
+        let gated = silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?;
+        layer.down.add_to(hidden, &gated, layer.output_norm.as_ref(), eps)
     }
 }
 
@@ -221,12 +225,8 @@ impl Model for Decoder {
     fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
         let (layer, count) = (&self.layers[index], rows.len());
         let flat = attended.reshape((count, self.config.heads * self.config.head_dim))?;
-        let out = layer.output.apply(&flat)?;
-        let out = match &layer.attention_norm {
-            Some(weight) => rms_norm(&out, weight, self.config.norm_eps)?,
-            None => out,
-        };
-        let hidden = (rows.hidden + out)?;
+        let norm = layer.attention_norm.as_ref();
+        let hidden = layer.output.add_to(&rows.hidden, &flat, norm, self.config.norm_eps)?;
         if count <= MLP_TILE_ROWS {
             return Ok(Rows { hidden: self.mlp(layer, &hidden)? });
         }

@@ -4,6 +4,8 @@ mod config;
 mod decoder;
 mod dummy;
 mod rope_config;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 use candle_core::Tensor;

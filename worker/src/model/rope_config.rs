@@ -38,6 +38,17 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
     }
 }
 
+/// Positions that the scaling makes a model good for: YaRN stretches the original context by its factor, which configs
+/// that switch it on by hand (Qwen's recipe for long contexts) do not write into `max_position_embeddings`.
+pub(super) fn positions(scaling: &RopeScaling, stated: usize) -> usize {
+    match scaling {
+        RopeScaling::Yarn { factor, original_max_position, .. } => {
+            stated.max((factor * *original_max_position as f64) as usize)
+        }
+        _ => stated,
+    }
+}
+
 /// The factor as the config states it: directly, or through `mscale` and `mscale_all_dim` (YaRN, section 3.4, as
 /// DeepSeek's configs write it); `None` leaves the default 0.1·ln(factor) + 1.
 fn yarn_attention_factor(rope: &Value) -> Result<Option<f64>, String> {

@@ -96,11 +96,12 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>> {
     let bad = |what: String| Error::Weights { path: path.to_owned(), what };
     let index: serde_json::Value = serde_json::from_str(&read(path)?).map_err(|error| bad(error.to_string()))?;
     let map = index["weight_map"].as_object().ok_or_else(|| bad("no `weight_map`".to_owned()))?;
-    let names: BTreeSet<String> = map.values().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    match names.iter().find(|name| name.contains(['/', '\\'])) {
+    let name_of = |(tensor, name): (&String, &serde_json::Value)| match name.as_str() {
+        Some(name) if name != ".." && !name.contains(['/', '\\']) => Ok(name.to_owned()),
         Some(name) => Err(bad(format!("`{name}` is not a file name"))),
-        None => Ok(names),
-    }
+        None => Err(bad(format!("`{tensor}` has no file name"))),
+    };
+    map.iter().map(name_of).collect()
 }
 
 fn map(path: &Path) -> Result<MmapedSafetensors> {
@@ -136,3 +137,6 @@ fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,8 @@ mod none;
 mod prophetkv;
 mod random;
 mod relay;
+#[cfg(test)]
+mod tests;
 mod top;
 
 use tributary_comm::wire::{Method, Plan};

@@ -8,6 +8,8 @@ mod recompute;
 mod ring;
 mod selective;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 use tributary_comm::wire::{Method, Plan};
 

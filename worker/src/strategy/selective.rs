@@ -36,7 +36,13 @@ impl Strategy for Selective {
 
 impl Selective {
     /// Asks the selector stage by stage. Rank 0 takes the best rows and broadcasts them.
-    fn select(&mut self, cx: &mut Context<'_>, plan: &Plan, cache: &KvCache, order: Vec<u32>) -> Result<Selection> {
+    pub(super) fn select(
+        &mut self,
+        cx: &mut Context<'_>,
+        plan: &Plan,
+        cache: &KvCache,
+        order: Vec<u32>,
+    ) -> Result<Selection> {
         let candidates = Candidates::new(plan, &order);
         let found = |rows: Vec<u32>, scores: Option<Vec<f32>>, order: Vec<u32>| Selection {
             order,
@@ -74,7 +80,7 @@ impl Selective {
 }
 
 /// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.
-fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32>> {
+pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32>> {
     let given = request_order(plan);
     let Some(importance) = plan.reorder else {
         return Ok(given);

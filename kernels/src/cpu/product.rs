@@ -1,0 +1,129 @@
+//! The matrix products of linear layers, by the `gemm` crate, on the current rayon pool: candle's own would take as many
+//! threads as the machine has, whatever a rank was given.
+
+use candle_core::{CpuStorage, Storage, Tensor};
+use gemm::{Parallelism, gemm};
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+
+use crate::error::Result;
+
+/// Output columns whose weight, if it is stored narrow, is widened at a time.
+const TILE_COLUMNS: usize = 256;
+
+/// `onto + x · weightᵀ + bias`: `x` f32 `[rows, inputs]`, `weight` f32, bf16 or f16 `[outputs, inputs]`, `onto` f32
+/// `[rows, outputs]` or nothing, `bias` f32 `[outputs]` or nothing. `None` where a tensor is not contiguous, not of such a type
+/// or not on the CPU.
+pub(crate) fn product(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    onto: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let (rows, inputs) = x.dims2()?;
+    let outputs = weight.dim(0)?;
+    if ![Some(x), Some(weight), bias, onto].into_iter().flatten().all(Tensor::is_contiguous) {
+        return Ok(None);
+    }
+    let (x_held, weight_held) = (x.storage_and_layout(), weight.storage_and_layout());
+    let Some(x_values) = f32_values(&x_held.0, x_held.1.start_offset(), rows * inputs) else { return Ok(None) };
+    let shape = Shape { rows, inputs, outputs };
+    let mut out = match onto.map(|onto| values(onto, rows * outputs)) {
+        None => vec![0.0; rows * outputs],
+        Some(Some(values)) => values,
+        Some(None) => return Ok(None),
+    };
+    match bias.map(|bias| values(bias, outputs)) {
+        None => {}
+        Some(Some(bias)) => {
+            let add = |row: &mut [f32]| row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
+            out.par_chunks_mut(outputs).for_each(add);
+        }
+        Some(None) => return Ok(None),
+    }
+    let accumulate = onto.is_some() || bias.is_some();
+    let (from, count) = (weight_held.1.start_offset(), outputs * inputs);
+    match &*weight_held.0 {
+        Storage::Cpu(CpuStorage::F32(weight)) => {
+            columns(shape, x_values, &weight[from..from + count], 0, &mut out, accumulate);
+        }
+        Storage::Cpu(CpuStorage::BF16(weight)) => {
+            narrow(shape, x_values, &weight[from..from + count], &mut out, accumulate);
+        }
+        Storage::Cpu(CpuStorage::F16(weight)) => {
+            narrow(shape, x_values, &weight[from..from + count], &mut out, accumulate);
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(Tensor::from_vec(out, (rows, outputs), x.device())?))
+}
+
+#[derive(Clone, Copy)]
+struct Shape {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+}
+
+fn f32_values(storage: &Storage, from: usize, count: usize) -> Option<&[f32]> {
+    match storage {
+        Storage::Cpu(CpuStorage::F32(values)) => Some(&values[from..from + count]),
+        _ => None,
+    }
+}
+
+/// A copy of a contiguous f32 tensor's values.
+fn values(tensor: &Tensor, count: usize) -> Option<Vec<f32>> {
+    let held = tensor.storage_and_layout();
+    f32_values(&held.0, held.1.start_offset(), count).map(<[f32]>::to_vec)
+}
+
+/// A narrow weight, widened a tile of output columns at a time.
+fn narrow<T>(shape: Shape, x: &[f32], weight: &[T], out: &mut [f32], accumulate: bool)
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut wide = vec![0.0; TILE_COLUMNS.min(shape.outputs) * shape.inputs];
+    for (index, tile) in weight.chunks(TILE_COLUMNS * shape.inputs).enumerate() {
+        let wide = &mut wide[..tile.len()];
+        tile.convert_to_f32_slice(wide);
+        columns(shape, x, wide, index * TILE_COLUMNS, out, accumulate);
+    }
+}
+
+/// Output columns from `first` on, as many as `weight` has rows.
+fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {
+    let Shape { rows, inputs, outputs } = shape;
+    let count = weight.len() / inputs;
+    assert_eq!(x.len(), rows * inputs, "x");
+    assert_eq!(out.len(), rows * outputs, "out");
+    assert!(first + count <= outputs, "columns {first}..{} of {outputs}", first + count);
+    let threads = rayon::current_num_threads();
+    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
+    let (row_step, inputs_step) = (outputs as isize, inputs as isize);
+    // SAFETY: x is [rows, inputs] and weight [count, inputs], both row by row, as the lengths checked above say; out is
+    // [rows, outputs] row by row, of which columns first..first + count are written, and nobody else holds it.
+    unsafe {
+        gemm(
+            rows,
+            count,
+            inputs,
+            out.as_mut_ptr().add(first),
+            1,
+            row_step,
+            accumulate,
+            x.as_ptr(),
+            1,
+            inputs_step,
+            weight.as_ptr(),
+            inputs_step,
+            1,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}

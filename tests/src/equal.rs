@@ -1,0 +1,129 @@
+//! What equal means: the largest error seen, selections that may differ at the cut, and naive reuse written down once more,
+//! straight from its definition.
+
+use candle_core::Tensor;
+use tributary_comm::wire::{Outcome, Plan};
+use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_worker::{Attention, Model, Qkv, Result};
+
+/// What "equal" means in f32.
+pub const TOLERANCE: f64 = 1e-4;
+
+/// Remembers the largest error of an invariant and prints it at the end.
+pub struct Largest {
+    name: &'static str,
+    error: f64,
+}
+
+impl Largest {
+    /// Starts at no error.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, error: 0.0 }
+    }
+
+    /// Fails beyond the tolerance, remembers otherwise.
+    ///
+    /// # Panics
+    /// If the error is not below [`TOLERANCE`].
+    pub fn check(&mut self, error: f64, what: &str) {
+        assert!(error < TOLERANCE, "{}: {what}: {error:e}", self.name);
+        self.error = self.error.max(error);
+    }
+}
+
+impl Drop for Largest {
+    fn drop(&mut self) {
+        println!("invariant {}: largest error {:.1e}", self.name, self.error);
+    }
+}
+
+/// Selections are equal but for rows whose score lies within 1e-5, relative, of the cut.
+pub fn assert_same_selection(found: &Outcome, expected: &Outcome, prefix: u32, what: &str) {
+    if found.selected == expected.selected {
+        return;
+    }
+    let scores = expected.scores.as_ref().expect("a method without scores selects the same rows");
+    let score = |row: &u32| scores[(row - prefix) as usize];
+    let cut = expected.selected.iter().map(score).fold(f32::INFINITY, f32::min);
+    assert_eq!(found.selected.len(), expected.selected.len(), "{what}");
+    let differ = |a: &Outcome, b: &Outcome| -> Vec<u32> {
+        a.selected.iter().copied().filter(|row| b.selected.binary_search(row).is_err()).collect()
+    };
+    for row in differ(found, expected).into_iter().chain(differ(expected, found)) {
+        let distance = ((score(&row) - cut) / cut).abs();
+        assert!(distance < 1e-5, "{what}: row {row} differs, its score is {distance:e} from the cut");
+    }
+}
+
+/// Naive reuse: every chunk's keys and values computed alone behind the prefix, then concatenated at their places in the
+/// full sequence, and read by the query.
+pub struct Concatenation<'a> {
+    model: &'a dyn Model,
+    at: Positions,
+    keys: Vec<(Tensor, Tensor, Positions)>,
+    layers: Vec<(Tensor, Tensor)>,
+    first_layer_keys: usize,
+}
+
+impl<'a> Concatenation<'a> {
+    /// The first token's logits.
+    pub fn logits(model: &'a dyn Model, plan: &Plan) -> Vec<f32> {
+        let layers = model.config().layers;
+        let prefix = plan.prefix.len();
+        let mut blocks: Vec<(usize, Vec<(Tensor, Tensor)>)> = Vec::new(); // first position, per layer
+        let mut start = prefix;
+        for chunk in &plan.chunks {
+            let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
+            let alone = Self::run(model, &ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
+            if blocks.is_empty() && prefix > 0 {
+                blocks.push((0, cut(&alone, 0, prefix)));
+            }
+            blocks.push((start, cut(&alone, prefix, chunk.ids.len())));
+            start += chunk.ids.len();
+        }
+        let keys_of = |layer: usize| -> Vec<(Tensor, Tensor, Positions)> {
+            let block = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {
+                let (k, v) = pairs[layer].clone();
+                let count = k.dims()[0];
+                (k, v, Positions::run(*first as u32, count))
+            };
+            blocks.iter().map(block).collect()
+        };
+        let at = Positions::run(start as u32, plan.query.len());
+        let rows = Self::run(model, &plan.query, at, (0..layers).map(keys_of).collect()).0;
+        let last = rows.narrow(0, plan.query.len() - 1, 1).expect("the last row");
+        let logits = model.logits(&tributary_worker::Rows { hidden: last }).expect("logits");
+        logits.squeeze(0).and_then(|row| row.to_vec1()).expect("one row")
+    }
+
+    /// Rows at `at` through all layers, seeing the given keys of each layer and themselves.
+    fn run(
+        model: &'a dyn Model,
+        ids: &[u32],
+        at: Positions,
+        keys: Vec<Vec<(Tensor, Tensor, Positions)>>,
+    ) -> (Tensor, Vec<(Tensor, Tensor)>) {
+        let first_layer_keys = keys.first().map_or(0, Vec::len);
+        let keys = keys.into_iter().flatten().collect();
+        let mut this = Self { model, at, keys, layers: Vec::new(), first_layer_keys };
+        let rows = model.embed(ids).expect("ids");
+        let rows = model.layers(0..model.config().layers, rows, &mut this).expect("layers");
+        (rows.hidden, this.layers)
+    }
+}
+
+fn cut(layers: &[(Tensor, Tensor)], from: usize, count: usize) -> Vec<(Tensor, Tensor)> {
+    let narrow = |x: &Tensor| x.narrow(0, from, count).expect("rows are there");
+    layers.iter().map(|(k, v)| (narrow(k), narrow(v))).collect()
+}
+
+impl Attention for Concatenation<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let seen = self.keys.iter().skip(layer * self.first_layer_keys).take(self.first_layer_keys);
+        let mut keys: Vec<Keys> = seen.map(|(k, v, at)| Keys { k: k.clone(), v: v.clone(), at: at.clone() }).collect();
+        keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
+        self.layers.push((qkv.k, qkv.v));
+        let rope = self.model.rope(4096)?;
+        Ok(Kernels::Plain.attend(&qkv.q, &self.at, &keys, Some(&rope), self.model.scale())?.out)
+    }
+}

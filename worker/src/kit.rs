@@ -1,0 +1,69 @@
+//! What the unit tests share: a plan from sizes, a tiny model from a seed, a group of ranks.
+
+use std::sync::Arc;
+
+use candle_core::DType;
+use tributary_comm::wire::{Chunk, Exchange, Method, Plan, Returns, Sampling};
+use tributary_comm::{Communicator, local};
+
+use crate::model::{LoadFormat, Model, load};
+
+/// A config.json of a tiny Llama.
+pub fn config() -> serde_json::Value {
+    serde_json::json!({
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 512,
+    })
+}
+
+/// The model of a config.json, with random weights.
+pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32).expect("a dummy model")
+}
+
+/// A plan with chunks of the given lengths, chunk i on rank i mod `world`, and no budget.
+pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan {
+    let mut next = 0;
+    let mut ids = |count: usize| -> Vec<u32> {
+        let draw = |_| {
+            next = (next * 29 + 17) % 59;
+            next
+        };
+        (0..count).map(draw).collect()
+    };
+    Plan {
+        request: 0,
+        prefix: ids(prefix),
+        chunks: chunks.iter().enumerate().map(|(i, &length)| Chunk { ids: ids(length), rank: i % world }).collect(),
+        query: ids(query),
+        method: Method::None,
+        exchange: Exchange::PassQ,
+        budget: 0,
+        include_first_chunk: false,
+        reorder: None,
+        max_tokens: 1,
+        eos: Vec::new(),
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+        timeout_ms: 30_000,
+        estimate_ms: 0,
+        returns: Returns::default(),
+    }
+}
+
+/// Runs `work` on every rank of a group of threads.
+pub fn on_ranks(world: usize, work: impl Fn(&mut dyn Communicator) + Sync) {
+    std::thread::scope(|scope| {
+        for seat in local::seats(world) {
+            scope.spawn(|| work(&mut seat.take()));
+        }
+    });
+}

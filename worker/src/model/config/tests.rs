@@ -1,0 +1,188 @@
+//! Configs: real ones kept outside the repository, the switches of each family, and what is refused.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tributary_kernels::{Pairing, RopeScaling};
+
+use super::Config;
+use crate::error::{Error, Result};
+use crate::kit;
+
+fn parse(changes: &[(&str, Value)]) -> Result<Config> {
+    let mut config = kit::config();
+    for (key, value) in changes {
+        config[key] = value.clone();
+    }
+    Config::parse(&config.to_string(), Path::new("config.json"))
+}
+
+fn family(name: &str, changes: &[(&str, Value)]) -> Config {
+    let mut all = vec![("architectures", json!([name]))];
+    all.extend_from_slice(changes);
+    parse(&all).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Folders of real configs, if they are there.
+fn real_configs() -> Option<Vec<PathBuf>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/configs");
+    let entries = std::fs::read_dir(folder).ok()?;
+    Some(entries.map(|entry| entry.expect("an entry").path()).collect())
+}
+
+#[test]
+fn real_configs_parse() {
+    let Some(folders) = real_configs() else {
+        println!("SKIPPED: the real configs are not beside the repository");
+        return;
+    };
+    assert!(!folders.is_empty(), "a folder of configs without any");
+    for folder in folders {
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(folder.join("config.json")).expect("a config");
+        let raw: Value = serde_json::from_str(&text).expect("JSON");
+        match (raw["architectures"][0].as_str(), Config::read(&folder)) {
+            (Some("ChatGLMModel"), Err(error @ Error::Architecture { .. })) => {
+                assert!(error.to_string().contains("`ChatGLMModel` is not supported; supported are Llama"), "{error}");
+                assert_eq!(error.exit_code(), 64);
+            }
+            (Some("ChatGLMModel"), other) => panic!("{name}: {other:?}"),
+            (architecture, found) => {
+                let config = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(Some(config.architecture.as_str()), architecture, "{name}");
+                check_real(&name, &raw, &config);
+            }
+        }
+    }
+}
+
+fn check_real(name: &str, raw: &Value, config: &Config) {
+    let of = |key: &str| raw[key].as_u64().map(|value| value as usize);
+    assert_eq!(of("hidden_size"), Some(config.hidden), "{name}");
+    assert_eq!(of("num_hidden_layers"), Some(config.layers), "{name}");
+    assert_eq!(of("num_key_value_heads"), Some(config.kv_heads), "{name}");
+    assert_eq!(of("head_dim").unwrap_or(config.hidden / config.heads), config.head_dim, "{name}");
+    assert_eq!(config.sliding_window, None, "{name} has none that is switched on");
+    assert!(!config.eos.is_empty(), "{name} says where an answer ends");
+    assert_eq!(config.qkv_bias, name.starts_with("Qwen2.5") || name.starts_with("glm"), "{name}");
+    assert_eq!(config.qk_norm, name.starts_with("Qwen3"), "{name}");
+    // The size in the name, where there is one: parameters by the shapes, within a tenth. A tied embedding counts once.
+    let size = name.split('-').find_map(|part| {
+        let (number, unit) =
+            part.to_lowercase().split_at_checked(part.len() - 1).map(|(n, u)| (n.to_owned(), u.to_owned()))?;
+        let unit = match unit.as_str() {
+            "b" => 1e9,
+            "m" => 1e6,
+            _ => return None,
+        };
+        Some(number.trim_start_matches("qwen").parse::<f64>().ok()? * unit)
+    });
+    let size = size.unwrap_or_else(|| panic!("{name} names no size"));
+    let ratio = config.parameters() as f64 / size;
+    assert!((0.9..1.3).contains(&ratio), "{name}: {} parameters", config.parameters());
+}
+
+#[test]
+fn every_family_has_the_biases_of_its_own_code() {
+    let bias = [("attention_bias", json!(true)), ("mlp_bias", json!(true))];
+    let table = [
+        // name, without the switches: q/k/v; with: q/k/v, output, MLP
+        ("LlamaForCausalLM", false, [true, true, true]),
+        ("MistralForCausalLM", false, [false, false, false]),
+        ("Qwen2ForCausalLM", true, [true, false, false]),
+        ("Qwen3ForCausalLM", false, [true, true, false]),
+        ("GlmForCausalLM", false, [true, false, false]),
+        ("Glm4ForCausalLM", false, [true, false, false]),
+    ];
+    for (name, silent, spoken) in table {
+        let config = family(name, &[]);
+        assert_eq!([config.qkv_bias, config.output_bias, config.mlp_bias], [silent, false, false], "{name}, silent");
+        let config = family(name, &bias);
+        assert_eq!([config.qkv_bias, config.output_bias, config.mlp_bias], spoken, "{name}");
+        let glm = name.starts_with("Glm");
+        assert_eq!(config.fused_gate_up, glm, "{name}");
+        assert_eq!(config.output_norms, name == "Glm4ForCausalLM", "{name}");
+        assert_eq!(config.pairing, if glm { Pairing::Interleaved } else { Pairing::Half }, "{name}");
+        assert_eq!(config.rotary_dims, if glm { 4 } else { 8 }, "{name}");
+    }
+}
+
+#[test]
+fn a_sliding_window_counts_where_it_is_active() {
+    let window = |name: &str, changes: &[(&str, Value)]| family(name, changes).sliding_window;
+    let (on, size) = (("use_sliding_window", json!(true)), ("sliding_window", json!(64)));
+    let sized = std::slice::from_ref(&size);
+    assert_eq!(window("MistralForCausalLM", sized), Some(64));
+    assert_eq!(window("MistralForCausalLM", &[("sliding_window", Value::Null)]), None);
+    assert_eq!(window("MistralForCausalLM", &[]), Some(4096), "Hugging Face's default");
+    assert_eq!(window("LlamaForCausalLM", &[size.clone(), on.clone()]), None, "Llama has none");
+    for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+        assert_eq!(window(qwen, sized), None, "not switched on");
+        assert_eq!(window(qwen, &[size.clone(), on.clone()]), Some(64));
+        let from = |layer: usize| ("max_window_layers", json!(layer));
+        assert_eq!(window(qwen, &[size.clone(), on.clone(), from(2)]), Some(64), "the third layer slides");
+        assert_eq!(window(qwen, &[size.clone(), on.clone(), from(3)]), None, "no layer is left to slide");
+        let types = |kind: &str| ("layer_types", json!(["full_attention", kind, "full_attention"]));
+        assert_eq!(window(qwen, &[size.clone(), on.clone(), types("full_attention")]), None);
+        assert_eq!(window(qwen, &[size.clone(), on.clone(), types("sliding_attention")]), Some(64));
+    }
+}
+
+#[test]
+fn yarn_stretches_the_positions() {
+    let yarn = json!({ "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512 });
+    let config = parse(&[("rope_scaling", yarn)]).expect("YaRN");
+    assert_eq!(config.max_positions, 2048);
+    assert!(matches!(config.rope_scaling, RopeScaling::Yarn { attention_factor: None, .. }));
+    let linear = json!({ "rope_type": "linear", "factor": 4.0 });
+    assert_eq!(parse(&[("rope_scaling", linear)]).expect("linear").max_positions, 512);
+}
+
+#[test]
+fn what_ends_an_answer_comes_from_the_generation_config_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut config = kit::config();
+    config["eos_token_id"] = json!([5, 6]);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    assert_eq!(Config::read(folder.path()).expect("read").eos, [5, 6]);
+    let generation = folder.path().join("generation_config.json");
+    std::fs::write(&generation, r#"{"eos_token_id": 7}"#).expect("written");
+    assert_eq!(Config::read(folder.path()).expect("read").eos, [7]);
+    std::fs::write(&generation, "{}").expect("written");
+    assert_eq!(Config::read(folder.path()).expect("read").eos, [5, 6]);
+    std::fs::write(&generation, "{").expect("written");
+    let error = Config::read(folder.path()).expect_err("no JSON");
+    assert!(error.to_string().contains("generation_config.json"), "{error}");
+    assert_eq!(error.exit_code(), 64);
+}
+
+#[test]
+fn configs_that_cannot_run_say_why() {
+    let without = |key: &str| {
+        let mut config = kit::config();
+        config.as_object_mut().expect("an object").remove(key);
+        Config::parse(&config.to_string(), Path::new("config.json"))
+    };
+    let table = [
+        (without("rms_norm_eps"), "missing field `rms_norm_eps`"),
+        (without("architectures"), "architecture `none named` is not supported; supported are LlamaForCausalLM, "),
+        (parse(&[("architectures", json!(["MambaForCausalLM"]))]), "architecture `MambaForCausalLM` is not supported"),
+        (parse(&[("hidden_act", json!("gelu"))]), "hidden_act `gelu` is not supported; `silu` is"),
+        (parse(&[("num_key_value_heads", json!(3))]), "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
+        (parse(&[("num_hidden_layers", json!(0))]), "a size is 0"),
+        (parse(&[("vocab_size", json!(1u64 << 40))]), "a size is 1099511627776; at most 1048576 would do"),
+        (parse(&[("hidden_size", json!("wide"))]), "invalid type: string"),
+        (parse(&[("rope_scaling", json!({ "type": "dynamic", "factor": 2.0 }))]), "no chunk can be reused"),
+        (parse(&[("rope_scaling", json!({ "rope_type": "longrope" }))]), "rope_scaling `longrope` is not supported"),
+        (parse(&[("rope_scaling", json!({ "rope_type": "linear" }))]), "rope_scaling `linear` lacks `factor`"),
+        (parse(&[("quantization_config", json!({ "bits": 4 }))]), "quantized weights are not supported"),
+        (Config::parse("{", Path::new("config.json")), "EOF while parsing"),
+        (Config::read(Path::new("no/such/folder")), "cannot read no/such/folder/config.json"),
+    ];
+    for (found, message) in table {
+        let error = found.expect_err(message);
+        assert!(error.to_string().contains(message), "{error} for {message}");
+        assert!(error.to_string().contains("config.json"), "{error} names no file");
+        assert_eq!(error.exit_code(), 64, "{error}");
+    }
+}

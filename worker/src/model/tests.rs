@@ -1,0 +1,79 @@
+//! The last layer of a prompt computes what is asked for and nothing else.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Attention, Model, Qkv};
+use crate::error::Result;
+use crate::kit;
+
+/// Answers with the values of the queries' own rows, and notes the shapes it is given.
+struct Own {
+    asked: Option<usize>,
+    seen: Vec<(usize, usize, usize)>,
+}
+
+impl Attention for Own {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let ((queries, heads, dim), (rows, kv_heads, _)) = (qkv.q.dims3()?, qkv.k.dims3()?);
+        self.seen.push((layer, queries, rows));
+        let own = qkv.v.narrow(0, rows - queries, queries)?.unsqueeze(2)?;
+        Ok(own.broadcast_as((queries, kv_heads, heads / kv_heads, dim))?.reshape((queries, heads, dim))?)
+    }
+
+    fn last_layer(&mut self, rows: usize) -> usize {
+        self.asked.unwrap_or(rows)
+    }
+}
+
+fn prompt(model: &Arc<dyn Model>, asked: Option<usize>) -> (Tensor, Vec<(usize, usize, usize)>) {
+    let mut attention = Own { asked, seen: Vec::new() };
+    let rows = model.prompt(model.embed(&[3, 1, 4, 1, 5]).expect("ids"), &mut attention).expect("a prompt");
+    (rows.hidden, attention.seen)
+}
+
+#[test]
+fn the_last_layer_computes_only_the_rows_that_are_asked_for() {
+    let model = kit::model(&kit::config());
+    let (all, seen) = prompt(&model, None);
+    assert_eq!(seen, [(0, 5, 5), (1, 5, 5), (2, 5, 5)]);
+    for asked in [0, 1, 3, 5] {
+        let (some, seen) = prompt(&model, Some(asked));
+        assert_eq!(seen, [(0, 5, 5), (1, 5, 5), (2, asked, 5)], "keys of all rows, queries of those that ask");
+        assert_eq!(some.dims(), [asked, 32]);
+        if asked == 0 {
+            continue;
+        }
+        let expected = all.narrow(0, 5 - asked, asked).expect("the last rows");
+        let difference = (some - expected).and_then(|x| x.abs()?.max_all()?.to_scalar::<f32>()).expect("a number");
+        assert!(difference < 1e-5, "{asked} rows: {difference:e}");
+    }
+}
+
+#[test]
+fn tables_of_positions_are_kept_for_the_next_request() {
+    let model = kit::model(&kit::config());
+    assert!(model.rope(5000).expect("tables").positions() >= 5000);
+    assert!(model.rope(10).expect("tables").positions() >= 5000, "made once");
+}
+
+/// YaRN on a head that turns in part: the factor belongs on the turning dims of the query alone.
+#[test]
+fn yarn_on_part_of_a_head_scales_that_part_of_the_query() {
+    let mut config = kit::config();
+    config["architectures"] = serde_json::json!(["GlmForCausalLM"]);
+    config["rope_scaling"] = serde_json::json!({ "rope_type": "default" });
+    let plain = kit::model(&config);
+    config["rope_scaling"] = serde_json::json!({ "rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5 });
+    let yarn = kit::model(&config);
+    let q = |model: &Arc<dyn Model>| -> Vec<f32> {
+        let qkv = model.qkv(0, &model.embed(&[7]).expect("an id")).expect("a query");
+        qkv.q.to_device(&Device::Cpu).and_then(|q| q.to_dtype(DType::F32)?.flatten_all()?.to_vec1()).expect("f32")
+    };
+    assert_eq!(plain.scale(), yarn.scale());
+    for (dim, (plain, yarn)) in q(&plain).into_iter().zip(q(&yarn)).enumerate() {
+        let factor = if dim % 8 < 4 { 2.25 } else { 1.0 }; // heads of 8, half of each turns
+        assert!((yarn - factor * plain).abs() < 1e-6, "dim {dim}: {yarn} for {factor} x {plain}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The second half of invariant 5: whatever is selected, reordered and recomputed, no stored byte changes.
+
+use candle_core::Tensor;
+use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Plan, Score};
+use tributary_kernels::Kernels;
+
+use super::selective::{Selective, reorder};
+use super::{chunks, recompute};
+use crate::context::Context;
+use crate::kit;
+use crate::kv::{Block, KvCache};
+use crate::model::Model;
+use crate::placement::Placement;
+use crate::select;
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+
+fn methods() -> [Method; 3] {
+    let infoflow = InfoFlow { score: Score::Norm, layers: (1, 3), layout: Layout::Global };
+    [Method::InfoFlow(infoflow), Method::ProphetKv { layout: Layout::TlTp }, Method::Relay { layout: Layout::Global }]
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values: Vec<f32> = tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32");
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+/// Rows and every layer's key and value bits of all blocks that recompute must leave alone.
+fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
+    let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
+    let of = |block: &Block| {
+        let layers = block.layers.iter().flat_map(|(k, v)| [bits(k), bits(v)]).collect();
+        (block.rows.to_vec(), layers)
+    };
+    blocks.map(of).collect()
+}
+
+/// Runs the pipeline by hand; the order that was found and whether some fresh row differs from the stale one.
+fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, bool) {
+    let mut cache = chunks::prefill(cx, plan).expect("chunks are prefilled");
+    let before = stored(&cache);
+    let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
+    let (own, all) = (chunks::rows_of(plan, cx.rank()).len(), plan.context_tokens());
+    let replicated = plan.exchange == Exchange::Replicate;
+    assert_eq!(rows, plan.prefix_tokens() + if replicated { all } else { own });
+    assert!(
+        before.iter().all(|(_, layers)| layers.len() == 2 * model.config().layers),
+        "every layer left keys and values"
+    );
+
+    let order = reorder(cx, plan, &cache).expect("reordered");
+    let selector = select::build(&plan.method, model.config()).expect("a selector");
+    let selection = Selective { selector }.select(cx, plan, &cache, order.clone()).expect("selected");
+    assert_eq!(selection.rows.len(), plan.budget);
+    let placement = Placement::new(plan, &order, Layout::Global);
+    recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows).expect("recomputed");
+    assert!(stored(&cache) == before, "a stored byte changed: {:?} on rank {}", plan.method, cx.rank());
+    (order, fresh_differs(&cache))
+}
+
+fn fresh_differs(cache: &KvCache) -> bool {
+    let last = |block: &Block, row: u32| -> Option<Vec<u32>> {
+        let place = block.rows.iter().position(|&other| other == row)?;
+        Some(bits(&block.layers.last()?.0.narrow(0, place, 1).expect("a row")))
+    };
+    let stale = |row| cache.own.iter().chain(&cache.others).find_map(|block| last(block, row));
+    cache
+        .fresh
+        .iter()
+        .flat_map(|block| block.rows.iter().map(move |&row| (block, row)))
+        .any(|(block, row)| stale(row).is_some_and(|stale| last(block, row) != Some(stale)))
+}
+
+#[test]
+fn recompute_is_an_overlay() {
+    let model = kit::model(&kit::config());
+    for world in [1, 2] {
+        for exchange in EXCHANGES {
+            for method in methods() {
+                let mut plan = kit::plan(2, &[9, 14, 5, 11, 20], 4, world);
+                plan.budget = 12;
+                (plan.method, plan.exchange, plan.reorder) = (method, exchange, Some(Importance::Mass));
+                kit::on_ranks(world, |comm| {
+                    let mut cx = Context::new(&*model, comm, Kernels::Auto, 128).expect("a context");
+                    let (order, differs) = check(&*model, &mut cx, &plan);
+                    assert_ne!(order, [0, 1, 2, 3, 4], "the chunks did move");
+                    assert!(differs || world > 1, "recompute changed nothing at all");
+                });
+            }
+        }
+    }
+}
