@@ -35,7 +35,7 @@ check: tools
 deny:
 	@command -v cargo-deny >/dev/null 2>&1 || { echo "installing cargo-deny $(DENY_VERSION)"; \
 	  $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION); }
-	$(CARGO) deny --offline check licenses bans sources
+	$(CARGO) deny check licenses bans sources
 
 bench: build
 	$(CARGO) bench --locked -p tributary-kernels
