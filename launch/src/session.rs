@@ -82,7 +82,8 @@ impl<'a> Session<'a> {
         }
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
-        self.plan(&prepared, way, &machine, 0)?;
+        let plan = self.plan(&prepared, way, &machine, 0)?.plan;
+        self.folder.config.check_length(plan.total_tokens(), plan.max_tokens)?;
         Ok(())
     }
 

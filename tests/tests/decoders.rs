@@ -168,7 +168,7 @@ fn qwen3() {
 #[test]
 fn glm() {
     for (seed, sizes) in (51..).zip([(48, 80, 3, 3, 1, 97), (64, 40, 2, 4, 2, 61)]) {
-        let changes = [("attention_bias", json!(true)), ("partial_rotary_factor", json!(0.5))];
+        let changes = [("attention_bias", json!(true)), ("partial_rotary_factor", json!(0.5)), ("head_dim", json!(16))];
         check(Family::Glm, &config(Family::Glm, sizes, &changes), seed, 1);
     }
 }
@@ -185,14 +185,15 @@ fn glm4() {
 }
 
 #[test]
-fn a_missing_head_dim_is_hidden_over_heads() {
-    for family in [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3, Family::Glm4] {
+fn a_missing_head_dim_is_what_the_family_says() {
+    let over_heads = [Family::Llama, Family::Mistral, Family::Qwen2].map(|family| (family, 12)); // 48 / 4
+    for (family, head_dim) in over_heads.into_iter().chain([(Family::Qwen3, 128), (Family::Glm4, 128)]) {
         let silent = config(family, SHAPES[0], &[]);
-        let spoken = config(family, SHAPES[0], &[("head_dim", json!(12))]);
+        let spoken = config(family, SHAPES[0], &[("head_dim", json!(head_dim))]);
         let weights = weights(family, &spoken, 71);
         let ids = prompt(97, 17, 72);
         let model = loaded(&silent, &weights, 1, DType::F32);
-        assert_eq!(model.config().head_dim, 12, "{family:?}");
+        assert_eq!(model.config().head_dim, head_dim, "{family:?}");
         let same = loaded(&spoken, &weights, 1, DType::F32);
         assert_eq!(last_logits(&model, &ids), last_logits(&same, &ids), "{family:?}");
     }

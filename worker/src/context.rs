@@ -67,7 +67,8 @@ impl<'a> Context<'a> {
         kernels: Kernels,
         positions: usize,
     ) -> Result<Self> {
-        let timeline = Timeline::start();
+        let mut timeline = Timeline::start();
+        timeline.enter(Phase::Dispatch, comm);
         Ok(Self {
             math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
             model,

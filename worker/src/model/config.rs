@@ -236,7 +236,12 @@ impl Raw {
 
     fn into_config(self, architecture: String) -> std::result::Result<Config, String> {
         let glm = architecture.starts_with("Glm");
-        let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1));
+        // Where the config is silent, Hugging Face's Qwen3 and GLM take 128, the others hidden / heads.
+        let silent = match architecture.as_str() {
+            "Qwen3ForCausalLM" | "GlmForCausalLM" | "Glm4ForCausalLM" => 128,
+            _ => self.hidden_size / self.num_attention_heads.max(1),
+        };
+        let head_dim = self.head_dim.unwrap_or(silent);
         let rope = if self.rope_parameters.is_object() { &self.rope_parameters } else { &self.rope_scaling };
         let theta = self.rope_theta.or_else(|| rope["rope_theta"].as_f64()).unwrap_or(10_000.0);
         let partial = self.partial_rotary_factor.or_else(|| rope["partial_rotary_factor"].as_f64());

@@ -2,7 +2,7 @@
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
 use candle_core::{Device, Tensor};
-use tributary_comm::wire::{Layout, Plan};
+use tributary_comm::wire::{Exchange, Layout, Plan};
 
 use super::{chunks, recompute};
 use crate::attention::{PassQ, Probe, QueryProbe};
@@ -56,7 +56,7 @@ pub(super) fn pass(
     weights: &[f32],
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, Layout::Global);
-    let mut homes = recompute::deal(cx, plan, &placement, rows, 0);
+    let mut homes = recompute::deal(cx, plan, &placement, rows, 0, Exchange::PassQ);
     homes.query.clear();
     let mut of_row = vec![0.0; plan.total_tokens()];
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);

@@ -25,7 +25,9 @@ pub(super) fn recompute(
     cx.enter(Phase::Recompute, plan);
     let homes = match plan.exchange {
         Exchange::Selected => stay(cx, plan, placement, selected),
-        Exchange::Replicate | Exchange::PassQ => deal(cx, plan, placement, selected, plan.query_tokens()),
+        Exchange::Replicate | Exchange::PassQ => {
+            deal(cx, plan, placement, selected, plan.query_tokens(), plan.exchange)
+        }
     };
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
@@ -68,9 +70,16 @@ pub(super) fn rank_of(plan: &Plan) -> Vec<usize> {
 
 /// Deals selected rows evenly by cost, whoever keeps their chunk; `query` rows ride on the last rank. Under `pass-q` a row's
 /// attention is done where the keys are, so only its own arithmetic counts.
-pub(super) fn deal(cx: &Context<'_>, plan: &Plan, placement: &Placement, selected: &[u32], query: usize) -> Homes {
+pub(super) fn deal(
+    cx: &Context<'_>,
+    plan: &Plan,
+    placement: &Placement,
+    selected: &[u32],
+    query: usize,
+    exchange: Exchange,
+) -> Homes {
     let cost = row_cost(cx.model.config());
-    let cost = match plan.exchange {
+    let cost = match exchange {
         Exchange::Replicate => cost,
         Exchange::PassQ | Exchange::Selected => RowCost { key: 0.0, ..cost },
     };
