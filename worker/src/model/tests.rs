@@ -63,6 +63,7 @@ fn tables_of_positions_are_kept_for_the_next_request() {
 fn yarn_on_part_of_a_head_scales_that_part_of_the_query() {
     let mut config = kit::config();
     config["architectures"] = serde_json::json!(["GlmForCausalLM"]);
+    config["head_dim"] = 8.into();
     config["rope_scaling"] = serde_json::json!({ "rope_type": "default" });
     let plain = kit::model(&config);
     config["rope_scaling"] = serde_json::json!({ "rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5 });

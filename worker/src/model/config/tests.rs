@@ -103,7 +103,8 @@ fn every_family_has_the_biases_of_its_own_code() {
         assert_eq!(config.fused_gate_up, glm, "{name}");
         assert_eq!(config.output_norms, name == "Glm4ForCausalLM", "{name}");
         assert_eq!(config.pairing, if glm { Pairing::Interleaved } else { Pairing::Half }, "{name}");
-        assert_eq!(config.rotary_dims, if glm { 4 } else { 8 }, "{name}");
+        assert_eq!(config.head_dim, if glm || name.starts_with("Qwen3") { 128 } else { 8 }, "{name}, silent");
+        assert_eq!(config.rotary_dims, if glm { 64 } else { config.head_dim }, "{name}");
     }
 }
 
