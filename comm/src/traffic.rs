@@ -5,13 +5,18 @@ use std::time::Duration;
 
 /// The kinds of collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
-#[allow(missing_docs)]
 pub enum Collective {
+    /// A tensor to one rank, another from one rank.
     Exchange,
+    /// Every rank's tensor to every rank.
     AllGather,
+    /// A tensor of its own to every rank.
     AllToAll,
+    /// One rank's bytes to every rank.
     BroadcastBytes,
+    /// Every rank's bytes to one rank.
     GatherBytes,
+    /// Nothing; ends when every rank has come.
     Barrier,
 }
 

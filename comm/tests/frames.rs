@@ -137,6 +137,16 @@ fn every_single_bit_is_guarded() {
 }
 
 #[test]
+fn nothing_may_stand_behind_the_message() {
+    let event = Event::FirstToken { request: 7, token: 12 };
+    let mut payload = encode(&event).unwrap().split_off(HEADER_BYTES);
+    assert_eq!(decode::<Event>(&framed(&payload)), Ok(event));
+    payload.push(0);
+    let error = decode::<Event>(&framed(&payload)).unwrap_err().to_string();
+    assert!(error.contains("1 bytes left behind the message"), "{error}");
+}
+
+#[test]
 fn a_length_in_the_payload_is_checked_before_allocation() {
     // A list of u32 that claims 2^62 entries and carries none: allocating it would abort the test.
     for claimed in [1u64 << 62, u64::MAX, FRAME_LIMIT_BYTES as u64 / 4 + 1] {

@@ -216,6 +216,21 @@ fn a_rank_that_leaves_is_named_only_if_it_is_missed() {
 }
 
 #[test]
+fn a_rank_that_leaves_wakes_those_who_wait_for_it() {
+    let started = Instant::now();
+    let outcomes = run(2, |mut comm| {
+        comm.set_deadline(Phase::Probe, 20 * SHORT);
+        if comm.rank() == 1 {
+            thread::sleep(SHORT);
+            return None;
+        }
+        comm.barrier().err()
+    });
+    assert_eq!(outcomes[0], Some(Error::Aborted { rank: 1, cause: "rank 1 left".into() }));
+    assert!(started.elapsed() < 15 * SHORT, "{:?}", started.elapsed());
+}
+
+#[test]
 fn an_empty_seat_is_noticed() {
     let mut seats = seats(2);
     drop(seats.pop());

@@ -18,7 +18,7 @@ pub struct Clock {
 /// What came back, and when.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// From the request's acceptance to the plan on its way: tokenisation, chunks, plan.
+    /// From the request's acceptance to the plan ready to be sent: tokenisation, chunks, plan.
     pub tokenize: Duration,
     /// From the request's acceptance to the first token in the coordinator's hands.
     pub ttft: Duration,
@@ -58,8 +58,9 @@ fn run_within(
     on_first_token: &mut dyn FnMut(u32),
     grace: Duration,
 ) -> Result<Answer> {
-    link.send(plan)?;
+    // Before the plan is gone: a rank may begin with it before this thread runs again, and no time may count twice.
     let tokenize = clock.elapsed();
+    link.send(plan)?;
     let (to_first_token, to_last) = deadlines(plan);
     let first_token = match next(link, plan, to_first_token + grace, "first token")? {
         Event::FirstToken { token, .. } => token,

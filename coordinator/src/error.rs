@@ -71,7 +71,7 @@ pub enum Error {
     #[error(
         "{prompt_tokens} prompt tokens and {max_tokens} to generate are {} positions, the model has {limit}; \
          shorten the request",
-        prompt_tokens + max_tokens
+        prompt_tokens.saturating_add(*max_tokens)
     )]
     TooManyTokens {
         /// Prefix, context and query.

@@ -9,9 +9,6 @@ use crate::{Error, Result};
 /// Documents and a question about them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Request {
-    /// A name, for reports.
-    #[serde(default, deserialize_with = "text_or_number")]
-    pub id: Option<String>,
     /// The context, in its order.
     pub documents: Vec<Document>,
     /// The question.
@@ -71,7 +68,7 @@ impl Request {
     /// # Errors
     /// [`Error::EmptyQuery`], [`Error::NoDocuments`], [`Error::EmptyDocument`].
     pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
-        Self { id: None, documents, query, answer: None }.checked()
+        Self { documents, query, answer: None }.checked()
     }
 
     /// A request from a JSON file. Keys that a request does not have are passed over.
@@ -147,14 +144,13 @@ mod tests {
         .unwrap();
         let texts: Vec<String> = request.documents.iter().map(Document::full_text).collect();
         assert_eq!(texts, ["a b", "c", "T\nd"]);
-        assert_eq!(request.id.as_deref(), Some("7"));
         assert_eq!(request.answer.as_deref(), Some("yes"));
     }
 
     #[test]
     fn optional_keys_may_be_missing_or_of_another_kind() {
         let request = parse(r#"{"documents": ["a"], "query": "q", "answer": ["x", "y"]}"#).unwrap();
-        assert_eq!((request.id, request.answer), (None, None));
+        assert_eq!(request.answer, None);
     }
 
     #[test]

@@ -60,21 +60,6 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.inner.decode(ids, true).map_err(|error| Error::Tokenizer(error.to_string()))
     }
-
-    /// The id of a token by its exact text.
-    pub fn id_of(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
-    }
-
-    /// The text of one token; none if there is no such id.
-    pub fn token_of(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
-    }
-
-    /// Number of ids, those of added tokens included.
-    pub fn vocabulary_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
-    }
 }
 
 impl Piece {
@@ -108,7 +93,6 @@ pub(crate) mod tests {
         let tokenizer = demo();
         let piece = tokenizer.encode("question : hugo stays in").unwrap();
         assert_eq!(piece.ids.len(), 5);
-        assert_eq!(tokenizer.id_of("<bos>"), Some(1));
         assert!(!piece.ids.contains(&1));
         let words: Vec<&str> = piece.spans.iter().map(|span| &piece.text[span.clone()]).collect();
         assert_eq!(words, ["question", ":", "hugo", "stays", "in"]);
@@ -127,8 +111,6 @@ pub(crate) mod tests {
         let mut ids = tokenizer.encode("hugo stays in").unwrap().ids;
         ids.push(2);
         assert_eq!(tokenizer.decode(&ids).unwrap(), "hugo stays in");
-        assert_eq!(tokenizer.token_of(2).as_deref(), Some("<eos>"));
-        assert_eq!(tokenizer.token_of(1_000_000), None);
     }
 
     #[test]

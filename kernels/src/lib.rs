@@ -21,7 +21,7 @@ pub use attend::{Kernels, Keys, Partial, Reduce};
 pub use error::{Error, Result};
 pub use linear::{linear, linear_onto};
 pub use merge::merge;
-pub use norm::{rms_norm, silu_mul};
+pub use norm::{add, rms_norm, silu_mul};
 pub use positions::{PAD, Positions, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use rows::{gather, scatter};

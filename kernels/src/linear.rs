@@ -36,18 +36,26 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
     if rows == 0 {
         return Ok(Tensor::zeros((0, outputs), x.dtype(), x.device())?);
     }
+    if inputs == 0 || outputs == 0 {
+        let nothing = Tensor::zeros((rows, outputs), x.dtype(), x.device())?;
+        return finish(nothing, bias, residual);
+    }
     if !tracked(&[Some(x), Some(weight), bias, residual])
         && let Some(product) = cpu::product(x, weight, bias, residual)?
     {
         return Ok(product);
     }
-    let mut product = plain(x, weight)?;
+    finish(plain(x, weight)?, bias, residual)
+}
+
+/// What is added to a product, `[rows, out]`.
+fn finish(mut product: Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     if let Some(residual) = residual {
         product = (residual + product)?;
     }
     match bias {
         None => Ok(product),
-        Some(bias) => Ok(product.broadcast_add(&bias.to_dtype(x.dtype())?)?),
+        Some(bias) => Ok(product.broadcast_add(&bias.to_dtype(product.dtype())?)?),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The two small operations between a layer's matrix products: RMS norm and the gated activation. On the CPU each is one
-//! pass over f32; elsewhere, or where a gradient is needed, candle's operations.
+//! The small operations between a layer's matrix products: RMS norm, the gated activation and a sum. On the CPU each is one
+//! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share); elsewhere, or where a gradient is needed, candle's operations.
 
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
@@ -47,6 +47,28 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     }
     let wide = gate.to_dtype(DType::F32)?.silu()?;
     Ok((wide.to_dtype(up.dtype())? * up)?)
+}
+
+/// `a + b`, element by element; both of one shape and dtype.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.dims() != b.dims() {
+        let (expected, found) = (format!("{:?}", a.dims()), format!("{:?}", b.dims()));
+        return Err(Error::Shape { op: "add", what: "the other side", expected, found });
+    }
+    if a.elem_count() == 0 {
+        return Ok(a.clone());
+    }
+    let (a, b) = (a.contiguous()?, b.contiguous()?);
+    if !a.track_op()
+        && !b.track_op()
+        && let Some(out) = on_slices(&a, &b, cpu::add)
+    {
+        return Ok(Tensor::from_vec(out, a.dims(), a.device())?);
+    }
+    Ok((a + b)?)
 }
 
 /// Calls `work` with two contiguous tensors, if both are f32 on the CPU.

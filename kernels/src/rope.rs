@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use candle_core::{D, DType, Tensor};
 
-use crate::Positions;
 use crate::error::{Error, Result, expect};
+use crate::{Positions, cpu};
 
 /// Which two dimensions of a head turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +159,8 @@ impl Rope {
         }
     }
 
-    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside and in `x`'s dtype outside. Differentiable.
+    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside and in `x`'s dtype outside. Differentiable;
+    /// what needs no gradient is turned in one pass on the CPU.
     ///
     /// # Errors
     /// Shapes that do not fit; a position beyond the tables.
@@ -169,6 +170,11 @@ impl Rope {
         self.check(head_dim, at.rope().iter().copied())?;
         if x.elem_count() == 0 {
             return Ok(x.clone());
+        }
+        if !x.track_op()
+            && let Some(turned) = cpu::rotated(self, x, at)?
+        {
+            return Ok(turned);
         }
         let (half, rotary) = (self.frequencies.len(), self.rotary_dims());
         let table = |pick: fn(&Tables) -> &Vec<f32>| -> Result<Tensor> {

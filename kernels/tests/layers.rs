@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{gather, linear, linear_onto, rms_norm, scatter, silu_mul};
+use tributary_kernels::{add, gather, linear, linear_onto, rms_norm, scatter, silu_mul};
 
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -119,4 +119,53 @@ fn nothing_in_nothing_out() {
     assert!(linear(&random(&[2, 7]), &random(&[5, 8]), None).is_err());
     assert!(rms_norm(&random(&[2, 7]), &random(&[8]), 1e-5).is_err());
     assert!(silu_mul(&random(&[2, 7]), &random(&[2, 8])).is_err());
+}
+
+#[test]
+fn products_without_inputs_or_outputs() {
+    for dtype in [DType::F32, DType::BF16] {
+        let (bias, residual) = (random(&[5]), random(&[3, 5]));
+        let (x, weight) = (
+            Tensor::zeros((3, 0), DType::F32, &Device::Cpu).unwrap(),
+            Tensor::zeros((5, 0), dtype, &Device::Cpu).unwrap(),
+        );
+        let expected: Vec<f64> = (0..15).map(|i| flat(&residual)[i] + flat(&bias)[i % 5]).collect();
+        assert_near("no inputs", &linear_onto(&residual, &x, &weight, Some(&bias)).unwrap(), &expected, 1e-6);
+        assert_eq!(flat(&linear(&x, &weight, None).unwrap()), [0.0; 15]);
+        let (weight, bias) = (Tensor::zeros((0, 4), dtype, &Device::Cpu).unwrap(), random(&[0]));
+        assert_eq!(linear(&random(&[3, 4]), &weight, Some(&bias)).unwrap().dims(), &[3, 0]);
+    }
+}
+
+#[test]
+fn products_of_views() {
+    // Offsets into a larger tensor, as fused weights and tiles of rows have; a strided view goes another way.
+    let (all_x, all_weights, residuals) = (random(&[9, 24]), random(&[600, 24]), random(&[9, 300]));
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let weight = all_weights.to_dtype(dtype).unwrap().narrow(0, 300, 300).unwrap();
+        let x = all_x.narrow(0, 2, 5).unwrap();
+        let residual = residuals.narrow(0, 3, 5).unwrap();
+        let (a, w, r) = (flat(&x), flat(&weight), flat(&residual));
+        let dot = |i: usize| -> f64 { (0..24).map(|d| a[i / 300 * 24 + d] * w[i % 300 * 24 + d]).sum() };
+        let expected: Vec<f64> = (0..1500).map(|i| r[i] + dot(i)).collect();
+        assert_near("offset", &linear_onto(&residual, &x, &weight, None).unwrap(), &expected, 1e-5);
+        let strided = x.t().unwrap().contiguous().unwrap().t().unwrap();
+        assert_near("strided", &linear_onto(&residual, &strided, &weight, None).unwrap(), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn sums_of_every_type_and_of_views() {
+    let (all_a, all_b) = (random(&[7, 5000]), random(&[7, 5000]));
+    for dtype in [DType::F32, DType::BF16] {
+        let view = |x: &Tensor| x.to_dtype(dtype).unwrap().narrow(0, 2, 4).unwrap();
+        let (a, b) = (view(&all_a), view(&all_b));
+        let expected: Vec<f64> = flat(&a).iter().zip(flat(&b)).map(|(a, b)| a + b).collect();
+        let bound = if dtype == DType::F32 { 1e-6 } else { 1e-2 };
+        assert_near("sum", &add(&a, &b).unwrap(), &expected, bound);
+        assert_eq!(add(&a, &b).unwrap().dtype(), dtype);
+    }
+    assert!(add(&all_a, &all_b.narrow(0, 0, 6).unwrap()).is_err());
+    let nothing = random(&[0, 3]);
+    assert_eq!(add(&nothing, &nothing).unwrap().dims(), &[0, 3]);
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use tributary_kernels::{Pairing, Positions, Rope, RopeScaling};
 
 /// The angle by which pair `i` turns from position 0 to 1, read off a rotated unit vector.
@@ -159,4 +159,29 @@ fn tables_grow_and_refuse() {
     }
     let nothing = Tensor::zeros((0, 1, 8), DType::F32, &Device::Cpu).unwrap();
     assert_eq!(rope.apply(&nothing, &Positions::run(0, 0)).unwrap().dims(), &[0, 1, 8]);
+}
+
+#[test]
+fn one_pass_equals_candles_operations() {
+    let places: Vec<u32> = (0..150).map(|row| row * 37 % 200).collect();
+    let at = Positions::in_sequence(places.clone(), places);
+    for (pairing, rotary) in
+        [(Pairing::Half, 8), (Pairing::Half, 4), (Pairing::Interleaved, 8), (Pairing::Interleaved, 6)]
+    {
+        let rope = Rope::new(8, rotary, 100.0, &RopeScaling::None, pairing, 200).unwrap();
+        let wide = Tensor::randn(0f32, 1.0, (160, 5, 8), &Device::Cpu).unwrap();
+        for dtype in [DType::F32, DType::BF16] {
+            // Some rows and heads of a larger tensor, as blocks of a cache are.
+            let x = wide.to_dtype(dtype).unwrap().narrow(0, 7, 150).unwrap().narrow(1, 1, 3).unwrap();
+            let tracked = Var::from_tensor(&x).unwrap();
+            let found = [&x, tracked.as_tensor()].map(|x| {
+                let turned = rope.apply(x, &at).unwrap();
+                assert_eq!(turned.dtype(), dtype);
+                turned.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            });
+            let far = found[0].iter().zip(&found[1]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let bound = if dtype == DType::F32 { 1e-6 } else { 4e-2 };
+            assert!(far < bound, "{pairing:?}, {rotary} of 8, {dtype:?}: {far:e}");
+        }
+    }
 }

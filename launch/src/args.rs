@@ -1,6 +1,8 @@
 //! The command line's options, in groups that commands share.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
@@ -56,7 +58,7 @@ pub enum KernelChoice {
 #[command(next_help_heading = "Request")]
 pub struct IntakeArgs {
     /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
-    #[arg(long, value_name = "SHAPE")]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "prefix", "template"])]
     pub synthetic: Option<Synthetic>,
     /// Where the context is cut: documents, N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
@@ -89,7 +91,20 @@ pub struct Synthetic {
     pub query_tokens: usize,
 }
 
-impl std::str::FromStr for Synthetic {
+impl Synthetic {
+    /// Tokens of context and query.
+    pub fn tokens(&self) -> usize {
+        self.chunks.saturating_mul(self.chunk_tokens).saturating_add(self.query_tokens)
+    }
+}
+
+impl fmt::Display for Synthetic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}+{}", self.chunks, self.chunk_tokens, self.query_tokens)
+    }
+}
+
+impl FromStr for Synthetic {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -126,13 +141,13 @@ pub struct MethodArgs {
     /// Let rows of the layout's first chunk be selected, although they are exact as they are
     #[arg(long)]
     pub include_first_chunk: bool,
-    /// What ranks send each other during recompute [default: auto]
+    /// What ranks send each other during recompute
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto")]
     pub exchange: ExchangeChoice,
     /// all-gather: KV heads gathered at a time [default: all]
     #[arg(long, value_name = "N")]
     pub heads_per_gather: Option<usize>,
-    /// epic: rows a chunk, 1 to 64 [default: the ratio's budget, divided evenly]
+    /// epic: rows a chunk, 1 to 64, in place of --ratio [default: the ratio's budget, divided evenly]
     #[arg(long, value_name = "N")]
     pub per_chunk: Option<usize>,
 }

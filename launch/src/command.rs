@@ -1,5 +1,6 @@
 //! The command line: parse, run, and say in one line what went wrong.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -23,9 +24,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Prefill(Box<PrefillArgs>),
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
 }
 
@@ -42,7 +43,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tributary: {}", one_line(&error));
+            complain(&one_line(&error));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -64,8 +65,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
             let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
             let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
             let line = lines.join(" ");
-            eprintln!("tributary: {}", line.trim_start_matches("error: "));
+            complain(line.trim_start_matches("error: "));
             ExitCode::from(64)
         }
     }
+}
+
+/// One line on standard error. If that cannot be written, the exit code alone must do.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "tributary: {line}");
 }

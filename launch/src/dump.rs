@@ -35,7 +35,8 @@ pub fn write(folder: &Path, answered: &Answered) -> anyhow::Result<()> {
     let request = serde_json::to_string_pretty(&request(answered))?;
     whole(folder, "request.json", |path| Ok(std::fs::write(path, &request)?)).with_context(failed)?;
     let tensors = tensors(answered)?;
-    whole(folder, "result.safetensors", |path| Ok(candle_core::safetensors::save(&tensors, path)?)).with_context(failed)
+    let result = safetensors::serialize(&tensors, None)?;
+    whole(folder, "result.safetensors", |path| Ok(std::fs::write(path, &result)?)).with_context(failed)
 }
 
 fn request(answered: &Answered) -> serde_json::Value {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::group::GroupSettings;
+
 /// Something in the command line that cannot be.
 #[derive(Debug)]
 pub struct Usage(pub String);
@@ -13,6 +15,24 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// The system has no threads to give to the ranks.
+#[derive(Debug)]
+pub struct Exhausted {
+    /// What the system said.
+    pub cause: std::io::Error,
+    /// What was to be started.
+    pub settings: GroupSettings,
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GroupSettings { world, threads, .. } = self.settings;
+        write!(f, "cannot start {world} ranks of {threads} threads: {}; use fewer", self.cause)
+    }
+}
+
+impl std::error::Error for Exhausted {}
 
 /// An error of bad usage.
 pub fn usage(what: impl Into<String>) -> anyhow::Error {
@@ -29,6 +49,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     }
     if error.downcast_ref::<Usage>().is_some() {
         return 64;
+    }
+    if error.downcast_ref::<Exhausted>().is_some() {
+        return 71;
     }
     if error.downcast_ref::<std::io::Error>().is_some() {
         return 74;

@@ -44,9 +44,7 @@ impl Question {
         if let Some(path) = &args.request {
             let mut request = Request::from_file(path)?;
             if let Some(query) = &args.query {
-                request = Request { answer: None, ..request };
-                request.query.clone_from(query);
-                request = checked(request)?;
+                request = Request::new(request.documents, query.clone())?;
             }
             return Ok(Self::Text(request));
         }
@@ -67,7 +65,16 @@ impl Question {
     pub fn prepare(&self, folder: &ModelFolder, intake: &IntakeArgs) -> anyhow::Result<Prepared> {
         let bos = folder.config.bos;
         match self {
-            Question::Random(shape, seed) => Ok(random(*shape, *seed, folder.config.vocab, bos)),
+            Question::Random(shape, seed) => {
+                let limit = folder.config.max_positions;
+                if shape.tokens() > limit {
+                    return Err(usage(format!(
+                        "--synthetic {shape}: {} tokens, the model has {limit} positions",
+                        shape.tokens()
+                    )));
+                }
+                Ok(random(*shape, *seed, folder.config.vocab, bos))
+            }
             Question::Text(request) => {
                 let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| usage("text needs a tokenizer"))?;
                 let template = folder.template.as_ref();
@@ -84,12 +91,6 @@ impl Question {
             Question::Random(..) => None,
         }
     }
-}
-
-/// The request, checked again after its query was replaced.
-fn checked(request: Request) -> anyhow::Result<Request> {
-    let id = request.id.clone();
-    Ok(Request { id, ..Request::new(request.documents, request.query)? })
 }
 
 /// Token ids drawn uniformly from the vocabulary.

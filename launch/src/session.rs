@@ -11,7 +11,7 @@ use tributary_kernels::Kernels;
 use tributary_worker::Model;
 
 use crate::args::{Dtype, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
-use crate::failure::usage;
+use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
 use crate::machine::machine;
 use crate::model::ModelFolder;
@@ -77,9 +77,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Everything that is wrong with request and settings.
     pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
-        if way.threads == 0 {
-            return Err(usage("--threads 0: must be at least 1"));
-        }
+        check_threads(way.settings.world, way.threads)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
         let plan = self.plan(&prepared, way, &machine, 0)?.plan;
@@ -100,7 +98,8 @@ impl<'a> Session<'a> {
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
             let (kernels, timeout) = (self.kernels, self.timeout);
             let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout };
-            slot.insert(Group::start(model, settings)?);
+            let group = Group::start(model, settings).map_err(|cause| Exhausted { cause, settings })?;
+            slot.insert(group);
         }
         Ok(())
     }
@@ -170,9 +169,25 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The most threads of all ranks together: beyond any machine, and few enough to be started.
+const MAX_THREADS: usize = 4096;
+
+fn check_threads(world: usize, threads: usize) -> anyhow::Result<()> {
+    if threads == 0 {
+        return Err(usage("--threads 0: must be at least 1"));
+    }
+    match world.saturating_mul(threads) {
+        ..=MAX_THREADS => Ok(()),
+        all => Err(usage(format!(
+            "--world {world} with --threads {threads}: {all} threads, at most {MAX_THREADS} are allowed"
+        ))),
+    }
+}
+
 fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, templated: bool) -> Environment {
     let template = match (intake.template, templated) {
         (TemplateChoice::None, _) => "none",
+        _ if intake.synthetic.is_some() => "none",
         (TemplateChoice::Auto, true) => "auto: the model's",
         (TemplateChoice::Auto, false) => "auto: the model has none",
     };
@@ -192,7 +207,7 @@ fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, templated:
         },
         backend: run.backend.clone(),
         threads: run.threads,
-        chunking: intake.chunk.to_string(),
+        chunking: intake.synthetic.map_or_else(|| intake.chunk.to_string(), |shape| format!("synthetic {shape}")),
         prefix: intake.prefix.to_string(),
         template: template.to_owned(),
     }

@@ -160,6 +160,8 @@ fn a_request_that_is_none() {
 fn settings_that_cannot_be() {
     refused_request(&["--ratio", "1.5"], 64, &["1.5", "0 to 1"]);
     refused_request(&["--ratio=-0.1"], 64, &["-0.1", "0 to 1"]);
+    refused_request(&["--ratio", "-0.1"], 64, &["-0.1", "0 to 1"]);
+    refused_request(&["--temperature", "-1"], 64, &["-1", "0 or more"]);
     refused_request(&["--ratio", "nan"], 64, &["0 to 1"]);
     refused_request(&["--world", "0"], 64, &["--world", "at least 1"]);
     refused_request(&["--threads", "0"], 64, &["--threads", "at least 1"]);
@@ -177,6 +179,27 @@ fn settings_that_cannot_be() {
     refused_request(&["--method", "all-gather", "--heads-per-gather", "3"], 64, &["2 KV heads"]);
     refused_request(&["--synthetic", "2x2"], 64, &["--synthetic"]);
     refused_request(&["--colour", "red"], 64, &["--colour"]);
+}
+
+#[test]
+fn sizes_beyond_all_measure() {
+    let most = u64::MAX.to_string();
+    refused_request(&["--world", &most], 64, &["--world", "at most 4096"]);
+    refused_request(&["--threads", &most], 64, &["--threads", "at most 4096"]);
+    refused_request(&["--world", "64", "--threads", "65"], 64, &["4160 threads", "at most 4096"]);
+    refused_request(&["--max-tokens", &most], 64, &[&most, "4096"]);
+    let demo = demo();
+    for shape in ["1000000000x1000000000", "1x18446744073709551615+18446744073709551615", "1x1+5000"] {
+        refused(&["--model", &demo, "--synthetic", shape], 64, &[shape, "4096 positions"]);
+    }
+}
+
+#[test]
+fn random_tokens_are_not_cut() {
+    let demo = demo();
+    for [option, value] in [["--chunk", "5"], ["--prefix", "none"], ["--template", "none"]] {
+        refused(&["--model", &demo, "--synthetic", "2x9", option, value], 64, &["--synthetic", option]);
+    }
 }
 
 #[test]
@@ -217,6 +240,7 @@ fn compare_refuses_in_the_same_way() {
         ("infoflow:colour=red", "unknown option"),
         ("ring:world=0", "at least 1"),
         ("epic:reorder", "--reorder"),
+        ("infoflow:reorder=no", "takes no value"),
     ];
     for (method, says) in cases {
         let arguments: Vec<&str> = base.iter().copied().chain([method]).collect();

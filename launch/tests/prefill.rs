@@ -144,6 +144,28 @@ fn selected_tokens_are_shown_in_their_text() {
 }
 
 #[test]
+fn rows_a_chunk_stand_in_for_the_ratio() {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let all = [
+        "prefill",
+        "--model",
+        &demo,
+        "--request",
+        &request,
+        "--method",
+        "epic",
+        "--per-chunk",
+        "2",
+        "--max-tokens",
+        "1",
+    ];
+    let output = tributary(&all);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("epic (approximate), 2 rows a chunk, exchange"), "{text}");
+    assert!(text.contains("selected: 14 of"), "two rows of each of seven chunks: {text}");
+}
+
+#[test]
 fn chunks_are_cut_as_asked() {
     let cut = |chunk: &str| prefill("hop2-0", &["--method", "full", "--chunk", chunk])["chunks"]["tokens"].clone();
     let lengths = |value: &serde_json::Value| -> Vec<u64> {

@@ -280,3 +280,51 @@ fn an_end_token_ends_the_answer() {
     let ended = run(model, 2, &plan).0.tokens;
     assert_eq!(ended, tokens[..=first_seen(&tokens[3])]);
 }
+
+/// A generated token is what full prefill of prompt and answer so far would give: decoding is checked against prefill, not
+/// against itself.
+#[test]
+fn decoding_continues_as_full_prefill_would() {
+    for model in models() {
+        let (shape, count) = (SHAPES[1], 6);
+        let mut prompt = plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ);
+        prompt.max_tokens = 1;
+        let mut expected = Vec::new();
+        for _ in 0..count {
+            let token = run(&model, 1, &prompt).0.tokens[0];
+            expected.push(token);
+            prompt.query.push(token);
+        }
+        let mut ways = vec![(1, Method::Full, Exchange::PassQ), (3, Method::Ring, Exchange::PassQ)];
+        ways.extend(EXACT_EXCHANGES.map(|exchange| (2, Method::Random { seed: 1 }, exchange)));
+        for (world, method, exchange) in ways {
+            let mut plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 1.0);
+            plan.max_tokens = count;
+            let found = run(&model, world, &plan).0.tokens;
+            assert_eq!(found, expected, "{} {exchange:?}, world {world}", method.name());
+        }
+    }
+}
+
+/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; InfoFlow's mass over all that
+/// the query sees, so that prefix and query keep a part of each query row's 1.
+#[test]
+fn scores_are_normalised_over_what_the_method_says() {
+    let model = &models()[0];
+    let (prefix, chunks, query) = SHAPES[1];
+    for world in 1..=3 {
+        let sum = |method: Method| -> f32 {
+            let plan = with_ratio(plan(prefix, chunks, query, world, method, Exchange::PassQ), 0.3);
+            run(model, world, &plan).0.scores.expect("a method with scores").iter().sum()
+        };
+        let over_context = sum(Method::ProphetKv { layout: Layout::Global });
+        assert!((over_context - 1.0).abs() < 1e-5, "world {world}: {over_context}");
+        let mut mass = infoflow(0, 4);
+        if let Method::InfoFlow(parameters) = &mut mass {
+            parameters.score = Score::Mass;
+        }
+        let over_everything = sum(mass);
+        assert!(over_everything < 0.99 * query as f32, "world {world}: {over_everything} of {query}");
+        assert!(over_everything > 0.2 * query as f32, "world {world}: {over_everything} of {query}");
+    }
+}

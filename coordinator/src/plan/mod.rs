@@ -38,7 +38,7 @@ pub struct Planned {
     pub plan: Plan,
     /// Number of ranks it is made for.
     pub world: usize,
-    /// The share of the context to recompute.
+    /// The share of the context to recompute; where EPIC is told its rows a chunk, what they come to.
     pub ratio: f64,
     /// Bytes of memory at the worst moment, all ranks and the weights together.
     pub memory_bytes: u64,
@@ -58,9 +58,12 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     let ratio = settings.ratio(&method)?;
     check_request(input, settings, shape)?;
     let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
-    let budget = match method {
-        Method::Epic { per_chunk: Some(rows) } => epic_rows(input, rows, settings.include_first_chunk),
-        _ => budget(ratio, context_tokens),
+    let (ratio, budget) = match method {
+        Method::Epic { per_chunk: Some(rows) } => {
+            let budget = epic_rows(input, rows, settings.include_first_chunk);
+            (budget as f64 / context_tokens as f64, budget)
+        }
+        _ => (ratio, budget(ratio, context_tokens)),
     };
     let candidates = exchanges(input, settings, &method, budget, shape, machine);
     let mut smallest: Option<Planned> = None;
@@ -94,7 +97,7 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
     }
     let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
     let prompt_tokens = input.prefix.len() + context_tokens + input.query.len();
-    if prompt_tokens + settings.max_tokens > shape.max_positions {
+    if prompt_tokens.saturating_add(settings.max_tokens) > shape.max_positions {
         let max_tokens = settings.max_tokens;
         return Err(Error::TooManyTokens { prompt_tokens, max_tokens, limit: shape.max_positions });
     }

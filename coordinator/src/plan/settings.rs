@@ -13,6 +13,9 @@ const PROPHETKV_RATIO: f64 = 0.20;
 /// Rows a chunk that EPIC may be told to recompute.
 const EPIC_ROWS: std::ops::RangeInclusive<usize> = 1..=64;
 
+/// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
+const MAX_WORLD: usize = 4096;
+
 /// Choices for one request. Those that a method does not have are passed over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -123,8 +126,8 @@ impl Settings {
     /// # Errors
     /// [`Error::Setting`].
     pub(crate) fn check(&self, method: &Method) -> Result<()> {
-        if self.world == 0 {
-            return Err(setting("--world", 0, "must be at least 1"));
+        if self.world == 0 || self.world > MAX_WORLD {
+            return Err(setting("--world", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
         }
         if self.max_tokens == 0 {
             return Err(setting("--max-tokens", 0, "must be at least 1: the first token is always drawn"));

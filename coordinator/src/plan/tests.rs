@@ -102,9 +102,14 @@ fn methods_have_their_own_defaults() {
         (epic_first, 8 + 8 + 5),
     ];
     for (settings, wanted) in cases {
-        let plan = planned(&[100, 95, 5], &settings, &MACHINE).unwrap().plan;
+        let Planned { plan, ratio, .. } = planned(&[100, 95, 5], &settings, &MACHINE).unwrap();
         assert_eq!(plan.budget, wanted, "{}, per chunk {:?}", settings.method, settings.per_chunk);
         assert_eq!(plan.method.name(), settings.method);
+        assert!(
+            (ratio * 200.0 - wanted as f64).abs() < 1e-9,
+            "{}: ratio {ratio} for {wanted} of 200",
+            plan.method.name()
+        );
     }
 }
 
@@ -189,8 +194,14 @@ fn a_plan_carries_what_was_asked_for() {
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = Settings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
-    let cases: [(&[usize], Settings, &[&str]); 19] = [
+    let cases: [(&[usize], Settings, &[&str]); 21] = [
         (&[4], Settings { world: 0, ..base() }, &["--world 0", "at least 1"]),
+        (&[4], Settings { world: usize::MAX, ..base() }, &["--world 18446744073709551615", "at most 4096"]),
+        (
+            &[4],
+            Settings { max_tokens: usize::MAX, ..base() },
+            &["8 prompt tokens", "18446744073709551615 to generate", "4096"],
+        ),
         (&[4], Settings { ratio: Some(1.5), ..base() }, &["--ratio 1.5", "from 0 to 1"]),
         (&[4], Settings { ratio: Some(-0.1), ..base() }, &["--ratio -0.1"]),
         (&[4], Settings { ratio: Some(f64::NAN), ..base() }, &["--ratio NaN"]),

@@ -24,8 +24,10 @@ fn headline(report: &Report) -> String {
     let settings = &report.settings;
     let exactness = if report.exact { "exact" } else { "approximate" };
     let mut method = vec![format!("{} ({exactness})", report.method)];
-    if settings.budget > 0 {
-        method.push(format!("ratio {}", settings.ratio));
+    match settings.per_chunk {
+        Some(rows) => method.push(format!("{rows} rows a chunk")),
+        None if settings.budget > 0 => method.push(format!("ratio {}", settings.ratio)),
+        None => {}
     }
     if let (Some(score), Some((first, end))) = (settings.score, settings.score_layers) {
         method.push(format!("score {score} of layers {first}..{end}"));

@@ -1,4 +1,4 @@
-//! The two element-wise operations of a layer, in one pass over their inputs.
+//! The element-wise operations of a layer, in one pass over their inputs.
 
 use rayon::prelude::*;
 
@@ -8,6 +8,15 @@ use super::strip::{LOG2_E, WIDEST};
 
 /// Values that a thread takes at a time.
 const VALUES_AT_ONCE: usize = 1 << 14;
+
+/// `a + b`, both of one length.
+pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
+    assert_eq!(a.len(), b.len(), "both sides");
+    let mut out = a.to_vec();
+    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(b.par_chunks(VALUES_AT_ONCE));
+    pieces.for_each(|(out, b)| out.iter_mut().zip(b).for_each(|(out, b)| *out += b));
+    out
+}
 
 /// `silu(gate) · up`, both of one length.
 pub(crate) fn silu_mul(gate: &[f32], up: &[f32]) -> Vec<f32> {

@@ -15,6 +15,7 @@ mod merge;
 mod micro;
 mod pack;
 mod product;
+mod rope;
 mod scores;
 mod sight;
 mod strip;
@@ -28,10 +29,11 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::{Keys, Partial, Positions, Reduce, Rope};
-pub(crate) use layer::{rms_norm, silu_mul};
+pub(crate) use layer::{add, rms_norm, silu_mul};
 use level::Level;
 pub(crate) use merge::merge;
 pub(crate) use product::product;
+pub(crate) use rope::rotated;
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {

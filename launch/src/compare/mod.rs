@@ -143,7 +143,7 @@ fn measure_one(
     ways: &[(String, Way)],
 ) -> anyhow::Result<Vec<Measured>> {
     let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
-    let rounds = args.warmup + args.repeat;
+    let rounds = args.warmup.saturating_add(args.repeat);
     let mut shuffle = measure::Shuffle::new(args.run.seed);
     for round in 0..rounds {
         for index in shuffle.order(ways.len()) {

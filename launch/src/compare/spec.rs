@@ -36,15 +36,22 @@ impl Spec {
             let wrong = |why: &str| usage(format!("--methods {self}: {option}: {why}"));
             let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
             let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
+            let bare = || if value.is_none() { Ok(()) } else { Err(wrong("takes no value")) };
             let settings = &mut way.settings;
             match option.as_str() {
                 "ratio" => settings.ratio = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
                 "score" => settings.score = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "layers" => settings.score_layers = Some(layers(text()?).map_err(|why| wrong(&why))?),
                 "layout" => settings.layout = text()?.parse().map_err(|why: String| wrong(&why))?,
-                "reorder" => settings.reorder = Some(importance),
+                "reorder" => {
+                    bare()?;
+                    settings.reorder = settings.reorder.or(Some(importance));
+                }
                 "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
-                "first" => settings.include_first_chunk = true,
+                "first" => {
+                    bare()?;
+                    settings.include_first_chunk = true;
+                }
                 "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
                 "heads" => settings.heads_per_gather = Some(number()?),
                 "rows" => settings.per_chunk = Some(number()?),
@@ -117,6 +124,7 @@ mod tests {
         let reorder =
             |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
         assert_eq!(reorder("epic"), None);
+        assert_eq!(reorder("relay:importance=selected:reorder"), Some(Importance::Selected), "in either order");
         assert_eq!(reorder("relay"), Some(Importance::Mass));
         assert_eq!(reorder("epic:reorder"), Some(Importance::Mass), "the planner refuses it, by name");
     }
@@ -124,8 +132,16 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         assert!("fully".parse::<Spec>().unwrap_err().contains("known are full, ring"));
-        for spec in ["infoflow:ratio", "infoflow:ratio=x", "infoflow:colour=red", "ring:world=-1", "infoflow:score=max"]
-        {
+        let specs = [
+            "infoflow:ratio",
+            "infoflow:ratio=x",
+            "infoflow:colour=red",
+            "ring:world=-1",
+            "infoflow:score=max",
+            "infoflow:reorder=no",
+            "infoflow:first=no",
+        ];
+        for spec in specs {
             assert!(spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).is_err(), "{spec}");
         }
     }

@@ -64,7 +64,7 @@ impl Attention for Decode<'_> {
             return Ok(self.attend_rotated(&q, &self.at, &keys)?.out);
         };
         let queries = start_queries(comm, &q, &self.counts, dtype)?;
-        let all_q = all_queries(comm, queries)?;
+        let all_q = all_queries(comm, queries, &q)?;
         let part = self.attend_rotated(&all_q, &self.at, &self.own.keys(layer))?;
         let Some(comm) = self.comm.as_deref_mut() else { unreachable!("the communicator was there before") };
         let home = bring_home(comm, &part, &self.counts, dtype)?;

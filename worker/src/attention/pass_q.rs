@@ -141,7 +141,7 @@ impl Attention for PassQ<'_> {
         let tail_rows = self.tail.rows.len();
         let own_rows = k.dim(0)? - tail_rows;
         let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
-        let all_q = all_queries(self.comm, queries)?;
+        let all_q = all_queries(self.comm, queries, &q)?;
 
         let mut keys = self.stale.keys(layer);
         keys.push(Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() });

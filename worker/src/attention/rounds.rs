@@ -17,9 +17,13 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&q.to_dtype(dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started: all ranks' queries in rank order, f32.
-pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending) -> Result<Tensor> {
-    Ok(join(&comm.wait(pending)?)?.to_dtype(DType::F32)?)
+/// Ends what [`start_queries`] started for `own`: all ranks' queries in rank order, f32. This rank's did not travel, so they
+/// are not rounded.
+pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
+    let mut parts = comm.wait(pending)?;
+    parts[comm.rank()] = own.clone();
+    let wide = parts.iter().map(|part| Ok(part.to_dtype(DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    join(&wide)
 }
 
 /// Where the last `count` of some rows stand.
@@ -47,7 +51,8 @@ pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
 }
 
 /// Sends every rank the part of `all` (this rank's keys, all ranks' queries) that belongs to its queries, and merges what
-/// the other ranks found for this rank's. Partials travel in the model's dtype, their log-sum-exp in f32.
+/// the other ranks found for this rank's. Partials travel in the model's dtype, their log-sum-exp in f32; what stays here is
+/// not rounded.
 pub(super) fn bring_home(
     comm: &mut dyn Communicator,
     all: &Partial,
@@ -61,8 +66,9 @@ pub(super) fn bring_home(
     let home = vec![counts[rank]; size];
     let out = comm.start_all_to_all_v(&split(&all.out.to_dtype(dtype)?, counts)?, &home)?;
     let lse = comm.start_all_to_all_v(&split(&all.lse, counts)?, &home)?;
-    let out = comm.wait(out)?;
+    let mut out = comm.wait(out)?;
     let lse = comm.wait(lse)?;
+    out[rank] = split(&all.out, counts)?.swap_remove(rank);
     merge_all(out, lse)
 }
 
@@ -84,4 +90,64 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>) -> Result<Partial> {
     let mut parts = out.into_iter().zip(lse).map(part);
     let first = parts.next().expect("a world has at least one rank")?;
     parts.try_fold(first, |merged, part| Ok(merge(&merged, &part?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::kit;
+
+    /// Needs more digits than bf16 has.
+    const FINE: f32 = 1.001;
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32")
+    }
+
+    #[test]
+    fn only_what_travels_is_rounded() {
+        kit::on_ranks(2, |comm| {
+            let rank = comm.rank();
+            let q = Tensor::full(FINE, (1, 1, 2), &Device::Cpu).expect("queries");
+            let pending = start_queries(comm, &q, &[1, 1], DType::BF16).expect("started");
+            let all = values(&all_queries(comm, pending, &q).expect("gathered"));
+            let expected = if rank == 0 { [FINE, FINE, 1.0, 1.0] } else { [1.0, 1.0, FINE, FINE] };
+            assert_eq!(all, expected, "queries on rank {rank}");
+
+            // Rank 0 saw keys for both queries, rank 1 saw none.
+            let lse = if rank == 0 { 0.5 } else { f32::NEG_INFINITY };
+            let out = if rank == 0 { FINE } else { 0.0 };
+            let part = Partial {
+                out: Tensor::full(out, (2, 1, 2), &Device::Cpu).expect("outputs"),
+                lse: Tensor::full(lse, (2, 1), &Device::Cpu).expect("lse"),
+            };
+            let home = bring_home(comm, &part, &[1, 1], DType::BF16).expect("home");
+            assert_eq!(values(&home.out), if rank == 0 { [FINE; 2] } else { [1.0; 2] }, "partials on rank {rank}");
+            assert_eq!(values(&home.lse), [0.5], "lse on rank {rank}");
+        });
+    }
+
+    #[test]
+    fn partials_come_home_to_their_own_rows() {
+        // Rank r has r + 1 queries; of every query it finds its own number and the query's, with the lse r.
+        kit::on_ranks(3, |comm| {
+            let rank = comm.rank();
+            let counts = [1, 2, 3];
+            let found: Vec<f32> = (0..6).map(|query| (10 * rank + query) as f32).collect();
+            let part = Partial {
+                out: Tensor::from_vec(found, (6, 1, 1), &Device::Cpu).expect("outputs"),
+                lse: Tensor::full(rank as f32, (6, 1), &Device::Cpu).expect("lse"),
+            };
+            let home = bring_home(comm, &part, &counts, DType::F32).expect("home");
+            let weights: Vec<f32> = (0..3).map(|rank| (rank as f32).exp()).collect();
+            let mean = (10.0 * weights[1] + 20.0 * weights[2]) / weights.iter().sum::<f32>();
+            let first: usize = counts[..rank].iter().sum();
+            for (i, value) in values(&home.out).into_iter().enumerate() {
+                let expected = mean + (first + i) as f32;
+                assert!((value - expected).abs() < 1e-4, "row {i} of rank {rank}: {value}, not {expected}");
+            }
+        });
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Rope, linear, linear_onto, rms_norm, silu_mul};
+use tributary_kernels::{Rope, add, linear, linear_onto, rms_norm, silu_mul};
 
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
@@ -61,7 +61,7 @@ impl Projection {
     fn add_to(&self, residual: &Tensor, x: &Tensor, norm: Option<&Tensor>, eps: f64) -> Result<Tensor> {
         match norm {
             None => Ok(linear_onto(residual, x, &self.weight, self.bias.as_ref())?),
-            Some(weight) => Ok((residual + rms_norm(&self.apply(x)?, weight, eps)?)?),
+            Some(weight) => Ok(add(residual, &rms_norm(&self.apply(x)?, weight, eps)?)?),
         }
     }
 }
