@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE / "recipe"))
 import tasks  # noqa: E402
 
 TASKS = ["single", "multikey", "multiquery", "multivalue", "hop2", "hop2_back", "vt2", "vt3", "vt3s"]
-METHODS = ["full", "none", "random", "epic", "infoflow", "infoflow:reorder", "prophetkv:ratio=0.15", "relay",
+METHODS = ["full", "none", "random", "epic", "infoflow", "infoflow:exchange=selected", "infoflow:reorder", "prophetkv:ratio=0.15", "relay",
            "infoflow:ratio=0.05", "relay:ratio=0.05"]
 
 
