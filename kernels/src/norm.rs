@@ -31,22 +31,10 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// # Errors
 /// Shapes that do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    if gate.dims() != up.dims() {
-        let (expected, found) = (format!("{:?}", gate.dims()), format!("{:?}", up.dims()));
-        return Err(Error::Shape { op: "silu_mul", what: "up", expected, found });
-    }
-    if gate.elem_count() == 0 {
-        return Ok(gate.clone());
-    }
-    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
-    if !gate.track_op()
-        && !up.track_op()
-        && let Some(out) = on_slices(&gate, &up, cpu::silu_mul)
-    {
-        return Ok(Tensor::from_vec(out, gate.dims(), gate.device())?);
-    }
-    let wide = gate.to_dtype(DType::F32)?.silu()?;
-    Ok((wide.to_dtype(up.dtype())? * up)?)
+    element_wise("silu_mul", gate, up, cpu::silu_mul, |gate, up| {
+        let wide = gate.to_dtype(DType::F32)?.silu()?;
+        Ok((wide.to_dtype(up.dtype())? * up)?)
+    })
 }
 
 /// `a + b`, element by element; both of one shape and dtype.
@@ -54,9 +42,20 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Shapes that do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    element_wise("add", a, b, cpu::add, |a, b| Ok((a + b)?))
+}
+
+/// `fast` on the values of two f32 tensors on the CPU of which no gradient is wanted, else `plain`.
+fn element_wise(
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+    fast: fn(&[f32], &[f32]) -> Vec<f32>,
+    plain: fn(&Tensor, &Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
     if a.dims() != b.dims() {
         let (expected, found) = (format!("{:?}", a.dims()), format!("{:?}", b.dims()));
-        return Err(Error::Shape { op: "add", what: "the other side", expected, found });
+        return Err(Error::Shape { op, what: "the second tensor", expected, found });
     }
     if a.elem_count() == 0 {
         return Ok(a.clone());
@@ -64,11 +63,11 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     if !a.track_op()
         && !b.track_op()
-        && let Some(out) = on_slices(&a, &b, cpu::add)
+        && let Some(out) = on_slices(&a, &b, fast)
     {
         return Ok(Tensor::from_vec(out, a.dims(), a.device())?);
     }
-    Ok((a + b)?)
+    plain(&a, &b)
 }
 
 /// Calls `work` with two contiguous tensors, if both are f32 on the CPU.

@@ -12,11 +12,12 @@ pub struct Homes {
 impl Homes {
     /// All rows of one rank: context, then the query's if it is the last rank.
     pub fn of(&self, rank: usize) -> Vec<u32> {
-        let mut rows = self.context[rank].clone();
-        if rank + 1 == self.context.len() {
-            rows.extend_from_slice(&self.query);
-        }
-        rows
+        [&self.context[rank], self.query_of(rank)].concat()
+    }
+
+    /// The query's rows on the last rank, none elsewhere.
+    pub fn query_of(&self, rank: usize) -> &[u32] {
+        if rank + 1 == self.context.len() { &self.query } else { &[] }
     }
 
     /// Number of rows of each rank.
@@ -31,8 +32,7 @@ impl Homes {
 
     /// Number of query rows of each rank.
     pub fn query_counts(&self) -> Vec<usize> {
-        let last = self.context.len() - 1;
-        (0..=last).map(|rank| if rank == last { self.query.len() } else { 0 }).collect()
+        (0..self.context.len()).map(|rank| self.query_of(rank).len()).collect()
     }
 
     /// All rows, rank by rank.

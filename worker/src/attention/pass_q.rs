@@ -67,7 +67,7 @@ impl<'a> PassQ<'a> {
             |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
         let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
         let fresh = Block::new(arriving.concat());
-        let tail = Block::new(if rank + 1 == size { homes.query.clone() } else { Vec::new() });
+        let tail = Block::new(homes.query_of(rank));
         Self {
             math,
             counts: homes.counts(),

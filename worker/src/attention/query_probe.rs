@@ -53,9 +53,7 @@ impl QueryProbe<'_> {
         let Some(last) = self.probe.layers.end.checked_sub(1) else {
             return Ok(self.sums);
         };
-        let rows = model.layers(0..last, rows, &mut self)?;
-        let qkv = model.qkv(last, &rows)?;
-        self.attend(last, qkv)?;
+        model.up_to_attention(last, rows, &mut self)?;
         let layers = self.probe.layers.len() as f32;
         Ok(self.sums.into_iter().map(|sum| sum / layers).collect())
     }

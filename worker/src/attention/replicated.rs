@@ -39,7 +39,7 @@ impl<'a> Replicated<'a> {
         let rank = comm.rank();
         let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
         let fresh = Block::new(homes.all_context());
-        let tail = Block::new(if rank + 1 == comm.size() { homes.query.clone() } else { Vec::new() });
+        let tail = Block::new(homes.query_of(rank));
         Self {
             math,
             counts: homes.context_counts(),

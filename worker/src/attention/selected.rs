@@ -46,7 +46,7 @@ impl<'a> SelectedOnly<'a> {
     ) -> Self {
         let rank = comm.rank();
         let own = homes.context[rank].clone();
-        let tail = Block::new(if rank + 1 == comm.size() { homes.query.clone() } else { Vec::new() });
+        let tail = Block::new(homes.query_of(rank));
         Self {
             math,
             counts: homes.context_counts(),

@@ -121,6 +121,16 @@ pub trait Model: Send + Sync {
         range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
 
+    /// Layers up to the attention of `last`, for what it measures: nobody asks for its output.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    fn up_to_attention(&self, last: usize, rows: Rows, attention: &mut dyn Attention) -> Result<()> {
+        let rows = self.layers(0..last, rows, attention)?;
+        attention.attend(last, self.qkv(last, &rows)?)?;
+        Ok(())
+    }
+
     /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output, only the rows that
     /// [`Attention::last_layer`] names are computed and given back.
     ///

@@ -56,8 +56,7 @@ pub(super) fn pass(
     weights: &[f32],
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, Layout::Global);
-    let mut homes = recompute::deal(cx, plan, &placement, rows, 0, Exchange::PassQ);
-    homes.query.clear();
+    let homes = recompute::deal(cx, plan, &placement, rows, Vec::new(), Exchange::PassQ);
     let mut of_row = vec![0.0; plan.total_tokens()];
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);
     let weights = homes.all().iter().map(|&row| of_row[row as usize]).collect();
@@ -67,25 +66,13 @@ pub(super) fn pass(
     let mut attention =
         PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &|row| rank_of[row as usize])
             .measuring(weights);
-    attention_only(cx.model, embedded, &mut attention)?;
+    cx.model.up_to_attention(cx.model.config().layers - 1, embedded, &mut attention)?;
     of_row.fill(0.0);
     for (row, score) in attention.into_measured() {
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
     let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
     gather(cx, plan, &own)
-}
-
-/// All layers, but the last one stops at its attention: nobody asks for its output.
-fn attention_only(
-    model: &dyn crate::model::Model,
-    rows: crate::model::Rows,
-    attention: &mut dyn crate::model::Attention,
-) -> Result<()> {
-    let last = model.config().layers - 1;
-    let rows = model.layers(0..last, rows, attention)?;
-    attention.attend(last, model.qkv(last, &rows)?)?;
-    Ok(())
 }
 
 /// Every rank's numbers on every rank, one a context row in the request's own order.

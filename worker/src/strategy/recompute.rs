@@ -25,9 +25,7 @@ pub(super) fn recompute(
     cx.enter(Phase::Recompute, plan);
     let homes = match plan.exchange {
         Exchange::Selected => stay(cx, plan, placement, selected),
-        Exchange::Replicate | Exchange::PassQ => {
-            deal(cx, plan, placement, selected, plan.query_tokens(), plan.exchange)
-        }
+        Exchange::Replicate | Exchange::PassQ => deal(cx, plan, placement, selected, query_rows(plan), plan.exchange),
     };
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
@@ -75,7 +73,7 @@ pub(super) fn deal(
     plan: &Plan,
     placement: &Placement,
     selected: &[u32],
-    query: usize,
+    query: Vec<u32>,
     exchange: Exchange,
 ) -> Homes {
     let cost = row_cost(cx.model.config());
@@ -86,7 +84,7 @@ pub(super) fn deal(
     let rows: Vec<(u32, u32)> =
         in_causal_order(selected, placement).into_iter().map(|row| (row, placement.order_of(row))).collect();
     let total = plan.total_tokens() as u32;
-    Homes { context: deal_rows(&rows, cx.comm.size(), query, total, cost), query: query_rows(plan) }
+    Homes { context: deal_rows(&rows, cx.comm.size(), query.len(), total, cost), query }
 }
 
 /// Leaves selected rows on the rank of their chunk.
