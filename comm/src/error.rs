@@ -13,7 +13,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A collective did not end within its deadline.
     #[error(
-        "rank {rank}: {operation:?} (call {sequence}, {phase}) not finished after {after:?}; waiting for ranks {missing:?}"
+        "rank {rank}: {} (call {sequence}, {phase}) not finished after {after:?}; waiting for ranks {missing:?}: {}",
+        operation.name(), states.join("; ")
     )]
     Timeout {
         /// Who waited.
@@ -26,6 +27,8 @@ pub enum Error {
         phase: Phase,
         /// The ranks that have not made the call.
         missing: Vec<usize>,
+        /// What is known of them.
+        states: Vec<String>,
         /// The deadline.
         after: Duration,
     },
@@ -36,6 +39,8 @@ pub enum Error {
         rank: usize,
         /// Why.
         cause: String,
+        /// The exit code that stands for the cause.
+        exit_code: u8,
     },
     /// Two ranks made different calls, or the same call with sizes that do not fit.
     #[error("call {sequence}: rank {rank} made {found}, rank {other} made {expected}")]
@@ -65,9 +70,49 @@ pub enum Error {
         /// How long the sender waited for room.
         after: Duration,
     },
+    /// A backend that is not in this program.
+    #[error("this program was built without the {backend} backend: build with `--features {backend}`")]
+    NotBuilt {
+        /// Its name, and the feature's.
+        backend: &'static str,
+    },
+    /// The launcher and the library do not agree, or one of them failed at the start.
+    #[error("start: {0}")]
+    Start(String),
+    /// Ranks that speak different versions of the protocol.
+    #[error("the ranks run different versions of this program: {}", table(versions, "protocol"))]
+    Version {
+        /// One version a rank.
+        versions: Vec<u32>,
+    },
     /// The tensor library failed.
     #[error("tensor: {0}")]
     Tensor(String),
+}
+
+impl Error {
+    /// The exit code that stands for this failure: 69 rank lost, 70 a bug, 75 deadline, 76 version skew, 78 configuration.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Timeout { .. } => 75,
+            Error::Aborted { exit_code, .. } => *exit_code,
+            Error::Disconnected(_) | Error::Full { .. } => 69,
+            Error::Version { .. } => 76,
+            Error::NotBuilt { .. } | Error::Start(_) => 78,
+            Error::Mismatch { .. } | Error::Frame(_) | Error::Tensor(_) => 70,
+        }
+    }
+
+    /// The end of a group whose rank panicked.
+    pub(crate) fn panicked(rank: usize) -> Self {
+        Error::Aborted { rank, cause: format!("rank {rank} panicked"), exit_code: 70 }
+    }
+}
+
+/// `rank: value` of each rank, in one line.
+fn table(versions: &[u32], what: &str) -> String {
+    let entries = versions.iter().enumerate().map(|(rank, version)| format!("rank {rank}: {what} {version}"));
+    entries.collect::<Vec<_>>().join(", ")
 }
 
 impl From<candle_core::Error> for Error {

@@ -1,11 +1,18 @@
 //! Everything two ranks say to each other: collectives over tensors and bytes ([`Communicator`]) and the messages that
 //! coordinator and workers exchange ([`wire`]).
 //!
-//! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process).
+//! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process) and [`mpi`]
+//! (one process a rank, on one or more hosts; feature `mpi`).
 
 pub mod conformance;
 mod error;
+// Part of it serves backends of processes only.
+#[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+mod group;
 pub mod local;
+#[cfg_attr(not(feature = "mpi"), path = "mpi/absent.rs")]
+pub mod mpi;
+pub mod process;
 mod traffic;
 pub mod wire;
 
@@ -89,9 +96,9 @@ pub trait Communicator {
     /// As [`wait`](Self::wait).
     fn barrier(&mut self) -> Result<()>;
 
-    /// Ends the group: every rank's waiting and later calls fail with [`Error::Aborted`] and this cause (the first one
-    /// counts).
-    fn abort(&mut self, cause: &str);
+    /// Ends the group: every rank's waiting and later calls fail with [`Error::Aborted`], this cause and the exit code that
+    /// stands for it (the first one counts).
+    fn abort(&mut self, cause: &str, exit_code: u8);
 
     /// What has moved through this rank since the last [`reset_traffic`](Self::reset_traffic), per collective.
     fn traffic(&self) -> &Traffic;

@@ -82,14 +82,14 @@ fn abort_wakes_waiters_and_the_first_cause_counts() {
         let started = Instant::now();
         if comm.rank() == 2 {
             thread::sleep(SHORT / 4);
-            comm.abort("disk full");
-            comm.abort("another cause");
+            comm.abort("disk full", 74);
+            comm.abort("another cause", 70);
         }
         let error = comm.all_gather_v(&ones(1), &[1; 4]).unwrap_err();
         let again = comm.barrier().unwrap_err();
         (error, again, started.elapsed())
     });
-    let first = Error::Aborted { rank: 2, cause: "disk full".into() };
+    let first = Error::Aborted { rank: 2, cause: "disk full".into(), exit_code: 74 };
     for (rank, (error, again, waited)) in outcomes.into_iter().enumerate() {
         assert_eq!(error, first, "rank {rank}");
         assert_eq!(again, first, "rank {rank}, later call");
@@ -195,7 +195,7 @@ fn a_panicking_rank_ends_the_group() {
         comm.barrier().unwrap();
         comm.barrier().err()
     });
-    let wanted = Some(Error::Aborted { rank: 0, cause: "rank 0 panicked".into() });
+    let wanted = Some(Error::Aborted { rank: 0, cause: "rank 0 panicked".into(), exit_code: 70 });
     assert_eq!(errors, [None, wanted.clone(), wanted]);
 }
 
@@ -211,7 +211,7 @@ fn a_rank_that_leaves_is_named_only_if_it_is_missed() {
         thread::sleep(SHORT);
         (gathered, comm.barrier().err())
     });
-    let wanted = Some(Error::Aborted { rank: 2, cause: "rank 2 left".into() });
+    let wanted = Some(Error::Aborted { rank: 2, cause: "rank 2 left".into(), exit_code: 69 });
     assert_eq!(outcomes, [(3, wanted.clone()), (3, wanted), (3, None)]);
 }
 
@@ -226,7 +226,7 @@ fn a_rank_that_leaves_wakes_those_who_wait_for_it() {
         }
         comm.barrier().err()
     });
-    assert_eq!(outcomes[0], Some(Error::Aborted { rank: 1, cause: "rank 1 left".into() }));
+    assert_eq!(outcomes[0], Some(Error::Aborted { rank: 1, cause: "rank 1 left".into(), exit_code: 69 }));
     assert!(started.elapsed() < 15 * SHORT, "{:?}", started.elapsed());
 }
 
@@ -235,7 +235,7 @@ fn an_empty_seat_is_noticed() {
     let mut seats = seats(2);
     drop(seats.pop());
     let error = seats.pop().unwrap().take().barrier().unwrap_err();
-    assert_eq!(error, Error::Aborted { rank: 1, cause: "rank 1 left".into() });
+    assert_eq!(error, Error::Aborted { rank: 1, cause: "rank 1 left".into(), exit_code: 69 });
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Error {
             | Error::Setting { .. }
             | Error::UnknownMethod { .. }
             | Error::TooManyTokens { .. } => 64,
-            Error::Link(_) => 69,
+            Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => 70,
             Error::Memory { .. } => 71,
             Error::Deadline { .. } => 75,

@@ -101,7 +101,6 @@ pub enum Error {
 impl Error {
     /// The exit code that stands for this failure.
     pub fn exit_code(&self) -> u8 {
-        use tributary_comm::Error as Comm;
         match self {
             Error::File { .. }
             | Error::Config { .. }
@@ -112,9 +111,8 @@ impl Error {
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }
             | Error::NotFinite { .. } => 65,
-            Error::Comm(Comm::Timeout { .. }) => 75,
-            Error::Comm(Comm::Aborted { .. } | Comm::Disconnected(_)) => 69,
-            Error::Comm(_) | Error::Kernel(_) | Error::Tensor(_) => 70,
+            Error::Comm(error) => error.exit_code(),
+            Error::Kernel(_) | Error::Tensor(_) => 70,
         }
     }
 

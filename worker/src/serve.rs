@@ -29,7 +29,7 @@ pub fn serve(
     timeout: Duration,
 ) -> Result<()> {
     loop {
-        comm.set_deadline(Phase::Idle, timeout.max(10 * TICK));
+        comm.set_deadline(Phase::Idle, timeout.max(2 * TICK));
         match next_order(comm, link) {
             Ok(Order::Tick) => {}
             Ok(Order::Stop) => return Ok(()),
@@ -44,7 +44,7 @@ pub fn serve(
 
 /// Ends the group and tells the coordinator.
 fn fail(comm: &mut dyn Communicator, link: Option<&WorkerLink>, request: u64, error: Error) -> Error {
-    comm.abort(&error.to_string());
+    comm.abort(&error.to_string(), error.exit_code());
     if let Some(link) = link {
         let rank = match &error {
             Error::Comm(tributary_comm::Error::Aborted { rank, .. }) => *rank,

@@ -1,13 +1,13 @@
 //! A rank's membership of a group: from its seat to the moment it leaves.
 
-use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::hub::{Hub, Patience};
-use super::{FIRST_DEADLINE, Local};
+use super::Local;
+use crate::group::call::Contribution;
+use crate::group::hub::Hub;
+use crate::group::{Patience, Place, Received};
 use crate::wire::Phase;
-use crate::{Error, Traffic};
+use crate::{Error, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
@@ -15,9 +15,9 @@ pub struct Seat {
 }
 
 /// Leaves the group when it is dropped.
-pub(super) struct Membership {
-    pub(super) hub: Arc<Hub>,
-    pub(super) rank: usize,
+pub struct Membership {
+    hub: Arc<Hub>,
+    rank: usize,
 }
 
 /// The seats of a new group, in rank order.
@@ -38,22 +38,51 @@ impl Seat {
 
     /// Sits down: to be called on the thread that will make the calls.
     pub fn take(self) -> Local {
-        Local {
-            membership: self.membership,
-            next: 0,
-            patience: Patience { phase: Phase::Idle, deadline: FIRST_DEADLINE },
-            started: BTreeMap::new(),
-            traffic: Traffic::default(),
-            stays: PhantomData,
-        }
+        Local::new(self.membership)
+    }
+}
+
+impl Membership {
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+}
+
+impl Place for Membership {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.hub.world()
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.hub.enter(self.rank, phase);
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.hub.alive(self.rank)
+    }
+
+    fn put(&self, sequence: u64, part: Contribution) -> Result<()> {
+        self.hub.put(self.rank, sequence, part)
+    }
+
+    fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
+        let ask = |missing: &[usize]| missing.iter().map(|&rank| self.hub.doing(rank)).collect();
+        self.hub.take(self.rank, sequence, patience, &ask)
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.hub.kill(self.rank, error)
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let cause = format!("rank {} panicked", self.rank);
-            let _ = self.hub.kill(self.rank, Error::Aborted { rank: self.rank, cause });
+            self.kill(Error::panicked(self.rank));
         }
         self.hub.leave(self.rank);
     }

@@ -5,6 +5,8 @@ use std::fmt;
 /// A part of a request's time. Phases do not overlap on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
 pub enum Phase {
+    /// Before the first request: finding each other, loading the weights, agreeing.
+    Start,
     /// Nothing to do: between requests.
     Idle,
     /// Coordinator: text to token ids, chunks, plan.
@@ -43,6 +45,7 @@ impl Phase {
     /// The name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
+            Phase::Start => "start",
             Phase::Idle => "idle",
             Phase::Tokenize => "tokenize",
             Phase::Dispatch => "dispatch",

@@ -2,35 +2,35 @@
 
 use candle_core::Tensor;
 
-use super::Local;
 use super::call::Form;
+use super::{Member, Place};
 use crate::{Collective, Error, Result};
 
-impl Local {
+impl<P: Place> Member<P> {
     /// Ends the group because this rank's own arguments are wrong.
     pub(super) fn refuse(&self, sequence: u64, found: impl Into<String>, expected: impl Into<String>) -> Error {
-        let rank = self.membership.rank;
+        let rank = self.place.rank();
         let (found, expected) = (found.into(), expected.into());
         let error = Error::Mismatch { sequence, rank, found, other: rank, expected };
-        self.membership.hub.kill(rank, error)
+        self.place.kill(error)
     }
 
     /// Form and rows of a tensor to send, with its data in one piece.
     pub(super) fn pack(&self, kind: Collective, tensor: &Tensor) -> Result<(Form, usize, Tensor)> {
-        self.membership.hub.alive(self.membership.rank)?;
+        self.place.alive()?;
         let Some(form) = Form::of(tensor) else {
             let found = format!("{} of a scalar", kind.name());
             return Err(self.refuse(self.next, found, "a tensor with rows"));
         };
         match tensor.contiguous() {
             Ok(packed) => Ok((form, tensor.dims()[0], packed)),
-            Err(error) => Err(self.membership.hub.kill(self.membership.rank, error.into())),
+            Err(error) => Err(self.place.kill(error.into())),
         }
     }
 
     /// Ends the group if a list has not one entry a rank.
     pub(super) fn one_a_rank(&self, kind: Collective, what: &str, count: usize) -> Result<()> {
-        let world = self.membership.hub.world();
+        let world = self.place.world();
         if count == world {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl Local {
 
     /// Ends the group if a rank is none.
     pub(super) fn is_rank(&self, kind: Collective, rank: usize) -> Result<()> {
-        let world = self.membership.hub.world();
+        let world = self.place.world();
         if rank < world {
             return Ok(());
         }

@@ -1,29 +1,33 @@
 //! What one rank says in one collective call, and whether two ranks' calls fit each other.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use bincode::de::{Decode, Decoder};
+use bincode::enc::{Encode, Encoder};
+use bincode::error::{DecodeError, EncodeError};
 use candle_core::{DType, Tensor};
 
 use crate::Collective;
 
 /// One rank's part of a call: its arguments, which the others' must fit, and what it hands over.
-pub(super) struct Contribution {
-    pub(super) call: Call,
-    pub(super) payload: Payload,
+pub struct Contribution {
+    pub call: Call,
+    pub payload: Payload,
 }
 
 /// What a rank hands over. Tensors share their storage with the sender's: nothing is copied.
 #[derive(Default)]
-pub(super) struct Payload {
+pub struct Payload {
     /// One a receiver (all-to-all), or one for the only or every receiver.
-    pub(super) tensors: Vec<Option<Tensor>>,
-    pub(super) bytes: Option<Arc<Vec<u8>>>,
+    pub tensors: Vec<Option<Tensor>>,
+    pub bytes: Option<Arc<Vec<u8>>>,
 }
 
 /// The arguments of a call.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Call {
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub enum Call {
     Exchange { form: Form, send_rows: usize, to: usize, from: usize, rows: usize },
     AllGather { form: Form, rows: Vec<usize> },
     AllToAll { form: Form, send_rows: Vec<usize>, rows: Vec<usize> },
@@ -34,28 +38,46 @@ pub(super) enum Call {
 
 /// What all ranks' tensors share: everything but the number of rows.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Form {
-    pub(super) dtype: DType,
+pub struct Form {
+    /// What a value is.
+    pub dtype: DType,
     /// Dimensions 1 and up.
-    pub(super) row_dims: Vec<usize>,
+    pub row_dims: Vec<usize>,
 }
+
+impl Encode for Form {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        self.dtype.as_str().encode(encoder)?;
+        self.row_dims.encode(encoder)
+    }
+}
+
+impl<C> Decode<C> for Form {
+    fn decode<D: Decoder<Context = C>>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let name = String::decode(decoder)?;
+        let dtype = DType::from_str(&name).map_err(|_| DecodeError::OtherString(format!("dtype `{name}`")))?;
+        Ok(Self { dtype, row_dims: Vec::decode(decoder)? })
+    }
+}
+
+bincode::impl_borrow_decode!(Form);
 
 impl Form {
     /// The form of a tensor; none for a scalar, which has no rows.
-    pub(super) fn of(tensor: &Tensor) -> Option<Self> {
+    pub fn of(tensor: &Tensor) -> Option<Self> {
         let (_, row_dims) = tensor.dims().split_first()?;
         Some(Self { dtype: tensor.dtype(), row_dims: row_dims.to_vec() })
     }
 
     /// Payload bytes of a number of rows.
-    pub(super) fn bytes(&self, rows: usize) -> u64 {
+    pub fn bytes(&self, rows: usize) -> u64 {
         let row_bytes = self.row_dims.iter().product::<usize>() * self.dtype.size_in_bytes();
         (rows * row_bytes) as u64
     }
 }
 
 impl Call {
-    pub(super) fn kind(&self) -> Collective {
+    pub fn kind(&self) -> Collective {
         match self {
             Call::Exchange { .. } => Collective::Exchange,
             Call::AllGather { .. } => Collective::AllGather,
@@ -68,7 +90,7 @@ impl Call {
 
     /// The ranks without whose part `rank` cannot finish this call. The root of a broadcast waits for everyone, so that it
     /// notices a rank that is stuck.
-    pub(super) fn needs(&self, rank: usize, world: usize) -> Vec<usize> {
+    pub fn needs(&self, rank: usize, world: usize) -> Vec<usize> {
         match self {
             Call::Exchange { from, .. } => vec![*from],
             Call::BroadcastBytes { root } if *root != rank => vec![*root],
@@ -77,8 +99,43 @@ impl Call {
         }
     }
 
+    /// The form of its tensors; none for bytes.
+    pub fn form(&self) -> Option<&Form> {
+        match self {
+            Call::Exchange { form, .. } | Call::AllGather { form, .. } | Call::AllToAll { form, .. } => Some(form),
+            Call::BroadcastBytes { .. } | Call::GatherBytes { .. } | Call::Barrier => None,
+        }
+    }
+
+    /// The other ranks that need the part of `rank`, which makes this call.
+    pub fn goes_to(&self, rank: usize, world: usize) -> Vec<usize> {
+        let all = 0..world;
+        let needing = match self {
+            Call::Exchange { to, .. } => vec![*to],
+            Call::BroadcastBytes { root } | Call::GatherBytes { root } if *root != rank => vec![*root],
+            Call::GatherBytes { .. } => Vec::new(),
+            _ => all.collect(),
+        };
+        needing.into_iter().filter(|&other| other != rank).collect()
+    }
+
+    /// Rows that `from`, which makes this call, sends to `to`; for tensors only.
+    pub fn rows_to(&self, from: usize, to: usize) -> usize {
+        match self {
+            Call::Exchange { send_rows, to: target, .. } if *target == to => *send_rows,
+            Call::AllGather { rows, .. } => rows.get(from).copied().unwrap_or(0),
+            Call::AllToAll { send_rows, .. } => send_rows.get(to).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Payload bytes that `from`, which makes this call, sends to `to`; for tensors only.
+    pub fn bytes_to(&self, from: usize, to: usize) -> u64 {
+        self.form().map_or(0, |form| form.bytes(self.rows_to(from, to)))
+    }
+
     /// Whether this call of rank `mine` and `other` of rank `theirs` can be the same collective. Both ranks may be one.
-    pub(super) fn fits(&self, mine: usize, other: &Call, theirs: usize) -> bool {
+    pub fn fits(&self, mine: usize, other: &Call, theirs: usize) -> bool {
         match (self, other) {
             (
                 Call::Exchange { form, send_rows, to, from, rows },
@@ -103,7 +160,7 @@ impl Call {
     }
 
     /// Payload bytes that `rank` sends to other ranks; for tensors only.
-    pub(super) fn sent_bytes(&self, rank: usize) -> u64 {
+    pub fn sent_bytes(&self, rank: usize) -> u64 {
         match self {
             Call::Exchange { form, send_rows, to, .. } if *to != rank => form.bytes(*send_rows),
             Call::AllGather { form, rows } => form.bytes(rows[rank]) * (rows.len() as u64 - 1),
@@ -113,7 +170,7 @@ impl Call {
     }
 
     /// Payload bytes that `rank` receives from other ranks; for tensors only.
-    pub(super) fn received_bytes(&self, rank: usize) -> u64 {
+    pub fn received_bytes(&self, rank: usize) -> u64 {
         match self {
             Call::Exchange { form, from, rows, .. } if *from != rank => form.bytes(*rows),
             Call::AllGather { form, rows } => form.bytes(others(rows, rank)),

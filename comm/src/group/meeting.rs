@@ -8,60 +8,62 @@ use super::call::{Call, Contribution, Payload};
 use crate::Error;
 
 /// One collective call.
-pub(super) struct Meeting {
+pub struct Meeting {
     /// One a rank that has made the call.
-    pub(super) made: Vec<Option<Contribution>>,
+    pub made: Vec<Option<Contribution>>,
     /// Ranks that have got what they wait for, or have left.
-    pub(super) finished: Vec<bool>,
+    pub finished: Vec<bool>,
 }
 
 /// The first failure of the group.
-pub(super) struct Death {
-    pub(super) rank: usize,
-    pub(super) error: Error,
+pub struct Death {
+    pub rank: usize,
+    pub error: Error,
     /// The other rank of a mismatch, and the mismatch as it sees it.
-    pub(super) counterpart: Option<(usize, Error)>,
+    pub counterpart: Option<(usize, Error)>,
 }
 
 /// What a rank takes out of a finished call.
 #[derive(Default)]
-pub(super) struct Received {
-    pub(super) tensors: Vec<Tensor>,
-    pub(super) bytes: Vec<Arc<Vec<u8>>>,
+pub struct Received {
+    pub tensors: Vec<Tensor>,
+    pub bytes: Vec<Arc<Vec<u8>>>,
 }
 
 impl Death {
-    pub(super) fn left(rank: usize) -> Self {
-        let error = Error::Aborted { rank, cause: format!("rank {rank} left") };
+    pub fn left(rank: usize) -> Self {
+        let error = Error::Aborted { rank, cause: format!("rank {rank} left"), exit_code: 69 };
         Self { rank, error, counterpart: None }
     }
 
-    pub(super) fn seen_by(&self, rank: usize) -> Error {
+    pub fn seen_by(&self, rank: usize) -> Error {
         match (&self.counterpart, &self.error) {
             (_, error) if rank == self.rank => error.clone(),
             (Some((other, error)), _) if rank == *other => error.clone(),
             (_, Error::Aborted { .. }) => self.error.clone(),
-            (_, error) => Error::Aborted { rank: self.rank, cause: error.to_string() },
+            (_, error) => {
+                Error::Aborted { rank: self.rank, cause: error.to_string(), exit_code: error.exit_code() }
+            }
         }
     }
 }
 
 impl Meeting {
-    pub(super) fn new(world: usize) -> Self {
+    pub fn new(world: usize) -> Self {
         Self { made: (0..world).map(|_| None).collect(), finished: vec![false; world] }
     }
 
     /// Those of the ranks that have not made the call.
-    pub(super) fn absent(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    pub fn absent(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
         ranks.into_iter().filter(|&rank| self.made[rank].is_none()).collect()
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.finished.iter().all(|&finished| finished)
     }
 
     /// The first rank whose call does not fit `call`, as a death; the rank itself is looked at too.
-    pub(super) fn mismatch(&self, rank: usize, sequence: u64, call: &Call) -> Option<Death> {
+    pub fn mismatch(&self, rank: usize, sequence: u64, call: &Call) -> Option<Death> {
         let others = self.made.iter().enumerate();
         let others = others.filter_map(|(other, part)| Some((other, &part.as_ref()?.call)));
         let (other, theirs) = others.chain([(rank, call)]).find(|(other, theirs)| !call.fits(rank, theirs, *other))?;
@@ -73,7 +75,7 @@ impl Meeting {
     }
 
     /// What `rank` gets. A tensor that has one receiver is moved out, so that nothing holds it any longer.
-    pub(super) fn take(&mut self, rank: usize) -> Received {
+    pub fn take(&mut self, rank: usize) -> Received {
         let part = self.made[rank].as_ref().expect("the rank has made the call");
         let mut received = Received::default();
         match part.call.clone() {

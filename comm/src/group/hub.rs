@@ -1,0 +1,271 @@
+//! The place where ranks meet: one entry a call, with what each rank has put into it, and the group's first failure.
+//!
+//! All ranks of one process may share one, or each process has its own, with one rank and images of the others: then the
+//! others' parts are brought by [`Hub::bring`].
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::call::Contribution;
+use super::meeting::{Death, Meeting, Received};
+use crate::wire::Phase;
+use crate::{Collective, Error, Result};
+
+/// Shared by all ranks of a group.
+pub struct Hub {
+    world: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Calls that not every rank has finished, by sequence number.
+    calls: BTreeMap<u64, Meeting>,
+    /// Ranks that have dropped their seat.
+    left: Vec<bool>,
+    death: Option<Death>,
+    /// What each rank is doing.
+    doing: Vec<Doing>,
+    /// With one rank a process: the number of the call that this rank makes next.
+    next: u64,
+}
+
+/// What a rank is doing, for those who wait for it.
+#[derive(Clone)]
+struct Doing {
+    phase: Phase,
+    since: Instant,
+    waits: Option<Waits>,
+}
+
+#[derive(Clone)]
+struct Waits {
+    operation: Collective,
+    sequence: u64,
+    missing: Vec<usize>,
+    began: Instant,
+    deadline: Duration,
+}
+
+/// How long to wait, and in what phase: for the error.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    pub phase: Phase,
+    pub deadline: Duration,
+}
+
+impl Hub {
+    pub fn new(world: usize) -> Self {
+        let idle = Doing { phase: Phase::Start, since: Instant::now(), waits: None };
+        let state = State {
+            calls: BTreeMap::new(),
+            left: vec![false; world],
+            death: None,
+            doing: vec![idle; world],
+            next: 0,
+        };
+        Self { world, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// Calls that are held in memory.
+    pub fn open_calls(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    /// Says what a rank is doing now.
+    pub fn enter(&self, rank: usize, phase: Phase) {
+        let mut state = self.lock();
+        let doing = &mut state.doing[rank];
+        if doing.phase != phase {
+            *doing = Doing { phase, since: Instant::now(), waits: None };
+        }
+    }
+
+    /// What a rank is doing, in words.
+    pub fn doing(&self, rank: usize) -> String {
+        let Doing { phase, since, waits } = self.lock().doing[rank].clone();
+        let seconds = since.elapsed().as_secs_f64();
+        match waits {
+            None => format!("rank {rank} computes, {seconds:.1} s in {phase}"),
+            Some(Waits { operation, sequence, missing, .. }) => {
+                let name = operation.name();
+                format!("rank {rank} waits for ranks {missing:?} in {name} (call {sequence}, {phase})")
+            }
+        }
+    }
+
+    /// Puts a rank's part into a call.
+    pub fn put(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
+        self.insert(self.lock(), rank, sequence, part)
+    }
+
+    /// Puts this process's part into a call; what the others take out of it is their own affair.
+    pub fn put_mine(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
+        let mut state = self.lock();
+        let world = self.world;
+        let meeting = state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
+        for (other, finished) in meeting.finished.iter_mut().enumerate() {
+            *finished = other != rank;
+        }
+        state.next = sequence + 1;
+        self.insert(state, rank, sequence, part)
+    }
+
+    /// Puts another process's part into a call. A part of a call that has ended here means that the ranks disagree.
+    pub fn bring(&self, from: usize, to: usize, sequence: u64, part: Contribution) {
+        let mut state = self.lock();
+        if sequence < state.next && !state.calls.contains_key(&sequence) {
+            let (found, expected) = ("a call that has ended".to_owned(), part.call.to_string());
+            let error = Error::Mismatch { sequence, rank: to, found, other: from, expected };
+            let death = Death { rank: to, error, counterpart: None };
+            let _ = self.die(state, to, death);
+            return;
+        }
+        let world = self.world;
+        state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
+        // The failure is kept: this rank's next call tells it.
+        let _ = self.insert(state, from, sequence, part);
+    }
+
+    fn insert(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        rank: usize,
+        sequence: u64,
+        part: Contribution,
+    ) -> Result<()> {
+        state.alive(rank)?;
+        let world = self.world;
+        let meeting = state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
+        if let Some(death) = meeting.mismatch(rank, sequence, &part.call) {
+            return self.die(state, rank, death);
+        }
+        meeting.made[rank] = Some(part);
+        let absent = meeting.absent(0..world);
+        if let Some(gone) = absent.into_iter().find(|&other| state.left[other]) {
+            return self.die(state, rank, Death::left(gone));
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until a call has all that `rank` needs of it, and takes that out. When the deadline has passed, `ask` is called
+    /// with the missing ranks, to say what they are doing; if they come meanwhile, all is well.
+    pub fn take(
+        &self,
+        rank: usize,
+        sequence: u64,
+        patience: Patience,
+        ask: &dyn Fn(&[usize]) -> Vec<String>,
+    ) -> Result<Received> {
+        let started = Instant::now();
+        let mut states = None;
+        let mut state = self.lock();
+        loop {
+            state.alive(rank)?;
+            let meeting = state.calls.get(&sequence).expect("a call stays until all have finished");
+            let call = &meeting.made[rank].as_ref().expect("the rank has made the call").call;
+            let missing = meeting.absent(call.needs(rank, self.world));
+            if missing.is_empty() {
+                break;
+            }
+            if let Some(&gone) = missing.iter().find(|&&other| state.left[other]) {
+                return self.die(state, rank, Death::left(gone)).map(|()| Received::default());
+            }
+            let operation = call.kind();
+            let (missing_now, deadline) = (missing.clone(), patience.deadline);
+            let waits = Waits { operation, sequence, missing: missing_now, began: started, deadline };
+            state.doing[rank].waits = Some(waits);
+            if let Some(rest) = patience.deadline.checked_sub(started.elapsed()) {
+                state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            let Some(states) = states.take() else {
+                drop(state);
+                states = Some(ask(&missing));
+                state = self.lock();
+                continue;
+            };
+            let (phase, after) = (patience.phase, patience.deadline);
+            let error = Error::Timeout { rank, operation, sequence, phase, missing, states, after };
+            return self.die(state, rank, Death { rank, error, counterpart: None }).map(|()| Received::default());
+        }
+        state.doing[rank].waits = None;
+        let meeting = state.calls.get_mut(&sequence).expect("a call stays until all have finished");
+        let received = meeting.take(rank);
+        meeting.finished[rank] = true;
+        let done = if meeting.is_over() { state.calls.remove(&sequence) } else { None };
+        drop(state);
+        drop(done);
+        Ok(received)
+    }
+
+    /// A wait of `rank` that has lasted `grace` longer than its deadline: its thread does not run as it should.
+    pub fn overdue(&self, rank: usize, grace: Duration) -> Option<Error> {
+        let Doing { phase, waits, .. } = self.lock().doing[rank].clone();
+        let Waits { operation, sequence, missing, began, deadline } = waits?;
+        let states = vec!["nothing has ended the wait".to_owned()];
+        let error = Error::Timeout { rank, operation, sequence, phase, missing, states, after: deadline };
+        (began.elapsed() > deadline + grace).then_some(error)
+    }
+
+    /// Waits until the group is dead or so much time has passed; whether it is dead.
+    pub fn dead_within(&self, limit: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, limit, |state| state.death.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.death.is_some()
+    }
+
+    /// Ends the group; the first cause counts. Gives the error that `rank` sees.
+    pub fn kill(&self, rank: usize, error: Error) -> Error {
+        let death = Death { rank, error, counterpart: None };
+        let Err(error) = self.die(self.lock(), rank, death) else {
+            unreachable!("a dead group answers with its cause");
+        };
+        error
+    }
+
+    /// Whether the group still lives, as `rank` sees it.
+    pub fn alive(&self, rank: usize) -> Result<()> {
+        self.lock().alive(rank)
+    }
+
+    /// Takes a rank out of the group. Calls that it has made stay good; a call that it has not made never ends.
+    pub fn leave(&self, rank: usize) {
+        let mut state = self.lock();
+        state.left[rank] = true;
+        for meeting in state.calls.values_mut() {
+            meeting.finished[rank] = true;
+        }
+        state.calls.retain(|_, meeting| !meeting.is_over());
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn die(&self, mut state: MutexGuard<'_, State>, rank: usize, death: Death) -> Result<()> {
+        let first = state.death.get_or_insert(death);
+        let error = first.seen_by(rank);
+        // Nobody can take anything out of a dead group.
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        drop(calls);
+        self.changed.notify_all();
+        Err(error)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn alive(&self, rank: usize) -> Result<()> {
+        self.death.as_ref().map_or(Ok(()), |death| Err(death.seen_by(rank)))
+    }
+}

@@ -1,0 +1,242 @@
+//! What all backends share: a rank's calls with their checks, counters and deadlines ([`Member`]), and the place where
+//! the parts of a call meet ([`hub::Hub`]).
+//!
+//! A backend is a [`Place`]: it puts this rank's part of a call before the others and brings theirs here.
+
+pub mod call;
+mod check;
+pub mod hub;
+mod meeting;
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+
+use self::call::{Call, Contribution, Payload};
+pub use self::hub::Patience;
+pub use self::meeting::Received;
+use crate::wire::Phase;
+use crate::{Collective, Communicator, Error, Pending, Result, Traffic};
+
+/// The deadline of calls before the first [`Communicator::set_deadline`].
+pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where this rank meets the others.
+pub trait Place {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn world(&self) -> usize;
+
+    /// Says what the rank is doing, for those who ask why it does not come.
+    fn enter(&self, phase: Phase);
+
+    /// Whether the group still lives.
+    ///
+    /// # Errors
+    /// The cause of its death.
+    fn alive(&self) -> Result<()>;
+
+    /// Puts this rank's part into a call.
+    ///
+    /// # Errors
+    /// A dead group, a call that does not fit the others'.
+    fn put(&self, sequence: u64, part: Contribution) -> Result<()>;
+
+    /// Waits until a call has all that this rank needs of it, and takes that out.
+    ///
+    /// # Errors
+    /// A dead group, a deadline that has passed.
+    fn take(&self, sequence: u64, patience: Patience) -> Result<Received>;
+
+    /// Ends the group; the first cause counts. Gives the error that this rank sees.
+    fn kill(&self, error: Error) -> Error;
+}
+
+/// The communicator of one rank. It stays on the thread that made it.
+pub struct Member<P: Place> {
+    place: P,
+    /// Sequence number of the next call.
+    next: u64,
+    patience: Patience,
+    /// Started and not waited for.
+    started: BTreeMap<u64, Started>,
+    traffic: Traffic,
+    stays: PhantomData<*const ()>,
+}
+
+/// What is counted when a call ends.
+struct Started {
+    kind: Collective,
+    sent_bytes: u64,
+    received_bytes: u64,
+    /// Time that the start took.
+    in_start: Duration,
+}
+
+impl<P: Place> Member<P> {
+    /// A communicator on this thread.
+    pub fn new(place: P) -> Self {
+        Self {
+            place,
+            next: 0,
+            patience: Patience { phase: Phase::Start, deadline: FIRST_DEADLINE },
+            started: BTreeMap::new(),
+            traffic: Traffic::default(),
+            stays: PhantomData,
+        }
+    }
+
+    /// Where it meets the others.
+    pub(crate) fn place(&self) -> &P {
+        &self.place
+    }
+
+    fn start(&mut self, call: Call, payload: Payload, began: Instant) -> Result<Pending> {
+        let rank = self.place.rank();
+        let mut started = Started {
+            kind: call.kind(),
+            sent_bytes: call.sent_bytes(rank),
+            received_bytes: call.received_bytes(rank),
+            in_start: Duration::ZERO,
+        };
+        let sequence = self.next;
+        self.next += 1;
+        self.place.put(sequence, Contribution { call, payload })?;
+        started.in_start = began.elapsed();
+        self.started.insert(sequence, started);
+        Ok(Pending { sequence })
+    }
+
+    fn finish(&mut self, pending: Pending) -> Result<Received> {
+        let began = Instant::now();
+        let Some(started) = self.started.remove(&pending.sequence) else {
+            let expected = "a call that this communicator has started";
+            return Err(self.refuse(pending.sequence, "a wait for a foreign call", expected));
+        };
+        let outcome = self.place.take(pending.sequence, self.patience);
+        self.traffic.waited(started.kind, started.in_start + began.elapsed());
+        let received = outcome?;
+        self.traffic.count(started.kind, started.sent_bytes, started.received_bytes);
+        Ok(received)
+    }
+}
+
+impl<P: Place> Communicator for Member<P> {
+    fn rank(&self) -> usize {
+        self.place.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.place.world()
+    }
+
+    fn set_deadline(&mut self, phase: Phase, deadline: Duration) {
+        self.place.enter(phase);
+        self.patience = Patience { phase, deadline };
+    }
+
+    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
+        let began = Instant::now();
+        self.is_rank(Collective::Exchange, to)?;
+        self.is_rank(Collective::Exchange, from)?;
+        let (form, send_rows, packed) = self.pack(Collective::Exchange, send)?;
+        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
+        self.start(Call::Exchange { form, send_rows, to, from, rows }, payload, began)
+    }
+
+    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
+        let began = Instant::now();
+        self.one_a_rank(Collective::AllGather, "row counts", rows.len())?;
+        let (form, send_rows, packed) = self.pack(Collective::AllGather, send)?;
+        if send_rows != rows[self.rank()] {
+            let found = format!("all-gather of {send_rows} rows");
+            return Err(self.refuse(self.next, found, format!("{} rows", rows[self.rank()])));
+        }
+        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
+        self.start(Call::AllGather { form, rows: rows.to_vec() }, payload, began)
+    }
+
+    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
+        let began = Instant::now();
+        self.one_a_rank(Collective::AllToAll, "tensors", send.len())?;
+        self.one_a_rank(Collective::AllToAll, "row counts", rows.len())?;
+        let mut packed = Vec::with_capacity(send.len());
+        for tensor in send {
+            packed.push(self.pack(Collective::AllToAll, tensor)?);
+        }
+        let form = packed[0].0.clone();
+        if let Some((other, ..)) = packed.iter().find(|(other, ..)| *other != form) {
+            let found = format!("all-to-all of {form} and {other}");
+            return Err(self.refuse(self.next, found, "rows of one form"));
+        }
+        let send_rows = packed.iter().map(|(_, rows, _)| *rows).collect();
+        let tensors = packed.into_iter().map(|(.., tensor)| Some(tensor)).collect();
+        let call = Call::AllToAll { form, send_rows, rows: rows.to_vec() };
+        self.start(call, Payload { tensors, bytes: None }, began)
+    }
+
+    fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>> {
+        Ok(self.finish(pending)?.tensors)
+    }
+
+    fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let began = Instant::now();
+        self.is_rank(Collective::BroadcastBytes, root)?;
+        let is_root = root == self.rank();
+        if bytes.is_some() != is_root {
+            let found = format!("broadcast-bytes from rank {root}, {}", given(bytes.is_some()));
+            return Err(self.refuse(self.next, found, given(is_root)));
+        }
+        let payload = Payload { tensors: Vec::new(), bytes: bytes.map(Arc::new) };
+        let pending = self.start(Call::BroadcastBytes { root }, payload, began)?;
+        let mut received = self.finish(pending)?;
+        let bytes = received.bytes.pop().expect("a finished broadcast has the root's bytes");
+        let length = bytes.len() as u64;
+        let others = self.size() as u64 - 1;
+        let entry = self.traffic.entries.entry(Collective::BroadcastBytes).or_default();
+        entry.sent_bytes += if is_root { length * others } else { 0 };
+        entry.received_bytes += if is_root { 0 } else { length };
+        Ok(Arc::unwrap_or_clone(bytes))
+    }
+
+    fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let began = Instant::now();
+        self.is_rank(Collective::GatherBytes, root)?;
+        let is_root = root == self.rank();
+        let sent = if is_root { 0 } else { bytes.len() as u64 };
+        let payload = Payload { tensors: Vec::new(), bytes: Some(Arc::new(bytes)) };
+        let pending = self.start(Call::GatherBytes { root }, payload, began)?;
+        let received: Vec<Vec<u8>> = self.finish(pending)?.bytes.into_iter().map(Arc::unwrap_or_clone).collect();
+        let lengths = received.iter().enumerate().filter(|(rank, _)| *rank != root);
+        let entry = self.traffic.entries.entry(Collective::GatherBytes).or_default();
+        entry.sent_bytes += sent;
+        entry.received_bytes += lengths.map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        Ok(received)
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        let pending = self.start(Call::Barrier, Payload::default(), Instant::now())?;
+        self.finish(pending).map(drop)
+    }
+
+    fn abort(&mut self, cause: &str, exit_code: u8) {
+        self.place.kill(Error::Aborted { rank: self.rank(), cause: cause.to_owned(), exit_code });
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn reset_traffic(&mut self) {
+        self.traffic = Traffic::default();
+    }
+}
+
+fn given(bytes: bool) -> &'static str {
+    if bytes { "with bytes" } else { "without bytes" }
+}

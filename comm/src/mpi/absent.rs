@@ -1,0 +1,103 @@
+//! What stands in for the MPI backend where it was not built: every door says how to build it.
+
+use crate::group::call::Contribution;
+use crate::group::{Member, Patience, Place, Received};
+use crate::process::{Facts, Settings};
+use crate::wire::Phase;
+use crate::{Error, Result};
+
+/// Name and version of the MPI library.
+///
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn library_version() -> Result<String> {
+    Err(not_built())
+}
+
+/// Finds the other ranks.
+///
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn start(_: Settings) -> Result<(Seat, Facts)> {
+    Err(not_built())
+}
+
+fn not_built() -> Error {
+    Error::NotBuilt { backend: "mpi" }
+}
+
+/// Nothing is of this type.
+#[derive(Debug, Clone, Copy)]
+enum Never {}
+
+/// There is none.
+pub struct Seat(Never);
+
+/// There is none.
+#[derive(Debug, Clone)]
+pub struct Ender(Never);
+
+/// There is none.
+pub struct Berth(Never);
+
+/// There is none.
+pub type Mpi = Member<Berth>;
+
+impl Seat {
+    /// Never called.
+    pub fn ender(&self) -> Ender {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn take(self) -> Mpi {
+        match self.0 {}
+    }
+}
+
+impl Ender {
+    /// Never called.
+    pub fn end(&self, _: &str, _: u8) -> Error {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn ended_within(&self, _: std::time::Duration) -> Option<Error> {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn overdue(&self, _: std::time::Duration) -> Option<Error> {
+        match self.0 {}
+    }
+}
+
+impl Place for Berth {
+    fn rank(&self) -> usize {
+        match self.0 {}
+    }
+
+    fn world(&self) -> usize {
+        match self.0 {}
+    }
+
+    fn enter(&self, _: Phase) {
+        match self.0 {}
+    }
+
+    fn alive(&self) -> Result<()> {
+        match self.0 {}
+    }
+
+    fn put(&self, _: u64, _: Contribution) -> Result<()> {
+        match self.0 {}
+    }
+
+    fn take(&self, _: u64, _: Patience) -> Result<Received> {
+        match self.0 {}
+    }
+
+    fn kill(&self, _: Error) -> Error {
+        match self.0 {}
+    }
+}

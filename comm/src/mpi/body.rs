@@ -1,0 +1,204 @@
+//! Tensors and bytes as they go over the wire: sent from where they lie, received where they will stay.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor};
+use half::{bf16, f16};
+
+use crate::group::call::{Call, Form, Payload};
+use crate::{Error, Result};
+
+/// What a letter carries.
+pub enum Body {
+    /// Nothing.
+    None,
+    /// A contiguous tensor on the CPU.
+    Tensor(Tensor),
+    /// Bytes.
+    Bytes(Arc<Vec<u8>>),
+}
+
+impl Body {
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Body::None => 0,
+            Body::Tensor(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+            Body::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// Holds the tensor's storage for reading, if there is one.
+    pub fn open(&self) -> Opened<'_> {
+        match self {
+            Body::None => Opened::Bytes(&[]),
+            Body::Bytes(bytes) => Opened::Bytes(bytes),
+            Body::Tensor(tensor) => {
+                let (storage, layout) = tensor.storage_and_layout();
+                Opened::Storage(Box::new(storage), layout)
+            }
+        }
+    }
+}
+
+/// A body that can be read.
+pub enum Opened<'a> {
+    Bytes(&'a [u8]),
+    /// The storage, locked for reading, and where the tensor lies in it.
+    Storage(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
+}
+
+impl Opened<'_> {
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// A dtype that is not sent.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        let (storage, layout) = match self {
+            Opened::Bytes(bytes) => return Ok(bytes),
+            Opened::Storage(storage, layout) => (storage, layout),
+        };
+        let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
+        let Storage::Cpu(storage) = &***storage else {
+            return Err(Error::Tensor("a tensor that is not on the CPU cannot be sent over MPI".to_owned()));
+        };
+        match storage {
+            CpuStorage::U8(values) => Ok(&values[range]),
+            CpuStorage::U32(values) => Ok(cast_slice(&values[range])),
+            CpuStorage::I64(values) => Ok(cast_slice(&values[range])),
+            CpuStorage::BF16(values) => Ok(cast_slice(&values[range])),
+            CpuStorage::F16(values) => Ok(cast_slice(&values[range])),
+            CpuStorage::F32(values) => Ok(cast_slice(&values[range])),
+            CpuStorage::F64(values) => Ok(cast_slice(&values[range])),
+            _ => Err(Error::Tensor("a dtype that is not sent over MPI".to_owned())),
+        }
+    }
+}
+
+/// Room for a body that is on its way.
+pub enum Room {
+    U8(Vec<u8>),
+    U32(Vec<u32>),
+    I64(Vec<i64>),
+    BF16(Vec<bf16>),
+    F16(Vec<f16>),
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+}
+
+impl Room {
+    /// Room for what rank `from` sends to `to` in this call, which it says has `body_bytes`.
+    ///
+    /// # Errors
+    /// A length that is not the call's, a dtype that is not sent, no memory.
+    pub fn for_call(call: &Call, from: usize, to: usize, body_bytes: u64) -> Result<Self> {
+        let wanted = match call {
+            Call::BroadcastBytes { .. } | Call::GatherBytes { .. } => body_bytes,
+            _ => call.bytes_to(from, to),
+        };
+        if wanted != body_bytes {
+            return Err(Error::Frame(format!("{body_bytes} bytes from rank {from}, the call has {wanted}")));
+        }
+        let bytes = usize::try_from(body_bytes).map_err(|_| Error::Frame(format!("{body_bytes} bytes")))?;
+        match call.form() {
+            None => Ok(Room::U8(zeroed(bytes)?)),
+            Some(Form { dtype: DType::U8, .. }) => Ok(Room::U8(zeroed(bytes)?)),
+            Some(Form { dtype: DType::U32, .. }) => Ok(Room::U32(zeroed(bytes)?)),
+            Some(Form { dtype: DType::I64, .. }) => Ok(Room::I64(zeroed(bytes)?)),
+            Some(Form { dtype: DType::BF16, .. }) => Ok(Room::BF16(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F16, .. }) => Ok(Room::F16(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F32, .. }) => Ok(Room::F32(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F64, .. }) => Ok(Room::F64(zeroed(bytes)?)),
+            Some(Form { dtype, .. }) => Err(Error::Tensor(format!("{dtype:?} is not sent over MPI"))),
+        }
+    }
+
+    /// The room as bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Room::U8(values) => values,
+            Room::U32(values) => cast_slice_mut(values),
+            Room::I64(values) => cast_slice_mut(values),
+            Room::BF16(values) => cast_slice_mut(values),
+            Room::F16(values) => cast_slice_mut(values),
+            Room::F32(values) => cast_slice_mut(values),
+            Room::F64(values) => cast_slice_mut(values),
+        }
+    }
+
+    /// What came, as the payload of a call that rank `from` made and `to` received.
+    ///
+    /// # Errors
+    /// A tensor that cannot be made.
+    pub fn into_payload(self, call: &Call, from: usize, to: usize, world: usize) -> Result<Payload> {
+        let Some(form) = call.form() else {
+            let Room::U8(bytes) = self else { return Err(Error::Frame("bytes of a dtype".to_owned())) };
+            let carries = matches!(call, Call::BroadcastBytes { root } if *root == from)
+                || matches!(call, Call::GatherBytes { root } if *root == to);
+            return Ok(Payload { tensors: Vec::new(), bytes: carries.then(|| Arc::new(bytes)) });
+        };
+        let rows = call.rows_to(from, to);
+        let shape: Shape = std::iter::once(rows).chain(form.row_dims.iter().copied()).collect::<Vec<_>>().into();
+        let device = &Device::Cpu;
+        let tensor = match self {
+            Room::U8(values) => Tensor::from_vec(values, shape, device),
+            Room::U32(values) => Tensor::from_vec(values, shape, device),
+            Room::I64(values) => Tensor::from_vec(values, shape, device),
+            Room::BF16(values) => Tensor::from_vec(values, shape, device),
+            Room::F16(values) => Tensor::from_vec(values, shape, device),
+            Room::F32(values) => Tensor::from_vec(values, shape, device),
+            Room::F64(values) => Tensor::from_vec(values, shape, device),
+        }?;
+        let tensors = match call {
+            Call::AllToAll { .. } => (0..world).map(|rank| (rank == to).then(|| tensor.clone())).collect(),
+            _ => vec![Some(tensor)],
+        };
+        Ok(Payload { tensors, bytes: None })
+    }
+}
+
+/// Zeros, as many as fill so many bytes.
+fn zeroed<T: bytemuck::Zeroable + Copy>(bytes: usize) -> Result<Vec<T>> {
+    let count = bytes / size_of::<T>();
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| Error::Tensor(format!("no memory for {bytes} bytes")))?;
+    values.resize(count, T::zeroed());
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dtype_comes_out_as_it_went_in() {
+        let whole = Tensor::arange(0u32, 24, &Device::Cpu).unwrap().reshape((6, 4)).unwrap();
+        for dtype in [DType::U8, DType::U32, DType::I64, DType::BF16, DType::F16, DType::F32, DType::F64] {
+            // A part that does not begin where its storage does.
+            let sent = whole.to_dtype(dtype).unwrap().narrow(0, 2, 3).unwrap();
+            let call = Call::AllGather { form: Form::of(&sent).unwrap(), rows: vec![1, 3] };
+            let body = Body::Tensor(sent.clone());
+            let mut room = Room::for_call(&call, 1, 0, body.bytes() as u64).unwrap();
+            room.bytes_mut().copy_from_slice(body.open().bytes().unwrap());
+            let payload = room.into_payload(&call, 1, 0, 2).unwrap();
+            let found = payload.tensors[0].as_ref().unwrap();
+            let difference = (found.to_dtype(DType::F64).unwrap() - sent.to_dtype(DType::F64).unwrap()).unwrap();
+            assert_eq!(found.dtype(), dtype);
+            assert_eq!(difference.abs().unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap(), 0.0, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_not_the_calls_is_refused() {
+        let form = Form { dtype: DType::F32, row_dims: vec![4] };
+        let call = Call::AllGather { form, rows: vec![1, 3] };
+        assert!(Room::for_call(&call, 1, 0, 48).is_ok());
+        for bytes in [0, 47, 49, u64::MAX] {
+            assert!(matches!(Room::for_call(&call, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
+        }
+        let endless = Call::BroadcastBytes { root: 1 };
+        assert!(matches!(Room::for_call(&endless, 1, 0, u64::MAX >> 1), Err(Error::Tensor(_))));
+    }
+}

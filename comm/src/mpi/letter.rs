@@ -1,0 +1,104 @@
+//! What goes from one rank to another: a head, and for calls a body in pieces behind it.
+
+use super::body::Body;
+use crate::group::call::Call;
+use crate::{Result, wire};
+
+/// The longest head; a longer one is damaged.
+pub const HEAD_LIMIT_BYTES: usize = 1 << 20;
+
+/// The most of a text that goes in one letter, so that it needs no room at the receiver to leave.
+const TEXT_LIMIT_BYTES: usize = 1500;
+
+/// MPI's tags. Between two ranks messages stay in order, whatever their tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A part of a call: a [`Head`].
+    Call = 1,
+    /// A piece of the last call's body.
+    Piece = 2,
+    /// The group is dead: cause and exit code.
+    Abort = 3,
+    /// The sender has left in peace.
+    Farewell = 4,
+    /// What are you doing?
+    Ask = 5,
+    /// That.
+    Answer = 6,
+}
+
+impl Kind {
+    pub fn from_tag(tag: i32) -> Option<Self> {
+        [Self::Call, Self::Piece, Self::Abort, Self::Farewell, Self::Ask, Self::Answer]
+            .into_iter()
+            .find(|kind| *kind as i32 == tag)
+    }
+}
+
+/// What stands before a call's body.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Head {
+    pub sequence: u64,
+    pub call: Call,
+    pub body_bytes: u64,
+}
+
+/// A message to be sent.
+pub struct Letter {
+    pub to: usize,
+    pub kind: Kind,
+    pub head: Vec<u8>,
+    pub body: Body,
+}
+
+impl Letter {
+    /// A part of a call.
+    pub fn call(to: usize, sequence: u64, call: Call, body: Body) -> Result<Self> {
+        let head = Head { sequence, call, body_bytes: body.bytes() as u64 };
+        Ok(Self { to, kind: Kind::Call, head: wire::encode(&head)?, body })
+    }
+
+    /// The group's end.
+    pub fn abort(to: usize, cause: &str, exit_code: u8) -> Result<Self> {
+        let head = wire::encode(&(short(cause), exit_code))?;
+        Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
+    }
+
+    /// What a rank is doing.
+    pub fn answer(to: usize, doing: &str) -> Result<Self> {
+        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&short(doing))?, body: Body::None })
+    }
+
+    /// A letter that says all by its kind.
+    pub fn bare(to: usize, kind: Kind) -> Self {
+        Self { to, kind, head: vec![0], body: Body::None }
+    }
+}
+
+fn short(text: &str) -> String {
+    let mut end = text.len().min(TEXT_LIMIT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        assert_eq!(short("short"), "short");
+        assert_eq!(short(&"é".repeat(1000)).len(), TEXT_LIMIT_BYTES);
+        assert_eq!(short(&format!("a{}", "é".repeat(1000))).len(), TEXT_LIMIT_BYTES - 1);
+    }
+
+    #[test]
+    fn kinds_are_known_by_their_tags() {
+        for kind in [Kind::Call, Kind::Piece, Kind::Abort, Kind::Farewell, Kind::Ask, Kind::Answer] {
+            assert_eq!(Kind::from_tag(kind as i32), Some(kind));
+        }
+        assert_eq!(Kind::from_tag(0), None);
+    }
+}

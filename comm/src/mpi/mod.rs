@@ -1,0 +1,199 @@
+//! Ranks as processes, over MPI.
+//!
+//! One thread of the process owns MPI (`owner.rs`); the rank's thread leaves letters at the [`post::Post`] and finds the
+//! others' parts there. Collectives are made of messages between pairs, so that a rank knows who has not come, and long
+//! ones go in pieces. Nothing here retries: after a failure the group is dead and the process must end by
+//! `std::process::exit`, because MPI cannot be left in order while messages are on their way.
+
+mod body;
+mod letter;
+mod owner;
+mod pace;
+mod post;
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+
+use self::body::Body;
+use self::letter::Letter;
+use self::post::Post;
+use crate::group::call::{Call, Contribution};
+use crate::group::{Member, Patience, Place, Received};
+use crate::process::{Facts, Settings};
+use crate::wire::Phase;
+use crate::{Error, Result};
+
+/// The communicator of this process's rank.
+pub type Mpi = Member<Berth>;
+
+/// Name and version of the MPI library that this program runs with.
+///
+/// # Errors
+/// The library does not say.
+pub fn library_version() -> Result<String> {
+    let version = mpi::environment::library_version().map_err(|error| Error::Start(error.to_string()))?;
+    Ok(version.trim_matches(['\0', ' ', '\n']).lines().next().unwrap_or_default().to_owned())
+}
+
+/// Finds the other ranks. Once in a process's life.
+///
+/// # Errors
+/// [`Error::Start`] if the library fails or the ranks do not find each other in time, [`Error::Version`] if they speak
+/// different versions of the protocol.
+pub fn start(settings: Settings) -> Result<(Seat, Facts)> {
+    let (sender, receiver) = sync_channel(1);
+    let (limit, device) = (settings.start_timeout, settings.device.clone());
+    let run = move || owner::run(&settings, &sender);
+    let thread = std::thread::Builder::new().name("mpi".to_owned()).spawn(run);
+    let thread = thread.map_err(|error| Error::Start(format!("no thread for MPI: {error}")))?;
+    let (post, facts) = match receiver.recv_timeout(limit) {
+        Ok(outcome) => outcome?,
+        Err(RecvTimeoutError::Timeout) => return Err(Error::Start(format!("MPI did not start within {limit:?}"))),
+        Err(RecvTimeoutError::Disconnected) => return Err(Error::Start("MPI failed at its start".to_owned())),
+    };
+    Ok((Seat { berth: Berth { post, owner: Some(thread), device } }, facts))
+}
+
+/// This process's place in the group, to be taken on the thread that will make the calls.
+pub struct Seat {
+    berth: Berth,
+}
+
+impl Seat {
+    /// What can end the group from any thread.
+    pub fn ender(&self) -> Ender {
+        Ender { post: Arc::clone(&self.berth.post) }
+    }
+
+    /// Sits down.
+    pub fn take(self) -> Mpi {
+        Mpi::new(self.berth)
+    }
+}
+
+/// Ends the group from any thread of this process, and sees how it is.
+#[derive(Debug, Clone)]
+pub struct Ender {
+    post: Arc<Post>,
+}
+
+impl Ender {
+    /// Ends the group as [`Communicator::abort`](crate::Communicator::abort) does; gives its first cause. The process must
+    /// end after it.
+    pub fn end(&self, cause: &str, exit_code: u8) -> Error {
+        let rank = self.post.rank;
+        self.post.kill(Error::Aborted { rank, cause: cause.to_owned(), exit_code })
+    }
+
+    /// The group's end, if it has come or comes within so much time.
+    pub fn ended_within(&self, limit: Duration) -> Option<Error> {
+        if !self.post.hub.dead_within(limit) {
+            return None;
+        }
+        self.post.hub.alive(self.post.rank).err()
+    }
+
+    /// What this rank has waited for longer than its deadline and `grace`.
+    pub fn overdue(&self, grace: Duration) -> Option<Error> {
+        self.post.hub.overdue(self.post.rank, grace)
+    }
+}
+
+/// What a rank holds of the backend.
+pub struct Berth {
+    post: Arc<Post>,
+    owner: Option<JoinHandle<()>>,
+    device: Device,
+}
+
+impl Berth {
+    /// The letters that carry this rank's part of a call to those who need it.
+    fn letters(&self, sequence: u64, part: &Contribution) -> Result<Vec<Letter>> {
+        let (rank, world) = (self.post.rank, self.post.world);
+        let call = &part.call;
+        let mut letters = Vec::new();
+        for to in call.goes_to(rank, world) {
+            let tensor = match call {
+                Call::AllToAll { .. } => part.payload.tensors[to].as_ref(),
+                _ => part.payload.tensors.first().and_then(Option::as_ref),
+            };
+            let body = match (tensor, &part.payload.bytes) {
+                (Some(tensor), _) => Body::Tensor(tensor.clone()),
+                (None, Some(bytes)) => Body::Bytes(Arc::clone(bytes)),
+                (None, None) => Body::None,
+            };
+            letters.push(Letter::call(to, sequence, call.clone(), body)?);
+        }
+        Ok(letters)
+    }
+
+    /// Tells the others of a failure that began here.
+    fn told<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.post.tell(error))
+    }
+}
+
+impl Place for Berth {
+    fn rank(&self) -> usize {
+        self.post.rank
+    }
+
+    fn world(&self) -> usize {
+        self.post.world
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.post.hub.enter(self.post.rank, phase);
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.post.hub.alive(self.post.rank)
+    }
+
+    fn put(&self, sequence: u64, mut part: Contribution) -> Result<()> {
+        self.alive()?;
+        for tensor in part.payload.tensors.iter_mut().flatten() {
+            *tensor = tensor.to_device(&Device::Cpu)?;
+        }
+        let letters = self.letters(sequence, &part)?;
+        self.told(self.post.hub.put_mine(self.post.rank, sequence, part))?;
+        self.post.send(letters);
+        Ok(())
+    }
+
+    fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
+        let ask = |_: &[usize]| self.post.ask();
+        self.post.wait(true);
+        let received = self.post.hub.take(self.post.rank, sequence, patience, &ask);
+        self.post.wait(false);
+        let mut received = self.told(received)?;
+        let place = |tensor: &Tensor| tensor.to_device(&self.device);
+        received.tensors = received.tensors.iter().map(place).collect::<candle_core::Result<_>>()?;
+        Ok(received)
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.post.kill(error)
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.kill(Error::panicked(self.post.rank));
+        }
+        if self.alive().is_err() {
+            // The owner's requests cannot be completed any more, and must not be dropped: the process ends with them.
+            return;
+        }
+        self.post.leave();
+        if let Some(owner) = self.owner.take() {
+            // If it panicked, MPI has ended the process.
+            let _ = owner.join();
+        }
+    }
+}

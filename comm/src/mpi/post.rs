@@ -1,0 +1,186 @@
+//! The desk between the rank's thread and the thread that owns MPI.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::letter::{Kind, Letter};
+use crate::Error;
+use crate::group::hub::Hub;
+
+/// How long the others may take to say what they are doing. Who does not answer is stopped or cut off.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a rank that ends waits for the news to leave.
+const TELL_LIMIT: Duration = Duration::from_millis(500);
+
+/// Shared by the rank's thread and the owner of MPI.
+pub struct Post {
+    /// This rank's calls and the others' parts in them.
+    pub hub: Hub,
+    pub rank: usize,
+    pub world: usize,
+    desk: Mutex<Desk>,
+    changed: Condvar,
+    /// Whether the rank's thread waits for a part.
+    waited_for: AtomicBool,
+}
+
+#[derive(Default)]
+struct Desk {
+    letters: Vec<Letter>,
+    /// Short letters that overtake the others.
+    urgent: Vec<Letter>,
+    /// What the others say that they are doing.
+    answers: BTreeMap<usize, String>,
+    /// Whether the group's end has been written to the others, and whether those letters have left.
+    told: bool,
+    urgent_left: bool,
+    /// Who has left in peace.
+    farewells: Vec<bool>,
+    leaving: bool,
+}
+
+impl Post {
+    pub fn new(rank: usize, world: usize) -> Self {
+        let farewells = (0..world).map(|other| other == rank).collect();
+        let desk = Mutex::new(Desk { farewells, ..Desk::default() });
+        Self {
+            hub: Hub::new(world),
+            rank,
+            world,
+            desk,
+            changed: Condvar::new(),
+            waited_for: AtomicBool::new(false),
+        }
+    }
+
+    /// Hands letters over.
+    pub fn send(&self, letters: Vec<Letter>) {
+        if letters.is_empty() {
+            return;
+        }
+        self.desk().letters.extend(letters);
+        self.changed.notify_all();
+    }
+
+    /// Hands letters over that overtake the others.
+    pub fn send_urgently(&self, letters: Vec<Letter>) {
+        let mut desk = self.desk();
+        desk.urgent_left = letters.is_empty();
+        desk.urgent.extend(letters);
+        drop(desk);
+        self.changed.notify_all();
+    }
+
+    /// Says whether the rank's thread waits.
+    pub fn wait(&self, waits: bool) {
+        self.waited_for.store(waits, Ordering::Relaxed);
+    }
+
+    pub fn is_waited_for(&self) -> bool {
+        self.waited_for.load(Ordering::Relaxed)
+    }
+
+    /// Ends the group, tells the others, and gives the error that this rank sees.
+    pub fn kill(&self, error: Error) -> Error {
+        let seen = self.hub.kill(self.rank, error);
+        self.tell(&seen);
+        seen
+    }
+
+    /// Writes a failure that began here to the others, once, and waits until that has left.
+    pub fn tell(&self, error: &Error) {
+        let (cause, exit_code) = match error {
+            Error::Aborted { rank, .. } if *rank != self.rank => return,
+            Error::Aborted { cause, exit_code, .. } => (cause.clone(), *exit_code),
+            other => (other.to_string(), other.exit_code()),
+        };
+        if std::mem::replace(&mut self.desk().told, true) {
+            return;
+        }
+        let letter = |to| Letter::abort(to, &cause, exit_code).ok();
+        self.send_urgently(self.others().filter_map(letter).collect());
+        let limit = |desk: &mut Desk| !desk.urgent_left;
+        let waited = self.changed.wait_timeout_while(self.desk(), TELL_LIMIT, limit);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Asks all others what they are doing: the answers, and who gave none.
+    pub fn ask(&self) -> Vec<String> {
+        self.desk().answers.clear();
+        self.send_urgently(self.others().map(|to| Letter::bare(to, Kind::Ask)).collect());
+        let some_are_silent = |desk: &mut Desk| desk.answers.len() + 1 < self.world;
+        let waited = self.changed.wait_timeout_while(self.desk(), ANSWER_LIMIT, some_are_silent);
+        let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let silent = self.others().filter(|rank| !desk.answers.contains_key(rank));
+        let silent = silent.map(|rank| format!("rank {rank} does not answer"));
+        silent.chain(desk.answers.values().cloned()).collect()
+    }
+
+    /// Takes an answer.
+    pub fn answered(&self, from: usize, doing: String) {
+        self.desk().answers.insert(from, doing);
+        self.changed.notify_all();
+    }
+
+    /// Says farewell to the others, behind everything that was sent before.
+    pub fn leave(&self) {
+        let letters = self.others().map(|to| Letter::bare(to, Kind::Farewell)).collect();
+        self.send(letters);
+        self.desk().leaving = true;
+        self.changed.notify_all();
+    }
+
+    /// Takes a farewell.
+    pub fn left(&self, from: usize) {
+        self.hub.leave(from);
+        self.desk().farewells[from] = true;
+    }
+
+    /// Whether all ranks have said farewell, this one too, and everything has been sent.
+    pub fn is_over(&self) -> bool {
+        let desk = self.desk();
+        desk.leaving && desk.letters.is_empty() && desk.farewells.iter().all(|&left| left)
+    }
+
+    /// Takes the letters that are waiting.
+    pub fn letters(&self) -> Vec<Letter> {
+        std::mem::take(&mut self.desk().letters)
+    }
+
+    /// Takes the urgent letters that are waiting.
+    pub fn urgent_letters(&self) -> Vec<Letter> {
+        std::mem::take(&mut self.desk().urgent)
+    }
+
+    /// Notes that the urgent letters taken last have left.
+    pub fn urgent_has_left(&self) {
+        self.desk().urgent_left = true;
+        self.changed.notify_all();
+    }
+
+    /// Rests until a letter is handed over, so long at most.
+    pub fn rest(&self, limit: Duration) {
+        let idle = |desk: &mut Desk| desk.letters.is_empty() && desk.urgent.is_empty();
+        let waited = self.changed.wait_timeout_while(self.desk(), limit, idle);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.world).filter(move |&other| other != rank)
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Post of rank {} of {}", self.rank, self.world)
+    }
+}

@@ -1,0 +1,124 @@
+//! Ranks as processes: what one must know of the others to tell whether they live, and how a backend is started.
+//!
+//! Knows no library and no launcher.
+
+use std::time::Duration;
+
+use candle_core::Device;
+
+/// How a backend of processes is started.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long finding the other ranks may take.
+    pub start_timeout: Duration,
+    /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are shared.
+    pub threads: usize,
+    /// Longest message in bytes; what is longer goes in pieces.
+    pub piece_bytes: usize,
+    /// Where received tensors are put.
+    pub device: Device,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { start_timeout: Duration::from_secs(120), threads: 1, piece_bytes: PIECE_BYTES, device: Device::Cpu }
+    }
+}
+
+/// Longest message by default: long enough for any network's bandwidth, far below MPI's limit of 2 GiB.
+pub const PIECE_BYTES: usize = 8 << 20;
+
+/// What a rank knows of itself and the others after the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// Number of this rank among those that share memory with it.
+    pub local_rank: usize,
+    /// How many share memory with it, itself included.
+    pub local_size: usize,
+    /// The library that carries messages, with its version.
+    pub library: String,
+    /// All ranks' processes, in rank order.
+    pub peers: Vec<Peer>,
+}
+
+/// A rank's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its rank.
+    pub rank: usize,
+    /// The host it runs on.
+    pub host: String,
+    /// Its number there.
+    pub pid: u32,
+    /// When it started, in the kernel's ticks since boot; with the number it names a process for good.
+    pub started_ticks: u64,
+    /// Whether this process can look at it: same host, same process numbers.
+    pub visible: bool,
+}
+
+impl Peer {
+    /// This process, as rank `rank`.
+    pub fn me(rank: usize, host: String) -> Self {
+        let pid = std::process::id();
+        Self { rank, host, pid, started_ticks: look(pid).map_or(0, |(_, ticks)| ticks), visible: true }
+    }
+
+    /// Whether the process is there and has not ended. To be asked for visible ones only.
+    pub fn lives(&self) -> bool {
+        matches!(look(self.pid), Some((state, ticks)) if ticks == self.started_ticks && !matches!(state, 'Z' | 'X'))
+    }
+}
+
+/// A process's state and start, from its `stat` file.
+fn look(pid: u32) -> Option<(char, u64)> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// State (field 3) and start in ticks since boot (field 22) of a line of `/proc/PID/stat` (proc(5)). The name in field 2 may
+/// hold anything, parentheses too.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_number_and_start() {
+        let me = Peer::me(0, "here".to_owned());
+        assert!(me.started_ticks > 0);
+        assert!(me.lives());
+        assert!(!Peer { started_ticks: me.started_ticks - 1, ..me.clone() }.lives(), "another process of this number");
+    }
+
+    #[test]
+    fn a_process_that_has_ended_does_not_live() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
+        let pid = child.id();
+        let (_, started_ticks) = look(pid).expect("it runs");
+        let peer = Peer { rank: 1, host: "here".to_owned(), pid, started_ticks, visible: true };
+        assert!(peer.lives());
+        child.kill().expect("it is ours");
+        while peer.lives() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(look(pid).map(|(state, _)| state), Some('Z'), "nobody has taken its exit code yet");
+        child.wait().expect("it has ended");
+        assert!(!peer.lives());
+    }
+
+    #[test]
+    fn names_with_parentheses_are_read() {
+        let line = "12 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(parse_stat(line), Some(('S', 4711)));
+        assert_eq!(parse_stat("12"), None);
+    }
+}
