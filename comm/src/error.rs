@@ -79,6 +79,9 @@ pub enum Error {
     /// The launcher and the library do not agree, or one of them failed at the start.
     #[error("start: {0}")]
     Start(String),
+    /// The ranks did not find each other in time.
+    #[error("start: the ranks did not find each other within {0:?}")]
+    StartTimeout(Duration),
     /// Ranks that speak different versions of the protocol.
     #[error("the ranks run different versions of this program: {}", table(versions, "protocol"))]
     Version {
@@ -94,7 +97,7 @@ impl Error {
     /// The exit code that stands for this failure: 69 rank lost, 70 a bug, 75 deadline, 76 version skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Timeout { .. } => 75,
+            Error::Timeout { .. } | Error::StartTimeout(_) => 75,
             Error::Aborted { exit_code, .. } => *exit_code,
             Error::Disconnected(_) | Error::Full { .. } => 69,
             Error::Version { .. } => 76,

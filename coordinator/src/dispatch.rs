@@ -140,7 +140,13 @@ mod tests {
     fn a_plan() -> Plan {
         let settings = Settings { timeout_ms: TIMEOUT_MS, ..Settings::default() };
         let input = PlanInput { request: 5, prefix: &[1], chunks: &[vec![3; 4]], query: &[4], eos: &[2] };
-        let machine = Machine { flops_per_s: 1e12, link_bytes_per_s: 1e9, available_bytes: None };
+        let machine = Machine {
+            flops_per_s: 1e12,
+            link_bytes_per_s: 1e9,
+            available_bytes: None,
+            ranks_here: usize::MAX,
+            weight_copies: 1,
+        };
         plan(&input, &settings, &DEMO, &machine).unwrap().plan
     }
 

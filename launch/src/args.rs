@@ -155,38 +155,60 @@ pub struct MethodArgs {
 /// An exchange, or the planner's choice.
 pub type ExchangeChoice = Option<Exchange>;
 
-/// Where and how long it runs.
+/// Which ranks there are, and how long they wait for each other.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Run")]
-pub struct RunArgs {
-    /// What carries messages between ranks; `local` makes ranks threads of this process
-    #[arg(long, value_parser = ["local"], default_value = "local")]
-    pub backend: String,
-    /// Number of ranks
-    #[arg(long, default_value_t = 1)]
-    pub world: usize,
+#[command(next_help_heading = "Ranks")]
+pub struct GroupArgs {
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    #[arg(long, visible_alias = "world", value_name = "N")]
+    pub world_size: Option<usize>,
     /// Threads of each rank
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Tokens to generate at most, the first included
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    pub max_tokens: usize,
-    /// 0 takes the likeliest token
-    #[arg(long, default_value_t = 0.0)]
-    pub temperature: f32,
-    /// Draw from the smallest set of tokens with at least this probability
-    #[arg(long, default_value_t = 1.0)]
-    pub top_p: f32,
-    /// Seed of every draw: dummy weights, synthetic tokens, random selection, sampling
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
     /// Seconds that a collective may take; ten times the estimate where that is longer
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub collective_timeout: u64,
+    /// Seconds that ranks may take to find each other, to load the model and to agree
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub start_timeout: u64,
+}
+
+/// Where it runs and what it generates.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Run")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub group: GroupArgs,
+    /// Tokens to generate at most, the first included
+    #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Run")]
+    pub max_tokens: usize,
+    /// 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.0, help_heading = "Run")]
+    pub temperature: f32,
+    /// Draw from the smallest set of tokens with at least this probability
+    #[arg(long, default_value_t = 1.0, help_heading = "Run")]
+    pub top_p: f32,
+    /// Seed of every draw: dummy weights, synthetic tokens, random selection, sampling
+    #[arg(long, default_value_t = 0, help_heading = "Run")]
+    pub seed: u64,
+}
+
+/// What carries messages between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// mpi under a launcher, else local
+    Auto,
+    /// Ranks are threads of this process
+    Local,
+    /// Ranks are processes, started by a launcher
+    Mpi,
 }
 
 /// The settings of one method, from the options.
-pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, returns: Returns) -> Settings {
+pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, returns: Returns) -> Settings {
     Settings {
         method: name.to_owned(),
         ratio: method.ratio,
@@ -198,10 +220,10 @@ pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, returns: Returns
         per_chunk: method.per_chunk,
         heads_per_gather: method.heads_per_gather,
         exchange: method.exchange,
-        world: run.world,
+        world,
         max_tokens: run.max_tokens,
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
-        timeout_ms: run.collective_timeout.saturating_mul(1000),
+        timeout_ms: run.group.collective_timeout.saturating_mul(1000),
         returns,
     }
 }

@@ -1,23 +1,30 @@
 //! The command line: parse, run, and say in one line what went wrong.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::checkup::{DoctorCommand, doctor};
 use crate::compare::{CompareArgs, compare};
-use crate::failure::{exit_code, one_line};
+use crate::mpirun::{LaunchArgs, launch};
 use crate::prefill::{PrefillArgs, prefill};
+use crate::ranks;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline.";
+Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
+76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
 /// that must know about other chunks, only those are recomputed, and the first token comes early
 #[derive(Debug, Parser)]
 #[command(name = "tributary", version, after_help = EXIT_CODES)]
 struct Cli {
+    /// What is told on standard error besides failures: off, error, warn, info, debug [default: $TRIBUTARY_LOG, or warn]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<LevelFilter>,
     #[command(subcommand)]
     command: Command,
 }
@@ -28,25 +35,40 @@ enum Command {
     Prefill(Box<PrefillArgs>),
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
+    #[command(after_help = EXIT_CODES)]
+    Doctor(Box<DoctorCommand>),
+    #[command(after_help = EXIT_CODES)]
+    Launch(Box<LaunchArgs>),
 }
 
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
+    // Does nothing in a program without failpoints.
+    let _scenario = fail::has_failpoints().then(fail::FailScenario::setup);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    let done = match cli.command {
+    if let Err(error) = start_log(cli.log) {
+        return ranks::refuse(&error, 64);
+    }
+    match cli.command {
         Command::Prefill(args) => prefill(&args),
         Command::Compare(args) => compare(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&one_line(&error));
-            ExitCode::from(exit_code(&error))
-        }
+        Command::Doctor(args) => doctor(&args),
+        Command::Launch(args) => ExitCode::from(launch(&args)),
     }
+}
+
+/// Starts the log on standard error.
+fn start_log(level: Option<LevelFilter>) -> Result<(), String> {
+    let from_environment = || match std::env::var("TRIBUTARY_LOG") {
+        Ok(text) => text.parse().map_err(|_| format!("TRIBUTARY_LOG={text}: off, error, warn, info or debug")),
+        Err(_) => Ok(LevelFilter::WARN),
+    };
+    let level = level.map_or_else(from_environment, Ok)?;
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level).init();
+    Ok(())
 }
 
 /// Help and version as clap prints them; anything else in one line.
@@ -65,13 +87,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
             let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
             let line = lines.join(" ");
-            complain(line.trim_start_matches("error: "));
-            ExitCode::from(64)
+            ranks::refuse(line.trim_start_matches("error: "), 64)
         }
     }
-}
-
-/// One line on standard error. If that cannot be written, the exit code alone must do.
-fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "tributary: {line}");
 }

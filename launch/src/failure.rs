@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use crate::doctor::Unfit;
 use crate::group::GroupSettings;
+use crate::ranks::agreement::Disagreement;
 
 /// Something in the command line that cannot be.
 #[derive(Debug)]
@@ -15,6 +17,23 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// Something in the way the program was started or built that does not fit.
+#[derive(Debug)]
+pub struct Configuration(pub String);
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Configuration {}
+
+/// An error of configuration.
+pub fn configuration(what: impl Into<String>) -> anyhow::Error {
+    Configuration(what.into()).into()
+}
 
 /// The system has no threads to give to the ranks.
 #[derive(Debug)]
@@ -39,7 +58,24 @@ pub fn usage(what: impl Into<String>) -> anyhow::Error {
     Usage(what.into()).into()
 }
 
-/// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline.
+/// Whether a failure is another rank's, which has told it there.
+pub fn is_of_another(error: &anyhow::Error, rank: usize) -> bool {
+    use tributary_comm::Error::Aborted;
+    if let Some(tributary_worker::Error::Comm(Aborted { rank: other, .. })) = error.downcast_ref() {
+        return *other != rank;
+    }
+    if let Some(Aborted { rank: other, .. }) = error.downcast_ref() {
+        return *other != rank;
+    }
+    match error.downcast_ref() {
+        Some(tributary_coordinator::Error::Failed { rank: other, .. }) => *other != rank,
+        Some(tributary_coordinator::Error::Link(Aborted { rank: other, .. })) => *other != rank,
+        _ => false,
+    }
+}
+
+/// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline,
+/// 76 version skew, 78 configuration.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<tributary_coordinator::Error>() {
         return error.exit_code();
@@ -49,6 +85,18 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     }
     if error.downcast_ref::<Usage>().is_some() {
         return 64;
+    }
+    if error.downcast_ref::<Configuration>().is_some() {
+        return 78;
+    }
+    if let Some(error) = error.downcast_ref::<Disagreement>() {
+        return error.exit_code();
+    }
+    if let Some(error) = error.downcast_ref::<Unfit>() {
+        return error.exit_code;
+    }
+    if let Some(error) = error.downcast_ref::<tributary_comm::Error>() {
+        return error.exit_code();
     }
     if error.downcast_ref::<Exhausted>().is_some() {
         return 71;

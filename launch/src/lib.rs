@@ -1,16 +1,20 @@
 //! Composing coordinator and workers into the `tributary` command. Parses, builds, runs; computes nothing itself.
 
 mod args;
+mod checkup;
 pub mod command;
 mod compare;
+pub mod doctor;
 mod dump;
 mod failure;
 pub mod group;
 mod highlight;
 mod machine;
 mod model;
+pub mod mpirun;
 mod prefill;
 mod progress;
+mod ranks;
 mod request;
 mod session;
 mod stdout;

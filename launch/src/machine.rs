@@ -2,26 +2,37 @@
 
 use tributary_coordinator::Machine;
 
+use crate::ranks::Ranks;
+
 /// FLOPs a second that any core of the last fifteen years does on one thread. Deadlines follow from it: better too few.
 const SAFE_FLOPS_PER_S: f64 = 5e9;
 
 /// Bytes a second between threads of one process, where a tensor is handed over, not copied.
 const LOCAL_BYTES_PER_S: f64 = 1e10;
 
+/// Bytes a second between processes: what a cheap network gives.
+const NETWORK_BYTES_PER_S: f64 = 1e9;
+
 /// This machine, as `world` ranks of `threads` threads see it.
-pub fn machine(world: usize, threads: usize) -> Machine {
+pub fn machine(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let busy = (world * threads).max(1) as f64;
+    let (ranks_here, weight_copies, link_bytes_per_s) = match ranks {
+        Ranks::Threads { .. } => (world, 1, LOCAL_BYTES_PER_S),
+        Ranks::Process(process) => (process.facts.local_size, process.facts.local_size, NETWORK_BYTES_PER_S),
+    };
+    let busy = (ranks_here * threads).max(1) as f64;
     let share = (cores / busy).min(1.0);
     Machine {
         flops_per_s: SAFE_FLOPS_PER_S * threads as f64 * share,
-        link_bytes_per_s: LOCAL_BYTES_PER_S,
+        link_bytes_per_s,
         available_bytes: available_bytes(),
+        ranks_here,
+        weight_copies,
     }
 }
 
 /// Memory that is free: what the system says, or what is left of the control group's limit where that is less.
-fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| mem_available(&text));
     let number = |path: &str| read(path).and_then(|text| text.trim().parse::<u64>().ok());

@@ -30,10 +30,21 @@ impl ModelFolder {
     /// # Errors
     /// A missing or unreadable folder or file, a config that cannot run here.
     pub fn open(args: &ModelArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
-        let path = args.model.clone();
+        Self::open_for(args, intake, seed, intake.synthetic.is_none())
+    }
+
+    /// As [`open`](Self::open), without what only the coordinator needs.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for_worker(args: &ModelArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
+        Self::open_for(args, intake, seed, false)
+    }
+
+    fn open_for(args: &ModelArgs, intake: &IntakeArgs, seed: u64, text: bool) -> anyhow::Result<Self> {
+        let path = place(args);
         check_folder(&path)?;
         let config = Config::read(&path)?;
-        let text = intake.synthetic.is_none();
         let tokenizer = if text { Some(Tokenizer::from_file(&path.join("tokenizer.json"))?) } else { None };
         let template = match (text, intake.template) {
             (true, TemplateChoice::Auto) => Template::from_folder(&path)?,
@@ -58,6 +69,11 @@ impl ModelFolder {
         Ok(load(&self.path, self.format, self.dtype)?)
     }
 
+    /// Where the weights come from.
+    pub fn format(&self) -> LoadFormat {
+        self.format
+    }
+
     /// What the planner must know.
     pub fn shape(&self) -> ModelShape {
         let config = &self.config;
@@ -76,6 +92,12 @@ impl ModelFolder {
             dtype_bytes,
         }
     }
+}
+
+/// The folder asked for; a test can put another in its place.
+fn place(args: &ModelArgs) -> PathBuf {
+    fail::fail_point!("launch::folder", |path| path.unwrap_or_default().into());
+    args.model.clone()
 }
 
 fn check_folder(path: &Path) -> anyhow::Result<()> {

@@ -1,14 +1,16 @@
 //! `tributary prefill`: one request, one method, one answer and what it cost.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
 use tributary_comm::wire::Returns;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::progress::Progress;
+use crate::ranks::{self, Ranks};
 use crate::request::{Question, RequestArgs};
-use crate::session::{Answered, Session, Way};
+use crate::session::{Answered, Session, Way, follow};
 use crate::stdout::{print, print_json};
 use crate::{dump, highlight};
 
@@ -39,23 +41,28 @@ pub struct PrefillArgs {
     show_selected: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Whatever is wrong with the request, the model or the ranks.
-pub fn prefill(args: &PrefillArgs) -> anyhow::Result<()> {
+/// Runs the command; says what went wrong.
+pub fn prefill(args: &PrefillArgs) -> ExitCode {
+    ranks::run(&args.run.group, |ranks| match ranks {
+        Ranks::Process(process) if !process.leads() => follow(&args.model, &args.intake, &args.run, process),
+        _ => lead(args, ranks),
+    })
+}
+
+fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let world = ranks.world();
     let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some() };
-    let settings = settings(&args.method, &args.options, &args.run, returns);
-    let way = Way { settings, threads: args.run.threads };
+    let settings = settings(&args.method, &args.options, &args.run, world, returns);
+    let way = Way { settings, threads: args.run.group.threads };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }
-    let mut session = Session::open(&args.model, &args.intake, &args.run)?;
+    let mut session = Session::open(&args.model, &args.intake, &args.run, ranks)?;
     let question = Question::from_args(&args.request, &args.intake, args.run.seed)?;
     session.check(&question, &way)?;
     let progress = Progress::start("loading the weights");
     session.start(&way)?;
-    progress.now(format!("{} on {} ranks", args.method, args.run.world));
+    progress.now(format!("{} on {} ranks", args.method, world));
     let answered = session.answer(&question, &way)?;
     drop(progress);
     session.end()?;

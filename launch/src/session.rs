@@ -15,6 +15,7 @@ use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
 use crate::machine::machine;
 use crate::model::ModelFolder;
+use crate::ranks::{Process, Ranks, Serving, facts};
 use crate::request::Question;
 
 /// What one request came to.
@@ -47,7 +48,12 @@ pub struct Session<'a> {
     timeout: Duration,
     machines: BTreeMap<(usize, usize), Machine>,
     model: Option<Arc<dyn Model>>,
+    ranks: &'a mut Ranks,
+    /// Groups of threads, by ranks and threads a rank.
     groups: BTreeMap<(usize, usize), Group>,
+    /// This process's rank, where ranks are processes.
+    serving: Option<Serving>,
+    args: (&'a ModelArgs, &'a RunArgs),
     requests: u64,
 }
 
@@ -56,18 +62,26 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// As [`ModelFolder::open`].
-    pub fn open(model: &ModelArgs, intake: &'a IntakeArgs, run: &RunArgs) -> anyhow::Result<Self> {
+    pub fn open(
+        model: &'a ModelArgs,
+        intake: &'a IntakeArgs,
+        run: &'a RunArgs,
+        ranks: &'a mut Ranks,
+    ) -> anyhow::Result<Self> {
         let folder = ModelFolder::open(model, intake, run.seed)?;
-        let environment = environment(model, intake, run, folder.template.is_some());
+        let environment = environment(model, intake, run, ranks.backend(), folder.template.is_some());
         Ok(Self {
             folder,
             intake,
             environment,
             kernels: model.kernels.into(),
-            timeout: Duration::from_secs(run.collective_timeout),
+            timeout: Duration::from_secs(run.group.collective_timeout),
             machines: BTreeMap::new(),
             model: None,
+            ranks,
             groups: BTreeMap::new(),
+            serving: None,
+            args: (model, run),
             requests: 0,
         })
     }
@@ -78,6 +92,7 @@ impl<'a> Session<'a> {
     /// Everything that is wrong with request and settings.
     pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
         check_threads(way.settings.world, way.threads)?;
+        self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
         let plan = self.plan(&prepared, way, &machine, 0)?.plan;
@@ -94,6 +109,14 @@ impl<'a> Session<'a> {
             Some(model) => model,
             None => self.model.insert(self.folder.load()?),
         };
+        if let Ranks::Process(process) = &mut *self.ranks {
+            if self.serving.is_none() {
+                let (model_args, run) = self.args;
+                let facts = facts(&self.folder, model_args, &run.group, process.facts.size)?;
+                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, facts)?);
+            }
+            return Ok(());
+        }
         let key = (way.settings.world, way.threads);
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
             let (kernels, timeout) = (self.kernels, self.timeout);
@@ -112,11 +135,16 @@ impl<'a> Session<'a> {
         let machine = self.machine(way);
         self.requests += 1;
         let clock = Clock::start();
+        fail::fail_point!("launch::request");
         let prepared = question.prepare(&self.folder, self.intake)?;
         let planned = self.plan(&prepared, way, &machine, self.requests)?;
         let key = (way.settings.world, way.threads);
-        let group = self.groups.get(&key).ok_or_else(|| anyhow::anyhow!("the ranks were not started"))?;
-        let answer = match dispatch::run(group.link(), &planned.plan, &clock, &mut |_| {}) {
+        let link = match &self.serving {
+            Some(serving) => serving.link(),
+            None => self.groups.get(&key).map(Group::link),
+        };
+        let link = link.ok_or_else(|| anyhow::anyhow!("the ranks were not started"))?;
+        let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
             Ok(answer) => answer,
             Err(error) => return Err(self.blame(key, error)),
         };
@@ -135,14 +163,30 @@ impl<'a> Session<'a> {
         for group in self.groups.into_values() {
             group.end()?;
         }
-        Ok(())
+        self.serving.map_or(Ok(()), Serving::end)
     }
 
     /// The rank's own account of a failure, where it has one; the coordinator's otherwise.
     fn blame(&mut self, key: (usize, usize), error: tributary_coordinator::Error) -> anyhow::Error {
+        if let Some(Err(cause)) = self.serving.take().map(Serving::end) {
+            return cause;
+        }
         match self.groups.remove(&key).map(Group::end) {
             Some(Err(cause)) => cause.into(),
             _ => error.into(),
+        }
+    }
+
+    /// Processes are as many as were started; only threads can be made as a method likes.
+    fn check_ranks(&self, way: &Way) -> anyhow::Result<()> {
+        let (_, run) = self.args;
+        let asked = (way.settings.world, way.threads);
+        match &*self.ranks {
+            Ranks::Process(process) if asked != (process.facts.size, run.group.threads) => Err(usage(format!(
+                "{}: world {} with {} threads a rank, but {} processes of {} threads were started",
+                way.settings.method, asked.0, asked.1, process.facts.size, run.group.threads
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -156,7 +200,7 @@ impl<'a> Session<'a> {
     /// The machine as it was before anything was loaded, so that every plan of a session is made alike.
     fn machine(&mut self, way: &Way) -> Machine {
         let key = (way.settings.world, way.threads);
-        *self.machines.entry(key).or_insert_with(|| machine(key.0, key.1))
+        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, key.0, key.1))
     }
 
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
@@ -169,6 +213,19 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The part of a process that is not rank 0: it loads the model and serves until rank 0 ends the group.
+///
+/// # Errors
+/// The model's; the failure that ended the group.
+pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, process: &mut Process) -> anyhow::Result<()> {
+    fail::fail_point!("launch::load");
+    let folder = ModelFolder::open_for_worker(model, intake, run.seed)?;
+    let facts = facts(&folder, model, &run.group, process.facts.size)?;
+    let timeout = Duration::from_secs(run.group.collective_timeout);
+    check_threads(1, run.group.threads)?;
+    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, facts)?.end()
+}
+
 /// The most threads of all ranks together: beyond any machine, and few enough to be started.
 const MAX_THREADS: usize = 4096;
 
@@ -179,12 +236,12 @@ fn check_threads(world: usize, threads: usize) -> anyhow::Result<()> {
     match world.saturating_mul(threads) {
         ..=MAX_THREADS => Ok(()),
         all => Err(usage(format!(
-            "--world {world} with --threads {threads}: {all} threads, at most {MAX_THREADS} are allowed"
+            "--world-size {world} with --threads {threads}: {all} threads, at most {MAX_THREADS} are allowed"
         ))),
     }
 }
 
-fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, templated: bool) -> Environment {
+fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, backend: String, templated: bool) -> Environment {
     let template = match (intake.template, templated) {
         (TemplateChoice::None, _) => "none",
         _ if intake.synthetic.is_some() => "none",
@@ -205,8 +262,8 @@ fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, templated:
             KernelChoice::Auto => "auto".to_owned(),
             KernelChoice::Plain => "plain".to_owned(),
         },
-        backend: run.backend.clone(),
-        threads: run.threads,
+        backend,
+        threads: run.group.threads,
         chunking: intake.synthetic.map_or_else(|| intake.chunk.to_string(), |shape| format!("synthetic {shape}")),
         prefix: intake.prefix.to_string(),
         template: template.to_owned(),

@@ -4,7 +4,7 @@ set -eu
 tributary=${1:?usage: demo.sh PATH_OF_TRIBUTARY}
 here=$(dirname "$0")
 
-"$tributary" compare --model "$here" --world 2 --max-tokens 4 --repeat 3 \
+"$tributary" compare --model "$here" --world-size 2 --max-tokens 4 --repeat 3 \
     --request "$here"/requests/hop2-0.json "$here"/requests/hop2-1.json "$here"/requests/vt2-0.json \
     "$here"/requests/vt3-1.json "$here"/requests/vt3-5.json "$here"/requests/hop2_back-0.json \
     --methods full ring none random infoflow infoflow:reorder relay

@@ -4,6 +4,6 @@
 set -eu
 tributary=${1:?usage: compare.sh PATH_OF_TRIBUTARY [RUNS]}
 exec "$tributary" compare --model "$(dirname "$0")" --load-format dummy --synthetic 16x512+32 --max-tokens 1 \
-    --world 2 --threads 1 --repeat "${2:-5}" \
+    --world-size 2 --threads 1 --repeat "${2:-5}" \
     --methods full:world=1 full:world=1:threads=2 ring all-gather none \
     infoflow:exchange=replicate infoflow:exchange=pass-q infoflow:exchange=selected relay

@@ -69,6 +69,7 @@ impl<'a> Context<'a> {
     ) -> Result<Self> {
         let mut timeline = Timeline::start();
         timeline.enter(Phase::Dispatch, comm);
+        checkpoint(comm.rank(), Phase::Dispatch);
         Ok(Self {
             math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
             model,
@@ -94,7 +95,14 @@ impl<'a> Context<'a> {
     pub fn enter(&mut self, phase: Phase, plan: &Plan) {
         self.comm.set_deadline(phase, deadline(plan));
         self.timeline.enter(phase, self.comm);
+        checkpoint(self.rank(), phase);
     }
+}
+
+/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the rank here.
+pub fn checkpoint(rank: usize, phase: Phase) {
+    tracing::debug!(rank, pid = std::process::id(), phase = phase.name(), "enters");
+    fail::fail_point!(&format!("worker::{phase}"));
 }
 
 /// How long a collective of this plan may take.

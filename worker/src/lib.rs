@@ -7,6 +7,7 @@ mod attention;
 mod context;
 mod deal;
 mod error;
+mod fingerprint;
 mod generate;
 #[cfg(test)]
 mod kit;
@@ -20,5 +21,6 @@ mod strategy;
 mod timeline;
 
 pub use error::{Error, Result};
+pub use fingerprint::fingerprint;
 pub use model::{Attention, Config, Decoder, LoadFormat, Model, Qkv, Rows, load};
 pub use serve::{root_cause, serve};

@@ -6,7 +6,7 @@ use tributary_comm::Communicator;
 use tributary_comm::wire::{self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
 use tributary_kernels::Kernels;
 
-use crate::context::Context;
+use crate::context::{Context, checkpoint};
 use crate::error::{Error, Result};
 use crate::generate::{Generated, generate};
 use crate::model::Model;
@@ -28,6 +28,7 @@ pub fn serve(
     link: Option<&WorkerLink>,
     timeout: Duration,
 ) -> Result<()> {
+    checkpoint(comm.rank(), Phase::Idle);
     loop {
         comm.set_deadline(Phase::Idle, timeout.max(2 * TICK));
         match next_order(comm, link) {

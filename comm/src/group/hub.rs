@@ -58,13 +58,8 @@ pub struct Patience {
 impl Hub {
     pub fn new(world: usize) -> Self {
         let idle = Doing { phase: Phase::Start, since: Instant::now(), waits: None };
-        let state = State {
-            calls: BTreeMap::new(),
-            left: vec![false; world],
-            death: None,
-            doing: vec![idle; world],
-            next: 0,
-        };
+        let state =
+            State { calls: BTreeMap::new(), left: vec![false; world], death: None, doing: vec![idle; world], next: 0 };
         Self { world, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -101,7 +96,8 @@ impl Hub {
 
     /// Puts a rank's part into a call.
     pub fn put(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
-        self.insert(self.lock(), rank, sequence, part)
+        let all: Vec<usize> = (0..self.world).collect();
+        self.insert(self.lock(), rank, sequence, part, &all)
     }
 
     /// Puts this process's part into a call; what the others take out of it is their own affair.
@@ -113,7 +109,8 @@ impl Hub {
             *finished = other != rank;
         }
         state.next = sequence + 1;
-        self.insert(state, rank, sequence, part)
+        let needed = part.call.needs(rank, world);
+        self.insert(state, rank, sequence, part, &needed)
     }
 
     /// Puts another process's part into a call. A part of a call that has ended here means that the ranks disagree.
@@ -129,15 +126,17 @@ impl Hub {
         let world = self.world;
         state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
         // The failure is kept: this rank's next call tells it.
-        let _ = self.insert(state, from, sequence, part);
+        let _ = self.insert(state, from, sequence, part, &[]);
     }
 
+    /// Puts a part in. A rank that has left is missed if it is one of the `needed`.
     fn insert(
         &self,
         mut state: MutexGuard<'_, State>,
         rank: usize,
         sequence: u64,
         part: Contribution,
+        needed: &[usize],
     ) -> Result<()> {
         state.alive(rank)?;
         let world = self.world;
@@ -146,7 +145,7 @@ impl Hub {
             return self.die(state, rank, death);
         }
         meeting.made[rank] = Some(part);
-        let absent = meeting.absent(0..world);
+        let absent = meeting.absent(needed.iter().copied());
         if let Some(gone) = absent.into_iter().find(|&other| state.left[other]) {
             return self.die(state, rank, Death::left(gone));
         }

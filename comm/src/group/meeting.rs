@@ -41,9 +41,7 @@ impl Death {
             (_, error) if rank == self.rank => error.clone(),
             (Some((other, error)), _) if rank == *other => error.clone(),
             (_, Error::Aborted { .. }) => self.error.clone(),
-            (_, error) => {
-                Error::Aborted { rank: self.rank, cause: error.to_string(), exit_code: error.exit_code() }
-            }
+            (_, error) => Error::Aborted { rank: self.rank, cause: error.to_string(), exit_code: error.exit_code() },
         }
     }
 }

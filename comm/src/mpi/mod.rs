@@ -42,8 +42,8 @@ pub fn library_version() -> Result<String> {
 /// Finds the other ranks. Once in a process's life.
 ///
 /// # Errors
-/// [`Error::Start`] if the library fails or the ranks do not find each other in time, [`Error::Version`] if they speak
-/// different versions of the protocol.
+/// [`Error::Start`] if the library fails, [`Error::StartTimeout`] if the ranks do not find each other in time,
+/// [`Error::Version`] if they speak different versions of the protocol.
 pub fn start(settings: Settings) -> Result<(Seat, Facts)> {
     let (sender, receiver) = sync_channel(1);
     let (limit, device) = (settings.start_timeout, settings.device.clone());
@@ -52,7 +52,7 @@ pub fn start(settings: Settings) -> Result<(Seat, Facts)> {
     let thread = thread.map_err(|error| Error::Start(format!("no thread for MPI: {error}")))?;
     let (post, facts) = match receiver.recv_timeout(limit) {
         Ok(outcome) => outcome?,
-        Err(RecvTimeoutError::Timeout) => return Err(Error::Start(format!("MPI did not start within {limit:?}"))),
+        Err(RecvTimeoutError::Timeout) => return Err(Error::StartTimeout(limit)),
         Err(RecvTimeoutError::Disconnected) => return Err(Error::Start("MPI failed at its start".to_owned())),
     };
     Ok((Seat { berth: Berth { post, owner: Some(thread), device } }, facts))
@@ -166,7 +166,7 @@ impl Place for Berth {
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
-        let ask = |_: &[usize]| self.post.ask();
+        let ask = |missing: &[usize]| self.post.ask(missing);
         self.post.wait(true);
         let received = self.post.hub.take(self.post.rank, sequence, patience, &ask);
         self.post.wait(false);

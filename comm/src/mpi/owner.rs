@@ -14,9 +14,7 @@ use mpi::environment::Universe;
 use mpi::point_to_point::{Message, Status};
 use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{
-    Communicator as _, CommunicatorCollectives as _, Destination as _, Equivalence as _, Source as _,
-};
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Destination as _, Equivalence as _, Source as _};
 
 use super::body::Room;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
@@ -100,14 +98,19 @@ fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
 
 /// How a rank introduces itself: text that every version can read.
 fn card(me: &Peer) -> Result<Vec<u8>> {
-    let version = fail::eval("comm::mpi::version", |_| PROTOCOL_VERSION + 1).unwrap_or(PROTOCOL_VERSION);
-    let text = format!("{version}\n{}\n{}\n{}\n{}", me.pid, me.started_ticks, boot_id(), me.host);
+    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, boot_id(), me.host);
     let mut card = text.into_bytes();
     if card.len() > CARD_BYTES {
         return Err(Error::Start(format!("the host's name is too long: {}", me.host)));
     }
     card.resize(CARD_BYTES, 0);
     Ok(card)
+}
+
+/// What this rank speaks; a test can make it another version's.
+fn version() -> u32 {
+    fail::fail_point!("comm::mpi::version", |_| PROTOCOL_VERSION + 1);
+    PROTOCOL_VERSION
 }
 
 /// Protocol version, process, and boot of its host.

@@ -14,7 +14,7 @@ use crate::group::hub::Hub;
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a rank that ends waits for the news to leave.
-const TELL_LIMIT: Duration = Duration::from_millis(500);
+const TELL_LIMIT: Duration = Duration::from_millis(300);
 
 /// Shared by the rank's thread and the owner of MPI.
 pub struct Post {
@@ -47,14 +47,7 @@ impl Post {
     pub fn new(rank: usize, world: usize) -> Self {
         let farewells = (0..world).map(|other| other == rank).collect();
         let desk = Mutex::new(Desk { farewells, ..Desk::default() });
-        Self {
-            hub: Hub::new(world),
-            rank,
-            world,
-            desk,
-            changed: Condvar::new(),
-            waited_for: AtomicBool::new(false),
-        }
+        Self { hub: Hub::new(world), rank, world, desk, changed: Condvar::new(), waited_for: AtomicBool::new(false) }
     }
 
     /// Hands letters over.
@@ -108,8 +101,8 @@ impl Post {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Asks all others what they are doing: the answers, and who gave none.
-    pub fn ask(&self) -> Vec<String> {
+    /// Asks all others what they are doing: who does not answer, and what the `missing` ranks say.
+    pub fn ask(&self, missing: &[usize]) -> Vec<String> {
         self.desk().answers.clear();
         self.send_urgently(self.others().map(|to| Letter::bare(to, Kind::Ask)).collect());
         let some_are_silent = |desk: &mut Desk| desk.answers.len() + 1 < self.world;
@@ -117,7 +110,8 @@ impl Post {
         let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
         let silent = self.others().filter(|rank| !desk.answers.contains_key(rank));
         let silent = silent.map(|rank| format!("rank {rank} does not answer"));
-        silent.chain(desk.answers.values().cloned()).collect()
+        let answers = missing.iter().filter_map(|rank| desk.answers.get(rank).cloned());
+        silent.chain(answers).collect()
     }
 
     /// Takes an answer.

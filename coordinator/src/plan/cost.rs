@@ -11,8 +11,12 @@ pub struct Machine {
     pub flops_per_s: f64,
     /// Bytes that one rank receives in a second.
     pub link_bytes_per_s: f64,
-    /// Memory that is free for weights and request together; unknown where absent. Ranks are threads and share it.
+    /// Memory that is free for weights and request together; unknown where absent. The ranks of a host share it.
     pub available_bytes: Option<u64>,
+    /// Ranks that share that memory.
+    pub ranks_here: usize,
+    /// How often the weights are in it: once where ranks are threads, once a rank where they are processes.
+    pub weight_copies: usize,
 }
 
 /// Numbers in a row's activations that live at the same time, beside its keys and values: residual, normalised row, query,
@@ -64,11 +68,11 @@ pub(crate) fn estimate_ms(total_tokens: usize, shape: &ModelShape, machine: &Mac
     (1000.0 * seconds).ceil() as u64
 }
 
-/// Bytes that a request takes at its worst moment, all ranks and the weights together.
+/// Bytes that a request takes at its worst moment, on a host whose ranks are those that need most, weights included.
 ///
-/// Weights are there once: ranks are threads. Counted per rank are keys and values it holds, as they are and once more
+/// Counted per rank are keys and values it holds, as they are and once more
 /// rotated for decoding, those in flight of one layer or two, activations of its largest pass, and one row of logits.
-pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
+pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine) -> u64 {
     let total = plan.total_tokens() + plan.max_tokens;
     let share = total.div_ceil(world);
     let mut held_rows = vec![share; world];
@@ -100,7 +104,10 @@ pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64
             + pass_rows[rank] as u64 * activation_row_bytes(shape)
             + 4 * shape.vocab as u64
     };
-    shape.weight_bytes + (0..world).map(per_rank).sum::<u64>()
+    let mut largest_first: Vec<u64> = (0..world).map(per_rank).collect();
+    largest_first.sort_unstable_by(|a, b| b.cmp(a));
+    let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
+    shape.weight_bytes.saturating_mul(machine.weight_copies as u64).saturating_add(of_ranks)
 }
 
 /// Chunk rows of each rank.
@@ -144,7 +151,13 @@ mod tests {
 
     #[test]
     fn the_estimate_is_flops_over_rate() {
-        let machine = Machine { flops_per_s: 1e9, link_bytes_per_s: 1e9, available_bytes: None };
+        let machine = Machine {
+            flops_per_s: 1e9,
+            link_bytes_per_s: 1e9,
+            available_bytes: None,
+            ranks_here: usize::MAX,
+            weight_copies: 1,
+        };
         let wanted = (DEMO.prefill_flops(1000, 0) / 1e6).ceil();
         assert_eq!(estimate_ms(1000, &DEMO, &machine), wanted as u64);
         assert!(estimate_ms(1, &DEMO, &machine) >= 1);

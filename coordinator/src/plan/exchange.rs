@@ -88,7 +88,13 @@ mod tests {
             (3e14, 4e11, 0.0, Exchange::PassQ),
         ];
         for (flops_per_s, link_bytes_per_s, prefill_flops, wanted) in cases {
-            let machine = Machine { flops_per_s, link_bytes_per_s, available_bytes: None };
+            let machine = Machine {
+                flops_per_s,
+                link_bytes_per_s,
+                available_bytes: None,
+                ranks_here: usize::MAX,
+                weight_copies: 1,
+            };
             let load = Load { prefill_flops, ..load };
             assert_eq!(choose(&load, &QWEN3_14B, &machine), wanted, "{link_bytes_per_s}, {prefill_flops}");
         }

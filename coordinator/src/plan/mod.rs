@@ -69,7 +69,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     let mut smallest: Option<Planned> = None;
     for exchange in candidates {
         let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
-        let memory_bytes = cost::memory_bytes(&plan, settings.world, shape);
+        let memory_bytes = cost::memory_bytes(&plan, settings.world, shape, machine);
         let planned = Planned { plan, world: settings.world, ratio, memory_bytes };
         if machine.available_bytes.is_none_or(|available| memory_bytes <= available) {
             return Ok(planned);

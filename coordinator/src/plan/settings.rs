@@ -127,7 +127,7 @@ impl Settings {
     /// [`Error::Setting`].
     pub(crate) fn check(&self, method: &Method) -> Result<()> {
         if self.world == 0 || self.world > MAX_WORLD {
-            return Err(setting("--world", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
+            return Err(setting("--world-size", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
         }
         if self.max_tokens == 0 {
             return Err(setting("--max-tokens", 0, "must be at least 1: the first token is always drawn"));

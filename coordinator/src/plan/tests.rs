@@ -7,7 +7,13 @@ use super::{Machine, PlanInput, Planned, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 
-const MACHINE: Machine = Machine { flops_per_s: 1e10, link_bytes_per_s: 4e9, available_bytes: None };
+const MACHINE: Machine = Machine {
+    flops_per_s: 1e10,
+    link_bytes_per_s: 4e9,
+    available_bytes: None,
+    ranks_here: usize::MAX,
+    weight_copies: 1,
+};
 
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
@@ -195,8 +201,8 @@ fn what_cannot_be_is_refused_with_its_numbers() {
     let base = Settings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
     let cases: [(&[usize], Settings, &[&str]); 21] = [
-        (&[4], Settings { world: 0, ..base() }, &["--world 0", "at least 1"]),
-        (&[4], Settings { world: usize::MAX, ..base() }, &["--world 18446744073709551615", "at most 4096"]),
+        (&[4], Settings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
+        (&[4], Settings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
         (
             &[4],
             Settings { max_tokens: usize::MAX, ..base() },

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tributary_comm::Traffic;
-use tributary_comm::wire::RankReport;
+use tributary_comm::wire::{Method, RankReport};
 
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
@@ -148,10 +148,13 @@ pub fn report(
     environment: &Environment,
     shape: &ModelShape,
     text: String,
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> Report {
     let (plan, outcome) = (&planned.plan, &answer.outcome);
     let critical = path::critical_path(answer);
+    if plan.method != Method::Full {
+        notes.extend(path::stragglers(answer));
+    }
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {

@@ -63,6 +63,27 @@ pub(super) fn critical_path(answer: &Answer) -> CriticalPath {
     CriticalPath { phases, unaccounted_ms: ttft_ms - accounted_ms }
 }
 
+/// The least share of the time to first token, and the least time, that make a straggler worth a note.
+const STRAGGLER_SHARE: f64 = 0.2;
+const STRAGGLER_MS: f64 = 50.0;
+
+/// Phases in which one rank computed more than three times as long as the others on average, and long enough to matter.
+/// The first token has one rank's work only.
+pub(super) fn stragglers(answer: &Answer) -> Vec<String> {
+    let least_ms = (STRAGGLER_SHARE * ms(answer.ttft.as_secs_f64())).max(STRAGGLER_MS);
+    let shared = Phase::TO_FIRST_TOKEN.into_iter().filter(|&phase| phase != Phase::FirstToken);
+    let note = |phase: Phase| {
+        let row = row(phase, 0.0, 0.0, &answer.reports);
+        let (rank, others) = (row.slowest_rank?, answer.reports.len() as f64 - 1.0);
+        let others_ms = (row.mean_ms * (others + 1.0) - row.slowest_ms) / others.max(1.0);
+        let excess_ms = row.slowest_ms - others_ms;
+        let name = row.phase;
+        (others > 0.0 && row.slowest_ms > 3.0 * others_ms && excess_ms > least_ms)
+            .then(|| format!("straggler: rank {rank} in {name}, {excess_ms:.0} ms more than the others on average"))
+    };
+    shared.filter_map(note).collect()
+}
+
 /// The first token's way from the rank that drew it to rank 0, at most what the clock allows.
 fn way_ms(drew: &RankReport, reports: &[RankReport], after_tokenize_ms: f64) -> f64 {
     let end_ms = |report: &RankReport| {

@@ -13,7 +13,13 @@ use crate::{Machine, PlanInput, Planned, Settings, plan};
 fn planned(settings: &Settings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
     let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3; 10], eos: &[2] };
-    let machine = Machine { flops_per_s: 1e10, link_bytes_per_s: 1e9, available_bytes: None };
+    let machine = Machine {
+        flops_per_s: 1e10,
+        link_bytes_per_s: 1e9,
+        available_bytes: None,
+        ranks_here: usize::MAX,
+        weight_copies: 1,
+    };
     plan(&input, settings, &DEMO, &machine).unwrap()
 }
 
@@ -252,4 +258,25 @@ fn the_text_says_what_matters() {
     }
     assert!(!text.contains("-0"), "{text}");
     assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
+}
+
+#[test]
+fn a_straggler_is_noted_and_even_work_is_not() {
+    let stragglers = |answer: &Answer| -> Vec<String> {
+        let notes = reported(&Settings::default(), answer).notes;
+        notes.into_iter().filter(|note| note.starts_with("straggler")).collect()
+    };
+    assert!(stragglers(&answer()).is_empty());
+    let mut late = answer();
+    late.ttft = Duration::from_millis(1600);
+    let recompute = late.reports[1].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
+    recompute.seconds += 1.5;
+    assert_eq!(stragglers(&late), ["straggler: rank 1 in recompute, 1503 ms more than the others on average"]);
+    // One rank waits for another: who waits is none.
+    let recompute = late.reports[0].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
+    (recompute.seconds, recompute.waited_s) = (1.52, 1.502);
+    assert_eq!(stragglers(&late).len(), 1);
+    let settings = Settings { method: "full".to_owned(), ..Settings::default() };
+    let notes = reported(&settings, &late).notes;
+    assert!(notes.iter().all(|note| !note.starts_with("straggler")), "full has one rank's work only: {notes:?}");
 }

@@ -5,6 +5,7 @@ mod spec;
 mod tables;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
@@ -15,8 +16,9 @@ use self::spec::Spec;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::failure::usage;
 use crate::progress::Progress;
+use crate::ranks::{self, Ranks};
 use crate::request::{Question, RequestArgs};
-use crate::session::{Session, Way};
+use crate::session::{Session, Way, follow};
 use crate::stdout::{print, print_json};
 
 const SPECS: &str = "\
@@ -65,16 +67,20 @@ pub struct CompareArgs {
     json: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// Whatever is wrong with requests, methods, model or ranks.
-pub fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+/// Runs the command; says what went wrong.
+pub fn compare(args: &CompareArgs) -> ExitCode {
+    ranks::run(&args.run.group, |ranks| match ranks {
+        Ranks::Process(process) if !process.leads() => follow(&args.model, &args.intake, &args.run, process),
+        _ => lead(args, ranks),
+    })
+}
+
+fn lead(args: &CompareArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
     if args.repeat == 0 {
         return Err(usage("--repeat 0: must be at least 1"));
     }
-    let ways = ways(args)?;
-    let mut session = Session::open(&args.model, &args.intake, &args.run)?;
+    let ways = ways(args, ranks.world())?;
+    let mut session = Session::open(&args.model, &args.intake, &args.run, ranks)?;
     let questions = questions(args)?;
     for (_, question) in &questions {
         for (_, way) in &ways {
@@ -103,15 +109,15 @@ pub fn compare(args: &CompareArgs) -> anyhow::Result<()> {
 }
 
 /// The methods with their settings; `full` first where it was not asked for.
-fn ways(args: &CompareArgs) -> anyhow::Result<Vec<(String, Way)>> {
+fn ways(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, Way)>> {
     let mut specs = args.methods.clone();
     if !specs.iter().any(|spec| spec.name == "full") {
         specs.insert(0, Spec::bare("full"));
     }
     let returns = Returns { logits: true, scores: false };
     let way = |spec: &Spec| {
-        let base = settings(&spec.name, &args.options, &args.run, returns);
-        let way = spec.apply(Way { settings: base, threads: args.run.threads }, args.options.importance)?;
+        let base = settings(&spec.name, &args.options, &args.run, world, returns);
+        let way = spec.apply(Way { settings: base, threads: args.run.group.threads }, args.options.importance)?;
         Ok((spec.to_string(), way))
     };
     specs.iter().map(way).collect()

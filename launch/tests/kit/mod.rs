@@ -1,5 +1,8 @@
 //! Running the command as a user does.
 
+#[allow(dead_code)] // not every test file runs jobs
+pub mod job;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -19,6 +22,7 @@ pub fn request(name: &str) -> String {
 }
 
 /// Runs the command with these arguments.
+#[allow(dead_code)] // not every test file runs it alone
 pub fn tributary(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the command starts")
 }

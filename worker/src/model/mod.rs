@@ -13,6 +13,7 @@ use tributary_kernels::Rope;
 
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
+pub use weights::weight_files;
 
 use crate::error::Result;
 

@@ -16,6 +16,18 @@ const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 /// What weights may be stored as. A quantised tensor means nothing without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
+/// The weight files of a model folder, in the order of their names: one, or the shards of an index.
+///
+/// # Errors
+/// An index that cannot be read.
+pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    let shards = folder.join("model.safetensors.index.json");
+    if shards.exists() {
+        return Ok(shard_names(&shards)?.into_iter().map(|name| folder.join(name)).collect());
+    }
+    Ok(BTreeSet::from([folder.join("model.safetensors")]))
+}
+
 /// Where tensors come from.
 pub(super) enum Weights {
     /// Mapped files.
@@ -30,15 +42,8 @@ impl Weights {
     /// # Errors
     /// No weight file, an unreadable or truncated one, an index that names a missing file.
     pub fn open(folder: &Path, dtype: DType) -> Result<Self> {
-        let single = folder.join("model.safetensors");
-        let shards = folder.join("model.safetensors.index.json");
-        let paths: BTreeSet<PathBuf> = if shards.exists() {
-            shard_names(&shards)?.into_iter().map(|name| folder.join(name)).collect()
-        } else {
-            BTreeSet::from([single])
-        };
         let (mut files, mut index) = (HashMap::new(), HashMap::new());
-        for path in paths {
+        for path in weight_files(folder)? {
             let file = map(&path)?;
             for (name, _) in file.tensors() {
                 index.insert(name, path.clone());

@@ -1,0 +1,85 @@
+//! `tributary doctor` on the ranks of this run: threads of this process, or processes of which this is one.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tributary_comm::wire::Phase;
+use tributary_comm::{Communicator, local};
+
+use crate::args::GroupArgs;
+use crate::doctor::{DoctorArgs, Report, examine};
+use crate::failure::exit_code;
+use crate::ranks::{self, Process, Ranks};
+use crate::stdout::{print, print_json};
+
+/// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth
+#[derive(Debug, Args)]
+pub struct DoctorCommand {
+    #[command(flatten)]
+    doctor: DoctorArgs,
+    #[command(flatten)]
+    group: GroupArgs,
+}
+
+/// Runs the command; says what went wrong.
+pub fn doctor(args: &DoctorCommand) -> ExitCode {
+    ranks::run(&args.group, |ranks| {
+        let report = match ranks {
+            Ranks::Threads { world } => on_threads(args, *world)?,
+            Ranks::Process(process) => on_process(args, process)?,
+        };
+        let Some(report) = report else { return Ok(()) };
+        match args.doctor.json {
+            true => print_json(&report)?,
+            false => print(&report.render())?,
+        }
+        Ok(report.verdict()?)
+    })
+}
+
+fn on_threads(args: &DoctorCommand, world: usize) -> anyhow::Result<Option<Report>> {
+    let launcher = format!("none: {world} ranks are threads of this process");
+    let examine_one = |seat: local::Seat| {
+        let mut comm = seat.take();
+        set_deadline(args, &mut comm);
+        let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm);
+        examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
+    };
+    let examined: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = local::seats(world).into_iter().map(|seat| scope.spawn(|| examine_one(seat))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    // Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.
+    let mut failures = Vec::new();
+    for examined in examined {
+        match examined {
+            Ok(Some(report)) => return Ok(Some(report)),
+            Ok(None) => {}
+            Err(error) => failures.push(error),
+        }
+    }
+    let own = failures.iter().position(|error| !is_consequence(error)).unwrap_or(0);
+    if failures.is_empty() { Ok(None) } else { Err(failures.swap_remove(own)) }
+}
+
+fn is_consequence(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(tributary_comm::Error::Aborted { .. }))
+}
+
+fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<Option<Report>> {
+    let launcher = format!("{}, {} ranks; {}", process.launcher.name, process.facts.size, process.facts.library);
+    let mut comm = process.seat()?.take();
+    set_deadline(args, &mut comm);
+    let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm)?;
+    // A report that says that the group is unfit ends it, once it has been printed.
+    if examined.as_ref().is_none_or(|report| report.verdict().is_ok()) {
+        process.leave();
+    }
+    drop(comm);
+    Ok(examined)
+}
+
+fn set_deadline(args: &DoctorCommand, comm: &mut dyn Communicator) {
+    comm.set_deadline(Phase::Idle, Duration::from_secs(args.group.collective_timeout));
+}

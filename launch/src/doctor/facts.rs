@@ -1,0 +1,214 @@
+//! What one process knows of itself and of the machine under it. Reads, and changes nothing.
+//!
+//! What cannot be read is absent, never guessed. Facts travel as JSON, and fields that an older or newer build does not
+//! know are skipped, so that ranks of different builds still get a report.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
+
+use super::network::{Interface, interfaces};
+
+/// What one rank reports.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// The machine's name.
+    pub host: String,
+    /// The kernel's id of its own start: one a machine, shared by its containers.
+    pub boot_id: String,
+    /// The process.
+    pub pid: u32,
+    /// Threads that compute on this rank.
+    pub threads: usize,
+    /// The cores that this rank's thread may run on, ascending; empty where unknown.
+    pub cores: BTreeSet<usize>,
+    /// The processor time that the control group grants.
+    pub cpu_limit: Option<CpuLimit>,
+    /// Memory that is free, in bytes, the control group's limit considered.
+    pub free_memory_bytes: Option<u64>,
+    /// The widest instructions that the kernels use here.
+    pub instructions: String,
+    /// Version of this program.
+    pub version: String,
+    /// `/dev/shm`.
+    pub shared_memory: Option<Space>,
+    /// Limits of the process.
+    pub limits: Limits,
+    /// Network interfaces, in the order of their names.
+    pub interfaces: Vec<Interface>,
+}
+
+/// A control group's limit of processor time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuLimit {
+    /// Processors' worth of time.
+    pub cores: f64,
+    /// The group that sets it.
+    pub group: String,
+}
+
+/// Space of a file system, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Space {
+    /// What may still be taken.
+    pub free_bytes: u64,
+    /// All of it.
+    pub total_bytes: u64,
+}
+
+/// Soft limits of a process; absent: unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Open files.
+    pub open_files: Option<u64>,
+    /// Memory that may be locked.
+    pub locked_memory_bytes: Option<u64>,
+    /// Size of a core file.
+    pub core_file_bytes: Option<u64>,
+    /// Stack of the first thread.
+    pub stack_bytes: Option<u64>,
+}
+
+impl Facts {
+    /// What is so on the calling thread, for a rank of `threads` threads.
+    pub fn collect(threads: usize) -> Self {
+        let soft = |resource: Resource| getrlimit(resource).current;
+        Self {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            boot_id: text("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            pid: std::process::id(),
+            threads,
+            cores: text("/proc/thread-self/status").and_then(|status| allowed_cores(&status)).unwrap_or_default(),
+            cpu_limit: text("/proc/self/cgroup").and_then(|groups| cpu_limit(&groups, Path::new("/sys/fs/cgroup"))),
+            free_memory_bytes: crate::machine::available_bytes(),
+            instructions: instructions().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            shared_memory: rustix::fs::statvfs("/dev/shm").ok().map(|fs| Space {
+                free_bytes: fs.f_bavail.saturating_mul(fs.f_frsize),
+                total_bytes: fs.f_blocks.saturating_mul(fs.f_frsize),
+            }),
+            limits: Limits {
+                open_files: soft(Resource::Nofile),
+                locked_memory_bytes: soft(Resource::Memlock),
+                core_file_bytes: soft(Resource::Core),
+                stack_bytes: soft(Resource::Stack),
+            },
+            interfaces: interfaces(),
+        }
+    }
+}
+
+/// A file's text without the space around it.
+pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// The widest instructions that the kernels take on this machine, by the rule that they follow.
+fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        match (avx2, is_x86_feature_detected!("avx512f")) {
+            (true, true) => "AVX-512",
+            (true, false) => "AVX2",
+            (false, _) => "portable",
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    "portable"
+}
+
+/// The cores of a process' status, such as `Cpus_allowed_list: 0-3,8`.
+fn allowed_cores(status: &str) -> Option<BTreeSet<usize>> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let mut cores = BTreeSet::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cores.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(cores)
+}
+
+/// The tightest limit on the way from a process' group to the root, from `/proc/self/cgroup` (version 2).
+fn cpu_limit(groups: &str, mount: &Path) -> Option<CpuLimit> {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?.trim();
+    // A group outside of what this process sees is written with `..`: of those only the root is known.
+    let own = if own.contains("..") { "/" } else { own };
+    let limit = |group: &Path| {
+        let file = mount.join(group.strip_prefix("/").unwrap_or(group)).join("cpu.max");
+        let cores = text(file).and_then(|quota| quota_cores(&quota))?;
+        Some(CpuLimit { cores, group: group.display().to_string() })
+    };
+    Path::new(own).ancestors().filter_map(limit).min_by(|a, b| a.cores.total_cmp(&b.cores))
+}
+
+/// Processors of a `cpu.max`, such as `150000 100000`; none for `max`.
+fn quota_cores(quota: &str) -> Option<f64> {
+    let (time, period) = quota.split_once(' ')?;
+    let (time, period) = (time.parse::<f64>().ok()?, period.trim().parse::<f64>().ok()?);
+    (period > 0.0).then_some(time / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_knows_itself() {
+        let facts = Facts::collect(3);
+        assert_eq!((facts.threads, facts.pid), (3, std::process::id()));
+        assert_eq!(facts.version, env!("CARGO_PKG_VERSION"));
+        assert!(!facts.host.is_empty() && !facts.boot_id.is_empty());
+        assert!(!facts.cores.is_empty());
+        assert!(facts.free_memory_bytes.is_some_and(|bytes| bytes > 1 << 20), "{facts:?}");
+        assert!(facts.limits.open_files.is_none_or(|files| files > 3), "{facts:?}");
+        let text = serde_json::to_string(&facts).unwrap();
+        assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), facts);
+    }
+
+    #[test]
+    fn facts_of_other_builds_are_read() {
+        let facts: Facts = serde_json::from_str(r#"{"host": "a", "pid": 7, "altitude_m": 500}"#).unwrap();
+        assert_eq!(facts, Facts { host: "a".into(), pid: 7, ..Facts::default() });
+        assert!(serde_json::from_str::<Facts>(r#"{"pid": "seven"}"#).is_err());
+    }
+
+    #[test]
+    fn core_lists_are_read() {
+        let table: [(&str, Option<&[usize]>); 5] = [
+            ("Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t0-3\nMems_allowed:\t1\n", Some(&[0, 1, 2, 3])),
+            ("Cpus_allowed_list:\t5\n", Some(&[5])),
+            ("Cpus_allowed_list:\t0-1,8,10-11\n", Some(&[0, 1, 8, 10, 11])),
+            ("Cpus_allowed_list:\tnone\n", None),
+            ("Name:\tx\n", None),
+        ];
+        for (status, cores) in table {
+            assert_eq!(allowed_cores(status), cores.map(|cores| cores.iter().copied().collect()), "{status}");
+        }
+    }
+
+    #[test]
+    fn the_tightest_quota_counts() {
+        assert_eq!(quota_cores("150000 100000"), Some(1.5));
+        assert_eq!(quota_cores("max 100000"), None);
+        assert_eq!(quota_cores("100000 0"), None);
+        let mount = tempfile::tempdir().unwrap();
+        let deep = mount.path().join("job/step");
+        fs::create_dir_all(&deep).unwrap();
+        let found = |groups: &str| cpu_limit(groups, mount.path());
+        assert_eq!(found("0::/job/step\n"), None);
+        fs::write(deep.join("cpu.max"), "400000 100000\n").unwrap();
+        fs::write(mount.path().join("job/cpu.max"), "200000 100000\n").unwrap();
+        assert_eq!(found("3:cpu:/x\n0::/job/step\n"), Some(CpuLimit { cores: 2.0, group: "/job".into() }));
+        assert_eq!(found("3:cpu:/job\n"), None, "version 1 only");
+        fs::write(mount.path().join("cpu.max"), "50000 100000\n").unwrap();
+        assert_eq!(found("0::/../other\n"), Some(CpuLimit { cores: 0.5, group: "/".into() }));
+    }
+}

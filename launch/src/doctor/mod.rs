@@ -1,0 +1,106 @@
+//! `tributary doctor`: whether a machine or a cluster is fit. Every rank tells what it runs on, the collectives are checked
+//! and an all-gather is timed; rank 0 has it all in one report.
+//!
+//! Works on any [`Communicator`] and needs no model. It changes nothing and mends nothing: a report ends in advice.
+
+mod args;
+mod bandwidth;
+mod facts;
+mod hosts;
+mod network;
+mod render;
+mod report;
+mod warnings;
+
+use anyhow::Context;
+use tributary_comm::{Communicator, conformance};
+
+pub use args::{DoctorArgs, Size};
+pub use bandwidth::AllGather;
+pub use facts::{CpuLimit, Facts, Limits, Space};
+pub use hosts::Host;
+pub use network::Interface;
+pub use report::{Checks, Collectives, LeftOut, Rank, Report, Unfit};
+
+use bandwidth::{measure, too_large};
+use hosts::{hosts, one_process};
+
+/// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets the report, the others
+/// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks.
+///
+/// Where checks of the collectives fail, rank 0 still has a report, whose verdict says so. The group is then no longer of
+/// use: a rank other than 0 has ended it with [`Communicator::abort`]; rank 0 leaves that to its caller, who has a report
+/// to print first.
+///
+/// # Errors
+/// The communicator's; [`Unfit`] on a rank other than 0 whose checks failed; facts or times that cannot be read. The
+/// caller then ends the group.
+pub fn examine(
+    args: &DoctorArgs,
+    threads: usize,
+    launcher: &str,
+    comm: &mut dyn Communicator,
+) -> anyhow::Result<Option<Report>> {
+    let facts = gather_facts(threads, comm)?;
+    let reasons = agree(&args.sizes, &facts, comm)?;
+    let report = |collectives| Report::new(launcher, &facts, collectives, args.min_busbw);
+    let checks = check(args.skip_checks, comm)?;
+    let mut collectives = Collectives { checks, all_gathers: Vec::new(), left_out: Vec::new() };
+    if matches!(collectives.checks, Checks::Failed(_)) {
+        return Ok(Some(report(collectives)));
+    }
+    let copied = !one_process(&hosts(&facts));
+    for (&size, reason) in args.sizes.iter().zip(reasons) {
+        if let Some(reason) = reason {
+            collectives.left_out.push(LeftOut { size_bytes: size, reason });
+        } else if comm.size() > 1
+            && let Some((runs_ms, wrong_values)) = measure(comm, size, args.repeat)?
+        {
+            collectives.all_gathers.push(AllGather::new(size, comm.size(), copied, runs_ms, wrong_values));
+        }
+    }
+    // A rank that is done waits for the others: one that leaves early may look lost to those that still have a call to make.
+    comm.barrier()?;
+    Ok((comm.rank() == 0).then(|| report(collectives)))
+}
+
+/// Every rank's facts on rank 0, nothing on the others.
+fn gather_facts(threads: usize, comm: &mut dyn Communicator) -> anyhow::Result<Vec<Facts>> {
+    let mine = serde_json::to_vec(&Facts::collect(threads))?;
+    let gathered = comm.gather_bytes(0, mine)?;
+    let read =
+        |(rank, text): (usize, &Vec<u8>)| serde_json::from_slice(text).with_context(|| format!("facts of rank {rank}"));
+    gathered.iter().enumerate().map(read).collect()
+}
+
+/// Which sizes are not measured, and why: rank 0 knows all hosts' memory and tells the others, so that all make the same
+/// calls.
+fn agree(sizes: &[Size], facts: &[Facts], comm: &mut dyn Communicator) -> anyhow::Result<Vec<Option<String>>> {
+    let decided = match comm.rank() {
+        0 => {
+            let hosts = hosts(facts);
+            let reasons: Vec<Option<String>> = sizes.iter().map(|&size| too_large(size, &hosts)).collect();
+            Some(serde_json::to_vec(&reasons)?)
+        }
+        _ => None,
+    };
+    let decided = comm.broadcast_bytes(0, decided)?;
+    let reasons: Vec<Option<String>> = serde_json::from_slice(&decided).context("the sizes to measure")?;
+    anyhow::ensure!(reasons.len() == sizes.len(), "rank 0 measures {} sizes, this rank {}", reasons.len(), sizes.len());
+    Ok(reasons)
+}
+
+/// Checks the collectives' results. A failure is a result on rank 0; another rank tells the group and gives up.
+fn check(skip: bool, comm: &mut dyn Communicator) -> Result<Checks, Unfit> {
+    if skip {
+        return Ok(Checks::LeftOut);
+    }
+    match conformance::check(comm) {
+        Ok(()) => Ok(Checks::Passed),
+        Err(what) if comm.rank() == 0 => Ok(Checks::Failed(what)),
+        Err(what) => {
+            comm.abort(&what, 70);
+            Err(Unfit::checks(&what))
+        }
+    }
+}

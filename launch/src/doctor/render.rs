@@ -1,0 +1,292 @@
+//! The report as a text.
+
+use tributary_coordinator::table;
+
+use super::bandwidth::WARM_UPS;
+use super::facts::Limits;
+use super::hosts::{Host, ranges, rank_list};
+use super::network::Interface;
+use super::report::{Checks, Report};
+
+/// Characters of a boot id that are shown.
+const BOOT_ID_CHARS: usize = 8;
+
+impl Report {
+    /// The report for a reader, ended by a line break.
+    pub fn render(&self) -> String {
+        let mut text = format!("tributary {}\nlauncher: {}\n\n", self.version, self.launcher);
+        text += &self.rank_table();
+        for host in &self.hosts {
+            text.push('\n');
+            text += &describe(host);
+        }
+        text.push('\n');
+        if !self.warnings.is_empty() {
+            text += "warnings:\n";
+            text.extend(self.warnings.iter().map(|warning| format!("  {warning}\n")));
+            text.push('\n');
+        }
+        text += &match &self.checks {
+            Checks::LeftOut => "collectives: not checked\n".to_owned(),
+            Checks::Passed => format!("collectives: every check passed on {}\n", count(self.world, "rank")),
+            Checks::Failed(what) => format!("collectives: FAILED: {what}\n"),
+        };
+        text += &self.bandwidth();
+        text += &match (&self.unfit, self.warnings.len()) {
+            (Some(unfit), _) => format!("\nunfit: {unfit}\n"),
+            (None, 0) => "\nfit\n".to_owned(),
+            (None, warnings) => format!("\nfit, with {}\n", count(warnings, "warning")),
+        };
+        text
+    }
+
+    fn rank_table(&self) -> String {
+        let names = [
+            "rank",
+            "host",
+            "local rank",
+            "pid",
+            "threads",
+            "cores",
+            "which cores",
+            "free memory",
+            "instructions",
+            "version",
+        ];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        for rank in &self.ranks {
+            let known = !rank.cores.is_empty();
+            rows.push(vec![
+                rank.rank.to_string(),
+                rank.host.clone(),
+                rank.local_rank.to_string(),
+                rank.pid.to_string(),
+                rank.threads.to_string(),
+                if known { rank.cores.len().to_string() } else { unknown() },
+                if known { ranges(&rank.cores) } else { unknown() },
+                rank.free_memory_bytes.map_or_else(unknown, bytes),
+                rank.instructions.clone(),
+                rank.version.clone(),
+            ]);
+        }
+        table(&rows)
+    }
+
+    fn bandwidth(&self) -> String {
+        if self.world == 1 {
+            return "all-gather: one rank has nothing to measure\n".to_owned();
+        }
+        let mut text = String::new();
+        if let Some(first) = self.all_gathers.first() {
+            let runs = first.runs_ms.len();
+            text += &format!(
+                "\nall-gather: {} after {WARM_UPS} warm-ups, each as long as its slowest rank's\n",
+                count(runs, "run")
+            );
+            text += &self.all_gather_table();
+            text += if self.one_process {
+                "Ranks are threads of one process and hand tensors over without a copy: no bandwidth to speak of.\n"
+            } else {
+                "algorithm: size / median time; bus: (n - 1) / n of it, as nccl-tests has them.\n"
+            };
+        }
+        for missing in &self.left_out {
+            text += &format!("all-gather of {}: not measured: {}\n", missing.size_bytes, missing.reason);
+        }
+        text
+    }
+
+    fn all_gather_table(&self) -> String {
+        let names = ["size", "median [ms]", "min [ms]", "max [ms]", "algorithm [GB/s]", "bus [GB/s]", "wrong values"];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        let speed = |speed: Option<f64>| speed.map_or_else(unknown, |speed| format!("{speed:.3}"));
+        for result in &self.all_gathers {
+            rows.push(vec![
+                result.size_bytes.to_string(),
+                format!("{:.3}", result.median_ms),
+                format!("{:.3}", result.min_ms),
+                format!("{:.3}", result.max_ms),
+                speed(result.algorithm_gb_per_s),
+                speed(result.bus_gb_per_s),
+                result.wrong_values.to_string(),
+            ]);
+        }
+        table(&rows)
+    }
+}
+
+fn describe(host: &Host) -> String {
+    let boot_id: String = host.boot_id.chars().take(BOOT_ID_CHARS).collect();
+    let boot_id = if boot_id.is_empty() { unknown() } else { boot_id };
+    let mut text = format!("{} (boot id {boot_id}): {}\n", host.name, rank_list(&host.ranks));
+    text += &indented(&interface_table(&host.interfaces));
+    text += &match host.shared_memory {
+        Some(space) => format!("  /dev/shm: {} free of {}\n", bytes(space.free_bytes), bytes(space.total_bytes)),
+        None => "  /dev/shm: none\n".to_owned(),
+    };
+    text += &format!("  limits: {}\n", limits(&host.limits));
+    if let Some(limit) = &host.cpu_limit {
+        text += &format!("  control group {}: {} cores\n", limit.group, limit.cores);
+    }
+    text
+}
+
+fn interface_table(interfaces: &[Interface]) -> String {
+    let names = ["interface", "state", "MTU", "speed [Gbit/s]", "addresses"];
+    let mut rows = vec![names.map(str::to_owned).to_vec()];
+    for interface in interfaces {
+        let addresses = interface.addresses.join(" ");
+        rows.push(vec![
+            interface.name.clone(),
+            interface.state.clone(),
+            interface.mtu_bytes.map_or_else(unknown, |mtu| mtu.to_string()),
+            interface.speed_mbit_per_s.map_or_else(unknown, |speed| (f64::from(speed) / 1000.0).to_string()),
+            if addresses.is_empty() { unknown() } else { addresses },
+        ]);
+    }
+    table(&rows)
+}
+
+fn limits(limits: &Limits) -> String {
+    let size = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), bytes);
+    format!(
+        "{} open files, {} locked memory, {} stack, {} core file",
+        limits.open_files.map_or_else(|| "unlimited".to_owned(), |files| files.to_string()),
+        size(limits.locked_memory_bytes),
+        size(limits.stack_bytes),
+        size(limits.core_file_bytes),
+    )
+}
+
+/// Bytes with a unit and one decimal, such as `1.5 GiB`.
+pub(super) fn bytes(count: u64) -> String {
+    for (unit, unit_bytes) in [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if count >= unit_bytes {
+            return format!("{:.1} {unit}", count as f64 / unit_bytes as f64);
+        }
+    }
+    format!("{count} B")
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::bandwidth::AllGather;
+    use crate::doctor::facts::{CpuLimit, Facts, Space};
+    use crate::doctor::report::{Collectives, LeftOut};
+
+    fn facts(rank: usize) -> Facts {
+        let interface = Interface {
+            name: "eth0".into(),
+            state: "up".into(),
+            mtu_bytes: Some(9000),
+            speed_mbit_per_s: Some(2500),
+            loopback: false,
+            addresses: vec!["10.0.0.1/24".into(), "2001:db8::1/64".into()],
+        };
+        Facts {
+            host: ["node-a", "node-b"][rank].into(),
+            boot_id: "0123456789abcdef".into(),
+            pid: 100 + rank as u32,
+            threads: 2,
+            cores: [2 * rank, 2 * rank + 1].into(),
+            cpu_limit: Some(CpuLimit { cores: 2.5, group: "/job".into() }),
+            free_memory_bytes: Some(3 << 29),
+            instructions: "AVX2".into(),
+            version: "0.1.0".into(),
+            shared_memory: Some(Space { free_bytes: 1 << 30, total_bytes: 2 << 30 }),
+            limits: Limits { open_files: Some(20000), stack_bytes: Some(8 << 20), ..Limits::default() },
+            interfaces: vec![interface],
+        }
+    }
+
+    fn report(ranks: usize, collectives: Collectives, min_busbw: Option<f64>) -> Report {
+        let facts: Vec<Facts> = (0..ranks).map(facts).collect();
+        let mut report = Report::new("Open MPI 4.1.4 (mpirun), 2 ranks", &facts, collectives, min_busbw);
+        report.version = "0.1.0".into();
+        report
+    }
+
+    #[test]
+    fn a_whole_report() {
+        let all_gathers = vec![
+            AllGather::new("1MiB".parse().unwrap(), 2, true, vec![0.5, 0.25, 1.0], 0),
+            AllGather::new("256MiB".parse().unwrap(), 2, true, vec![100.0; 3], 0),
+        ];
+        let collectives = Collectives { checks: Checks::Passed, all_gathers, left_out: Vec::new() };
+        let wanted = "\
+tributary 0.1.0
+launcher: Open MPI 4.1.4 (mpirun), 2 ranks
+
+rank    host  local rank  pid  threads  cores  which cores  free memory  instructions  version
+0     node-a           0  100        2      2          0-1      1.5 GiB          AVX2    0.1.0
+1     node-b           0  101        2      2          2-3      1.5 GiB          AVX2    0.1.0
+
+node-a (boot id 01234567): rank 0
+  interface  state   MTU  speed [Gbit/s]                   addresses
+  eth0          up  9000             2.5  10.0.0.1/24 2001:db8::1/64
+  /dev/shm: 1.0 GiB free of 2.0 GiB
+  limits: 20000 open files, unlimited locked memory, 8.0 MiB stack, unlimited core file
+  control group /job: 2.5 cores
+
+node-b (boot id 01234567): rank 1
+  interface  state   MTU  speed [Gbit/s]                   addresses
+  eth0          up  9000             2.5  10.0.0.1/24 2001:db8::1/64
+  /dev/shm: 1.0 GiB free of 2.0 GiB
+  limits: 20000 open files, unlimited locked memory, 8.0 MiB stack, unlimited core file
+  control group /job: 2.5 cores
+
+collectives: every check passed on 2 ranks
+
+all-gather: 3 runs after 2 warm-ups, each as long as its slowest rank's
+size     median [ms]  min [ms]  max [ms]  algorithm [GB/s]  bus [GB/s]  wrong values
+1 MiB          0.500     0.250     1.000             2.097       1.049             0
+256 MiB      100.000   100.000   100.000             2.684       1.342             0
+algorithm: size / median time; bus: (n - 1) / n of it, as nccl-tests has them.
+
+fit
+";
+        let found = report(2, collectives, Some(1.0)).render();
+        assert_eq!(found, wanted, "\n{found}");
+    }
+
+    #[test]
+    fn one_rank_has_nothing_to_measure() {
+        let collectives = Collectives { checks: Checks::LeftOut, all_gathers: Vec::new(), left_out: Vec::new() };
+        let text = report(1, collectives, None).render();
+        assert!(
+            text.ends_with("collectives: not checked\nall-gather: one rank has nothing to measure\n\nfit\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn failures_and_gaps_are_shown() {
+        let checks = Checks::Failed("exchange: 2 parts, not 1".into());
+        let left_out = vec![LeftOut { size_bytes: "8GiB".parse().unwrap(), reason: "too little memory".into() }];
+        let text = report(2, Collectives { checks, all_gathers: Vec::new(), left_out }, None).render();
+        assert!(text.contains("collectives: FAILED: exchange: 2 parts, not 1\n"), "{text}");
+        assert!(text.contains("all-gather of 8 GiB: not measured: too little memory\n"), "{text}");
+        assert!(text.ends_with("\nunfit: collectives: exchange: 2 parts, not 1\n"), "{text}");
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        let table = [(0, "0 B"), (1023, "1023 B"), (1 << 10, "1.0 KiB"), (3 << 29, "1.5 GiB"), (5 << 40, "5.0 TiB")];
+        for (number, text) in table {
+            assert_eq!(bytes(number), text);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What ranks tell `tributary launch`: that the work is complete, or that it failed and why.
+//!
+//! One line on standard error each, which `launch` takes out of what it passes on. mpirun's exit code cannot say as much:
+//! it was seen to be 0 after a host's daemon was lost. Without the variable nothing is written, so that a bare mpirun
+//! shows no such lines.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::Write;
+
+/// The environment variable that holds the id of the attempt: 16 hexadecimal digits, new for each.
+pub const LAUNCH_ID: &str = "TRIBUTARY_LAUNCH_ID";
+
+const COMPLETED: &str = "tributary-completed";
+const FAILED: &str = "tributary-failed";
+
+/// What a rank said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marker {
+    /// The command's work is done and its output is written.
+    Completed,
+    /// A rank gave up.
+    Failed(Failed),
+}
+
+/// A rank that gave up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// The exit code that stands for its cause.
+    pub exit_code: u8,
+    /// Which.
+    pub rank: usize,
+}
+
+/// Tells that the work is complete: rank 0, after its output has been flushed.
+pub fn completed() {
+    write(|id| format!("{COMPLETED} {id}\n"));
+}
+
+/// Tells that this rank gives up, and with which exit code.
+pub fn failed(rank: usize, exit_code: u8) {
+    write(|id| format!("{FAILED} {id} {exit_code} {rank}\n"));
+}
+
+/// One write of a whole line, so that no other rank's output comes between. If it cannot be written, the exit code alone
+/// must do.
+fn write(line: impl Fn(&str) -> String) {
+    if let Ok(id) = std::env::var(LAUNCH_ID) {
+        let _ = std::io::stderr().write_all(line(&id).as_bytes());
+    }
+}
+
+/// An id for an attempt: nobody else's, by chance of 1 in 2^64.
+pub fn draw() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// The marker in a line of attempt `id`.
+pub fn parse(line: &str, id: &str) -> Option<Marker> {
+    find(line, id).map(|(_, marker)| marker)
+}
+
+/// Where a line's marker begins, and the marker. Something may stand before it: a tag of mpirun's, or what another rank
+/// wrote without ending its line.
+pub(super) fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
+    if let Some((start, rest)) = after(line, COMPLETED, id) {
+        return rest.trim().is_empty().then_some((start, Marker::Completed));
+    }
+    let (start, rest) = after(line, FAILED, id)?;
+    let (exit_code, rank) = rest.trim().split_once(' ')?;
+    Some((start, Marker::Failed(Failed { exit_code: exit_code.parse().ok()?, rank: rank.parse().ok()? })))
+}
+
+fn after<'a>(line: &'a str, word: &str, id: &str) -> Option<(usize, &'a str)> {
+    let text = format!("{word} {id}");
+    let start = line.find(&text)?;
+    Some((start, &line[start + text.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+
+    #[test]
+    fn markers_are_read() {
+        let failed = Marker::Failed(Failed { exit_code: 75, rank: 3 });
+        assert_eq!(parse("tributary-completed 0123456789abcdef", ID), Some(Marker::Completed));
+        assert_eq!(parse("tributary-completed 0123456789abcdef\r\n", ID), Some(Marker::Completed));
+        assert_eq!(parse("tributary-failed 0123456789abcdef 75 3\n", ID), Some(failed));
+        assert_eq!(find("[1,3]<stderr>:tributary-failed 0123456789abcdef 75 3\n", ID), Some((14, failed)));
+    }
+
+    #[test]
+    fn other_lines_are_none() {
+        for line in [
+            "",
+            "tributary-completed",
+            "tributary-completed 0000000000000000",
+            "tributary-completed 0123456789abcdef0",
+            "tributary-failed 0123456789abcdef",
+            "tributary-failed 0123456789abcdef 75",
+            "tributary-failed 0123456789abcdef 256 0",
+            "tributary-failed 0123456789abcdef 75 -1",
+            "tributary: rank 2: lost",
+        ] {
+            assert_eq!(parse(line, ID), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn ids_differ_and_have_16_digits() {
+        let (one, other) = (draw(), draw());
+        assert_ne!(one, other);
+        assert!(one.len() == 16 && one.bytes().all(|digit| digit.is_ascii_hexdigit()), "{one}");
+    }
+}

@@ -1,0 +1,164 @@
+//! `tributary launch`: builds the mpirun line around this very program, runs it, and maps its end to our exit codes.
+//!
+//! Ranks are not talked to: what they have to say comes as lines on standard error ([`marker`]). Nothing is decided here
+//! about the request; that is the ranks' affair.
+
+pub mod blocks;
+pub mod cores;
+pub mod filter;
+pub mod flavour;
+pub mod hosts;
+pub mod line;
+pub mod marker;
+mod options;
+pub mod outcome;
+pub mod supervise;
+pub mod sweep;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::blocks::Says;
+use self::flavour::Flavour;
+use self::line::{Here, Launcher, Line, build};
+use self::marker::LAUNCH_ID;
+pub use self::options::LaunchArgs;
+use self::options::{LauncherChoice, wish};
+use self::outcome::{Ended, Verdict, judge};
+use self::supervise::{Job, Limits, supervise};
+
+/// Why nothing is started: an exit code, and one line.
+struct Refusal(u8, String);
+
+/// Something on this machine that must be set up differently.
+fn configuration(line: impl Into<String>) -> Refusal {
+    Refusal(78, line.into())
+}
+
+/// Runs the command. Gives the exit code; what went wrong has been said.
+pub fn launch(args: &LaunchArgs) -> u8 {
+    let done = match args.exec_under {
+        Some(parent) => exec_under(parent, &args.command),
+        None => start(args),
+    };
+    done.unwrap_or_else(|Refusal(exit_code, line)| {
+        say(&line);
+        exit_code
+    })
+}
+
+/// One line on standard error. If that cannot be written, the exit code alone must do.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "tributary: {line}");
+}
+
+fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
+    let program = std::env::current_exe().map_err(|error| configuration(format!("this program's path: {error}")))?;
+    let program = program.to_str().ok_or_else(|| configuration("this program's path is no text"))?;
+    let wish = wish(args, program).map_err(|line| Refusal(64, line))?;
+    let (launcher, flavour) = launcher(args)?;
+    let line = build(&wish, &launcher, &here(args.dry_run));
+    if args.dry_run {
+        let printed = crate::stdout::print(&format!("{line}\n"));
+        return printed.map(|()| 0).map_err(|error| Refusal(74, format!("{error:#}")));
+    }
+    let library = flavour::of_this_program().map_err(configuration)?;
+    if let Some(flavour) = flavour {
+        flavour::check(&flavour, &library).map_err(configuration)?;
+    }
+    if args.verbose {
+        say(&line.to_string());
+    }
+    // The launcher is started through this program, which asks to be told when we end, whatever ends us.
+    let parent = std::process::id().to_string();
+    let under = ["launch", "--exec-under", &parent, "--"].map(str::to_owned);
+    let name = line.program.clone();
+    attempts(args, &line.under(program, &under), &name)
+}
+
+/// What starts the ranks, and whose it is where that is known.
+fn launcher(args: &LaunchArgs) -> Result<(Launcher, Option<Flavour>), Refusal> {
+    if args.launcher == LauncherChoice::Srun {
+        let found = Command::new("srun").arg("--version").output();
+        found.map_err(|error| {
+            configuration(format!("srun: {error}; --launcher srun is for the nodes of a Slurm cluster"))
+        })?;
+        return Ok((Launcher::Srun, None));
+    }
+    let program = args.mpirun.display().to_string();
+    let flavour = flavour::of_launcher(&args.mpirun).map_err(configuration)?;
+    let major = flavour.open_mpi(&program).map_err(configuration)?;
+    Ok((Launcher::Mpirun { program, major }, Some(flavour)))
+}
+
+/// This machine. Whoever runs the line of a dry run by hand has no use for markers.
+fn here(dry_run: bool) -> Here {
+    let text = |name: OsString| name.into_string().ok();
+    let variables = std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?)));
+    let mut environment: BTreeMap<String, String> = variables.collect();
+    environment.remove(LAUNCH_ID);
+    if !dry_run {
+        environment.insert(LAUNCH_ID.to_owned(), String::new()); // each attempt sets its own
+    }
+    Here {
+        cores: cores::cores(),
+        is_root: rustix::process::geteuid().is_root(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        environment,
+    }
+}
+
+/// Runs the job until it succeeds, fails for good, or has been started often enough.
+fn attempts(args: &LaunchArgs, line: &Line, launcher: &str) -> Result<u8, Refusal> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| configuration(format!("signals cannot be handled: {error}")))?;
+    let launcher = Path::new(launcher).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let attempts = u64::from(args.restarts) + 1;
+    let mut attempt = 1;
+    loop {
+        let id = marker::draw();
+        let job = Job { command: line.command(&id), launcher: launcher.clone(), id };
+        let ended = supervise(job, Limits::default(), std::io::stderr(), &mut || signals.pending().next())
+            .map_err(|error| Refusal(71, format!("{launcher} cannot be run: {error}")))?;
+        let verdict = judge(&ended);
+        report(&ended, &verdict, args.verbose);
+        if !verdict.worth_another || attempt == attempts {
+            return Ok(verdict.exit_code);
+        }
+        attempt += 1;
+        say(&format!("attempt {attempt} of {attempts} after: {}", verdict.reason));
+    }
+}
+
+/// The cause first, where no rank has told it; then the remarks, and what of mpirun's blocks says more.
+fn report(ended: &Ended, verdict: &Verdict, verbose: bool) {
+    if verdict.untold {
+        say(&verdict.reason);
+    }
+    let _ = std::io::stderr().write_all(&ended.remarks);
+    for block in &ended.blocks {
+        if verbose || matches!(block.says(), Says::Refused(_) | Says::Other) {
+            let _ = std::io::stderr().write_all(&block.lines.concat());
+        }
+    }
+}
+
+/// Becomes `command`, after asking the system for SIGTERM when the parent ends: a launcher that is killed cannot send it.
+fn exec_under(parent: u32, command: &[String]) -> Result<u8, Refusal> {
+    let asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+    asked.map_err(|error| configuration(format!("the parent's death signal: {error}")))?;
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_pid());
+    if now.and_then(|pid| u32::try_from(pid).ok()) != Some(parent) {
+        return Ok(143); // the parent ended before we asked
+    }
+    let (program, arguments) = command.split_first().expect("the option requires one");
+    let error = Command::new(program).args(arguments).exec();
+    Err(configuration(format!("{program} cannot be run: {error}")))
+}

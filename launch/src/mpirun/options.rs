@@ -1,0 +1,164 @@
+//! The options of `launch`, and what the user wants by them, checked as far as that can be done without a launcher.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::hosts::Hosts;
+use super::line::{Wish, value_of};
+
+/// The most ranks of a job.
+const MAX_RANKS: usize = 4096;
+
+/// Commands that ranks can run together, and that tell when they are complete.
+const COMMANDS_OF_RANKS: [&str; 3] = ["prefill", "compare", "doctor"];
+
+/// Runs a command on several ranks, over MPI, on this machine or several
+#[derive(Debug, Args)]
+pub struct LaunchArgs {
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "N", required_unless_present = "exec_under")]
+    pub(super) ranks: Option<usize>,
+    /// Hosts and how many ranks each takes, such as a:2,b:2 [default: this machine, or what a batch system granted]
+    #[arg(long, value_name = "HOST:SLOTS,..", help_heading = "Placement")]
+    pub(super) hosts: Option<String>,
+    /// The hosts from a file in Open MPI's format: a line `HOST slots=N` each
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts", help_heading = "Placement")]
+    pub(super) hostfile: Option<PathBuf>,
+    /// Allow more ranks than slots; on this machine alone, more ranks than cores need no asking
+    #[arg(long, help_heading = "Placement")]
+    pub(super) oversubscribe: bool,
+    /// Bind each rank to core, numa, none, .. [default: --threads cores of its own, where there are enough]
+    #[arg(long, value_name = "WHAT", help_heading = "Placement")]
+    pub(super) bind_to: Option<String>,
+    /// Deal ranks out by slot, node, numa, .., in mpirun's words
+    #[arg(long, value_name = "HOW", help_heading = "Placement")]
+    pub(super) map_by: Option<String>,
+    /// What starts the ranks: mpirun, or srun inside a Slurm job
+    #[arg(long, value_enum, default_value_t = LauncherChoice::Mpirun, help_heading = "Launcher")]
+    pub(super) launcher: LauncherChoice,
+    /// The mpirun to use, of Open MPI 4 or 5
+    #[arg(long, value_name = "PATH", default_value = "mpirun", help_heading = "Launcher")]
+    pub(super) mpirun: PathBuf,
+    /// An argument for mpirun or srun, as it is; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true, help_heading = "Launcher")]
+    pub(super) mpirun_arg: Vec<String>,
+    /// A variable for all ranks; may be repeated. Besides these, ranks get LD_LIBRARY_PATH, RUST_BACKTRACE, FAILPOINTS, and
+    /// all that begin with TRIBUTARY_ or NCCL_
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Launcher")]
+    pub(super) env: Vec<String>,
+    /// Start a job again that lost a rank, ran out of memory or missed a deadline, at most this many times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) restarts: u32,
+    /// Print the line that would be run, and run nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Print the line that is run, and all that mpirun itself has to say
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+    /// Become the command after `--`, and be told to end when the process with this number does
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(super) exec_under: Option<u32>,
+    /// What each rank does, such as: prefill --model DIR --request FILE
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<String>,
+}
+
+/// What starts the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LauncherChoice {
+    /// Open MPI's
+    Mpirun,
+    /// Slurm's
+    Srun,
+}
+
+/// What the user wants, checked as far as that can be done without a launcher.
+pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
+    let ranks = args.ranks.unwrap_or(1);
+    if !(1..=MAX_RANKS).contains(&ranks) {
+        return Err(format!("-n {ranks}: at least 1 rank, at most {MAX_RANKS}"));
+    }
+    let hosts = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => Hosts::from_list(list),
+        (None, Some(file)) => Hosts::from_file(file),
+        (None, None) => Ok(Hosts::default()),
+    }?;
+    if args.launcher == LauncherChoice::Srun && !(hosts.is_empty() && args.map_by.is_none()) {
+        let refusal = "--hosts, --hostfile and --map-by are mpirun's; srun takes hosts and slots from its job";
+        return Err(refusal.to_owned());
+    }
+    if !args.oversubscribe {
+        hosts.check(ranks)?;
+    }
+    hosts.resolve()?;
+    if let Some(name) = args.env.iter().find(|entry| entry.is_empty() || entry.starts_with('=')) {
+        return Err(format!("--env {name}: write NAME or NAME=VALUE"));
+    }
+    let hostfile = args.hostfile.as_ref().map(|file| file.display().to_string());
+    let command = command_of_rank(program, &args.command, ranks)?;
+    Ok(Wish {
+        ranks,
+        hosts,
+        hostfile,
+        oversubscribe: args.oversubscribe,
+        bind_to: args.bind_to.clone(),
+        map_by: args.map_by.clone(),
+        env: args.env.clone(),
+        extra: args.mpirun_arg.clone(),
+        command,
+    })
+}
+
+/// The command of each rank, which is told what to talk over and how many it must find.
+fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Vec<String>, String> {
+    let known = |word: &String| COMMANDS_OF_RANKS.contains(&word.as_str());
+    let Some(name) = command.iter().position(known) else {
+        let first = command.first().map(String::as_str).unwrap_or_default();
+        return Err(format!("`{first}` is nothing that ranks do together; known are {}", COMMANDS_OF_RANKS.join(", ")));
+    };
+    let size = value_of(command, "--world-size").or_else(|| value_of(command, "--world"));
+    let count = ranks.to_string();
+    if let Some(size) = size.filter(|size| *size != count) {
+        return Err(format!(
+            "-n {count}: the command says --world-size {size}; leave that out, or give the same number"
+        ));
+    }
+    let mut all = vec![program.to_owned()];
+    all.extend_from_slice(&command[..=name]);
+    if value_of(command, "--backend").is_none() {
+        all.extend(["--backend", "mpi"].map(str::to_owned));
+    }
+    if size.is_none() {
+        all.extend(["--world-size".to_owned(), count]);
+    }
+    all.extend_from_slice(&command[name + 1..]);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn command(text: &str) -> Result<String, String> {
+        command_of_rank("/t", &words(text), 4).map(|command| command.join(" "))
+    }
+
+    #[test]
+    fn ranks_are_told_how_many_they_are() {
+        let told = "--backend mpi --world-size 4";
+        assert_eq!(command("prefill --model m"), Ok(format!("/t prefill {told} --model m")));
+        assert_eq!(command("--log info doctor"), Ok(format!("/t --log info doctor {told}")));
+        assert_eq!(command("prefill --world-size=4"), Ok("/t prefill --backend mpi --world-size=4".to_owned()));
+        assert_eq!(command("prefill --world 4"), Ok("/t prefill --backend mpi --world 4".to_owned()));
+        assert_eq!(command("prefill --backend nccl"), Ok("/t prefill --world-size 4 --backend nccl".to_owned()));
+        assert!(command("prefill --world-size 3").is_err_and(|error| error.contains("-n 4") && error.contains('3')));
+        for none in ["--version", "launch -n 2 --", "/bin/sh"] {
+            assert!(command(none).is_err_and(|error| error.contains("known are prefill")), "{none}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Running a launcher until it has ended, and seeing to it that it does.
+//!
+//! Its standard output is ours; its standard error goes through the filter. It has a process group of its own, so that a
+//! Ctrl-C at the terminal reaches us alone and we decide what to send. Whatever happens, no process of the attempt is left
+//! on this host afterwards. What the end means is not decided here.
+
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::blocks::Says;
+use super::filter::{Event, Filter};
+use super::marker::Marker;
+use super::outcome::{Ended, Status, is_echo};
+use super::sweep::sweep;
+
+/// How often the launcher is looked at.
+const POLL: Duration = Duration::from_millis(20);
+/// How many events may wait to be looked at; then reading waits.
+const EVENTS_WAITING: usize = 256;
+/// How many blocks are kept.
+const BLOCKS_KEPT: usize = 64;
+/// How many bytes of remarks are held back.
+const REMARK_BYTES: usize = 64 << 10;
+/// Where a line is cut that does not end.
+const LINE_BYTES: u64 = 64 << 10;
+
+/// How long the launcher is given to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// After it was told to.
+    pub told: Duration,
+    /// After a failure is known. A daemon on a host that was cut off makes mpirun wait much longer.
+    pub failed: Duration,
+    /// After the work is complete.
+    pub completed: Duration,
+    /// For what it has written to be read, and for a killed process to be gone.
+    pub rest: Duration,
+    /// For a rank to say in our words what the MPI library has remarked on.
+    pub remark: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { told: seconds(5), failed: seconds(10), completed: seconds(30), rest: seconds(2), remark: seconds(2) }
+    }
+}
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Job {
+    /// The launcher's command.
+    pub command: Command,
+    /// The launcher's name, for messages.
+    pub launcher: String,
+    /// The attempt, which ranks know from their environment.
+    pub id: String,
+}
+
+/// Runs a job to its end. `interrupt` gives a signal that came in since it was last asked. `out` gets what is passed on of
+/// standard error; the last remarks are left to the caller, who may know the cause and say that first.
+///
+/// # Errors
+/// The command cannot be started or waited for.
+pub fn supervise(
+    job: Job,
+    limits: Limits,
+    out: impl Write + Send + 'static,
+    interrupt: &mut dyn FnMut() -> Option<i32>,
+) -> std::io::Result<Ended> {
+    let Job { mut command, launcher, id } = job;
+    // A process that is not in the terminal's foreground would be stopped when it reads from it.
+    if std::io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
+    let (stderr, writer) = std::io::pipe()?;
+    let (sender, events) = sync_channel(EVENTS_WAITING);
+    let filter = Filter::new(&id);
+    let out: Out = Arc::new(Mutex::new(Box::new(out)));
+    let mut watch = Watch::new(launcher, limits, Arc::clone(&out));
+    // It ends with the last process that holds the pipe; those of the attempt are ended below.
+    std::thread::Builder::new().name("stderr".to_owned()).spawn(move || listen(stderr, filter, &out, &sender))?;
+    let mut child = command.stderr(writer).process_group(0).spawn()?;
+    drop(command); // with its end of the pipe
+    let status = watch.until_ended(&mut child, &events, interrupt);
+    sweep(&id);
+    let status = status?;
+    watch.hear_the_rest(&events);
+    Ok(Ended { status, ..watch.ended })
+}
+
+/// Where standard error goes, from two threads.
+type Out = Arc<Mutex<Box<dyn Write + Send>>>;
+
+/// Passes bytes on. If nobody takes them, there is nobody to tell.
+fn pass(out: &Out, bytes: &[u8]) {
+    let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+/// What is known so far, and when patience ends.
+struct Watch {
+    ended: Ended,
+    limits: Limits,
+    out: Out,
+    /// When the first of the held remarks came.
+    remarked: Option<Instant>,
+    kill_at: Option<Instant>,
+    killed: bool,
+}
+
+impl Watch {
+    fn new(launcher: String, limits: Limits, out: Out) -> Self {
+        let ended = Ended {
+            launcher,
+            status: Status::Stuck,
+            completed: false,
+            failed: None,
+            interrupt: None,
+            complained: false,
+            blocks: Vec::new(),
+            remarks: Vec::new(),
+        };
+        Self { ended, limits, out, remarked: None, kill_at: None, killed: false }
+    }
+
+    fn until_ended(
+        &mut self,
+        child: &mut Child,
+        events: &Receiver<Event>,
+        interrupt: &mut dyn FnMut() -> Option<i32>,
+    ) -> std::io::Result<Status> {
+        let pid = Pid::from_child(child);
+        loop {
+            match events.recv_timeout(POLL) {
+                Ok(event) => self.hear(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                // Nothing is left to be heard: the launcher has closed its standard error, or is about to end.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL),
+            }
+            if self.remarked.is_some_and(|at| at.elapsed() > self.limits.remark) {
+                self.show_remarks();
+            }
+            if let Some(signal) = interrupt() {
+                self.interrupted(signal, pid);
+            }
+            if let Some(status) = child.try_wait()? {
+                return Ok(as_status(status));
+            }
+            match self.kill_at {
+                Some(at) if at <= Instant::now() && self.killed => return Ok(Status::Stuck),
+                Some(at) if at <= Instant::now() => {
+                    // A group that is not there any more has ended, which the next look at it will tell.
+                    let _ = kill_process_group(pid, Signal::KILL);
+                    self.killed = true;
+                    self.kill_at = Some(Instant::now() + self.limits.rest);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Marker(Marker::Completed) => {
+                self.ended.completed = true;
+                self.end_within(self.limits.completed);
+            }
+            Event::Marker(Marker::Failed(failed)) => {
+                // After a signal to us, what ranks report is its consequence.
+                let first =
+                    self.ended.failed.is_none_or(|known| is_echo(known.exit_code) && !is_echo(failed.exit_code));
+                if first && self.ended.interrupt.is_none() {
+                    self.ended.failed = Some(failed);
+                }
+                self.end_within(self.limits.failed);
+            }
+            Event::Complaint => {
+                self.ended.complained = true;
+                self.show_remarks();
+            }
+            Event::Remark(line) => {
+                self.remarked.get_or_insert_with(Instant::now);
+                self.ended.remarks.extend(line);
+                if self.ended.complained || self.ended.remarks.len() > REMARK_BYTES {
+                    self.show_remarks();
+                }
+            }
+            Event::Block(block) => {
+                if matches!(block.says(), Says::Lost(_)) {
+                    self.end_within(self.limits.failed);
+                }
+                if self.ended.blocks.len() < BLOCKS_KEPT {
+                    self.ended.blocks.push(block);
+                }
+            }
+            Event::End => {}
+        }
+    }
+
+    fn show_remarks(&mut self) {
+        self.remarked = None;
+        pass(&self.out, &std::mem::take(&mut self.ended.remarks));
+    }
+
+    /// The first signal tells the launcher to end the job, the second ends it at once.
+    fn interrupted(&mut self, signal: i32, pid: Pid) {
+        if self.ended.interrupt.is_some() {
+            self.end_within(Duration::ZERO);
+            return;
+        }
+        self.ended.interrupt = Some(signal);
+        self.end_within(self.limits.told);
+        // It cannot be another process: the launcher has not been waited for.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+
+    fn end_within(&mut self, limit: Duration) {
+        let at = Instant::now() + limit;
+        self.kill_at = Some(self.kill_at.map_or(at, |known| known.min(at)));
+    }
+
+    fn hear_the_rest(&mut self, events: &Receiver<Event>) {
+        let until = Instant::now() + self.limits.rest;
+        while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if event == Event::End {
+                return;
+            }
+            self.hear(event);
+        }
+    }
+}
+
+fn as_status(status: ExitStatus) -> Status {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Status::Exited(code),
+        (None, Some(signal)) => Status::Killed(signal),
+        (None, None) => Status::Stuck,
+    }
+}
+
+/// Reads to the end. When nobody listens any more, or takes what is passed on, reading goes on, so that no writer has to wait.
+fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<Event>) {
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
+        let (passed, event) = filter.line(&line);
+        pass(out, &passed);
+        if let Some(event) = event {
+            let _ = events.send(event);
+        }
+        line.clear();
+    }
+    let rest = filter.end().map(Event::Block);
+    for event in rest.into_iter().chain([Event::End]) {
+        let _ = events.send(event);
+    }
+}

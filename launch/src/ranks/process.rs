@@ -1,0 +1,170 @@
+//! This process as one rank of a group over MPI: found, watched, agreed with the others, serving, and ended.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tributary_comm::Communicator;
+use tributary_comm::mpi::{self, Ender, Seat};
+use tributary_comm::process::{Facts, Settings};
+use tributary_comm::wire::{CoordinatorLink, link};
+use tributary_kernels::Kernels;
+use tributary_worker::{Model, serve};
+
+use super::agreement::{self, agree};
+use super::discover::Launcher;
+use super::watch::Watch;
+use super::{end, end_quietly};
+use crate::args::GroupArgs;
+use crate::failure::{configuration, exit_code, is_of_another, one_line};
+
+/// How many plans may wait for rank 0.
+const PLANS_WAITING: usize = 4;
+
+/// How long leaving MPI may take after all ranks have said that they leave.
+const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+
+/// A rank's process.
+pub struct Process {
+    /// Who started it.
+    pub launcher: Launcher,
+    /// What it knows of the group.
+    pub facts: Facts,
+    seat: Option<Seat>,
+    ender: Ender,
+    watch: Watch,
+    start_timeout: Duration,
+}
+
+impl Process {
+    /// Finds the other ranks.
+    ///
+    /// # Errors
+    /// MPI's; another number of ranks than the launcher says.
+    pub fn find(launcher: Launcher, run: &GroupArgs) -> anyhow::Result<Self> {
+        tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
+        fail::fail_point!("launch::start");
+        let start_timeout = Duration::from_secs(run.start_timeout);
+        let settings = Settings { start_timeout, threads: run.threads, ..Settings::default() };
+        let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
+        check_world(&launcher, &facts)?;
+        let ender = seat.ender();
+        tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
+        let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone())?;
+        Ok(Self { launcher, facts, seat: Some(seat), ender, watch, start_timeout })
+    }
+
+    /// Whether this process has the coordinator.
+    pub fn leads(&self) -> bool {
+        self.facts.rank == 0
+    }
+
+    /// The communicator's place, for a command that makes calls of its own.
+    pub fn seat(&mut self) -> anyhow::Result<Seat> {
+        self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))
+    }
+
+    /// From now on the other ranks may end, and leaving MPI must not take long.
+    pub fn leave(&self) {
+        leave(&self.watch);
+    }
+
+    /// Starts this process's rank: it agrees with the others, then serves plans.
+    ///
+    /// # Errors
+    /// The system has no thread to give; it runs already.
+    pub fn serve(
+        &mut self,
+        model: &Arc<dyn Model>,
+        kernels: Kernels,
+        threads: usize,
+        timeout: Duration,
+        facts: agreement::Facts,
+    ) -> anyhow::Result<Serving> {
+        let (coordinator, worker) = link(PLANS_WAITING);
+        let link = self.leads().then_some((coordinator, worker));
+        let (coordinator, worker) =
+            link.map_or((None, None), |(coordinator, worker)| (Some(coordinator), Some(worker)));
+        let rank = self.facts.rank;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(move |index| format!("rank-{rank}-{index}"))
+            .build()?;
+        let (seat, model) = (self.seat()?, Arc::clone(model));
+        let (watch, start_timeout) = (self.watch.clone(), self.start_timeout);
+        let run = move || -> anyhow::Result<()> {
+            pool.install(move || {
+                let mut comm = seat.take();
+                let agreed = agree(&mut comm, &facts, start_timeout);
+                // Whoever leaves without a word would be taken for done.
+                agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                serve(&*model, kernels, &mut comm, worker.as_ref(), timeout)?;
+                leave(&watch);
+                Ok(())
+            })
+        };
+        let thread = std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?;
+        Ok(Serving { link: coordinator, thread })
+    }
+
+    /// Ends the group and this process because of a failure. One that began on another rank is told there.
+    pub fn fail(&self, error: &anyhow::Error) -> ! {
+        let news = self.ender.ended_within(Duration::ZERO);
+        let from_elsewhere = |error: &tributary_comm::Error| matches!(error, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
+        if let Some(news) = news.filter(from_elsewhere) {
+            end_quietly(news.exit_code());
+        }
+        if is_of_another(error, self.facts.rank) {
+            end_quietly(exit_code(error));
+        }
+        let line = match error.downcast_ref::<agreement::Disagreement>() {
+            Some(table) => table.to_string(),
+            None => one_line(error),
+        };
+        end(&self.ender, self.facts.rank, &line, exit_code(error))
+    }
+}
+
+/// A rank at work on a thread of this process.
+pub struct Serving {
+    link: Option<CoordinatorLink>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Serving {
+    /// The way to rank 0, on rank 0.
+    pub fn link(&self) -> Option<&CoordinatorLink> {
+        self.link.as_ref()
+    }
+
+    /// Ends the group if this is rank 0, waits for its end otherwise.
+    ///
+    /// # Errors
+    /// The failure that ended it.
+    pub fn end(self) -> anyhow::Result<()> {
+        drop(self.link);
+        // The panic has told itself; here it is a failure like others, so that the group ends in order.
+        self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a bug: the rank's thread panicked")))
+    }
+}
+
+fn leave(watch: &Watch) {
+    watch.disarm();
+    watch.limit("leaving MPI", LEAVE_LIMIT);
+}
+
+/// A library that knows nothing of the launcher makes every process a world of its own.
+fn check_world(launcher: &Launcher, facts: &Facts) -> anyhow::Result<()> {
+    let Launcher { name, rank, size, local_rank } = launcher;
+    if (facts.rank, facts.size) != (*rank, *size) {
+        return Err(configuration(format!(
+            "{name} started rank {rank} of {size}, but {} says rank {} of {}: the launcher is not of the MPI that this \
+             program runs with",
+            facts.library, facts.rank, facts.size
+        )));
+    }
+    if let Some(local_rank) = local_rank.filter(|&local_rank| local_rank != facts.local_rank) {
+        tracing::warn!(rank, "{name} says local rank {local_rank}, shared memory says {}", facts.local_rank);
+    }
+    Ok(())
+}
