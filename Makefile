@@ -5,29 +5,43 @@ CARGO ?= cargo
 TRIBUTARY = target/release/tributary
 DENY_VERSION = 0.20.2
 
-.PHONY: help build demo test check bench deny clean
+# Ranks as processes, and places where tests make them fail.
+MPI = --features tributary/mpi,tributary/failpoints
+OPENMPI5 = $(CURDIR)/target/openmpi5
+
+.PHONY: help build mpi demo test check bench deny clean tools mpi-tools
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
 	@echo "make test    all tests"
 	@echo "make check   formatting, lints, documentation, licences"
+	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 
 tools:
 	@sh .ci/tools
 
+mpi-tools:
+	@sh .ci/tools mpi
+
 build: tools
 	$(CARGO) build --release --locked
+
+mpi: mpi-tools
+	$(CARGO) build --release --locked --features mpi
 
 demo: build
 	@sh models/demo/demo.sh $(TRIBUTARY)
 
-test: build
+# Everything without MPI first, then what concerns processes, with it.
+test: mpi-tools
 	$(CARGO) test --release --locked --workspace
+	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary -p tributary-comm $(MPI)
 
-check: tools
+check: mpi-tools
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --release --locked --workspace --all-targets $(MPI) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
 	@$(MAKE) --no-print-directory deny
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use tributary_comm::process::PIECE_BYTES;
 use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
 use tributary_coordinator::{Chunking, Prefix, Settings};
 
@@ -174,6 +175,9 @@ pub struct GroupArgs {
     /// Seconds that ranks may take to find each other, to load the model and to agree
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub start_timeout: u64,
+    /// mpi: longest message in bytes; what is longer goes in pieces
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
+    pub max_message_bytes: u64,
 }
 
 /// Where it runs and what it generates.

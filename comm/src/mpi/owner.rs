@@ -91,9 +91,17 @@ fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
     let visible = |peer: Peer, their_boot: &str| Peer { visible: their_boot == boot && peer.lives(), ..peer };
     let peers = cards.into_iter().map(|(_, (peer, their_boot))| visible(peer, &their_boot)).collect();
     let library = super::library_version().unwrap_or_default();
-    let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
+    let (local_rank, local_size) = local_place(&local, rank);
     drop(local);
     Ok((universe, Facts { rank, size, local_rank, local_size, library, peers }))
+}
+
+/// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
+/// libraries number the split in the order asked for.
+fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
+    let mut ranks = vec![0u64; local.size() as usize];
+    local.all_gather_into(&(rank as u64), &mut ranks[..]);
+    (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
 }
 
 /// How a rank introduces itself: text that every version can read.
@@ -276,6 +284,7 @@ impl Owner {
     }
 
     fn take_piece(&self, from: usize, message: Message, length: usize) -> Result<()> {
+        fail::fail_point!("comm::mpi::piece");
         let arriving = self.arriving.borrow_mut()[from].take();
         let rest = |arriving: &Arriving| arriving.head.body_bytes as usize - arriving.filled_bytes;
         let Some(mut arriving) = arriving.filter(|arriving| length <= rest(arriving)) else {

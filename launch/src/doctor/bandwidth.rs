@@ -9,7 +9,6 @@ use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
 use tributary_comm::Communicator;
-use tributary_comm::wire::Phase;
 
 use super::args::{Size, VALUE_BYTES};
 use super::hosts::{Host, rank_list};
@@ -17,9 +16,6 @@ use super::render::bytes;
 
 /// Runs that do not count.
 pub const WARM_UPS: u32 = 2;
-
-/// A call may take as long as at this rate, a tenth of Fast Ethernet's, and a minute more.
-const SLOWEST_BYTES_PER_S: f64 = 1e6;
 
 /// What one size came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,8 +80,6 @@ pub fn too_large(size: Size, hosts: &[Host]) -> Option<String> {
 pub fn measure(comm: &mut dyn Communicator, size: Size, repeat: u32) -> anyhow::Result<Option<(Vec<f64>, u64)>> {
     let (rank, world) = (comm.rank(), comm.size());
     let rows = shares((size.bytes() / VALUE_BYTES) as usize, world);
-    let limit = Duration::from_secs_f64(60.0 + size.bytes() as f64 / SLOWEST_BYTES_PER_S);
-    comm.set_deadline(Phase::Idle, limit);
     let mine: Vec<u32> = (0..rows[rank]).map(|index| value(rank, index)).collect();
     let send = Tensor::from_vec(mine, rows[rank], &Device::Cpu)?; // [values of this rank]
     let mut wrong_values = 0;

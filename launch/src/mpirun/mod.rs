@@ -3,6 +3,7 @@
 //! Ranks are not talked to: what they have to say comes as lines on standard error ([`marker`]). Nothing is decided here
 //! about the request; that is the ranks' affair.
 
+pub mod attempts;
 pub mod blocks;
 pub mod cores;
 pub mod filter;
@@ -21,18 +22,18 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::blocks::Says;
+use self::attempts::{Series, run};
 use self::flavour::Flavour;
-use self::line::{Here, Launcher, Line, build};
+use self::line::{Here, Launcher, build};
 use self::marker::LAUNCH_ID;
 pub use self::options::LaunchArgs;
 use self::options::{LauncherChoice, wish};
-use self::outcome::{Ended, Verdict, judge};
-use self::supervise::{Job, Limits, supervise};
+use self::supervise::{Limits, Out};
 
 /// Why nothing is started: an exit code, and one line.
 struct Refusal(u8, String);
@@ -79,8 +80,19 @@ fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
     // The launcher is started through this program, which asks to be told when we end, whatever ends us.
     let parent = std::process::id().to_string();
     let under = ["launch", "--exec-under", &parent, "--"].map(str::to_owned);
-    let name = line.program.clone();
-    attempts(args, &line.under(program, &under), &name)
+    let launcher = Path::new(&line.program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let series = Series {
+        line: line.under(program, &under),
+        launcher,
+        restarts: args.restarts,
+        verbose: args.verbose,
+        limits: Limits::default(),
+    };
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| configuration(format!("signals cannot be handled: {error}")))?;
+    let stderr: Out = Arc::new(Mutex::new(Box::new(std::io::stderr())));
+    run(&series, &stderr, &mut || signals.pending().next())
+        .map_err(|error| Refusal(71, format!("{} cannot be run: {error}", series.launcher)))
 }
 
 /// What starts the ranks, and whose it is where that is known.
@@ -112,41 +124,6 @@ fn here(dry_run: bool) -> Here {
         is_root: rustix::process::geteuid().is_root(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         environment,
-    }
-}
-
-/// Runs the job until it succeeds, fails for good, or has been started often enough.
-fn attempts(args: &LaunchArgs, line: &Line, launcher: &str) -> Result<u8, Refusal> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|error| configuration(format!("signals cannot be handled: {error}")))?;
-    let launcher = Path::new(launcher).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let attempts = u64::from(args.restarts) + 1;
-    let mut attempt = 1;
-    loop {
-        let id = marker::draw();
-        let job = Job { command: line.command(&id), launcher: launcher.clone(), id };
-        let ended = supervise(job, Limits::default(), std::io::stderr(), &mut || signals.pending().next())
-            .map_err(|error| Refusal(71, format!("{launcher} cannot be run: {error}")))?;
-        let verdict = judge(&ended);
-        report(&ended, &verdict, args.verbose);
-        if !verdict.worth_another || attempt == attempts {
-            return Ok(verdict.exit_code);
-        }
-        attempt += 1;
-        say(&format!("attempt {attempt} of {attempts} after: {}", verdict.reason));
-    }
-}
-
-/// The cause first, where no rank has told it; then the remarks, and what of mpirun's blocks says more.
-fn report(ended: &Ended, verdict: &Verdict, verbose: bool) {
-    if verdict.untold {
-        say(&verdict.reason);
-    }
-    let _ = std::io::stderr().write_all(&ended.remarks);
-    for block in &ended.blocks {
-        if verbose || matches!(block.says(), Says::Refused(_) | Says::Other) {
-            let _ = std::io::stderr().write_all(&block.lines.concat());
-        }
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Ended {
     pub failed: Option<Failed>,
     /// The signal that told us to end it.
     pub interrupt: Option<i32>,
-    /// Whether a rank has printed a line of its own about what is wrong.
+    /// Whether a line about what is wrong has been shown: a rank's, or ours about a signal.
     pub complained: bool,
     /// What mpirun itself had to say.
     pub blocks: Vec<Block>,
@@ -84,7 +84,7 @@ fn cause(ended: &Ended) -> (u8, String, bool) {
         return (failed.exit_code, describe(failed), ended.complained);
     }
     if let Some(signal) = ended.interrupt {
-        return (signal_code(signal), format!("ended by {}", name(signal)), false);
+        return (signal_code(signal), ended_by(signal), ended.complained);
     }
     if let Some(loss) = loss(&ended.blocks) {
         return (RANK_LOST, loss.to_string(), false);
@@ -174,6 +174,11 @@ fn kind(exit_code: u8) -> &'static str {
 
 fn signal_code(signal: i32) -> u8 {
     u8::try_from(SIGNALLED + signal).unwrap_or(RANK_LOST)
+}
+
+/// The cause of an end that a signal to us demanded.
+pub fn ended_by(signal: i32) -> String {
+    format!("ended by {}", name(signal))
 }
 
 fn name(signal: i32) -> String {

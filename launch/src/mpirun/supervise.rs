@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use super::blocks::Says;
 use super::filter::{Event, Filter};
 use super::marker::Marker;
-use super::outcome::{Ended, Status, is_echo};
+use super::outcome::{Ended, Status, ended_by, is_echo};
 use super::sweep::sweep;
 
 /// How often the launcher is looked at.
@@ -71,7 +71,7 @@ pub struct Job {
 pub fn supervise(
     job: Job,
     limits: Limits,
-    out: impl Write + Send + 'static,
+    out: &Out,
     interrupt: &mut dyn FnMut() -> Option<i32>,
 ) -> std::io::Result<Ended> {
     let Job { mut command, launcher, id } = job;
@@ -82,8 +82,7 @@ pub fn supervise(
     let (stderr, writer) = std::io::pipe()?;
     let (sender, events) = sync_channel(EVENTS_WAITING);
     let filter = Filter::new(&id);
-    let out: Out = Arc::new(Mutex::new(Box::new(out)));
-    let mut watch = Watch::new(launcher, limits, Arc::clone(&out));
+    let (mut watch, out) = (Watch::new(launcher, limits, Arc::clone(out)), Arc::clone(out));
     // It ends with the last process that holds the pipe; those of the attempt are ended below.
     std::thread::Builder::new().name("stderr".to_owned()).spawn(move || listen(stderr, filter, &out, &sender))?;
     let mut child = command.stderr(writer).process_group(0).spawn()?;
@@ -95,14 +94,8 @@ pub fn supervise(
     Ok(Ended { status, ..watch.ended })
 }
 
-/// Where standard error goes, from two threads.
-type Out = Arc<Mutex<Box<dyn Write + Send>>>;
-
-/// Passes bytes on. If nobody takes them, there is nobody to tell.
-fn pass(out: &Out, bytes: &[u8]) {
-    let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
-}
+/// Where standard error goes, from several threads.
+pub type Out = Arc<Mutex<Box<dyn Write + Send>>>;
 
 /// What is known so far, and when patience ends.
 struct Watch {
@@ -144,9 +137,7 @@ impl Watch {
                 // Nothing is left to be heard: the launcher has closed its standard error, or is about to end.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL),
             }
-            if self.remarked.is_some_and(|at| at.elapsed() > self.limits.remark) {
-                self.show_remarks();
-            }
+            self.show_remarks();
             if let Some(signal) = interrupt() {
                 self.interrupted(signal, pid);
             }
@@ -181,16 +172,10 @@ impl Watch {
                 }
                 self.end_within(self.limits.failed);
             }
-            Event::Complaint => {
-                self.ended.complained = true;
-                self.show_remarks();
-            }
+            Event::Complaint => self.ended.complained = true,
             Event::Remark(line) => {
                 self.remarked.get_or_insert_with(Instant::now);
                 self.ended.remarks.extend(line);
-                if self.ended.complained || self.ended.remarks.len() > REMARK_BYTES {
-                    self.show_remarks();
-                }
             }
             Event::Block(block) => {
                 if matches!(block.says(), Says::Lost(_)) {
@@ -204,9 +189,18 @@ impl Watch {
         }
     }
 
+    /// Shows what was held back long enough, or need not be any more. If the other thread is writing, the next look does it:
+    /// this thread must not wait for whoever reads.
     fn show_remarks(&mut self) {
-        self.remarked = None;
-        pass(&self.out, &std::mem::take(&mut self.ended.remarks));
+        let Some(since) = self.remarked else { return };
+        let many = self.ended.remarks.len() > REMARK_BYTES;
+        if (self.ended.complained || many || since.elapsed() > self.limits.remark)
+            && let Ok(mut out) = self.out.try_lock()
+        {
+            let _ = out.write_all(&self.ended.remarks).and_then(|()| out.flush());
+            self.ended.remarks.clear();
+            self.remarked = None;
+        }
     }
 
     /// The first signal tells the launcher to end the job, the second ends it at once.
@@ -219,6 +213,11 @@ impl Watch {
         self.end_within(self.limits.told);
         // It cannot be another process: the launcher has not been waited for.
         let _ = kill_process(pid, Signal::TERM);
+        // Said now, it comes before what ranks say of the SIGTERM that they get.
+        if let Ok(mut out) = self.out.try_lock() {
+            let _ = writeln!(out, "tributary: {}", ended_by(signal));
+            self.ended.complained = true;
+        }
     }
 
     fn end_within(&mut self, limit: Duration) {
@@ -251,7 +250,9 @@ fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<
     let mut line = Vec::new();
     while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
         let (passed, event) = filter.line(&line);
-        pass(out, &passed);
+        let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = out.write_all(&passed).and_then(|()| out.flush());
+        drop(out);
         if let Some(event) = event {
             let _ = events.send(event);
         }

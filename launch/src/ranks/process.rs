@@ -45,7 +45,8 @@ impl Process {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
         fail::fail_point!("launch::start");
         let start_timeout = Duration::from_secs(run.start_timeout);
-        let settings = Settings { start_timeout, threads: run.threads, ..Settings::default() };
+        let piece_bytes = run.max_message_bytes as usize;
+        let settings = Settings { start_timeout, threads: run.threads, piece_bytes, ..Settings::default() };
         let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
         check_world(&launcher, &facts)?;
         let ender = seat.ender();

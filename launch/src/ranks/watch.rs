@@ -34,8 +34,15 @@ pub struct Watch {
     peers: Vec<Peer>,
     /// Whether ranks that end are missed.
     armed: Arc<AtomicBool>,
-    /// A step that is no call between ranks, and when it must be over.
-    step: Arc<Mutex<Option<(&'static str, Instant, Duration)>>>,
+    step: Arc<Mutex<Option<Step>>>,
+}
+
+/// A step that is no call between ranks, and how long it may take.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    what: &'static str,
+    began: Instant,
+    limit: Duration,
 }
 
 impl Watch {
@@ -72,7 +79,8 @@ impl Watch {
 
     /// The next step must be over within so much time.
     pub fn limit(&self, what: &'static str, limit: Duration) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some((what, Instant::now(), limit));
+        let step = Step { what, began: Instant::now(), limit };
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
 
     fn look(&self) {
@@ -80,7 +88,7 @@ impl Watch {
             end(&self.ender, self.rank, &error.to_string(), error.exit_code());
         }
         let step = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((what, began, limit)) = step
+        if let Some(Step { what, began, limit }) = step
             && began.elapsed() > limit
         {
             end(&self.ender, self.rank, &format!("{what} not finished after {limit:?}"), 75);

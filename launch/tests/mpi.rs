@@ -1,0 +1,173 @@
+//! Ranks as processes under a real mpirun: the communicator's promises, the same answers as threads give, and starts that
+//! cannot work. Built with the features `mpi` and `failpoints`.
+//!
+//! `OPENMPI5` names a folder with another MPI, Open MPI 5, for the tests that run with both.
+
+mod kit;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use kit::job::{Fault, Job, LONG_MS, mpirun};
+use kit::{demo, dump, request, tributary};
+
+/// The MPIs to test with: mpirun's of the path, and Open MPI 5 where `OPENMPI5` says.
+fn launchers(world: usize) -> Vec<(&'static str, Command)> {
+    let mut all = vec![("Open MPI of the path", mpirun(world))];
+    let Some(folder) = std::env::var_os("OPENMPI5").map(PathBuf::from) else {
+        assert!(std::env::var_os("CI").is_none(), "OPENMPI5 is not set: run `make test`");
+        println!("skipped: Open MPI 5, OPENMPI5 is not set; `make test` installs it");
+        return all;
+    };
+    let mut five = Command::new(folder.join("bin/mpirun"));
+    five.args(["--allow-run-as-root", "-n", &world.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
+    five.env("LD_LIBRARY_PATH", folder.join("lib"));
+    all.push(("Open MPI 5", five));
+    all
+}
+
+fn run(mut launcher: Command, arguments: &[&str]) -> Output {
+    launcher.arg(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the launcher starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_backend_keeps_the_communicators_promises() {
+    for world in 1..=4 {
+        for (name, launcher) in launchers(world) {
+            let output = run(launcher, &["doctor", "--sizes", "1MiB", "--json"]);
+            assert!(output.status.success(), "{name}, {world} ranks: {}", text(&output.stderr));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(report["world"], world, "{name}");
+            assert_eq!(report["checks"], "passed", "{name}: {report}");
+            let local: Vec<_> =
+                report["ranks"].as_array().expect("ranks").iter().map(|r| r["local_rank"].clone()).collect();
+            assert_eq!(local, (0..world).map(serde_json::Value::from).collect::<Vec<_>>(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn long_messages_go_in_pieces() {
+    // A limit of 1000 bytes stands in for MPI's of 2 GiB.
+    for (name, launcher) in launchers(3) {
+        let arguments = ["doctor", "--sizes", "1MiB", "--json", "--max-message-bytes", "1000"];
+        let output = run(launcher, &arguments);
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["checks"], "passed", "{name}: {report}");
+        assert_eq!(report["all_gathers"][0]["wrong_values"], 0, "{name}: {report}");
+    }
+}
+
+#[test]
+fn processes_answer_as_threads_do() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let ways: [&[&str]; 6] = [
+        &["--method", "infoflow"],
+        &["--method", "infoflow", "--exchange", "pass-q", "--reorder"],
+        &["--method", "infoflow", "--exchange", "selected"],
+        &["--method", "relay"],
+        &["--method", "ring"],
+        &["--method", "all-gather"],
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    for world in ["1", "2", "3", "4"] {
+        for (number, way) in ways.iter().enumerate() {
+            let prefill = |dump: &str| -> Vec<String> {
+                let base =
+                    ["prefill", "--model", &model, "--request", &request, "--max-tokens", "6", "--world-size", world];
+                let all = [&base[..], *way, &["--dump", dump][..]].concat();
+                all.into_iter().map(str::to_owned).collect()
+            };
+            let place = |name: &str| folder.path().join(format!("{name}-{world}-{number}"));
+            let (threads, processes) = (place("threads"), place("processes"));
+            let arguments = prefill(&threads.display().to_string());
+            let output = tributary(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(output.status.success(), "{way:?}: {}", text(&output.stderr));
+            let arguments = prefill(&processes.display().to_string());
+            let launcher = mpirun(world.parse().expect("a number"));
+            let output = run(launcher, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(output.status.success(), "{way:?}: {}", text(&output.stderr));
+            let error = dump::same(&processes, &threads);
+            println!("world {world}, {way:?}: largest relative difference of a logit {error:.1e}");
+            assert!(error < 1e-4, "world {world}, {way:?}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn several_requests_and_methods_run_on_the_same_processes() {
+    let (model, one, two) = (demo(), request("hop2-0"), request("vt2-0"));
+    let arguments = [
+        "compare",
+        "--model",
+        &model,
+        "--request",
+        &one,
+        &two,
+        "--repeat",
+        "2",
+        "--max-tokens",
+        "2",
+        "--json",
+        "--methods",
+        "full",
+        "ring",
+        "infoflow",
+    ];
+    let output = run(mpirun(3), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for request in report["requests"].as_array().expect("requests") {
+        let ring = &request["methods"][1];
+        assert_eq!(ring["top1_agrees"], true);
+        assert!(ring["max_logit_difference"].as_f64().expect("a number") < 1e-3, "{ring}");
+    }
+}
+
+#[test]
+fn starts_that_cannot_work_are_refused_in_one_line() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let prefill = ["prefill", "--model", &model, "--request", &request];
+    let with = |more: &[&str]| [&prefill[..], more].concat().iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let alone = |arguments: Vec<String>, variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(arguments).envs(variables.iter().copied()).output().expect("the command starts")
+    };
+    let under = |world: usize, arguments: Vec<String>| {
+        run(mpirun(world), &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    // Another MPI's launcher: every process would be rank 0 of 1.
+    let foreign = [("PMI_RANK", "0"), ("PMI_SIZE", "4")];
+    let cases = [
+        (under(2, with(&["--world-size", "3"])), 78, "--world-size 3, but mpirun (Open MPI) started 2 ranks"),
+        (under(2, with(&["--backend", "local"])), 64, "--backend local under mpirun (Open MPI)"),
+        (under(2, with(&["--ratio", "7"])), 64, "ratio"),
+        (under(2, with(&["--no-such-option"])), 64, "--no-such-option"),
+        (alone(with(&["--backend", "mpi"]), &[]), 64, "no launcher has started this process"),
+        (alone(with(&[]), &foreign), 78, "the launcher is not of the MPI that this program runs with"),
+    ];
+    for (output, code, cause) in cases {
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{cause}: {errors}");
+        let ours: Vec<&str> = errors.lines().filter(|line| line.starts_with("tributary: ")).collect();
+        assert!(ours.len() == 1 && ours[0].contains(cause), "{cause}: {errors}");
+        assert!(output.stdout.is_empty(), "{cause}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn a_message_that_cannot_leave_does_not_abort_the_process() {
+    // Rank 1's owner of MPI is held in the middle of a long message: rank 0's requests stay open until its deadline.
+    let fault = Fault { rank: 1, failpoint: &format!("comm::mpi::piece=3*off->sleep({LONG_MS})") };
+    let arguments = ["doctor", "--skip-checks", "--sizes", "256MiB", "--collective-timeout", "2"];
+    let ended = Job::start(2, Some(fault), &arguments).end();
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    let all = ended.errors.join("\n");
+    assert!(!all.contains("panicked") && !all.contains("signal 6"), "{all}");
+    assert!(ended.cause().contains("rank 1 does not answer") || ended.cause().contains("waiting for ranks"), "{all}");
+}
