@@ -74,7 +74,7 @@ fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<Opt
     let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm)?;
     // A report that says that the group is unfit ends it, once it has been printed.
     if examined.as_ref().is_none_or(|report| report.verdict().is_ok()) {
-        process.leave();
+        process.leave(Duration::from_secs(args.group.collective_timeout));
     }
     drop(comm);
     Ok(examined)

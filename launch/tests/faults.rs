@@ -221,3 +221,15 @@ fn a_rank_that_panics_ends_all() {
     let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, "5")).end();
     assert_eq!(ended.code, 70, "{:#?}", ended.errors);
 }
+
+#[test]
+fn the_watchdog_ends_what_no_deadline_ends() {
+    // All work is done, but one rank never leaves MPI: the others stand in a call of MPI's own.
+    let (model, request) = (demo(), request("hop2-0"));
+    let fault = Fault { rank: 2, failpoint: &format!("comm::mpi::leave=sleep({LONG_MS})") };
+    let began = Instant::now();
+    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, "2")).end();
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(ended.cause().contains("leaving MPI not finished after 2s"), "{:#?}", ended.errors);
+    assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start, work, deadline");
+}

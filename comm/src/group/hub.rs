@@ -268,3 +268,93 @@ impl State {
         self.death.as_ref().map_or(Ok(()), |death| Err(death.seen_by(rank)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::group::call::{Call, Payload};
+
+    fn barrier() -> Contribution {
+        Contribution { call: Call::Barrier, payload: Payload::default() }
+    }
+
+    #[test]
+    fn a_wait_that_outlives_its_deadline_is_overdue() {
+        let hub = Hub::new(2);
+        let (end_asking, asked) = channel::<()>();
+        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(50) };
+        std::thread::scope(|scope| {
+            hub.enter(0, Phase::Probe);
+            let wait = scope.spawn(|| {
+                hub.put_mine(0, 0, barrier()).expect("the first call");
+                // Asking hangs: what should end the wait does not.
+                let ask = move |_: &[usize]| {
+                    let _ = asked.recv();
+                    vec!["rank 1 does not answer".to_owned()]
+                };
+                hub.take(0, 0, patience, &ask).map(drop)
+            });
+            let began = Instant::now();
+            let overdue = loop {
+                match hub.overdue(0, Duration::from_millis(100)) {
+                    Some(error) => break error,
+                    None => std::thread::sleep(Duration::from_millis(5)),
+                }
+                assert!(began.elapsed() < Duration::from_secs(10), "never overdue");
+            };
+            assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
+            let Error::Timeout { rank: 0, operation: Collective::Barrier, phase: Phase::Probe, missing, .. } = &overdue
+            else {
+                panic!("{overdue}");
+            };
+            assert_eq!(missing, &[1]);
+            drop(end_asking);
+            assert!(matches!(wait.join().expect("no panic"), Err(Error::Timeout { .. })));
+        });
+    }
+
+    #[test]
+    fn a_part_that_comes_while_one_asks_saves_the_call() {
+        let hub = Hub::new(2);
+        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(20) };
+        hub.put_mine(0, 0, barrier()).expect("the first call");
+        let ask = |_: &[usize]| {
+            hub.bring(1, 0, 0, barrier());
+            Vec::new()
+        };
+        assert!(hub.take(0, 0, patience, &ask).is_ok());
+        assert!(hub.alive(0).is_ok());
+        assert_eq!(hub.open_calls(), 0);
+    }
+
+    #[test]
+    fn a_part_of_a_call_that_has_ended_is_a_mismatch() {
+        let hub = Hub::new(2);
+        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_secs(5) };
+        hub.put_mine(0, 0, barrier()).expect("the first call");
+        hub.bring(1, 0, 0, barrier());
+        hub.take(0, 0, patience, &|_| Vec::new()).expect("both have come");
+        // Ahead of this rank is as it should be; behind it is not.
+        hub.bring(1, 0, 1, barrier());
+        assert!(hub.alive(0).is_ok());
+        hub.bring(1, 0, 0, barrier());
+        assert!(matches!(hub.alive(0), Err(Error::Mismatch { sequence: 0, rank: 0, other: 1, .. })));
+    }
+
+    #[test]
+    fn a_rank_that_has_left_is_missed_only_where_it_is_needed() {
+        let hub = Hub::new(3);
+        let patience = Patience { phase: Phase::Idle, deadline: Duration::from_secs(5) };
+        let bytes = || Payload { tensors: Vec::new(), bytes: Some(std::sync::Arc::new(vec![7])) };
+        let call = Call::BroadcastBytes { root: 0 };
+        hub.bring(0, 2, 0, Contribution { call: call.clone(), payload: bytes() });
+        hub.leave(0);
+        hub.leave(1);
+        hub.put_mine(2, 0, Contribution { call, payload: Payload::default() }).expect("all that is needed is here");
+        assert_eq!(hub.take(2, 0, patience, &|_| Vec::new()).expect("the root's bytes").bytes.len(), 1);
+        let error = hub.put_mine(2, 1, barrier()).expect_err("nobody is left");
+        assert!(matches!(error, Error::Aborted { exit_code: 69, .. }), "{error}");
+    }
+}

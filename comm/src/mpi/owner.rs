@@ -52,6 +52,7 @@ pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) 
             // Who started this thread may have given up waiting.
             let _ = ready.send(Ok((post, facts)));
             owner.serve();
+            fail::fail_point!("comm::mpi::leave");
             universe
         }
         Err((universe, error)) => {

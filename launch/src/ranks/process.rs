@@ -21,9 +21,6 @@ use crate::failure::{configuration, exit_code, is_of_another, one_line};
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
 
-/// How long leaving MPI may take after all ranks have said that they leave.
-const LEAVE_LIMIT: Duration = Duration::from_secs(30);
-
 /// A rank's process.
 pub struct Process {
     /// Who started it.
@@ -48,7 +45,13 @@ impl Process {
         let piece_bytes = run.max_message_bytes as usize;
         let settings = Settings { start_timeout, threads: run.threads, piece_bytes, ..Settings::default() };
         let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
-        check_world(&launcher, &facts)?;
+        if let Err(error) = check_world(&launcher, &facts) {
+            // It is so on every rank: one says it.
+            if launcher.rank > 0 {
+                end_quietly(exit_code(&error));
+            }
+            return Err(error);
+        }
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
         let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone())?;
@@ -65,9 +68,9 @@ impl Process {
         self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))
     }
 
-    /// From now on the other ranks may end, and leaving MPI must not take long.
-    pub fn leave(&self) {
-        leave(&self.watch);
+    /// From now on the other ranks may end, and leaving MPI may take so long.
+    pub fn leave(&self, limit: Duration) {
+        leave(&self.watch, limit);
     }
 
     /// Starts this process's rank: it agrees with the others, then serves plans.
@@ -100,7 +103,7 @@ impl Process {
                 // Whoever leaves without a word would be taken for done.
                 agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
                 serve(&*model, kernels, &mut comm, worker.as_ref(), timeout)?;
-                leave(&watch);
+                leave(&watch, timeout);
                 Ok(())
             })
         };
@@ -149,9 +152,9 @@ impl Serving {
     }
 }
 
-fn leave(watch: &Watch) {
+fn leave(watch: &Watch, limit: Duration) {
     watch.disarm();
-    watch.limit("leaving MPI", LEAVE_LIMIT);
+    watch.limit("leaving MPI", limit);
 }
 
 /// A library that knows nothing of the launcher makes every process a world of its own.
@@ -159,9 +162,9 @@ fn check_world(launcher: &Launcher, facts: &Facts) -> anyhow::Result<()> {
     let Launcher { name, rank, size, local_rank } = launcher;
     if (facts.rank, facts.size) != (*rank, *size) {
         return Err(configuration(format!(
-            "{name} started rank {rank} of {size}, but {} says rank {} of {}: the launcher is not of the MPI that this \
-             program runs with",
-            facts.library, facts.rank, facts.size
+            "{name} started {size} ranks, but {} sees {}: the launcher is not of the MPI that this program runs with",
+            facts.library.split(',').next().unwrap_or_default(),
+            facts.size
         )));
     }
     if let Some(local_rank) = local_rank.filter(|&local_rank| local_rank != facts.local_rank) {
