@@ -42,6 +42,12 @@ pub enum Error {
         /// The exit code that stands for the cause.
         exit_code: u8,
     },
+    /// A rank has left in peace, and another needs it.
+    #[error("rank {rank} left")]
+    Left {
+        /// Which rank.
+        rank: usize,
+    },
     /// Two ranks made different calls, or the same call with sizes that do not fit.
     #[error("call {sequence}: rank {rank} made {found}, rank {other} made {expected}")]
     Mismatch {
@@ -99,7 +105,7 @@ impl Error {
         match self {
             Error::Timeout { .. } | Error::StartTimeout(_) => 75,
             Error::Aborted { exit_code, .. } => *exit_code,
-            Error::Disconnected(_) | Error::Full { .. } => 69,
+            Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => 69,
             Error::Version { .. } => 76,
             Error::NotBuilt { .. } | Error::Start(_) => 78,
             Error::Mismatch { .. } | Error::Frame(_) | Error::Tensor(_) => 70,

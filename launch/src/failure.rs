@@ -58,20 +58,15 @@ pub fn usage(what: impl Into<String>) -> anyhow::Error {
     Usage(what.into()).into()
 }
 
-/// Whether a failure is another rank's, which has told it there.
-pub fn is_of_another(error: &anyhow::Error, rank: usize) -> bool {
+/// Whether a failure is the group's end, brought about and told elsewhere: by another rank, or another thread of this one.
+pub fn is_told_elsewhere(error: &anyhow::Error) -> bool {
     use tributary_comm::Error::Aborted;
-    if let Some(tributary_worker::Error::Comm(Aborted { rank: other, .. })) = error.downcast_ref() {
-        return *other != rank;
-    }
-    if let Some(Aborted { rank: other, .. }) = error.downcast_ref() {
-        return *other != rank;
-    }
-    match error.downcast_ref() {
-        Some(tributary_coordinator::Error::Failed { rank: other, .. }) => *other != rank,
-        Some(tributary_coordinator::Error::Link(Aborted { rank: other, .. })) => *other != rank,
-        _ => false,
-    }
+    let own = [
+        matches!(error.downcast_ref(), Some(Aborted { .. })),
+        matches!(error.downcast_ref(), Some(tributary_worker::Error::Comm(Aborted { .. }))),
+        matches!(error.downcast_ref(), Some(tributary_coordinator::Error::Link(Aborted { .. }))),
+    ];
+    own.contains(&true)
 }
 
 /// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline,

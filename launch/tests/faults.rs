@@ -233,3 +233,59 @@ fn the_watchdog_ends_what_no_deadline_ends() {
     assert!(ended.cause().contains("leaving MPI not finished after 2s"), "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start, work, deadline");
 }
+
+/// A prefill by `tributary launch` whose ranks rest at `phase`; what comes of a signal sent to the process that `whom` names.
+fn launched(options: &[&str], phase: &str, with: Signal, whom: impl Fn(&Job, u32) -> u32) -> (Ended, Duration) {
+    let (model, request) = (demo(), request("hop2-0"));
+    let failpoint = format!("worker::{phase}=sleep(2500)");
+    let mut job = Job::launch(&failpoint, options, &arguments(&model, &request, "3"));
+    let rank_2 = job.enters(2, phase);
+    std::thread::sleep(Duration::from_millis(200));
+    let struck = Instant::now();
+    signal(whom(&job, rank_2), with);
+    let ended = job.end();
+    let took = ended.at - struck;
+    println!(
+        "launch {options:?}, {phase}, {with:?}: exit {} after {:.2} s: {}",
+        ended.code,
+        took.as_secs_f64(),
+        ended.first_line()
+    );
+    (ended, took)
+}
+
+#[test]
+fn launch_names_the_cause_first_and_maps_the_exit_code() {
+    for phase in ["chunk_prefill", "recompute", "decode"] {
+        let (ended, took) = launched(&["-n", "4"], phase, Signal::KILL, |_, rank_2| rank_2);
+        assert_eq!(ended.code, 69, "{:#?}", ended.errors);
+        assert!(took < SLACK, "{took:?}");
+        let first = ended.first_line();
+        assert!(first.starts_with("tributary: rank 2 ") && first.ends_with("has died"), "{:#?}", ended.errors);
+        assert_eq!(ended.errors.len(), 1, "{:#?}", ended.errors);
+    }
+    let (ended, took) = launched(&["-n", "4"], "recompute", Signal::STOP, |_, rank_2| rank_2);
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(took < deadline(&ended) + SLACK, "{took:?}");
+    assert!(ended.first_line().contains("rank 2 does not answer"), "{:#?}", ended.errors);
+}
+
+#[test]
+fn launch_passes_signals_on() {
+    for (with, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let (ended, took) = launched(&["-n", "4"], "probe", with, |job, _| job.pid());
+        assert_eq!(ended.code, code, "{:#?}", ended.errors);
+        assert!(took < SLACK, "{took:?}");
+    }
+    let (ended, took) = launched(&["-n", "4"], "probe", Signal::KILL, |job, _| job.pid());
+    assert_eq!(ended.code, 137, "launch itself was killed; the ranks have gone with it");
+    assert!(took < SLACK, "{took:?}");
+}
+
+#[test]
+fn launch_starts_a_failed_job_again() {
+    let (ended, _) = launched(&["-n", "4", "--restarts", "1"], "probe", Signal::KILL, |_, rank_2| rank_2);
+    assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+    assert!(ended.stdout.contains("answer:"), "{}", ended.stdout);
+    assert!(ended.errors[1].starts_with("tributary: attempt 2 of 2 after: "), "{:#?}", ended.errors);
+}

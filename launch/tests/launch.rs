@@ -5,6 +5,7 @@
 
 #[path = "launch/ends.rs"]
 mod ends;
+#[allow(dead_code)] // no model is run here
 mod kit;
 #[path = "launch/templates.rs"]
 mod templates;

@@ -355,6 +355,6 @@ mod tests {
         hub.put_mine(2, 0, Contribution { call, payload: Payload::default() }).expect("all that is needed is here");
         assert_eq!(hub.take(2, 0, patience, &|_| Vec::new()).expect("the root's bytes").bytes.len(), 1);
         let error = hub.put_mine(2, 1, barrier()).expect_err("nobody is left");
-        assert!(matches!(error, Error::Aborted { exit_code: 69, .. }), "{error}");
+        assert_eq!((&error, error.exit_code()), (&Error::Left { rank: 0 }, 69));
     }
 }

@@ -32,7 +32,7 @@ pub struct Received {
 
 impl Death {
     pub fn left(rank: usize) -> Self {
-        let error = Error::Aborted { rank, cause: format!("rank {rank} left"), exit_code: 69 };
+        let error = Error::Left { rank };
         Self { rank, error, counterpart: None }
     }
 
@@ -40,7 +40,7 @@ impl Death {
         match (&self.counterpart, &self.error) {
             (_, error) if rank == self.rank => error.clone(),
             (Some((other, error)), _) if rank == *other => error.clone(),
-            (_, Error::Aborted { .. }) => self.error.clone(),
+            (_, Error::Aborted { .. } | Error::Left { .. }) => self.error.clone(),
             (_, error) => Error::Aborted { rank: self.rank, cause: error.to_string(), exit_code: error.exit_code() },
         }
     }

@@ -88,9 +88,9 @@ fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
     if versions.iter().any(|&version| version != PROTOCOL_VERSION) {
         return Err((Some(universe), Error::Version { versions }));
     }
-    let boot = boot_id();
-    let visible = |peer: Peer, their_boot: &str| Peer { visible: their_boot == boot && peer.lives(), ..peer };
-    let peers = cards.into_iter().map(|(_, (peer, their_boot))| visible(peer, &their_boot)).collect();
+    let ours = numbering();
+    let visible = |peer: Peer, theirs: &str| Peer { visible: theirs == ours && peer.lives(), ..peer };
+    let peers = cards.into_iter().map(|(_, (peer, theirs))| visible(peer, &theirs)).collect();
     let library = super::library_version().unwrap_or_default();
     let (local_rank, local_size) = local_place(&local, rank);
     drop(local);
@@ -107,7 +107,7 @@ fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
 
 /// How a rank introduces itself: text that every version can read.
 fn card(me: &Peer) -> Result<Vec<u8>> {
-    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, boot_id(), me.host);
+    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, numbering(), me.host);
     let mut card = text.into_bytes();
     if card.len() > CARD_BYTES {
         return Err(Error::Start(format!("the host's name is too long: {}", me.host)));
@@ -122,20 +122,23 @@ fn version() -> u32 {
     PROTOCOL_VERSION
 }
 
-/// Protocol version, process, and boot of its host.
+/// Protocol version, process, and where its number counts.
 fn read(rank: usize, card: &[u8]) -> (u32, (Peer, String)) {
     let text = String::from_utf8_lossy(card);
     let mut lines = text.trim_end_matches('\0').split('\n');
     let mut line = || lines.next().unwrap_or_default();
     let version = line().parse().unwrap_or(0);
     let (pid, started_ticks) = (line().parse().unwrap_or(0), line().parse().unwrap_or(0));
-    let boot = line().to_owned();
+    let numbering = line().to_owned();
     let host = line().to_owned();
-    (version, (Peer { rank, host, pid, started_ticks, visible: false }, boot))
+    (version, (Peer { rank, host, pid, started_ticks, visible: false }, numbering))
 }
 
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
+fn numbering() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
 }
 
 /// A call whose body is on its way.

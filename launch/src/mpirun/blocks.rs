@@ -172,9 +172,11 @@ mod tests {
     fn a_killed_rank() {
         let four = "mpirun noticed that process rank 2 with PID 0 on node vm exited on signal 9 (Killed).";
         assert_eq!(lost(says(four)), "rank 2 on vm was killed by signal 9");
-        let five = "prterun noticed that process rank 13 with PID 14945 on node n-1.x exited on\nsignal 11 (Segmentation fault).";
+        let five = "prterun noticed that process rank 13 with PID 14945 on node n-1.x exited on\n\
+                    signal 11 (Segmentation fault).";
         assert_eq!(lost(says(five)), "rank 13 on n-1.x (pid 14945) was killed by signal 11");
-        let early = "mpirun has exited due to process rank 1 with PID 12 on node a exiting improperly.\nThere are three reasons";
+        let early = "mpirun has exited due to process rank 1 with PID 12 on node a exiting improperly.\n\
+                     There are three reasons";
         assert_eq!(lost(says(early)), "rank 1 on a (pid 12) ended without leaving MPI");
     }
 
@@ -188,9 +190,11 @@ mod tests {
 
     #[test]
     fn ends_that_are_said_better_elsewhere() {
-        let two = "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.";
+        let two = "Primary job  terminated normally, but 1 process returned\n\
+                   a non-zero exit code. Per user-direction, the job has been aborted.";
         assert_eq!(says(two), Says::Ended);
-        let five = "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated.";
+        let five = "prterun detected that one or more processes exited with non-zero status,\n\
+                    thus causing the job to be terminated.";
         assert_eq!(says(five), Says::Ended);
         assert_eq!(says("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"), Says::Ended);
         let abort = "prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\". This may have";
@@ -199,10 +203,12 @@ mod tests {
 
     #[test]
     fn jobs_that_do_not_start() {
-        let slots = "There are not enough slots available in the system to satisfy the 4\nslots that were requested by the application:\n\n  true\n\nEither request";
+        let slots = "There are not enough slots available in the system to satisfy the 4\n\
+                     slots that were requested by the application:\n\n  true\n\nEither request";
         let Says::Refused(why) = says(slots) else { panic!("{slots}") };
         assert!(why.starts_with("There are not enough slots") && why.ends_with("application: true"), "{why}");
-        let missing = "mpirun was unable to launch the specified application as it could not access\nor execute an executable:\n\nExecutable: /no/t\nNode: vm\n\nwhile";
+        let missing = "mpirun was unable to launch the specified application as it could not access\n\
+                       or execute an executable:\n\nExecutable: /no/t\nNode: vm\n\nwhile";
         let Says::Refused(why) = says(missing) else { panic!("{missing}") };
         assert!(why.ends_with("Executable: /no/t Node: vm"), "{why}");
     }

@@ -90,7 +90,8 @@ pub fn check(launcher: &Flavour, library: &Flavour) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "mpirun is {launcher}, but this program uses {library}: ranks would not find each other; take the mpirun of the same MPI"
+        "mpirun is {launcher}, but this program uses {library}: ranks would not find each other; take the mpirun of the \
+         same MPI"
     ))
 }
 
@@ -105,7 +106,10 @@ pub fn of_launcher(path: &Path) -> Result<Flavour, String> {
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("{name} not found: install Open MPI (Debian: apt install openmpi-bin libopenmpi-dev), or name it with --mpirun")
+            format!(
+                "{name} not found: install Open MPI (Debian: apt install openmpi-bin libopenmpi-dev), or name it with \
+                 --mpirun"
+            )
         }
         _ => format!("{name} cannot be run: {error}"),
     })?;

@@ -35,7 +35,8 @@ const LINE_BYTES: u64 = 64 << 10;
 pub struct Limits {
     /// After it was told to.
     pub told: Duration,
-    /// After a failure is known. A daemon on a host that was cut off makes mpirun wait much longer.
+    /// After a failure is known. mpirun needs up to 2.5 s to end ranks that are stopped, but waits much longer for a daemon
+    /// on a host that was cut off; its daemons end their ranks when it is gone.
     pub failed: Duration,
     /// After the work is complete.
     pub completed: Duration,
@@ -48,7 +49,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { told: seconds(5), failed: seconds(10), completed: seconds(30), rest: seconds(2), remark: seconds(2) }
+        Self { told: seconds(5), failed: seconds(4), completed: seconds(30), rest: seconds(2), remark: seconds(2) }
     }
 }
 
@@ -244,7 +245,8 @@ fn as_status(status: ExitStatus) -> Status {
     }
 }
 
-/// Reads to the end. When nobody listens any more, or takes what is passed on, reading goes on, so that no writer has to wait.
+/// Reads to the end. When nobody listens any more, or takes what is passed on, reading goes on, so that no writer has to
+/// wait.
 fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<Event>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();

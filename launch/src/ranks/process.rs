@@ -16,7 +16,7 @@ use super::discover::Launcher;
 use super::watch::Watch;
 use super::{end, end_quietly};
 use crate::args::GroupArgs;
-use crate::failure::{configuration, exit_code, is_of_another, one_line};
+use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
 
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
@@ -113,12 +113,11 @@ impl Process {
 
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
     pub fn fail(&self, error: &anyhow::Error) -> ! {
-        let news = self.ender.ended_within(Duration::ZERO);
-        let from_elsewhere = |error: &tributary_comm::Error| matches!(error, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
-        if let Some(news) = news.filter(from_elsewhere) {
+        let by_another = |news: &tributary_comm::Error| matches!(news, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
+        if let Some(news) = self.ender.ended_within(Duration::ZERO).filter(by_another) {
             end_quietly(news.exit_code());
         }
-        if is_of_another(error, self.facts.rank) {
+        if is_told_elsewhere(error) {
             end_quietly(exit_code(error));
         }
         let line = match error.downcast_ref::<agreement::Disagreement>() {

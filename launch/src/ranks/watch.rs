@@ -97,7 +97,7 @@ impl Watch {
             std::thread::sleep(LAST_WORK);
             std::process::exit(error.exit_code().into());
         }
-        if self.armed.load(Ordering::Relaxed) && self.died().is_some() && self.ender.ended_within(NEWS).is_none() {
+        if self.armed.load(Ordering::Relaxed) && self.died().is_some() {
             self.mourn();
         }
     }
@@ -107,12 +107,12 @@ impl Watch {
         self.peers.iter().find(|peer| peer.rank != self.rank && peer.visible && !peer.lives())
     }
 
-    /// Ends this process because another has died; the lowest living rank says so.
+    /// Ends this process because another has died without a word; the lowest living rank says so.
     fn mourn(&self) {
-        let Some(Peer { rank, host, pid, .. }) = self.died() else { return };
-        if !self.armed.load(Ordering::Relaxed) {
+        if self.ender.ended_within(NEWS).is_some() || !self.armed.load(Ordering::Relaxed) {
             return;
         }
+        let Some(Peer { rank, host, pid, .. }) = self.died() else { return };
         let first = self.peers.iter().find(|peer| peer.visible && peer.lives()).map(|peer| peer.rank);
         if first == Some(self.rank) {
             end(&self.ender, self.rank, &format!("rank {rank} (process {pid} on {host}) has died"), 69);
@@ -122,10 +122,12 @@ impl Watch {
 
     /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause.
     fn signalled(&self, signal: i32) {
-        if let Some(error) = self.ender.ended_within(NEWS) {
+        if self.ender.ended_within(NEWS).is_none() && self.died().is_some() {
+            self.mourn();
+        }
+        if let Some(error) = self.ender.ended_within(Duration::ZERO) {
             end_quietly(error.exit_code());
         }
-        self.mourn();
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
         let code = 128 + u8::try_from(signal).unwrap_or(0);
         self.ender.end(&format!("{name} received"), code);

@@ -50,6 +50,17 @@ pub fn mpirun(world: usize) -> Command {
     command
 }
 
+/// A shell a rank that gives one of them its failpoints, and becomes the program that follows.
+pub fn shell(fault: Option<&Fault<'_>>) -> [String; 4] {
+    let script = match fault {
+        Some(Fault { rank, failpoint }) => {
+            format!("[ $OMPI_COMM_WORLD_RANK = {rank} ] && export FAILPOINTS='{failpoint}'; exec \"$@\"")
+        }
+        None => "exec \"$@\"".to_owned(),
+    };
+    ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
+}
+
 impl Job {
     /// Starts this program with `arguments` on `world` ranks.
     pub fn start(world: usize, fault: Option<Fault<'_>>, arguments: &[&str]) -> Self {
@@ -58,15 +69,20 @@ impl Job {
 
     /// Starts this program with `arguments` behind a launcher's own.
     pub fn start_with(mut launcher: Command, fault: Option<Fault<'_>>, arguments: &[&str]) -> Self {
+        launcher.args(shell(fault.as_ref())).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments);
+        Self::run(launcher)
+    }
+
+    /// Starts this program with `arguments` by `tributary launch` with its `options`; all ranks have the failpoint.
+    pub fn launch(failpoint: &str, options: &[&str], arguments: &[&str]) -> Self {
+        let mut launcher = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        launcher.arg("launch").args(options).arg("--").args(arguments).env("FAILPOINTS", failpoint);
+        Self::run(launcher)
+    }
+
+    /// Starts a whole line.
+    pub fn run(mut launcher: Command) -> Self {
         let mark = format!("--mark-{}-{:?}", std::process::id(), Instant::now()).replace([' ', '{', '}', ':', ','], "");
-        // A shell a rank that gives one of them its failpoints, and becomes the program.
-        let script = match &fault {
-            Some(Fault { rank, failpoint }) => {
-                format!("[ $OMPI_COMM_WORLD_RANK = {rank} ] && export FAILPOINTS='{failpoint}'; exec \"$@\"")
-            }
-            None => "exec \"$@\"".to_owned(),
-        };
-        launcher.args(["sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_tributary")]).args(arguments);
         launcher.env("TRIBUTARY_TEST_MARK", &mark);
         launcher.env("TRIBUTARY_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = launcher.spawn().expect("the launcher starts");
@@ -149,6 +165,11 @@ impl Job {
 }
 
 impl Ended {
+    /// The first line of all that are not of the log.
+    pub fn first_line(&self) -> &str {
+        self.errors.iter().find(|line| !line.trim().is_empty()).map_or("", String::as_str)
+    }
+
     /// The first line of ours, which says why. A bare mpirun writes its own lines before and behind.
     pub fn cause(&self) -> &str {
         self.errors.iter().find(|line| line.starts_with("tributary: ")).map_or("", String::as_str)

@@ -6,6 +6,9 @@ pub mod job;
 #[allow(dead_code)] // not every test file compares dumps
 pub mod dump;
 
+#[allow(dead_code)] // one test file needs several hosts
+pub mod hosts;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
