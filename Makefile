@@ -9,7 +9,7 @@ DENY_VERSION = 0.20.2
 MPI = --features tributary/mpi,tributary/failpoints
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test check bench deny clean tools mpi-tools
+.PHONY: help build mpi demo test check bench deny clean tools mpi-tools slurm-test
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -37,6 +37,10 @@ demo: build
 test: mpi-tools
 	$(CARGO) test --release --locked --workspace
 	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary -p tributary-comm $(MPI)
+
+# A real Slurm of one node, as root: not part of `make test`, because it installs and starts daemons.
+slurm-test: mpi
+	sh tests/slurm/one-node.sh $(TRIBUTARY)
 
 check: mpi-tools
 	$(CARGO) fmt --all --check

@@ -85,8 +85,8 @@ fn the_doctor_sees_every_host() {
     assert!(text.contains("collectives: every check passed on 4 ranks"), "{text}");
 }
 
-/// Runs a job on two hosts of two ranks by `tributary launch`, holds `rank` in `phase`, and there calls `strike` with the
-/// rank's process; the end and how long it took. Tells when the ranks of each host had ended.
+/// Runs a job by `tributary launch` with so many ranks on each host, holds one rank in a phase, and there calls `with` with
+/// the rank's process. Gives the end, and how long after that the job had ended and the ranks of each host had.
 fn strike(
     hosts: &Hosts,
     slots: &[usize],
@@ -111,7 +111,7 @@ fn strike(
     (ended, took, gone)
 }
 
-/// How long after `since` the ranks of each host had ended; at most until nobody may be left.
+/// How long after `since` the ranks of each host had ended; [`Duration::MAX`] for those that had not when all must have.
 fn all_gone(hosts: &Hosts, count: usize, since: Instant) -> Vec<Duration> {
     let mut gone = vec![None; count];
     while gone.contains(&None) && since.elapsed() < DEADLINE + SLACK + LEFT {
@@ -146,18 +146,18 @@ fn a_host_that_is_cut_off_ends_the_job_in_time() {
         assert!(left.iter().all(|name| ["sh", "orted"].contains(&name.as_str())), "{left:?}");
         assert!(hosts.processes(0).is_empty(), "{:?}", hosts.processes(0));
         hosts.heal(1);
-        end_of_daemons(&hosts, 1);
+        println!("it ends {:.1?} after the network is back", until_quiet(&hosts, 1));
     }
 }
 
-/// Ends what waits for a network that is there again.
-fn end_of_daemons(hosts: &Hosts, host: usize) {
+/// How long until nothing runs on a host any more.
+fn until_quiet(hosts: &Hosts, host: usize) -> Duration {
     let began = Instant::now();
     while !hosts.processes(host).is_empty() {
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", hosts.processes(host));
         std::thread::sleep(Duration::from_millis(50));
     }
-    println!("{}'s daemon ends {:.1?} after the network is back", NAMES[host], began.elapsed());
+    began.elapsed()
 }
 
 #[test]
@@ -192,8 +192,9 @@ fn a_rank_killed_on_another_host_is_named() {
         let first = ended.errors.first().map_or("", String::as_str);
         assert!(first.starts_with(beginning) && first.contains("birch"), "{:#?}", ended.errors);
         assert!(gone.iter().all(|gone| *gone < SLACK), "{gone:?}");
-        end_of_daemons(&hosts, 0);
-        end_of_daemons(&hosts, 1);
+        for host in 0..2 {
+            until_quiet(&hosts, host);
+        }
     }
 }
 
@@ -209,19 +210,15 @@ fn a_model_that_one_host_lacks_ends_all() {
     assert_eq!(ended.errors.len(), 1, "{:#?}", ended.errors);
     assert!(ended.cause().starts_with("tributary: rank 1: cannot read "), "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(20));
-    end_of_daemons(&hosts, 1);
+    until_quiet(&hosts, 1);
 }
 
 #[test]
 fn a_host_that_nobody_knows_is_refused() {
     let Some(hosts) = hosts(1) else { return };
-    let launch = ["launch", "-n", "2", "--hosts", "nosuch:2", "--", "prefill", "--model", "m"];
-    let ended = Job::run({
-        let mut command = hosts.on(0, env!("CARGO_BIN_EXE_tributary"));
-        command.args(launch);
-        command
-    })
-    .end();
+    let mut launch = hosts.on(0, env!("CARGO_BIN_EXE_tributary"));
+    launch.args(["launch", "-n", "2", "--hosts", "nosuch:2", "--", "prefill", "--model", "m"]);
+    let ended = Job::run(launch).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
     assert_eq!(ended.errors.len(), 1, "{:#?}", ended.errors);
     assert!(ended.cause().starts_with("tributary: unknown host nosuch: "), "{:#?}", ended.errors);

@@ -98,28 +98,33 @@ up() {
 }
 idle() { sinfo --noheader --format=%T 2>/dev/null | grep -qx idle; }
 
-# submit NAME EXIT_CODE SBATCH_ARGUMENTS..: runs a job to its end, prints what it printed and checks its exit code.
+# submit NAME EXIT_CODE SBATCH_ARGUMENTS..: runs a job to its end, prints what it printed and checks its exit code. A
+# report in JSON goes to a file of its own.
 submit() {
     name=$1 expected=$2
     shift 2
     say "sbatch $name"
     status=0
     sbatch --quiet --wait --chdir="$root" --output="$dir/jobs/$name" "$@" || status=$?
-    cat "$dir/jobs/$name"
+    sed -n '/^{$/,/^}$/p' "$dir/jobs/$name" >"$dir/jobs/$name.json"
+    sed '/^{$/,/^}$/d' "$dir/jobs/$name"
+    if [ -s "$dir/jobs/$name.json" ]; then
+        for part in backend world token_ids answer; do field "$part" "$name"; done
+    fi
     echo "exit code $status"
     [ "$status" = "$expected" ] || fail "$name: exit code $status, not $expected"
 }
-# field NAME TEXT: a field of a report in JSON.
-field() { printf '%s' "$2" | tr -d '\n' | grep -o "\"$1\": *\(\[[^]]*\]\|\"[^\"]*\"\|[0-9]*\)" | head -n 1; }
-# job NAME: what a job printed.
-job() { cat "$dir/jobs/$1"; }
-# same NAME REPORT REPORT
-same() {
-    one=$(field "$1" "$2")
-    other=$(field "$1" "$3")
-    echo "$one"
-    [ -n "$one" ] && [ "$one" = "$other" ] || fail "$1 differs: $one, and in one process $other"
+# field NAME JOB: a field of a job's report.
+field() {
+    tr -d '\n' <"$dir/jobs/$2.json" | grep -o "\"$1\": *\(\[[^]]*\]\|\"[^\"]*\"\|[0-9]*\)" | head -n 1 | tr -s ' '
 }
+# is JOB NAME VALUE
+is() {
+    found=$(field "$2" "$1")
+    [ "$found" = "\"$2\": $3" ] || fail "$1: $found, not $3"
+}
+# lines JOB: how many lines of ours say what is wrong.
+lines() { grep -c '^tributary: ' "$dir/jobs/$1" || true; }
 
 trap down EXIT
 trap 'exit 130' INT
@@ -138,51 +143,68 @@ srun --mpi=list
 # shellcheck disable=SC2086
 {
     submit template 0 $four "$template" $prefill
+    is template world 4
     say "the same in one process"
-    alone=$("$program" $prefill --world-size 4)
-    same token_ids "$(job template)" "$alone"
-    same answer "$(job template)" "$alone"
-    field backend "$(job template)"
+    "$program" $prefill --world-size 4 >"$dir/jobs/alone.json"
+    for part in token_ids answer; do
+        field "$part" alone
+        [ "$(field "$part" alone)" = "$(field "$part" template)" ] || fail "$part differs"
+    done
 
     cat >"$dir/plain" <<BATCH
 #!/bin/sh
-echo "variables of a batch script:"
-env | grep -E '^(SLURM_(PROCID|LOCALID|NTASKS|STEP_NUM_TASKS|STEP_ID|MPI_TYPE)|PMIX?_RANK|OMPI_COMM_WORLD_RANK)=' | sort
-echo "variables of a task of srun:"
-srun --mpi=pmix sh -c 'if [ "\$SLURM_PROCID" = 3 ]; then
-    env | grep -E "^(SLURM_(PROCID|LOCALID|NTASKS|STEP_NUM_TASKS|STEP_ID|MPI_TYPE)|PMIX?_(RANK|SIZE)|OMPI_COMM_WORLD_RANK)=" | sort
-fi'
-"$program" $prefill
+show() { env | grep -E '^(SLURM_(PROCID|LOCALID|NTASKS|STEP_NUM_TASKS|STEP_ID|MPI_TYPE)|PMIX?_(RANK|SIZE)|OMPI_.*)=' | sort; }
+case \$1 in
+"")
+    echo "variables of a batch script:"
+    show
+    srun --mpi=pmix "\$0" task
+    srun --mpi=none "\$0" task
+    "$program" $prefill
+    ;;
+task)
+    [ "\$SLURM_PROCID" = 3 ] || exit 0
+    echo "variables of a task of srun:"
+    show
+    ;;
+esac
 BATCH
-    submit without-srun 0 $four "$dir/plain"
-    [ "$(field world "$(job without-srun)")" = '"world": 1' ] || fail "without srun it is one process"
-    field backend "$(job without-srun)"
+    chmod +x "$dir/plain"
+    submit without-srun 0 $four --wrap "$dir/plain"
+    is without-srun world 1
+    is without-srun backend '"local"'
+
+    # The launcher of our own, inside a job: over srun, and over mpirun, which takes its hosts from Slurm.
+    submit launch-srun 0 $four --wrap "'$program' launch -n 4 --launcher srun -- $prefill"
+    is launch-srun world 4
+    submit launch-mpirun 0 $four --wrap "'$program' launch -n 4 -- $prefill"
+    is launch-mpirun world 4
 
     submit usage 64 $four "$template" $prefill --ratio 7
-    [ "$(grep -c '^tributary: ' "$dir/jobs/usage")" = 1 ] || fail "one rank says what is wrong"
-
-    # Without PMIx every process would be a world of its own.
-    printf '#!/bin/sh\nsrun --mpi=none --kill-on-bad-exit=1 "%s" %s\n' "$program" "$prefill" >"$dir/none"
-    submit without-pmix 78 $four "$dir/none"
+    [ "$(lines usage)" = 1 ] || fail "one rank says what is wrong"
+    submit other-size 78 $four --wrap "srun --mpi=pmix --kill-on-bad-exit=1 '$program' $prefill --world-size 3"
+    [ "$(lines other-size)" = 1 ] || fail "one rank says what is wrong"
+    # Without PMIx every process would be a world of its own, or hang.
+    submit without-pmix 78 $four --wrap "srun --mpi=none --kill-on-bad-exit=1 '$program' $prefill"
+    [ "$(lines without-pmix)" = 1 ] || fail "one rank says what is wrong"
 }
 
-# The first task of a step that has this rank.
+# Finds the process of this rank.
 rank_process() {
     for process in /proc/[0-9]*; do
-        if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx "SLURM_PROCID=$1" &&
-            [ "$(cat "$process/comm" 2>/dev/null)" = tributary ]; then
+        if [ "$(cat "$process/comm" 2>/dev/null)" = tributary ] &&
+            grep -qzx "SLURM_PROCID=$1" "$process/environ" 2>/dev/null; then
             victim=${process#/proc/}
             return 0
         fi
     done
     return 1
 }
-say "a rank killed"
-(
-    wait_until 30 rank_process 2 && sleep 2 && kill -9 "$victim"
-) &
+# It works for a minute, unless a rank is lost.
+(wait_until 30 rank_process 2 && sleep 2 && kill -9 "$victim") &
 # shellcheck disable=SC2086
-submit killed 69 $four "$template" doctor --sizes 1MiB --repeat 1000000
+submit killed 69 $four "$template" doctor --skip-checks --sizes 64MiB --repeat 1000
 grep -q '^tributary: rank 2 .*has died' "$dir/jobs/killed" || fail "nobody names the rank that was killed"
+wait
 
 say "all as it should be"

@@ -49,7 +49,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { told: seconds(5), failed: seconds(4), completed: seconds(30), rest: seconds(2), remark: seconds(2) }
+        Self { told: seconds(5), failed: seconds(3), completed: seconds(30), rest: seconds(2), remark: seconds(2) }
     }
 }
 

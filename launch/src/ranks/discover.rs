@@ -18,12 +18,16 @@ pub struct Launcher {
     pub local_rank: Option<usize>,
 }
 
+/// Slurm's launcher, and the same where it does not tell MPI how to find the other ranks.
+const SRUN: &str = "srun";
+const SRUN_WITHOUT_PMIX: &str = "srun without PMIx";
+
 /// Launchers by the variables that they set: name, rank, number of ranks, rank on the host. The first that fits counts:
 /// mpirun inside a Slurm job leaves both. A batch script of Slurm has a rank, but no step: it is not a rank.
 const LAUNCHERS: [(&str, &str, &str, &[&str]); 4] = [
     ("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["OMPI_COMM_WORLD_LOCAL_RANK"]),
     ("mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", &["MPI_LOCALRANKID"]),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_LOCALID"]),
+    (SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_LOCALID"]),
     ("a PMIx launcher", "PMIX_RANK", "PMIX_SIZE", &["LOCAL_RANK"]),
 ];
 
@@ -32,6 +36,7 @@ pub fn discover(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
     LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
         let (rank, size) = (number(rank)?, number(size)?);
+        let name = if name == SRUN && variable("PMIX_RANK").is_none() { SRUN_WITHOUT_PMIX } else { name };
         Some(Launcher { name, rank, size, local_rank: local.iter().find_map(|name| number(name)) })
     })
 }
@@ -44,8 +49,8 @@ pub fn launcher() -> Option<Launcher> {
 /// Whether ranks are processes, from what was asked for, who started this one and what was built.
 ///
 /// # Errors
-/// MPI without a launcher, threads under a launcher of several, a backend that was not built, another number of ranks than
-/// the launcher's.
+/// MPI without a launcher, threads under a launcher of several, a backend that was not built, srun without PMIx, another
+/// number of ranks than the launcher's.
 pub fn by_mpi(
     backend: Backend,
     world: Option<usize>,
@@ -74,6 +79,14 @@ pub fn by_mpi(
         return match (backend, size) {
             (Backend::Auto, 1) => Ok(false),
             _ => Err(configuration(format!("started by {name} as one of {size} ranks, but {how}"))),
+        };
+    }
+    if *name == SRUN_WITHOUT_PMIX {
+        return match (backend, size) {
+            (Backend::Auto, 1) => Ok(false),
+            _ => Err(configuration(format!(
+                "{name} started {size} ranks, which cannot find each other: use srun --mpi=pmix"
+            ))),
         };
     }
     match world {
@@ -107,8 +120,10 @@ mod tests {
         assert_eq!(from(&open_mpi), Some(found));
         let hydra = from(&[("PMI_RANK", "0"), ("PMI_SIZE", "3")]);
         assert_eq!(hydra, Some(Launcher { name: "mpirun (Hydra)", rank: 0, size: 3, local_rank: None }));
-        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0")];
-        assert_eq!(from(&step), Some(Launcher { name: "srun", rank: 1, size: 2, local_rank: Some(0) }));
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0"), ("PMIX_RANK", "1")];
+        let found = Launcher { name: "srun", rank: 1, size: 2, local_rank: Some(0) };
+        assert_eq!(from(&step), Some(found.clone()));
+        assert_eq!(from(&step[..3]), Some(Launcher { name: "srun without PMIx", ..found }));
         assert_eq!(from(&[]), None);
     }
 
@@ -129,6 +144,8 @@ mod tests {
     fn what_cannot_be_meant_is_refused() {
         let four = Launcher { name: "mpirun (Open MPI)", rank: 0, size: 4, local_rank: None };
         let one = Launcher { size: 1, ..four.clone() };
+        let strangers = Launcher { name: SRUN_WITHOUT_PMIX, ..four.clone() };
+        let stranger = Launcher { size: 1, ..strangers.clone() };
         let absent = || Err("this program was built without the mpi backend".to_owned());
         let choose = |backend, world, launcher: Option<&Launcher>, built| {
             by_mpi(backend, world, launcher, built)
@@ -142,12 +159,15 @@ mod tests {
         assert_eq!(choose(Auto, None, Some(&one), Ok(())), Ok(true));
         assert_eq!(choose(Auto, None, Some(&one), absent()), Ok(false));
         assert_eq!(choose(Local, None, Some(&one), Ok(())), Ok(false));
+        assert_eq!(choose(Auto, None, Some(&stranger), Ok(())), Ok(false));
         let refusals = [
             (choose(Mpi, None, None, Ok(())), 64, "no launcher"),
             (choose(Mpi, None, None, absent()), 78, "built without"),
             (choose(Local, None, Some(&four), Ok(())), 64, "would do everything"),
             (choose(Auto, None, Some(&four), absent()), 78, "one of 4 ranks, but"),
             (choose(Mpi, None, Some(&one), absent()), 78, "built without"),
+            (choose(Auto, None, Some(&strangers), Ok(())), 78, "srun without PMIx started 4 ranks"),
+            (choose(Mpi, None, Some(&stranger), Ok(())), 78, "use srun --mpi=pmix"),
             (choose(Auto, Some(8), Some(&four), Ok(())), 78, "--world-size 8, but mpirun (Open MPI) started 4"),
         ];
         for (found, code, text) in refusals {

@@ -8,8 +8,10 @@ mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
 use tributary_comm::mpi::{self, Ender};
 
 pub use self::discover::launcher;
@@ -110,12 +112,28 @@ pub fn run(run: &GroupArgs, body: impl FnOnce(&mut Ranks) -> anyhow::Result<()>)
 /// rank 0 finds the same fault, its line is enough.
 pub fn refuse(line: &str, exit_code: u8) -> ExitCode {
     let rank = launcher().map_or(0, |launcher| launcher.rank);
-    if rank > 0 {
-        std::thread::sleep(FIRST_WORD);
+    if rank == 0 || !told_to_end_within(FIRST_WORD) {
+        say(rank, line, exit_code);
     }
-    say(rank, line, exit_code);
     // Threads of MPI may hang: they must not be waited for.
     std::process::exit(exit_code.into())
+}
+
+/// Whether SIGTERM comes in that time: then another rank has said enough. The signal's own exit code would be taken for the
+/// job's, because srun gives the largest.
+fn told_to_end_within(limit: Duration) -> bool {
+    let Ok(mut signals) = Signals::new([SIGTERM]) else {
+        std::thread::sleep(limit);
+        return false;
+    };
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        if signals.pending().next().is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
 }
 
 /// Ends the group and this process, and says why.
