@@ -170,10 +170,10 @@ pub struct GroupArgs {
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
     /// Seconds that a collective may take; ten times the estimate where that is longer
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
     pub collective_timeout: u64,
-    /// Seconds that ranks may take to find each other, to load the model and to agree
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    /// Seconds that ranks may take to find each other, and then to load the model and to agree
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
     pub start_timeout: u64,
     /// mpi: longest message in bytes; what is longer goes in pieces
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]

@@ -8,7 +8,7 @@ use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local};
 
 use crate::args::GroupArgs;
-use crate::doctor::{DoctorArgs, Report, examine};
+use crate::doctor::{Checks, DoctorArgs, Report, examine};
 use crate::failure::exit_code;
 use crate::ranks::{self, Process, Ranks};
 use crate::stdout::{print, print_json};
@@ -24,18 +24,20 @@ pub struct DoctorCommand {
 
 /// Runs the command; says what went wrong.
 pub fn doctor(args: &DoctorCommand) -> ExitCode {
-    ranks::run(&args.group, |ranks| {
-        let report = match ranks {
-            Ranks::Threads { world } => on_threads(args, *world)?,
-            Ranks::Process(process) => on_process(args, process)?,
-        };
-        let Some(report) = report else { return Ok(()) };
-        match args.doctor.json {
-            true => print_json(&report)?,
-            false => print(&report.render())?,
-        }
-        Ok(report.verdict()?)
+    ranks::run(&args.group, |ranks| match ranks {
+        Ranks::Threads { world } => show(args, on_threads(args, *world)?),
+        Ranks::Process(process) => on_process(args, process),
     })
+}
+
+/// Prints rank 0's report; gives its verdict.
+fn show(args: &DoctorCommand, report: Option<Report>) -> anyhow::Result<()> {
+    let Some(report) = report else { return Ok(()) };
+    match args.doctor.json {
+        true => print_json(&report)?,
+        false => print(&report.render())?,
+    }
+    Ok(report.verdict()?)
 }
 
 fn on_threads(args: &DoctorCommand, world: usize) -> anyhow::Result<Option<Report>> {
@@ -67,17 +69,19 @@ fn is_consequence(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(tributary_comm::Error::Aborted { .. }))
 }
 
-fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<Option<Report>> {
+fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<()> {
     let launcher = format!("{}, {} ranks; {}", process.launcher.name, process.facts.size, process.facts.library);
     let mut comm = process.seat()?.take();
     set_deadline(args, &mut comm);
-    let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm)?;
-    // A report that says that the group is unfit ends it, once it has been printed.
-    if examined.as_ref().is_none_or(|report| report.verdict().is_ok()) {
-        process.leave(Duration::from_secs(args.group.collective_timeout));
+    let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm);
+    // Whoever leaves without a word would be taken for done.
+    let report = examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+    if report.as_ref().is_none_or(|report| !matches!(report.checks, Checks::Failed(_))) {
+        process.leave(comm, Duration::from_secs(args.group.collective_timeout));
+        return show(args, report);
     }
-    drop(comm);
-    Ok(examined)
+    // Collectives that fail are of no more use: the group ends once the report is printed.
+    show(args, report).inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
 }
 
 fn set_deadline(args: &DoctorCommand, comm: &mut dyn Communicator) {

@@ -56,7 +56,10 @@ pub fn main() -> ExitCode {
         Command::Prefill(args) => prefill(&args),
         Command::Compare(args) => compare(&args),
         Command::Doctor(args) => doctor(&args),
-        Command::Launch(args) => ExitCode::from(launch(&args)),
+        Command::Launch(mut args) => {
+            args.log(cli.log);
+            ExitCode::from(launch(&args))
+        }
     }
 }
 
@@ -75,7 +78,10 @@ fn start_log(level: Option<LevelFilter>) -> Result<(), String> {
 fn refuse(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
+            // Once, not once a rank.
+            if ranks::launcher().is_none_or(|launcher| launcher.rank == 0) {
+                let _ = error.print();
+            }
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

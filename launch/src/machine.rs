@@ -16,16 +16,19 @@ const NETWORK_BYTES_PER_S: f64 = 1e9;
 /// This machine, as `world` ranks of `threads` threads see it.
 pub fn machine(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let (ranks_here, weight_copies, link_bytes_per_s) = match ranks {
-        Ranks::Threads { .. } => (world, 1, LOCAL_BYTES_PER_S),
-        Ranks::Process(process) => (process.facts.local_size, process.facts.local_size, NETWORK_BYTES_PER_S),
+    let (ranks_here, weight_copies, link_bytes_per_s, available_bytes) = match ranks {
+        Ranks::Threads { .. } => (world, 1, LOCAL_BYTES_PER_S, available_bytes()),
+        Ranks::Process(process) => {
+            let here = process.facts.local_size;
+            (here, here, NETWORK_BYTES_PER_S, process.available_bytes)
+        }
     };
     let busy = (ranks_here * threads).max(1) as f64;
     let share = (cores / busy).min(1.0);
     Machine {
         flops_per_s: SAFE_FLOPS_PER_S * threads as f64 * share,
         link_bytes_per_s,
-        available_bytes: available_bytes(),
+        available_bytes,
         ranks_here,
         weight_copies,
     }

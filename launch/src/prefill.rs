@@ -73,6 +73,7 @@ fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
 }
 
 fn show(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<()> {
+    fail::fail_point!("launch::output");
     if args.json {
         let mut object = serde_json::to_value(&answered.report)?;
         if args.show_selected {

@@ -15,7 +15,7 @@ use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
 use crate::machine::machine;
 use crate::model::ModelFolder;
-use crate::ranks::{Process, Ranks, Serving, facts};
+use crate::ranks::{Identity, Process, Ranks, Serving};
 use crate::request::Question;
 
 /// What one request came to.
@@ -91,7 +91,11 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Everything that is wrong with request and settings.
     pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
-        check_threads(way.settings.world, way.threads)?;
+        let here = match &*self.ranks {
+            Ranks::Threads { .. } => way.settings.world,
+            Ranks::Process(process) => process.facts.local_size,
+        };
+        check_threads(here, way.threads)?;
         self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
@@ -112,8 +116,8 @@ impl<'a> Session<'a> {
         if let Ranks::Process(process) = &mut *self.ranks {
             if self.serving.is_none() {
                 let (model_args, run) = self.args;
-                let facts = facts(&self.folder, model_args, &run.group, process.facts.size)?;
-                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, facts)?);
+                let identity = Identity::new(&self.folder, model_args, &run.group, process.facts.size);
+                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, identity)?);
             }
             return Ok(());
         }
@@ -220,23 +224,23 @@ impl<'a> Session<'a> {
 pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, process: &mut Process) -> anyhow::Result<()> {
     fail::fail_point!("launch::load");
     let folder = ModelFolder::open_for_worker(model, intake, run.seed)?;
-    let facts = facts(&folder, model, &run.group, process.facts.size)?;
+    let identity = Identity::new(&folder, model, &run.group, process.facts.size);
     let timeout = Duration::from_secs(run.group.collective_timeout);
     check_threads(1, run.group.threads)?;
-    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, facts)?.end()
+    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, identity)?.end()
 }
 
-/// The most threads of all ranks together: beyond any machine, and few enough to be started.
+/// The most threads of a host's ranks together: beyond any machine, and few enough to be started.
 const MAX_THREADS: usize = 4096;
 
-fn check_threads(world: usize, threads: usize) -> anyhow::Result<()> {
+fn check_threads(ranks: usize, threads: usize) -> anyhow::Result<()> {
     if threads == 0 {
         return Err(usage("--threads 0: must be at least 1"));
     }
-    match world.saturating_mul(threads) {
+    match ranks.saturating_mul(threads) {
         ..=MAX_THREADS => Ok(()),
         all => Err(usage(format!(
-            "--world-size {world} with --threads {threads}: {all} threads, at most {MAX_THREADS} are allowed"
+            "--world-size {ranks} with --threads {threads}: {all} threads on a host, at most {MAX_THREADS} are allowed"
         ))),
     }
 }

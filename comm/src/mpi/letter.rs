@@ -10,7 +10,7 @@ pub const HEAD_LIMIT_BYTES: usize = 1 << 20;
 /// The most of a text that goes in one letter, so that it needs no room at the receiver to leave.
 const TEXT_LIMIT_BYTES: usize = 1500;
 
-/// MPI's tags. Between two ranks messages stay in order, whatever their tags.
+/// MPI's tags. Between two ranks messages stay in order, whatever their tags; urgent ones among themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A part of a call: a [`Head`].
@@ -28,6 +28,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it overtakes calls.
+    pub fn is_urgent(self) -> bool {
+        matches!(self, Kind::Abort | Kind::Ask | Kind::Answer)
+    }
+
     pub fn from_tag(tag: i32) -> Option<Self> {
         [Self::Call, Self::Piece, Self::Abort, Self::Farewell, Self::Ask, Self::Answer]
             .into_iter()

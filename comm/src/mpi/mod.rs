@@ -7,6 +7,7 @@
 
 mod body;
 mod letter;
+mod meet;
 mod owner;
 mod pace;
 mod post;
@@ -157,9 +158,9 @@ impl Place for Berth {
     fn put(&self, sequence: u64, mut part: Contribution) -> Result<()> {
         self.alive()?;
         for tensor in part.payload.tensors.iter_mut().flatten() {
-            *tensor = tensor.to_device(&Device::Cpu)?;
+            *tensor = tensor.to_device(&Device::Cpu).map_err(|error| self.kill(error.into()))?;
         }
-        let letters = self.letters(sequence, &part)?;
+        let letters = self.letters(sequence, &part).map_err(|error| self.kill(error))?;
         self.told(self.post.hub.put_mine(self.post.rank, sequence, part))?;
         self.post.send(letters);
         Ok(())
@@ -172,7 +173,8 @@ impl Place for Berth {
         self.post.wait(false);
         let mut received = self.told(received)?;
         let place = |tensor: &Tensor| tensor.to_device(&self.device);
-        received.tensors = received.tensors.iter().map(place).collect::<candle_core::Result<_>>()?;
+        let placed = received.tensors.iter().map(place).collect::<candle_core::Result<_>>();
+        received.tensors = placed.map_err(|error| self.kill(error.into()))?;
         Ok(received)
     }
 

@@ -1,7 +1,7 @@
 //! The thread that owns MPI: sends the letters from the post, receives the others', and does nothing else.
 //!
-//! Every wait is a look that never blocks and a rest, so that news of a failure gets through while a long message stands.
-//! Requests live in a scope that ends only when they have completed; a rank that is stopped keeps it open for ever, and
+//! Every wait is a look that never blocks and a rest. Urgent letters (the group's end, what are you doing) have a
+//! communicator of their own, which is looked at in every wait: they get through while a long message stands. Requests live in a scope that ends only when they have completed; a rank that is stopped keeps it open for ever, and
 //! the process must then end by `exit`.
 
 use std::cell::RefCell;
@@ -9,28 +9,24 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use mpi::Threading;
-use mpi::environment::Universe;
 use mpi::point_to_point::{Message, Status};
 use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Destination as _, Equivalence as _, Source as _};
+use mpi::traits::{Communicator as _, Destination as _, Equivalence as _, Source as _};
 
 use super::body::Room;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
+use super::meet::meet;
 use super::pace::Pace;
 use super::post::Post;
 use crate::group::call::Contribution;
-use crate::process::{Facts, Peer, Settings};
-use crate::wire::{self, PROTOCOL_VERSION};
+use crate::process::{Facts, Settings};
+use crate::wire;
 use crate::{Error, Result};
 
 /// The longest rest while something is on its way or waited for, and while nothing is.
 const BUSY_REST: Duration = Duration::from_micros(50);
 const IDLE_REST: Duration = Duration::from_millis(1);
-
-/// Bytes in which a rank introduces itself.
-const CARD_BYTES: usize = 512;
 
 /// Finds the others, says what came of it, and carries letters until all ranks have said farewell.
 pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) {
@@ -38,11 +34,13 @@ pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) 
     let universe = match meet() {
         Ok((universe, facts)) => {
             let (world, post) = (universe.world(), Arc::new(Post::new(facts.rank, facts.size)));
+            let urgent = world.duplicate();
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             // Each rank has a thread here besides those that compute.
             let crowded = facts.local_size * (settings.threads + 1) > cores;
             let owner = Owner {
                 world,
+                urgent,
                 post: Arc::clone(&post),
                 piece_bytes: settings.piece_bytes.clamp(1, i32::MAX as usize),
                 crowded,
@@ -65,82 +63,6 @@ pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) 
     drop(universe);
 }
 
-/// Initializes MPI and exchanges the ranks' cards.
-fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
-    let refuse = |what: &str| Error::Start(what.to_owned());
-    // Only this thread calls MPI, and it is the one that initializes it.
-    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
-        return Err((None, refuse("MPI is initialized already")));
-    };
-    let world = universe.world();
-    let (rank, size) = (world.rank() as usize, world.size() as usize);
-    let local = world.split_shared(world.rank());
-    let host = mpi::environment::processor_name().unwrap_or_default();
-    let me = Peer::me(rank, host.trim_matches(['\0', ' ']).to_owned());
-    let mine = match card(&me) {
-        Ok(card) => card,
-        Err(error) => return Err((Some(universe), error)),
-    };
-    let mut cards = vec![0u8; CARD_BYTES * size];
-    world.all_gather_into(&mine[..], &mut cards[..]);
-    let cards: Vec<_> = cards.chunks_exact(CARD_BYTES).enumerate().map(|(rank, card)| read(rank, card)).collect();
-    let versions: Vec<u32> = cards.iter().map(|(version, _)| *version).collect();
-    if versions.iter().any(|&version| version != PROTOCOL_VERSION) {
-        return Err((Some(universe), Error::Version { versions }));
-    }
-    let ours = numbering();
-    let visible = |peer: Peer, theirs: &str| Peer { visible: theirs == ours && peer.lives(), ..peer };
-    let peers = cards.into_iter().map(|(_, (peer, theirs))| visible(peer, &theirs)).collect();
-    let library = super::library_version().unwrap_or_default();
-    let (local_rank, local_size) = local_place(&local, rank);
-    drop(local);
-    Ok((universe, Facts { rank, size, local_rank, local_size, library, peers }))
-}
-
-/// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
-/// libraries number the split in the order asked for.
-fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
-    let mut ranks = vec![0u64; local.size() as usize];
-    local.all_gather_into(&(rank as u64), &mut ranks[..]);
-    (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
-}
-
-/// How a rank introduces itself: text that every version can read.
-fn card(me: &Peer) -> Result<Vec<u8>> {
-    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, numbering(), me.host);
-    let mut card = text.into_bytes();
-    if card.len() > CARD_BYTES {
-        return Err(Error::Start(format!("the host's name is too long: {}", me.host)));
-    }
-    card.resize(CARD_BYTES, 0);
-    Ok(card)
-}
-
-/// What this rank speaks; a test can make it another version's.
-fn version() -> u32 {
-    fail::fail_point!("comm::mpi::version", |_| PROTOCOL_VERSION + 1);
-    PROTOCOL_VERSION
-}
-
-/// Protocol version, process, and where its number counts.
-fn read(rank: usize, card: &[u8]) -> (u32, (Peer, String)) {
-    let text = String::from_utf8_lossy(card);
-    let mut lines = text.trim_end_matches('\0').split('\n');
-    let mut line = || lines.next().unwrap_or_default();
-    let version = line().parse().unwrap_or(0);
-    let (pid, started_ticks) = (line().parse().unwrap_or(0), line().parse().unwrap_or(0));
-    let numbering = line().to_owned();
-    let host = line().to_owned();
-    (version, (Peer { rank, host, pid, started_ticks, visible: false }, numbering))
-}
-
-/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
-fn numbering() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", boot.trim(), namespace.display())
-}
-
 /// A call whose body is on its way.
 struct Arriving {
     head: Head,
@@ -150,6 +72,8 @@ struct Arriving {
 
 struct Owner {
     world: SimpleCommunicator,
+    /// For urgent letters.
+    urgent: SimpleCommunicator,
     post: Arc<Post>,
     piece_bytes: usize,
     crowded: bool,
@@ -165,9 +89,9 @@ impl Owner {
         loop {
             let letters = self.post.letters();
             let sent = !letters.is_empty();
-            self.deliver(&letters);
-            self.deliver_urgent();
-            if self.receive() || sent {
+            self.deliver(&letters, true);
+            let news = self.urgent_news();
+            if self.receive() || news || sent {
                 pace.found();
                 continue;
             }
@@ -182,23 +106,53 @@ impl Owner {
         }
     }
 
-    fn deliver_urgent(&self) {
+    /// Sends and receives the urgent letters; whether there were any.
+    fn urgent_news(&self) -> bool {
         let letters = self.post.urgent_letters();
         if !letters.is_empty() {
-            self.deliver(&letters);
-            self.post.urgent_has_left();
+            self.deliver(&letters, false);
+            self.post.urgent_have_left(letters.len());
         }
+        let mut any = !letters.is_empty();
+        while let Some((message, status)) = self.urgent.any_process().immediate_matched_probe() {
+            any = true;
+            if let Err(error) = self.take_urgent(message, &status) {
+                self.post.found(error);
+            }
+        }
+        any
     }
 
-    /// Sends letters and comes back when they have left; receives meanwhile.
-    fn deliver(&self, letters: &[Letter]) {
+    /// Short letters come whole: receiving one does not block.
+    fn take_urgent(&self, message: Message, status: &Status) -> Result<()> {
+        let from = status.source_rank() as usize;
+        let mut bytes = vec![0u8; length_bytes(status)];
+        message.matched_receive_into(&mut bytes[..]);
+        match Kind::from_tag(status.tag()) {
+            Some(Kind::Abort) => {
+                let (cause, exit_code): (String, u8) = wire::decode(&bytes)?;
+                self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
+            }
+            Some(Kind::Ask) => {
+                let answer = Letter::answer(from, &self.post.hub.doing(self.post.rank))?;
+                self.post.send_urgently(vec![answer]);
+            }
+            Some(Kind::Answer) => self.post.answered(from, wire::decode(&bytes)?),
+            _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
+        }
+        Ok(())
+    }
+
+    /// Sends letters and comes back when they have left. Meanwhile it takes urgent news, and receives other letters if it is
+    /// told to: whoever sends a long one must, or two who send to each other would wait for ever.
+    fn deliver(&self, letters: &[Letter], receives: bool) {
         let opened: Vec<_> = letters.iter().map(|letter| letter.body.open()).collect();
         let mut messages: Vec<(usize, Kind, &[u8])> = Vec::new();
         for (letter, opened) in letters.iter().zip(&opened) {
             let body = match opened.bytes() {
                 Ok(body) => body,
                 Err(error) => {
-                    self.post.hub.kill(self.post.rank, error);
+                    self.post.found(error);
                     return;
                 }
             };
@@ -208,7 +162,8 @@ impl Owner {
         scope(|scope| {
             let mut requests = Vec::with_capacity(messages.len());
             for &(to, kind, bytes) in &messages {
-                let to = self.world.process_at_rank(to as i32);
+                let way = if kind.is_urgent() { &self.urgent } else { &self.world };
+                let to = way.process_at_rank(to as i32);
                 requests.push(to.immediate_send_with_tag(scope, bytes, kind as i32));
             }
             let mut pace = Pace::for_transfer();
@@ -217,11 +172,11 @@ impl Owner {
                 if requests.is_empty() {
                     return;
                 }
-                if self.receive() {
+                if receives && self.receive() {
                     pace.found();
                 }
-                self.deliver_urgent();
-                self.rest(&mut pace);
+                self.urgent_news();
+                rest(&mut pace);
             }
         });
     }
@@ -241,15 +196,14 @@ impl Owner {
             let outcome = self.take(from, message, &status);
             self.busy.borrow_mut()[from] = false;
             if let Err(error) = outcome {
-                // News of it goes out with this rank's next call.
-                self.post.hub.kill(self.post.rank, error);
+                self.post.found(error);
             }
         }
         any
     }
 
     fn take(&self, from: usize, message: Message, status: &Status) -> Result<()> {
-        let length = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(usize::MAX);
+        let length = length_bytes(status);
         let kind = Kind::from_tag(status.tag());
         if kind == Some(Kind::Piece) {
             return self.take_piece(from, message, length);
@@ -265,25 +219,11 @@ impl Owner {
                 let room = Room::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
                 self.arrived(from, Arriving { head, room, filled_bytes: 0 })
             }
-            Some(Kind::Abort) => {
-                let (cause, exit_code): (String, u8) = wire::decode(&bytes)?;
-                self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
-                Ok(())
-            }
             Some(Kind::Farewell) => {
                 self.post.left(from);
                 Ok(())
             }
-            Some(Kind::Ask) => {
-                let answer = Letter::answer(from, &self.post.hub.doing(self.post.rank))?;
-                self.post.send_urgently(vec![answer]);
-                Ok(())
-            }
-            Some(Kind::Answer) => {
-                self.post.answered(from, wire::decode(&bytes)?);
-                Ok(())
-            }
-            Some(Kind::Piece) | None => Err(Error::Frame(format!("a message of tag {}", status.tag()))),
+            _ => Err(Error::Frame(format!("a message of tag {}", status.tag()))),
         }
     }
 
@@ -312,7 +252,7 @@ impl Owner {
         let (rank, world) = (self.post.rank, self.post.world);
         let payload = room.into_payload(&call, from, rank, world)?;
         self.post.hub.bring(from, rank, sequence, Contribution { call, payload });
-        Ok(())
+        self.post.hub.alive(rank)
     }
 
     /// Receives a message that has been matched.
@@ -325,16 +265,21 @@ impl Owner {
                     Ok(_) => return,
                     Err(request) => request,
                 };
-                self.deliver_urgent();
-                self.rest(&mut pace);
+                self.urgent_news();
+                rest(&mut pace);
             }
         });
     }
+}
 
-    fn rest(&self, pace: &mut Pace) {
-        match pace.next(BUSY_REST) {
-            Some(rest) => std::thread::sleep(rest),
-            None => std::thread::yield_now(),
-        }
+/// Length of a message that has been matched.
+fn length_bytes(status: &Status) -> usize {
+    usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0)
+}
+
+fn rest(pace: &mut Pace) {
+    match pace.next(BUSY_REST) {
+        Some(rest) => std::thread::sleep(rest),
+        None => std::thread::yield_now(),
     }
 }

@@ -11,7 +11,10 @@ use crate::Error;
 use crate::group::hub::Hub;
 
 /// How long the others may take to say what they are doing. Who does not answer is stopped or cut off.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_millis(600);
+
+/// By how much a rank lets each of those before it speak first.
+const TURN: Duration = Duration::from_millis(50);
 
 /// How long a rank that ends waits for the news to leave.
 const TELL_LIMIT: Duration = Duration::from_millis(300);
@@ -35,9 +38,11 @@ struct Desk {
     urgent: Vec<Letter>,
     /// What the others say that they are doing.
     answers: BTreeMap<usize, String>,
-    /// Whether the group's end has been written to the others, and whether those letters have left.
+    /// How many urgent letters have been handed over, and how many have left.
+    urgent_handed: usize,
+    urgent_left: usize,
+    /// Whether the group's end has been written to the others.
     told: bool,
-    urgent_left: bool,
     /// Who has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
@@ -62,7 +67,7 @@ impl Post {
     /// Hands letters over that overtake the others.
     pub fn send_urgently(&self, letters: Vec<Letter>) {
         let mut desk = self.desk();
-        desk.urgent_left = letters.is_empty();
+        desk.urgent_handed += letters.len();
         desk.urgent.extend(letters);
         drop(desk);
         self.changed.notify_all();
@@ -84,21 +89,33 @@ impl Post {
         seen
     }
 
+    /// Takes a failure that the owner of MPI has found, and tells it without waiting: the owner itself sends the letters.
+    pub fn found(&self, error: Error) {
+        let seen = self.hub.kill(self.rank, error);
+        self.announce(&seen);
+    }
+
     /// Writes a failure that began here to the others, once, and waits until that has left.
     pub fn tell(&self, error: &Error) {
+        let Some(handed) = self.announce(error) else { return };
+        let waits = |desk: &mut Desk| desk.urgent_left < handed;
+        let waited = self.changed.wait_timeout_while(self.desk(), TELL_LIMIT, waits);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Hands the news of a failure over, if it began here and has not been; gives how many urgent letters must then leave.
+    fn announce(&self, error: &Error) -> Option<usize> {
         let (cause, exit_code) = match error {
-            Error::Aborted { rank, .. } if *rank != self.rank => return,
+            Error::Aborted { rank, .. } if *rank != self.rank => return None,
             Error::Aborted { cause, exit_code, .. } => (cause.clone(), *exit_code),
             other => (other.to_string(), other.exit_code()),
         };
         if std::mem::replace(&mut self.desk().told, true) {
-            return;
+            return None;
         }
         let letter = |to| Letter::abort(to, &cause, exit_code).ok();
         self.send_urgently(self.others().filter_map(letter).collect());
-        let limit = |desk: &mut Desk| !desk.urgent_left;
-        let waited = self.changed.wait_timeout_while(self.desk(), TELL_LIMIT, limit);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        Some(self.desk().urgent_handed)
     }
 
     /// Asks all others what they are doing: who does not answer, and what the `missing` ranks say.
@@ -108,6 +125,16 @@ impl Post {
         let some_are_silent = |desk: &mut Desk| desk.answers.len() + 1 < self.world;
         let waited = self.changed.wait_timeout_while(self.desk(), ANSWER_LIMIT, some_are_silent);
         let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let before = desk.answers.range(..self.rank).count() as u32;
+        let states = self.states(&desk, missing);
+        drop(desk);
+        // All who wait ask at the same time: the first of those who live speaks for all.
+        self.hub.dead_within((TURN * before).min(ANSWER_LIMIT));
+        states
+    }
+
+    /// Who has not answered, and what the missing ranks said.
+    fn states(&self, desk: &Desk, missing: &[usize]) -> Vec<String> {
         let silent = self.others().filter(|rank| !desk.answers.contains_key(rank));
         let silent = silent.map(|rank| format!("rank {rank} does not answer"));
         let answers = missing.iter().filter_map(|rank| desk.answers.get(rank).cloned());
@@ -150,9 +177,9 @@ impl Post {
         std::mem::take(&mut self.desk().urgent)
     }
 
-    /// Notes that the urgent letters taken last have left.
-    pub fn urgent_has_left(&self) {
-        self.desk().urgent_left = true;
+    /// Notes that so many urgent letters have left.
+    pub fn urgent_have_left(&self, count: usize) {
+        self.desk().urgent_left += count;
         self.changed.notify_all();
     }
 

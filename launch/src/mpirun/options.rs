@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::hosts::Hosts;
 use super::line::{Wish, value_of};
@@ -108,6 +109,15 @@ pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
         extra: args.mpirun_arg.clone(),
         command,
     })
+}
+
+impl LaunchArgs {
+    /// What `--log` said, for the ranks too.
+    pub fn log(&mut self, level: Option<LevelFilter>) {
+        if let (Some(level), None) = (level, self.exec_under) {
+            self.command.extend(["--log".to_owned(), level.to_string()]);
+        }
+    }
 }
 
 /// The command of each rank, which is told what to talk over and how many it must find.

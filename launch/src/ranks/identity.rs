@@ -1,28 +1,50 @@
 //! What every rank must have in common: program, settings, model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tributary_comm::wire::PROTOCOL_VERSION;
-use tributary_worker::fingerprint;
+use tributary_worker::{LoadFormat, fingerprint};
 
 use super::agreement::Facts;
 use crate::args::{GroupArgs, ModelArgs};
 use crate::model::ModelFolder;
 
-/// The facts of this rank.
-///
-/// # Errors
-/// A file of the model or the program that cannot be read.
-pub fn facts(folder: &ModelFolder, model: &ModelArgs, run: &GroupArgs, world: usize) -> anyhow::Result<Facts> {
-    let hash = fingerprint(&folder.path, folder.format())?;
-    Ok(vec![
-        ("protocol", PROTOCOL_VERSION.to_string()),
-        ("build", build()?),
-        ("config", settings(model, run)),
-        ("model", model_hash(&hash)),
-        ("dtype", format!("{:?}", model.dtype)),
-        ("world", world.to_string()),
-    ])
+/// What the facts of this rank are made of.
+pub struct Identity {
+    folder: PathBuf,
+    format: LoadFormat,
+    dtype: String,
+    settings: String,
+    world: usize,
+}
+
+impl Identity {
+    /// Of a rank of `world` that runs a folder's model.
+    pub fn new(folder: &ModelFolder, model: &ModelArgs, run: &GroupArgs, world: usize) -> Self {
+        Self {
+            folder: folder.path.clone(),
+            format: folder.format(),
+            dtype: format!("{:?}", model.dtype),
+            settings: settings(model, run),
+            world,
+        }
+    }
+
+    /// The facts of this rank. Reads all of the model, on the thread pool it is called in.
+    ///
+    /// # Errors
+    /// A file of the model or the program that cannot be read.
+    pub fn facts(&self) -> anyhow::Result<Facts> {
+        let hash = fingerprint(&self.folder, self.format)?;
+        Ok(vec![
+            ("protocol", PROTOCOL_VERSION.to_string()),
+            ("build", build()?),
+            ("config", self.settings.clone()),
+            ("model", model_hash(&hash)),
+            ("dtype", self.dtype.clone()),
+            ("world", self.world.to_string()),
+        ])
+    }
 }
 
 /// Version and hash of this program; a test can make it another one's.

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use tributary_comm::mpi::{self, Ender};
+use tributary_comm::mpi;
 
 pub use self::discover::launcher;
-pub use self::identity::facts;
+pub use self::identity::Identity;
 pub use self::process::{Process, Serving};
 use crate::args::GroupArgs;
 use crate::failure::{exit_code, one_line};
@@ -134,13 +134,6 @@ fn told_to_end_within(limit: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
     false
-}
-
-/// Ends the group and this process, and says why.
-fn end(ender: &Ender, rank: usize, line: &str, exit_code: u8) -> ! {
-    say(rank, line, exit_code);
-    ender.end(line, exit_code);
-    std::process::exit(exit_code.into())
 }
 
 /// Ends this process because of another rank's failure, which is told there: the first process to end makes the launcher end

@@ -2,24 +2,32 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tributary_comm::Communicator;
-use tributary_comm::mpi::{self, Ender, Seat};
+use tributary_comm::mpi::{self, Ender, Mpi, Seat};
 use tributary_comm::process::{Facts, Settings};
 use tributary_comm::wire::{CoordinatorLink, link};
 use tributary_kernels::Kernels;
 use tributary_worker::{Model, serve};
 
-use super::agreement::{self, agree};
+use super::agreement::{Disagreement, agree};
 use super::discover::Launcher;
+use super::end_quietly;
+use super::identity::Identity;
 use super::watch::Watch;
-use super::{end, end_quietly};
 use crate::args::GroupArgs;
 use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
+use crate::machine::available_bytes;
 
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
+
+/// The least that the agreement may take, however long the model took to load.
+const LEAST_LIMIT: Duration = Duration::from_secs(1);
+
+/// How much later than a deadline the watchdog ends what should have ended by it.
+const WATCH_GRACE: Duration = Duration::from_secs(3);
 
 /// A rank's process.
 pub struct Process {
@@ -30,7 +38,10 @@ pub struct Process {
     seat: Option<Seat>,
     ender: Ender,
     watch: Watch,
-    start_timeout: Duration,
+    /// When the start must be over, agreement included.
+    ready_by: Instant,
+    /// Memory that was free before any rank of this host had loaded anything, as far as this one can tell.
+    pub available_bytes: Option<u64>,
 }
 
 impl Process {
@@ -41,7 +52,7 @@ impl Process {
     pub fn find(launcher: Launcher, run: &GroupArgs) -> anyhow::Result<Self> {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
         fail::fail_point!("launch::start");
-        let start_timeout = Duration::from_secs(run.start_timeout);
+        let (start_timeout, available_bytes) = (Duration::from_secs(run.start_timeout), available_bytes());
         let piece_bytes = run.max_message_bytes as usize;
         let settings = Settings { start_timeout, threads: run.threads, piece_bytes, ..Settings::default() };
         let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
@@ -55,7 +66,10 @@ impl Process {
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
         let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone())?;
-        Ok(Self { launcher, facts, seat: Some(seat), ender, watch, start_timeout })
+        // Longer than the agreement's own deadline, which knows who is missing.
+        watch.limit("the start", start_timeout + WATCH_GRACE);
+        let ready_by = Instant::now() + start_timeout;
+        Ok(Self { launcher, facts, seat: Some(seat), ender, watch, ready_by, available_bytes })
     }
 
     /// Whether this process has the coordinator.
@@ -64,13 +78,17 @@ impl Process {
     }
 
     /// The communicator's place, for a command that makes calls of its own.
+    ///
+    /// # Errors
+    /// It is taken.
     pub fn seat(&mut self) -> anyhow::Result<Seat> {
+        self.watch.over();
         self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))
     }
 
-    /// From now on the other ranks may end, and leaving MPI may take so long.
-    pub fn leave(&self, limit: Duration) {
-        leave(&self.watch, limit);
+    /// Leaves the group in order; that may take so long.
+    pub fn leave(&self, comm: Mpi, limit: Duration) {
+        leave(&self.watch, comm, limit);
     }
 
     /// Starts this process's rank: it agrees with the others, then serves plans.
@@ -83,7 +101,7 @@ impl Process {
         kernels: Kernels,
         threads: usize,
         timeout: Duration,
-        facts: agreement::Facts,
+        identity: Identity,
     ) -> anyhow::Result<Serving> {
         let (coordinator, worker) = link(PLANS_WAITING);
         let link = self.leads().then_some((coordinator, worker));
@@ -94,16 +112,18 @@ impl Process {
             .num_threads(threads)
             .thread_name(move |index| format!("rank-{rank}-{index}"))
             .build()?;
-        let (seat, model) = (self.seat()?, Arc::clone(model));
-        let (watch, start_timeout) = (self.watch.clone(), self.start_timeout);
+        let seat = self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))?;
+        let (model, watch, ready_by) = (Arc::clone(model), self.watch.clone(), self.ready_by);
         let run = move || -> anyhow::Result<()> {
             pool.install(move || {
                 let mut comm = seat.take();
-                let agreed = agree(&mut comm, &facts, start_timeout);
+                let limit = || ready_by.saturating_duration_since(Instant::now()).max(LEAST_LIMIT);
+                let agreed = identity.facts().and_then(|facts| agree(&mut comm, &facts, limit()));
                 // Whoever leaves without a word would be taken for done.
                 agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                watch.over();
                 serve(&*model, kernels, &mut comm, worker.as_ref(), timeout)?;
-                leave(&watch, timeout);
+                leave(&watch, comm, timeout);
                 Ok(())
             })
         };
@@ -120,11 +140,11 @@ impl Process {
         if is_told_elsewhere(error) {
             end_quietly(exit_code(error));
         }
-        let line = match error.downcast_ref::<agreement::Disagreement>() {
+        let line = match error.downcast_ref::<Disagreement>() {
             Some(table) => table.to_string(),
             None => one_line(error),
         };
-        end(&self.ender, self.facts.rank, &line, exit_code(error))
+        self.watch.end(&line, exit_code(error))
     }
 }
 
@@ -151,9 +171,11 @@ impl Serving {
     }
 }
 
-fn leave(watch: &Watch, limit: Duration) {
+fn leave(watch: &Watch, comm: Mpi, limit: Duration) {
     watch.disarm();
     watch.limit("leaving MPI", limit);
+    drop(comm);
+    watch.over();
 }
 
 /// A library that knows nothing of the launcher makes every process a world of its own.

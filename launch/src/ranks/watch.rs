@@ -9,13 +9,18 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tributary_comm::Error;
 use tributary_comm::mpi::Ender;
 use tributary_comm::process::Peer;
 
-use super::{end, end_quietly};
+use super::{end_quietly, say};
 
-/// How often the watchdog looks.
+/// How often the watchdog looks, and by how much that grows with each rank of the host: each of them looks at all.
 const LOOK: Duration = Duration::from_millis(100);
+const LOOK_A_PEER: Duration = Duration::from_millis(10);
+
+/// Who has not looked for so long was stopped itself.
+const STOPPED: Duration = Duration::from_secs(2);
 
 /// How much longer than its deadline a call may take before the watchdog ends it: the call itself should have.
 const GRACE: Duration = Duration::from_secs(3);
@@ -24,7 +29,11 @@ const GRACE: Duration = Duration::from_secs(3);
 const NEWS: Duration = Duration::from_millis(300);
 
 /// How long a process that knows of the group's end may go on computing.
-const LAST_WORK: Duration = Duration::from_secs(2);
+const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// By how much a rank lets each of those before it speak first, and the most of that.
+const TURN: Duration = Duration::from_millis(300);
+const MOST_TURNS: u32 = 10;
 
 /// What the watching threads share with the process that they watch.
 #[derive(Debug, Clone)]
@@ -34,6 +43,8 @@ pub struct Watch {
     peers: Vec<Peer>,
     /// Whether ranks that end are missed.
     armed: Arc<AtomicBool>,
+    /// Whether this process has said why it ends.
+    said: Arc<AtomicBool>,
     step: Arc<Mutex<Option<Step>>>,
 }
 
@@ -51,8 +62,8 @@ impl Watch {
     /// # Errors
     /// The system has no thread to give, or no signal handler.
     pub fn start(ender: Ender, rank: usize, peers: Vec<Peer>) -> std::io::Result<Self> {
-        let (armed, step) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(None)));
-        let watch = Self { ender, rank, peers, armed, step };
+        let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let watch = Self { ender, rank, peers, armed, said, step: Arc::new(Mutex::new(None)) };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let on_signal = watch.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -60,16 +71,18 @@ impl Watch {
         };
         spawn("signals", Box::new(move || signals.forever().for_each(|signal| on_signal.signalled(signal))))?;
         let dog = watch.clone();
-        spawn(
-            "watchdog",
-            Box::new(move || {
-                loop {
-                    std::thread::sleep(LOOK);
-                    dog.look();
-                }
-            }),
-        )?;
+        spawn("watchdog", Box::new(move || dog.look_for_ever()))?;
         Ok(watch)
+    }
+
+    /// Ends the group and this process, and says why, unless another thread has: then that one ends it.
+    pub fn end(&self, line: &str, exit_code: u8) -> ! {
+        if self.said.swap(true, Ordering::Relaxed) {
+            end_quietly(exit_code);
+        }
+        say(self.rank, line, exit_code);
+        self.ender.end(line, exit_code);
+        std::process::exit(exit_code.into())
     }
 
     /// From now on other ranks may end.
@@ -83,50 +96,82 @@ impl Watch {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
 
+    /// The limited step is over.
+    pub fn over(&self) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn look_for_ever(&self) {
+        let visible = self.peers.iter().filter(|peer| peer.visible).count();
+        let pause = LOOK + LOOK_A_PEER * u32::try_from(visible).unwrap_or(u32::MAX);
+        loop {
+            let began = Instant::now();
+            std::thread::sleep(pause);
+            if began.elapsed() > pause + STOPPED {
+                // This process was stopped: its other threads must first see what has come meanwhile.
+                std::thread::sleep(GRACE);
+            }
+            self.look();
+        }
+    }
+
     fn look(&self) {
         if let Some(error) = self.ender.overdue(GRACE) {
-            end(&self.ender, self.rank, &error.to_string(), error.exit_code());
+            self.end(&error.to_string(), error.exit_code());
         }
         let step = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Step { what, began, limit }) = step
-            && began.elapsed() > limit
+            && began.elapsed() > limit + TURN * u32::try_from(self.rank).unwrap_or(MOST_TURNS).min(MOST_TURNS)
         {
-            end(&self.ender, self.rank, &format!("{what} not finished after {limit:?}"), 75);
+            self.end(&format!("{what} not finished after {limit:?}"), 75);
         }
         if let Some(error) = self.ender.ended_within(Duration::ZERO) {
             std::thread::sleep(LAST_WORK);
-            std::process::exit(error.exit_code().into());
+            match error {
+                Error::Aborted { exit_code, .. } => end_quietly(exit_code),
+                // It began here, and the thread that should say so is busy.
+                error => self.end(&error.to_string(), error.exit_code()),
+            }
         }
-        if self.armed.load(Ordering::Relaxed) && self.died().is_some() {
-            self.mourn();
+        if let Some(death) = self.death()
+            && self.ender.ended_within(NEWS).is_none()
+        {
+            self.mourn(death);
         }
     }
 
-    /// The first rank of this host that is no more.
-    fn died(&self) -> Option<&Peer> {
-        self.peers.iter().find(|peer| peer.rank != self.rank && peer.visible && !peer.lives())
+    /// A rank of this host that is no more, although it should be, and the rank that is to say so: the first that lives.
+    fn death(&self) -> Option<(Peer, usize)> {
+        if !self.armed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut visible = self.peers.iter().filter(|peer| peer.visible);
+        let dead = visible.clone().find(|peer| peer.rank != self.rank && !peer.lives())?;
+        let speaker = visible.find(|peer| peer.rank == self.rank || peer.lives())?;
+        Some((dead.clone(), speaker.rank))
     }
 
-    /// Ends this process because another has died without a word; the lowest living rank says so.
-    fn mourn(&self) {
-        if self.ender.ended_within(NEWS).is_some() || !self.armed.load(Ordering::Relaxed) {
+    /// Ends this process because another has died without a word.
+    fn mourn(&self, (dead, speaker): (Peer, usize)) {
+        if !self.armed.load(Ordering::Relaxed) {
             return;
         }
-        let Some(Peer { rank, host, pid, .. }) = self.died() else { return };
-        let first = self.peers.iter().find(|peer| peer.visible && peer.lives()).map(|peer| peer.rank);
-        if first == Some(self.rank) {
-            end(&self.ender, self.rank, &format!("rank {rank} (process {pid} on {host}) has died"), 69);
+        if speaker == self.rank {
+            let Peer { rank, host, pid, .. } = dead;
+            self.end(&format!("rank {rank} (process {pid} on {host}) has died"), 69);
         }
         end_quietly(69);
     }
 
-    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause.
+    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead when the signal comes
+    /// has not died of it.
     fn signalled(&self, signal: i32) {
-        if self.ender.ended_within(NEWS).is_none() && self.died().is_some() {
-            self.mourn();
-        }
-        if let Some(error) = self.ender.ended_within(Duration::ZERO) {
+        let death = self.death();
+        if let Some(error) = self.ender.ended_within(NEWS) {
             end_quietly(error.exit_code());
+        }
+        if let Some(death) = death {
+            self.mourn(death);
         }
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
         let code = 128 + u8::try_from(signal).unwrap_or(0);

@@ -170,6 +170,11 @@ impl Ended {
         self.errors.iter().find(|line| !line.trim().is_empty()).map_or("", String::as_str)
     }
 
+    /// How many lines of ours say why.
+    pub fn causes(&self) -> usize {
+        self.errors.iter().filter(|line| line.starts_with("tributary: ")).count()
+    }
+
     /// The first line of ours, which says why. A bare mpirun writes its own lines before and behind.
     pub fn cause(&self) -> &str {
         self.errors.iter().find(|line| line.starts_with("tributary: ")).map_or("", String::as_str)

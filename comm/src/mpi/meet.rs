@@ -1,0 +1,89 @@
+//! The first moments of a group over MPI: initialization, and the cards by which ranks introduce themselves.
+
+use mpi::Threading;
+use mpi::environment::Universe;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
+
+use crate::process::{Facts, Peer};
+use crate::wire::PROTOCOL_VERSION;
+use crate::{Error, Result};
+
+/// Bytes in which a rank introduces itself.
+const CARD_BYTES: usize = 512;
+
+/// Initializes MPI and exchanges the ranks' cards.
+pub fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
+    let refuse = |what: &str| Error::Start(what.to_owned());
+    // Only this thread calls MPI, and it is the one that initializes it.
+    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
+        return Err((None, refuse("MPI is initialized already")));
+    };
+    let world = universe.world();
+    let (rank, size) = (world.rank() as usize, world.size() as usize);
+    let local = world.split_shared(world.rank());
+    let host = mpi::environment::processor_name().unwrap_or_default();
+    let me = Peer::me(rank, host.trim_matches(['\0', ' ']).to_owned());
+    let mine = match card(&me) {
+        Ok(card) => card,
+        Err(error) => return Err((Some(universe), error)),
+    };
+    let mut cards = vec![0u8; CARD_BYTES * size];
+    world.all_gather_into(&mine[..], &mut cards[..]);
+    let cards: Vec<_> = cards.chunks_exact(CARD_BYTES).enumerate().map(|(rank, card)| read(rank, card)).collect();
+    let versions: Vec<u32> = cards.iter().map(|(version, _)| *version).collect();
+    if versions.iter().any(|&version| version != PROTOCOL_VERSION) {
+        return Err((Some(universe), Error::Version { versions }));
+    }
+    let ours = numbering();
+    let visible = |peer: Peer, theirs: &str| Peer { visible: theirs == ours && peer.lives(), ..peer };
+    let peers = cards.into_iter().map(|(_, (peer, theirs))| visible(peer, &theirs)).collect();
+    let library = super::library_version().unwrap_or_default();
+    let (local_rank, local_size) = local_place(&local, rank);
+    drop(local);
+    Ok((universe, Facts { rank, size, local_rank, local_size, library, peers }))
+}
+
+/// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
+/// libraries number the split in the order asked for.
+fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
+    let mut ranks = vec![0u64; local.size() as usize];
+    local.all_gather_into(&(rank as u64), &mut ranks[..]);
+    (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
+}
+
+/// How a rank introduces itself: text that every version can read.
+fn card(me: &Peer) -> Result<Vec<u8>> {
+    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, numbering(), me.host);
+    let mut card = text.into_bytes();
+    if card.len() > CARD_BYTES {
+        return Err(Error::Start(format!("the host's name is too long: {}", me.host)));
+    }
+    card.resize(CARD_BYTES, 0);
+    Ok(card)
+}
+
+/// What this rank speaks; a test can make it another version's.
+fn version() -> u32 {
+    fail::fail_point!("comm::mpi::version", |_| PROTOCOL_VERSION + 1);
+    PROTOCOL_VERSION
+}
+
+/// Protocol version, process, and where its number counts.
+fn read(rank: usize, card: &[u8]) -> (u32, (Peer, String)) {
+    let text = String::from_utf8_lossy(card);
+    let mut lines = text.trim_end_matches('\0').split('\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let version = line().parse().unwrap_or(0);
+    let (pid, started_ticks) = (line().parse().unwrap_or(0), line().parse().unwrap_or(0));
+    let numbering = line().to_owned();
+    let host = line().to_owned();
+    (version, (Peer { rank, host, pid, started_ticks, visible: false }, numbering))
+}
+
+/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
+fn numbering() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
+}
