@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::checkup::{DoctorCommand, doctor};
 use crate::compare::{CompareArgs, compare};
+use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::prefill::{PrefillArgs, prefill};
 use crate::ranks;

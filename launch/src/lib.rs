@@ -1,7 +1,6 @@
 //! Composing coordinator and workers into the `tributary` command. Parses, builds, runs; computes nothing itself.
 
 mod args;
-mod checkup;
 pub mod command;
 mod compare;
 pub mod doctor;

@@ -5,6 +5,7 @@
 
 mod args;
 mod bandwidth;
+mod command;
 mod facts;
 mod hosts;
 mod network;
@@ -17,6 +18,7 @@ use tributary_comm::{Communicator, conformance};
 
 pub use args::{DoctorArgs, Size};
 pub use bandwidth::AllGather;
+pub use command::{DoctorCommand, doctor};
 pub use facts::{CpuLimit, Facts, Limits, Space};
 pub use hosts::Host;
 pub use network::Interface;

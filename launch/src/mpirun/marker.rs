@@ -16,7 +16,7 @@ const FAILED: &str = "tributary-failed";
 /// What a rank said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
-    /// The command's work is done and its output is written.
+    /// The command's work is done and its output is in the launcher's hands; whether that could write it, it does not tell.
     Completed,
     /// A rank gave up.
     Failed(Failed),

@@ -1,4 +1,4 @@
-//! `tributary doctor` on the ranks of this run: threads of this process, or processes of which this is one.
+//! The command: the examination on the ranks of this run, threads of this process or processes of which this is one.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use clap::Args;
 use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local};
 
+use super::{Checks, DoctorArgs, Report, examine};
 use crate::args::GroupArgs;
-use crate::doctor::{Checks, DoctorArgs, Report, examine};
 use crate::failure::exit_code;
 use crate::ranks::{self, Process, Ranks};
 use crate::stdout::{print, print_json};
