@@ -52,6 +52,8 @@ pub struct Peer {
     pub rank: usize,
     /// The host it runs on.
     pub host: String,
+    /// The system that counts its number: one boot of one kernel, one namespace of processes.
+    pub system: String,
     /// Its number there.
     pub pid: u32,
     /// When it started, in the kernel's ticks since boot; with the number it names a process for good.
@@ -64,13 +66,21 @@ impl Peer {
     /// This process, as rank `rank`.
     pub fn me(rank: usize, host: String) -> Self {
         let pid = std::process::id();
-        Self { rank, host, pid, started_ticks: look(pid).map_or(0, |(_, ticks)| ticks), visible: true }
+        let started_ticks = look(pid).map_or(0, |(_, ticks)| ticks);
+        Self { rank, host, system: system(), pid, started_ticks, visible: true }
     }
 
     /// Whether the process is there and has not ended. To be asked for visible ones only.
     pub fn lives(&self) -> bool {
         matches!(look(self.pid), Some((state, ticks)) if ticks == self.started_ticks && !matches!(state, 'Z' | 'X'))
     }
+}
+
+/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
+fn system() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
 }
 
 /// A process's state and start, from its `stat` file.
@@ -104,7 +114,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
         let pid = child.id();
         let (_, started_ticks) = look(pid).expect("it runs");
-        let peer = Peer { rank: 1, host: "here".to_owned(), pid, started_ticks, visible: true };
+        let peer = Peer { rank: 1, host: "here".to_owned(), system: system(), pid, started_ticks, visible: true };
         assert!(peer.lives());
         child.kill().expect("it is ours");
         while peer.lives() {

@@ -95,7 +95,8 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
             let cause = ended.cause();
             assert!(
                 cause.starts_with("tributary: rank 2 (process ") && cause.ends_with("has died"),
-                "{phase}: {cause}"
+                "{phase}: {:#?}",
+                ended.errors
             );
         }
     }

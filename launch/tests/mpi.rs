@@ -147,6 +147,11 @@ fn starts_that_cannot_work_are_refused_in_one_line() {
         (under(2, with(&["--world-size", "3"])), 78, "--world-size 3, but mpirun (Open MPI) started 2 ranks"),
         (under(2, with(&["--backend", "local"])), 64, "--backend local under mpirun (Open MPI)"),
         (under(2, with(&["--ratio", "7"])), 64, "ratio"),
+        (
+            under(4, ["prefill", "--model", "/no/model", "--request", &request].map(str::to_owned).to_vec()),
+            64,
+            "/no/model",
+        ),
         (under(2, with(&["--no-such-option"])), 64, "--no-such-option"),
         (alone(with(&["--backend", "mpi"]), &[]), 64, "no launcher has started this process"),
         (alone(with(&[]), &foreign), 78, "the launcher is not of the MPI that this program runs with"),

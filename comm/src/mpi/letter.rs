@@ -69,9 +69,14 @@ impl Letter {
         Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
     }
 
-    /// What a rank is doing.
-    pub fn answer(to: usize, doing: &str) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&short(doing))?, body: Body::None })
+    /// A question, with a number that the answer repeats.
+    pub fn ask(to: usize, number: u64) -> Result<Self> {
+        Ok(Self { to, kind: Kind::Ask, head: wire::encode(&number)?, body: Body::None })
+    }
+
+    /// What a rank is doing: the answer to the question of this number.
+    pub fn answer(to: usize, number: u64, doing: &str) -> Result<Self> {
+        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&(number, short(doing)))?, body: Body::None })
     }
 
     /// A letter that says all by its kind.

@@ -35,9 +35,8 @@ pub fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error
     if versions.iter().any(|&version| version != PROTOCOL_VERSION) {
         return Err((Some(universe), Error::Version { versions }));
     }
-    let ours = numbering();
-    let visible = |peer: Peer, theirs: &str| Peer { visible: theirs == ours && peer.lives(), ..peer };
-    let peers = cards.into_iter().map(|(_, (peer, theirs))| visible(peer, &theirs)).collect();
+    let visible = |peer: Peer| Peer { visible: peer.system == me.system && peer.lives(), ..peer };
+    let peers = cards.into_iter().map(|(_, peer)| visible(peer)).collect();
     let library = super::library_version().unwrap_or_default();
     let (local_rank, local_size) = local_place(&local, rank);
     drop(local);
@@ -54,7 +53,7 @@ fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
 
 /// How a rank introduces itself: text that every version can read.
 fn card(me: &Peer) -> Result<Vec<u8>> {
-    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, numbering(), me.host);
+    let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, me.system, me.host);
     let mut card = text.into_bytes();
     if card.len() > CARD_BYTES {
         return Err(Error::Start(format!("the host's name is too long: {}", me.host)));
@@ -69,21 +68,13 @@ fn version() -> u32 {
     PROTOCOL_VERSION
 }
 
-/// Protocol version, process, and where its number counts.
-fn read(rank: usize, card: &[u8]) -> (u32, (Peer, String)) {
+/// Protocol version and process.
+fn read(rank: usize, card: &[u8]) -> (u32, Peer) {
     let text = String::from_utf8_lossy(card);
     let mut lines = text.trim_end_matches('\0').split('\n');
     let mut line = || lines.next().unwrap_or_default();
     let version = line().parse().unwrap_or(0);
     let (pid, started_ticks) = (line().parse().unwrap_or(0), line().parse().unwrap_or(0));
-    let numbering = line().to_owned();
-    let host = line().to_owned();
-    (version, (Peer { rank, host, pid, started_ticks, visible: false }, numbering))
-}
-
-/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
-fn numbering() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", boot.trim(), namespace.display())
+    let (system, host) = (line().to_owned(), line().to_owned());
+    (version, Peer { rank, host, system, pid, started_ticks, visible: false })
 }

@@ -134,10 +134,14 @@ impl Owner {
                 self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
             }
             Some(Kind::Ask) => {
-                let answer = Letter::answer(from, &self.post.hub.doing(self.post.rank))?;
+                let number: u64 = wire::decode(&bytes)?;
+                let answer = Letter::answer(from, number, &self.post.hub.doing(self.post.rank))?;
                 self.post.send_urgently(vec![answer]);
             }
-            Some(Kind::Answer) => self.post.answered(from, wire::decode(&bytes)?),
+            Some(Kind::Answer) => {
+                let (number, doing): (u64, String) = wire::decode(&bytes)?;
+                self.post.answered(from, number, doing);
+            }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
         }
         Ok(())

@@ -36,7 +36,8 @@ struct Desk {
     letters: Vec<Letter>,
     /// Short letters that overtake the others.
     urgent: Vec<Letter>,
-    /// What the others say that they are doing.
+    /// The number of the last question to the others, and what they say to it.
+    asked: u64,
     answers: BTreeMap<usize, String>,
     /// How many urgent letters have been handed over, and how many have left.
     urgent_handed: usize,
@@ -46,6 +47,13 @@ struct Desk {
     /// Who has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
+}
+
+impl Desk {
+    fn hand_over_urgent(&mut self, letters: Vec<Letter>) {
+        self.urgent_handed += letters.len();
+        self.urgent.extend(letters);
+    }
 }
 
 impl Post {
@@ -66,10 +74,7 @@ impl Post {
 
     /// Hands letters over that overtake the others.
     pub fn send_urgently(&self, letters: Vec<Letter>) {
-        let mut desk = self.desk();
-        desk.urgent_handed += letters.len();
-        desk.urgent.extend(letters);
-        drop(desk);
+        self.desk().hand_over_urgent(letters);
         self.changed.notify_all();
     }
 
@@ -95,7 +100,8 @@ impl Post {
         self.announce(&seen);
     }
 
-    /// Writes a failure that began here to the others, once, and waits until that has left.
+    /// Writes a failure that began here to the others, once, and waits until that has left. So does whoever comes second: the
+    /// process may end behind it.
     pub fn tell(&self, error: &Error) {
         let Some(handed) = self.announce(error) else { return };
         let waits = |desk: &mut Desk| desk.urgent_left < handed;
@@ -110,18 +116,26 @@ impl Post {
             Error::Aborted { cause, exit_code, .. } => (cause.clone(), *exit_code),
             other => (other.to_string(), other.exit_code()),
         };
-        if std::mem::replace(&mut self.desk().told, true) {
-            return None;
+        let mut desk = self.desk();
+        if !std::mem::replace(&mut desk.told, true) {
+            let letter = |to| Letter::abort(to, &cause, exit_code).ok();
+            desk.hand_over_urgent(self.others().filter_map(letter).collect());
         }
-        let letter = |to| Letter::abort(to, &cause, exit_code).ok();
-        self.send_urgently(self.others().filter_map(letter).collect());
-        Some(self.desk().urgent_handed)
+        let handed = desk.urgent_handed;
+        drop(desk);
+        self.changed.notify_all();
+        Some(handed)
     }
 
     /// Asks all others what they are doing: who does not answer, and what the `missing` ranks say.
     pub fn ask(&self, missing: &[usize]) -> Vec<String> {
-        self.desk().answers.clear();
-        self.send_urgently(self.others().map(|to| Letter::bare(to, Kind::Ask)).collect());
+        let number = {
+            let mut desk = self.desk();
+            desk.answers.clear();
+            desk.asked += 1;
+            desk.asked
+        };
+        self.send_urgently(self.others().filter_map(|to| Letter::ask(to, number).ok()).collect());
         let some_are_silent = |desk: &mut Desk| desk.answers.len() + 1 < self.world;
         let waited = self.changed.wait_timeout_while(self.desk(), ANSWER_LIMIT, some_are_silent);
         let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -141,9 +155,13 @@ impl Post {
         silent.chain(answers).collect()
     }
 
-    /// Takes an answer.
-    pub fn answered(&self, from: usize, doing: String) {
-        self.desk().answers.insert(from, doing);
+    /// Takes an answer, unless it is to an earlier question.
+    pub fn answered(&self, from: usize, number: u64, doing: String) {
+        let mut desk = self.desk();
+        if number == desk.asked {
+            desk.answers.insert(from, doing);
+        }
+        drop(desk);
         self.changed.notify_all();
     }
 
@@ -203,5 +221,33 @@ impl Post {
 impl fmt::Debug for Post {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Post of rank {} of {}", self.rank, self.world)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn whoever_tells_second_waits_for_the_letters_too() {
+        let post = Arc::new(Post::new(0, 2));
+        let died = Error::Aborted { rank: 0, cause: "it broke".to_owned(), exit_code: 70 };
+        post.found(died.clone());
+        let began = Instant::now();
+        let owner = {
+            let post = Arc::clone(&post);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                let letters = post.urgent_letters();
+                post.urgent_have_left(letters.len());
+                letters.len()
+            })
+        };
+        post.tell(&died);
+        assert!(began.elapsed() >= Duration::from_millis(50), "the letters had not left");
+        assert_eq!(owner.join().expect("it does not panic"), 1, "told once");
     }
 }

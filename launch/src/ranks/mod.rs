@@ -77,7 +77,7 @@ impl Ranks {
             Ranks::Threads { .. } => "local".to_owned(),
             Ranks::Process(process) => {
                 let library = process.facts.library.split(',').next().unwrap_or_default();
-                let mut hosts: Vec<&str> = process.facts.peers.iter().map(|peer| peer.host.as_str()).collect();
+                let mut hosts: Vec<_> = process.facts.peers.iter().map(|peer| (&peer.host, &peer.system)).collect();
                 hosts.sort_unstable();
                 hosts.dedup();
                 match hosts.len() {

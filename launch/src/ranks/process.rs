@@ -134,7 +134,9 @@ impl Process {
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
     pub fn fail(&self, error: &anyhow::Error) -> ! {
         let by_another = |news: &tributary_comm::Error| matches!(news, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
-        if let Some(news) = self.ender.ended_within(Duration::ZERO).filter(by_another) {
+        // Before it serves, a rank may have found what all find, such as a model that is missing everywhere: one says it.
+        let wait = if self.seat.is_some() { self.watch.turn() } else { Duration::ZERO };
+        if let Some(news) = self.ender.ended_within(wait).filter(by_another) {
             end_quietly(news.exit_code());
         }
         if is_told_elsewhere(error) {

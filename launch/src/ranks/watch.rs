@@ -28,6 +28,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How long news of a failure may take from the rank that failed.
 const NEWS: Duration = Duration::from_millis(300);
 
+/// How long a process that is killed may still look alive after its connections have closed.
+const DYING: Duration = Duration::from_millis(100);
+
 /// How long a process that knows of the group's end may go on computing.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
@@ -96,6 +99,11 @@ impl Watch {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
 
+    /// How long this rank lets those before it speak first, where all may have the same to say.
+    pub fn turn(&self) -> Duration {
+        TURN * u32::try_from(self.rank).unwrap_or(MOST_TURNS).min(MOST_TURNS)
+    }
+
     /// The limited step is over.
     pub fn over(&self) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -121,7 +129,7 @@ impl Watch {
         }
         let step = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Step { what, began, limit }) = step
-            && began.elapsed() > limit + TURN * u32::try_from(self.rank).unwrap_or(MOST_TURNS).min(MOST_TURNS)
+            && began.elapsed() > limit + self.turn()
         {
             self.end(&format!("{what} not finished after {limit:?}"), 75);
         }
@@ -163,10 +171,14 @@ impl Watch {
         end_quietly(69);
     }
 
-    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead when the signal comes
-    /// has not died of it.
+    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead soon after the signal
+    /// has not died of it: whoever gets it waits for news first. The launcher may know of a death by a closed connection, a
+    /// moment before the kernel shows it.
     fn signalled(&self, signal: i32) {
-        let death = self.death();
+        let death = self.death().or_else(|| {
+            std::thread::sleep(DYING);
+            self.death()
+        });
         if let Some(error) = self.ender.ended_within(NEWS) {
             end_quietly(error.exit_code());
         }
