@@ -53,8 +53,9 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, query, method, exchange, reorder, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank }).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 }).collect(),
             budget: numbers.0.into(),
+            keep_chunks: !flags.0,
             include_first_chunk: flags.0,
             max_tokens: numbers.1.into(),
             sampling: Sampling { temperature, top_p, seed },

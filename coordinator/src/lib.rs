@@ -10,6 +10,7 @@ mod plan;
 pub mod report;
 mod request;
 mod shape;
+pub mod study;
 mod template;
 mod tokenize;
 

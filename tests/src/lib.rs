@@ -66,11 +66,16 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
     Plan {
         request: 1,
         prefix: ids(prefix),
-        chunks: chunks.iter().enumerate().map(|(i, &length)| Chunk { ids: ids(length), rank: i % world }).collect(),
+        chunks: chunks
+            .iter()
+            .enumerate()
+            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false })
+            .collect(),
         query: ids(query),
         method,
         exchange,
         budget: 0,
+        keep_chunks: false,
         include_first_chunk: false,
         reorder: None,
         max_tokens: 4,

@@ -43,11 +43,16 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
     Plan {
         request: 0,
         prefix: ids(prefix),
-        chunks: chunks.iter().enumerate().map(|(i, &length)| Chunk { ids: ids(length), rank: i % world }).collect(),
+        chunks: chunks
+            .iter()
+            .enumerate()
+            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false })
+            .collect(),
         query: ids(query),
         method: Method::None,
         exchange: Exchange::PassQ,
         budget: 0,
+        keep_chunks: false,
         include_first_chunk: false,
         reorder: None,
         max_tokens: 1,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_comm::wire::{self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
+use tributary_comm::wire::{
+    self, ChunkCacheReport, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink,
+};
 use tributary_kernels::Kernels;
 
 use crate::context::{Context, checkpoint};
@@ -99,6 +101,7 @@ fn run(
         decode_traffic: comm.traffic().clone(),
         prefilled_rows,
         recomputed_rows,
+        chunk_cache: ChunkCacheReport::default(),
     };
     let outcome = is_owner.then(|| outcome(plan, prefilled.selection, generated));
     answer(comm, link, plan, report, outcome)

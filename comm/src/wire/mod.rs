@@ -3,6 +3,7 @@
 //! The coordinator sends [`Plan`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts
 //! and pure arithmetic on them, no behaviour.
 
+mod chunk_key;
 mod frame;
 mod link;
 mod method;
@@ -10,9 +11,10 @@ mod phase;
 mod plan;
 mod report;
 
+pub use chunk_key::{ChunkKey, KeySpace};
 pub use frame::{FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, decode, decode_header, encode};
 pub use link::{CoordinatorLink, WorkerLink, link};
 pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
 pub use phase::Phase;
 pub use plan::{Chunk, Order, Plan, Returns, Sampling};
-pub use report::{Event, Outcome, RankReport, Span};
+pub use report::{ChunkCacheReport, Event, Outcome, RankReport, Span};

@@ -22,6 +22,8 @@ pub struct Plan {
     pub exchange: Exchange,
     /// Rows to recompute at most (fewer where there are fewer candidates).
     pub budget: usize,
+    /// Whether freshly computed chunks join the chunk cache once the answer is out.
+    pub keep_chunks: bool,
     /// Whether the layout's first chunk may be selected, although it is exact as it is.
     pub include_first_chunk: bool,
     /// Whether and how chunks are reordered before selection.
@@ -48,6 +50,8 @@ pub struct Chunk {
     pub ids: Vec<u32>,
     /// The rank that prefills and keeps it.
     pub rank: usize,
+    /// Whether that rank may take its keys and values from the chunk cache. What is not there is computed.
+    pub warm: bool,
 }
 
 /// How a token is drawn from the logits.

@@ -1,6 +1,6 @@
 //! What comes back: the first token at once, the rest at the end.
 
-use super::Phase;
+use super::{ChunkKey, Phase};
 use crate::Traffic;
 
 /// What rank 0 tells the coordinator.
@@ -69,6 +69,23 @@ pub struct RankReport {
     pub prefilled_rows: usize,
     /// Rows computed in the recompute pass, the query's included.
     pub recomputed_rows: usize,
+    /// What the chunk cache did for the request.
+    pub chunk_cache: ChunkCacheReport,
+}
+
+/// What one rank's chunk cache did for a request, and what it holds now. The shared prefix is an entry like a chunk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+pub struct ChunkCacheReport {
+    /// Chunks taken from it.
+    pub hits: usize,
+    /// Chunks that the plan expected in it and that were not there.
+    pub misses: usize,
+    /// Entries that were added.
+    pub stored: Vec<ChunkKey>,
+    /// Entries that had to go.
+    pub evicted: Vec<ChunkKey>,
+    /// Bytes of keys and values in it.
+    pub used_bytes: u64,
 }
 
 /// One phase on one rank.

@@ -169,11 +169,12 @@ fn with_exchange(
     Plan {
         request: input.request,
         prefix: input.prefix.to_vec(),
-        chunks: chunks.map(|(ids, rank)| Chunk { ids: ids.clone(), rank }).collect(),
+        chunks: chunks.map(|(ids, rank)| Chunk { ids: ids.clone(), rank, warm: false }).collect(),
         query: input.query.to_vec(),
         method: method.clone(),
         exchange,
         budget,
+        keep_chunks: false,
         include_first_chunk: settings.include_first_chunk,
         reorder: settings.reorder,
         max_tokens: settings.max_tokens,

@@ -1,0 +1,90 @@
+//! The name of a chunk's keys and values: a hash of everything that shapes them. Coordinator and workers make it from the plan
+//! on their own, so that no plan can claim wrong content for a chunk.
+
+use std::fmt;
+
+use blake3::Hasher;
+
+/// Changes when the layout of what is cached does.
+const DOMAIN: &str = "tributary chunk cache 1: keys before RoPE, values, [tokens, kv_heads, head_dim]";
+
+/// 256 bits that name a chunk's keys and values; never shortened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
+pub struct ChunkKey([u8; 32]);
+
+/// What all chunks of a group have in common: the model and the type of its numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySpace {
+    model: [u8; 32],
+    dtype: String,
+}
+
+impl KeySpace {
+    /// Of a model, named by the hash of its config and weights, that computes in `dtype`.
+    pub fn new(model: [u8; 32], dtype: impl Into<String>) -> Self {
+        Self { model, dtype: dtype.into() }
+    }
+
+    /// The key of a chunk behind a prefix. `extra` is what a method caches differently (empty for all that cache chunks as
+    /// they are).
+    pub fn chunk(&self, prefix: &[u32], ids: &[u32], extra: &[u8]) -> ChunkKey {
+        let mut hasher = Hasher::new_derive_key(DOMAIN);
+        hasher.update(&self.model);
+        // Lengths first, so that no two lists of fields are one sequence of bytes.
+        for field in [self.dtype.as_bytes(), extra] {
+            hasher.update(&(field.len() as u64).to_le_bytes());
+            hasher.update(field);
+        }
+        for ids in [prefix, ids] {
+            hasher.update(&(ids.len() as u64).to_le_bytes());
+            ids.iter().for_each(|id| {
+                hasher.update(&id.to_le_bytes());
+            });
+        }
+        ChunkKey(*hasher.finalize().as_bytes())
+    }
+
+    /// The key of the prefix itself: a chunk without tokens.
+    pub fn prefix(&self, prefix: &[u32]) -> ChunkKey {
+        self.chunk(prefix, &[], &[])
+    }
+}
+
+impl fmt::Display for ChunkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ChunkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChunkKey({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn everything_that_shapes_a_chunk_shapes_its_key() {
+        let space = KeySpace::new([1; 32], "f32");
+        let keys = [
+            space.chunk(&[1, 2], &[3, 4], &[]),
+            space.chunk(&[1], &[2, 3, 4], &[]),
+            space.chunk(&[1, 2, 3], &[4], &[]),
+            space.chunk(&[1, 2], &[4, 3], &[]),
+            space.chunk(&[1, 2], &[3, 4], &[0]),
+            space.chunk(&[], &[1, 2, 3, 4], &[]),
+            space.prefix(&[1, 2]),
+            space.prefix(&[]),
+            KeySpace::new([2; 32], "f32").chunk(&[1, 2], &[3, 4], &[]),
+            KeySpace::new([1; 32], "bf16").chunk(&[1, 2], &[3, 4], &[]),
+        ];
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+        assert_eq!(keys[0], KeySpace::new([1; 32], "f32").chunk(&[1, 2], &[3, 4], &[]));
+        assert_eq!(keys[0].to_string().len(), 64);
+    }
+}
