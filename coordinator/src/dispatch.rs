@@ -139,7 +139,7 @@ mod tests {
 
     fn a_plan() -> Plan {
         let settings = Settings { timeout_ms: TIMEOUT_MS, ..Settings::default() };
-        let input = PlanInput { request: 5, prefix: &[1], chunks: &[vec![3; 4]], query: &[4], eos: &[2] };
+        let input = PlanInput { request: 5, prefix: &[1], chunks: &[vec![3; 4]], cached: &[], query: &[4], eos: &[2] };
         let machine = Machine {
             flops_per_s: 1e12,
             link_bytes_per_s: 1e9,

@@ -31,6 +31,22 @@ pub enum Error {
         /// What is wrong there.
         cause: String,
     },
+    /// A line of a file of requests is no request.
+    #[error("{path}, line {line}: {cause}")]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong there.
+        cause: Box<Error>,
+    },
+    /// A file of requests has none.
+    #[error("{path} has no requests; it needs one JSON object a line")]
+    NoRequests {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The query has no text.
     #[error("the query is empty; ask a question")]
     EmptyQuery,
@@ -130,6 +146,8 @@ impl Error {
         match self {
             Error::Unreadable { .. }
             | Error::Json { .. }
+            | Error::Line { .. }
+            | Error::NoRequests { .. }
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }

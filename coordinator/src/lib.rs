@@ -3,6 +3,7 @@
 
 mod chunking;
 mod date;
+mod directory;
 pub mod dispatch;
 mod error;
 mod intake;
@@ -15,6 +16,7 @@ mod template;
 mod tokenize;
 
 pub use chunking::Chunking;
+pub use directory::Directory;
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{Intake, Prefix, Prepared, prepare};

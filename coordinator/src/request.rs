@@ -88,6 +88,27 @@ impl Request {
         request.checked()
     }
 
+    /// Requests from a file of JSON objects, one a line; empty lines are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`]; [`Error::Line`] with the number of the line that is none; [`Error::NoRequests`].
+    pub fn from_lines(path: &Path) -> Result<Vec<Self>> {
+        let text = read(path)?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let read = |(index, text)| {
+            let line = index + 1;
+            Self::from_json(text, path).map_err(|error| match error {
+                Error::Json { path, column, cause, .. } => Error::Json { path, line, column, cause },
+                other => Error::Line { path: path.into(), line, cause: Box::new(other) },
+            })
+        };
+        let requests = lines.map(read).collect::<Result<Vec<_>>>()?;
+        if requests.is_empty() {
+            return Err(Error::NoRequests { path: path.into() });
+        }
+        Ok(requests)
+    }
+
     fn checked(self) -> Result<Self> {
         if self.query.trim().is_empty() {
             return Err(Error::EmptyQuery);

@@ -9,6 +9,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
 use tributary_coordinator::{Chunking, Prefix, Settings};
 
+use crate::doctor::Size;
+
 /// Which model, and how it computes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
@@ -175,6 +177,10 @@ pub struct GroupArgs {
     /// Seconds that ranks may take to find each other, and then to load the model and to agree
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
     pub start_timeout: u64,
+    /// Keys and values of chunks that each rank keeps for later requests, such as 4GiB; off: none [default: a quarter of the
+    /// free memory, divided among the ranks of a host]
+    #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
+    pub chunk_cache: Option<u64>,
     /// mpi: longest message in bytes; what is longer goes in pieces
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
     pub max_message_bytes: u64,
@@ -229,6 +235,17 @@ pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, re
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
         timeout_ms: run.group.collective_timeout.saturating_mul(1000),
         returns,
+        // One request after the other without anything kept, unless the command says otherwise.
+        reuse: 0.0,
+        keep_chunks: false,
+    }
+}
+
+/// A size, or `off`.
+fn chunk_cache(text: &str) -> Result<u64, String> {
+    match text {
+        "off" => Ok(0),
+        size => size.parse().map(Size::bytes),
     }
 }
 

@@ -5,9 +5,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tributary_comm::local;
-use tributary_comm::wire::{CoordinatorLink, link};
+use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
 use tributary_kernels::Kernels;
-use tributary_worker::{Error, Model, root_cause, serve};
+use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
@@ -29,14 +29,16 @@ pub struct GroupSettings {
     pub kernels: Kernels,
     /// Deadline of a collective between requests.
     pub timeout: Duration,
+    /// Bytes of chunks that each rank keeps.
+    pub chunk_cache_bytes: u64,
 }
 
 impl Group {
-    /// Starts the ranks.
+    /// Starts the ranks. `space` names the chunks that they keep.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(model: &Arc<dyn Model>, settings: GroupSettings) -> std::io::Result<Self> {
+    pub fn start(model: &Arc<dyn Model>, space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
         let (link, worker_link) = link(PLANS_WAITING);
         let mut worker_link = Some(worker_link);
         let mut ranks = Vec::with_capacity(settings.world);
@@ -47,10 +49,11 @@ impl Group {
                 .thread_name(move |index| format!("rank-{rank}-{index}"))
                 .build()
                 .map_err(std::io::Error::other)?;
+            let mut chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
             let run = move || {
                 pool.install(move || {
                     let mut comm = seat.take();
-                    serve(&*model, settings.kernels, &mut comm, link.as_ref(), settings.timeout)
+                    serve(&*model, settings.kernels, &mut comm, link.as_ref(), settings.timeout, &mut chunk_cache)
                 })
             };
             ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);

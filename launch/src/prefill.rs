@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_comm::wire::Returns;
+use tributary_coordinator::Request;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::progress::Progress;
@@ -14,13 +15,22 @@ use crate::session::{Answered, Session, Way, follow};
 use crate::stdout::{print, print_json};
 use crate::{dump, highlight};
 
-/// Answers one request
+/// Answers one request, or the requests of a file one after the other
 #[derive(Debug, Args)]
 pub struct PrefillArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     request: RequestArgs,
+    /// Many requests, one JSON object a line, answered by the same ranks: chunks that come again are taken from the chunk
+    /// cache
+    #[arg(
+        long,
+        value_name = "FILE.jsonl",
+        conflicts_with_all = ["documents", "request", "query", "synthetic", "dump"],
+        help_heading = "Request"
+    )]
+    requests: Option<PathBuf>,
     #[command(flatten)]
     intake: IntakeArgs,
     /// full, ring, all-gather (exact); none, random, epic, infoflow, prophetkv, relay
@@ -30,7 +40,7 @@ pub struct PrefillArgs {
     options: MethodArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Print everything as one JSON object
+    /// Print everything as one JSON object; with --requests one a line
     #[arg(long, help_heading = "Output")]
     json: bool,
     /// Write request.json and result.safetensors for checking against other implementations
@@ -52,34 +62,67 @@ pub fn prefill(args: &PrefillArgs) -> ExitCode {
 fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
     let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some() };
-    let settings = settings(&args.method, &args.options, &args.run, world, returns);
+    let mut settings = settings(&args.method, &args.options, &args.run, world, returns);
+    if args.requests.is_some() {
+        (settings.reuse, settings.keep_chunks) = (1.0, true);
+    }
     let way = Way { settings, threads: args.run.group.threads };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }
     let mut session = Session::open(&args.model, &args.intake, &args.run, ranks)?;
-    let question = Question::from_args(&args.request, &args.intake, args.run.seed)?;
-    session.check(&question, &way)?;
+    let questions = match &args.requests {
+        Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
+        None => vec![Question::from_args(&args.request, &args.intake, args.run.seed)?],
+    };
+    for question in &questions {
+        session.check(question, &way)?;
+    }
     let progress = Progress::start("loading the weights");
     session.start(&way)?;
     progress.now(format!("{} on {} ranks", args.method, world));
-    let answered = session.answer(&question, &way)?;
-    drop(progress);
-    session.end()?;
-    if let Some(folder) = &args.dump {
-        dump::write(folder, &answered)?;
+    if args.requests.is_none() {
+        let answered = session.answer(&questions[0], &way)?;
+        drop(progress);
+        session.end()?;
+        if let Some(folder) = &args.dump {
+            dump::write(folder, &answered)?;
+        }
+        return show(args, &answered);
     }
-    show(args, &answered)
+    drop(progress);
+    answer_all(args, &mut session, &questions, &way)?;
+    session.end()
+}
+
+/// Answers requests one after the other and shows each as soon as it is there.
+fn answer_all(args: &PrefillArgs, session: &mut Session<'_>, questions: &[Question], way: &Way) -> anyhow::Result<()> {
+    for (index, question) in questions.iter().enumerate() {
+        let answered = session.answer(question, way)?;
+        if args.json {
+            print(&format!("{}\n", object(args, &answered)?))?;
+            continue;
+        }
+        print(&format!("request {} of {}\n", index + 1, questions.len()))?;
+        show(args, &answered)?;
+        print("\n")?;
+    }
+    Ok(())
+}
+
+/// The report of a request, for programs.
+fn object(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<serde_json::Value> {
+    let mut object = serde_json::to_value(&answered.report)?;
+    if args.show_selected {
+        object["selected_rows"] = serde_json::json!(answered.answer.outcome.selected);
+    }
+    Ok(object)
 }
 
 fn show(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<()> {
     fail::fail_point!("launch::output");
     if args.json {
-        let mut object = serde_json::to_value(&answered.report)?;
-        if args.show_selected {
-            object["selected_rows"] = serde_json::json!(answered.answer.outcome.selected);
-        }
-        return print_json(&object);
+        return print_json(&object(args, answered)?);
     }
     if args.show_selected {
         print(&format!("{}\n", highlight::selected(answered)))?;

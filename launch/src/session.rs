@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tributary_comm::wire::KeySpace;
 use tributary_coordinator::{
-    Answer, Clock, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan, report,
+    Answer, Clock, Directory, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan,
+    report,
 };
 use tributary_kernels::Kernels;
-use tributary_worker::Model;
+use tributary_worker::{Model, fingerprint};
 
-use crate::args::{Dtype, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
+use crate::args::{Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
 use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
-use crate::machine::machine;
+use crate::machine::{available_bytes, machine};
 use crate::model::ModelFolder;
 use crate::ranks::{Identity, Process, Ranks, Serving};
 use crate::request::Question;
@@ -51,6 +53,10 @@ pub struct Session<'a> {
     ranks: &'a mut Ranks,
     /// Groups of threads, by ranks and threads a rank.
     groups: BTreeMap<(usize, usize), Group>,
+    /// What names the chunks that groups of threads keep.
+    space: Option<KeySpace>,
+    /// What each group keeps.
+    directories: BTreeMap<(usize, usize), Directory>,
     /// This process's rank, where ranks are processes.
     serving: Option<Serving>,
     args: (&'a ModelArgs, &'a RunArgs),
@@ -80,6 +86,8 @@ impl<'a> Session<'a> {
             model: None,
             ranks,
             groups: BTreeMap::new(),
+            space: None,
+            directories: BTreeMap::new(),
             serving: None,
             args: (model, run),
             requests: 0,
@@ -117,16 +125,24 @@ impl<'a> Session<'a> {
             if self.serving.is_none() {
                 let (model_args, run) = self.args;
                 let identity = Identity::new(&self.folder, model_args, &run.group, process.facts.size);
-                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, identity)?);
+                let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
+                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, identity, bytes)?);
             }
             return Ok(());
         }
         let key = (way.settings.world, way.threads);
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
             let (kernels, timeout) = (self.kernels, self.timeout);
-            let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout };
-            let group = Group::start(model, settings).map_err(|cause| Exhausted { cause, settings })?;
+            let (model_args, run) = self.args;
+            let space = match &self.space {
+                Some(space) => space,
+                None => self.space.insert(key_space(&self.folder, model_args)?),
+            };
+            let chunk_cache_bytes = chunk_cache_bytes(&run.group, available_bytes(), key.0);
+            let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes };
+            let group = Group::start(model, space, settings).map_err(|cause| Exhausted { cause, settings })?;
             slot.insert(group);
+            self.directories.insert(key, Directory::new(space.clone()));
         }
         Ok(())
     }
@@ -152,6 +168,12 @@ impl<'a> Session<'a> {
             Ok(answer) => answer,
             Err(error) => return Err(self.blame(key, error)),
         };
+        if let Some(space) = self.serving.as_ref().and_then(Serving::space) {
+            self.directories.entry(key).or_insert_with(|| Directory::new(space.clone()));
+        }
+        if let Some(directory) = self.directories.get_mut(&key) {
+            directory.note(&answer.reports);
+        }
         let text = self.text(&answer.outcome.tokens)?;
         let environment = Environment { threads: way.threads, ..self.environment.clone() };
         let shape = self.folder.shape();
@@ -172,6 +194,7 @@ impl<'a> Session<'a> {
 
     /// The rank's own account of a failure, where it has one; the coordinator's otherwise.
     fn blame(&mut self, key: (usize, usize), error: tributary_coordinator::Error) -> anyhow::Error {
+        self.directories.remove(&key);
         if let Some(Err(cause)) = self.serving.take().map(Serving::end) {
             return cause;
         }
@@ -197,7 +220,11 @@ impl<'a> Session<'a> {
     fn plan(&self, prepared: &Prepared, way: &Way, machine: &Machine, request: u64) -> anyhow::Result<Planned> {
         let chunks: Vec<Vec<u32>> = prepared.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let eos = &self.folder.config.eos;
-        let input = PlanInput { request, prefix: &prepared.prefix, chunks: &chunks, query: &prepared.query, eos };
+        let directory = self.directories.get(&(way.settings.world, way.threads));
+        let rank_of = |ids: &Vec<u32>| directory.and_then(|directory| directory.rank_of(&prepared.prefix, ids));
+        let cached: Vec<Option<usize>> = chunks.iter().map(rank_of).collect();
+        let (prefix, query) = (&prepared.prefix, &prepared.query);
+        let input = PlanInput { request, prefix, chunks: &chunks, cached: &cached, query, eos };
         Ok(plan(&input, &way.settings, &self.folder.shape(), machine)?)
     }
 
@@ -227,7 +254,19 @@ pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, process: &m
     let identity = Identity::new(&folder, model, &run.group, process.facts.size);
     let timeout = Duration::from_secs(run.group.collective_timeout);
     check_threads(1, run.group.threads)?;
-    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, identity)?.end()
+    let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
+    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, identity, bytes)?.end()
+}
+
+/// Bytes of chunks that each of a host's ranks may keep.
+fn chunk_cache_bytes(run: &GroupArgs, available_bytes: Option<u64>, ranks_here: usize) -> u64 {
+    let quarter = available_bytes.map_or(0, |bytes| bytes / 4);
+    run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+}
+
+/// What names the chunks of a model.
+fn key_space(folder: &ModelFolder, model: &ModelArgs) -> anyhow::Result<KeySpace> {
+    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype)))
 }
 
 /// The most threads of a host's ranks together: beyond any machine, and few enough to be started.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use candle_core::DType;
 use tributary::group::{Group, GroupSettings};
 use tributary_comm::wire::{
-    Chunk, Event, Exchange, Importance, InfoFlow, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling, Score,
+    Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
+    Sampling, Score,
 };
 use tributary_kernels::Kernels;
 use tributary_worker::{LoadFormat, Model, load};
@@ -111,8 +112,10 @@ pub fn run_all(
     world: usize,
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
-    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE };
-    let group = Group::start(model, settings).expect("the group starts");
+    let chunk_cache_bytes = 1 << 30;
+    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes };
+    let space = KeySpace::new([0; 32], "f32");
+    let group = Group::start(model, &space, settings).expect("the group starts");
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     results

@@ -7,6 +7,7 @@ use tributary_comm::Communicator;
 use tributary_comm::wire::{Phase, Plan};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope};
 
+use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
 use crate::model::Model;
 use crate::timeline::Timeline;
@@ -54,6 +55,8 @@ pub struct Context<'a> {
     pub prefilled_rows: usize,
     /// Rows computed by the recompute pass.
     pub recomputed_rows: usize,
+    /// Chunks of earlier requests.
+    pub chunk_cache: &'a mut ChunkCache,
 }
 
 impl<'a> Context<'a> {
@@ -66,6 +69,7 @@ impl<'a> Context<'a> {
         comm: &'a mut dyn Communicator,
         kernels: Kernels,
         positions: usize,
+        chunk_cache: &'a mut ChunkCache,
     ) -> Result<Self> {
         let mut timeline = Timeline::start();
         timeline.enter(Phase::Dispatch, comm);
@@ -77,6 +81,7 @@ impl<'a> Context<'a> {
             timeline,
             prefilled_rows: 0,
             recomputed_rows: 0,
+            chunk_cache,
         })
     }
 

@@ -84,6 +84,11 @@ impl View {
         Self { blocks: blocks.into_iter().map(|block| (block.clone(), stand(block))).collect() }
     }
 
+    /// One block at the given positions.
+    pub fn of(block: Block, at: Positions) -> Self {
+        Self { blocks: vec![(block, at)] }
+    }
+
     /// These blocks, then those of `more`.
     #[must_use]
     pub fn and(mut self, more: View) -> Self {

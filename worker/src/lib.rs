@@ -4,6 +4,7 @@
 //! ids and a report.
 
 mod attention;
+mod chunk_cache;
 mod context;
 mod deal;
 mod error;
@@ -20,6 +21,7 @@ mod serve;
 mod strategy;
 mod timeline;
 
+pub use chunk_cache::ChunkCache;
 pub use error::{Error, Result};
 pub use fingerprint::fingerprint;
 pub use model::{Attention, Config, Decoder, LoadFormat, Model, Qkv, Rows, load};

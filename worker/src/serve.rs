@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_comm::wire::{
-    self, ChunkCacheReport, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink,
-};
+use tributary_comm::wire::{self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
 use tributary_kernels::Kernels;
 
+use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, checkpoint};
 use crate::error::{Error, Result};
 use crate::generate::{Generated, generate};
@@ -19,7 +18,7 @@ use crate::strategy::{self, Selection};
 const TICK: Duration = Duration::from_secs(1);
 
 /// Serves plans until the coordinator is gone. `link` is rank 0's way to the coordinator; the other ranks have none.
-/// `timeout` is the deadline of a collective between requests.
+/// `timeout` is the deadline of a collective between requests, `chunk_cache` what is kept from one request to the next.
 ///
 /// # Errors
 /// The first failure; the group is aborted before it is returned, and the coordinator told.
@@ -29,6 +28,7 @@ pub fn serve(
     comm: &mut dyn Communicator,
     link: Option<&WorkerLink>,
     timeout: Duration,
+    chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
     checkpoint(comm.rank(), Phase::Idle);
     loop {
@@ -38,7 +38,8 @@ pub fn serve(
             Ok(Order::Stop) => return Ok(()),
             Ok(Order::Run(plan)) => {
                 let request = plan.request;
-                run(model, kernels, comm, link, &plan).map_err(|error| fail(comm, link, request, error))?;
+                run(model, kernels, comm, link, &plan, chunk_cache)
+                    .map_err(|error| fail(comm, link, request, error))?;
             }
             Err(error) => return Err(fail(comm, link, 0, error)),
         }
@@ -78,12 +79,14 @@ fn run(
     comm: &mut dyn Communicator,
     link: Option<&WorkerLink>,
     plan: &Plan,
+    chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
     check(plan, model, comm.size())?;
     let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
     let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
     comm.reset_traffic();
-    let mut cx = Context::new(model, comm, kernels, positions)?;
+    chunk_cache.begin();
+    let mut cx = Context::new(model, comm, kernels, positions, chunk_cache)?;
     let prefilled = strategy::build(&plan.method, model.config()).prefill(&mut cx, plan)?;
     let is_owner = cx.rank() == prefilled.owner;
     let mut on_first = |token: u32| match link {
@@ -92,7 +95,9 @@ fn run(
     };
     let generated = generate(&mut cx, plan, &prefilled, &mut on_first)?;
     cx.timeline.close(cx.comm);
-    let Context { comm, timeline, prefilled_rows, recomputed_rows, .. } = cx;
+    // The first token is long out: copying does not count towards it.
+    strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
+    let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
     let report = RankReport {
         rank: comm.rank(),
         drew_first_token: is_owner,
@@ -101,7 +106,7 @@ fn run(
         decode_traffic: comm.traffic().clone(),
         prefilled_rows,
         recomputed_rows,
-        chunk_cache: ChunkCacheReport::default(),
+        chunk_cache: chunk_cache.report(),
     };
     let outcome = is_owner.then(|| outcome(plan, prefilled.selection, generated));
     answer(comm, link, plan, report, outcome)

@@ -78,6 +78,8 @@ pub struct RankReport {
 pub struct ChunkCacheReport {
     /// Chunks taken from it.
     pub hits: usize,
+    /// Tokens of those.
+    pub hit_tokens: usize,
     /// Chunks that the plan expected in it and that were not there.
     pub misses: usize,
     /// Entries that were added.

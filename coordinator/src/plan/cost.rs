@@ -46,13 +46,17 @@ pub(crate) fn chunk_weights(
     lengths.iter().map(weigh).collect()
 }
 
-/// Deals chunks to ranks: the heaviest first, each to the rank with the least so far; ties to the earlier chunk and the
-/// lower rank.
-pub(crate) fn deal(weights: &[f64], world: usize) -> Vec<usize> {
-    let mut heaviest_first: Vec<usize> = (0..weights.len()).collect();
+/// Deals chunks to ranks: those that lie on a rank stay there, of the others the heaviest first, each to the rank with the
+/// least so far; ties to the earlier chunk and the lower rank.
+pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> Vec<usize> {
+    let free = |&chunk: &usize| lies_on[chunk].is_none();
+    let mut heaviest_first: Vec<usize> = (0..weights.len()).filter(free).collect();
     heaviest_first.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
     let mut loads = vec![0.0; world];
-    let mut ranks = vec![0; weights.len()];
+    for (rank, weight) in lies_on.iter().zip(weights).filter_map(|(rank, weight)| Some(((*rank)?, weight))) {
+        loads[rank] += weight;
+    }
+    let mut ranks: Vec<usize> = lies_on.iter().map(|rank| rank.unwrap_or(0)).collect();
     for chunk in heaviest_first {
         let least = (0..world).min_by(|&a, &b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
         let rank = least.expect("there is at least one rank");
@@ -136,8 +140,14 @@ mod tests {
             (&[], 3, &[]),
         ];
         for (weights, world, wanted) in cases {
-            assert_eq!(deal(weights, world), wanted, "{weights:?} on {world}");
+            assert_eq!(deal(weights, &vec![None; weights.len()], world), wanted, "{weights:?} on {world}");
         }
+        assert_eq!(deal(&[4.0, 1.0, 1.0, 1.0], &[Some(1), None, None, None], 2), [1, 0, 0, 0], "one stays");
+        assert_eq!(
+            deal(&[0.0, 0.0, 1.0, 1.0], &[Some(1), Some(1), None, None], 2),
+            [1, 1, 0, 1],
+            "warm ones are no load"
+        );
     }
 
     #[test]

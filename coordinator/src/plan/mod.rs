@@ -25,6 +25,8 @@ pub struct PlanInput<'a> {
     pub prefix: &'a [u32],
     /// The context, in the request's own order.
     pub chunks: &'a [Vec<u32>],
+    /// For each chunk the rank whose chunk cache holds it, if one does; empty where nothing is cached.
+    pub cached: &'a [Option<usize>],
     /// After the context.
     pub query: &'a [u32],
     /// Tokens that end the answer.
@@ -134,10 +136,11 @@ fn exchanges(
     }
     let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
     let (before, after) = (input.prefix.len(), input.query.len());
+    let warm = warm(input, settings, method);
     let flops = cost::chunk_weights(&lengths, before, after, Exchange::Replicate, shape);
     let mut loads = vec![0.0; settings.world];
-    for (rank, flops) in cost::deal(&flops, settings.world).into_iter().zip(&flops) {
-        loads[rank] += flops;
+    for ((rank, flops), warm) in cost::deal(&flops, &warm, settings.world).into_iter().zip(&flops).zip(&warm) {
+        loads[rank] += if warm.is_some() { 0.0 } else { *flops };
     }
     let load = Load {
         world: settings.world,
@@ -151,6 +154,15 @@ fn exchanges(
     }
 }
 
+/// For each chunk the rank that has it warm. Of the cached chunks those count that the settings' share falls on; exact methods
+/// have no use for chunks.
+fn warm(input: &PlanInput<'_>, settings: &Settings, method: &Method) -> Vec<Option<usize>> {
+    let steps = |index: usize| (settings.reuse * index as f64 + 1e-9).floor();
+    let may_be = |index: usize| !method.is_exact() && steps(index + 1) > steps(index);
+    let rank = |index: usize| input.cached.get(index).copied().flatten().filter(|&rank| rank < settings.world);
+    (0..input.chunks.len()).map(|index| rank(index).filter(|_| may_be(index))).collect()
+}
+
 fn with_exchange(
     input: &PlanInput<'_>,
     settings: &Settings,
@@ -162,19 +174,24 @@ fn with_exchange(
 ) -> Plan {
     let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
     let (before, after) = (input.prefix.len(), input.query.len());
-    let weights = cost::chunk_weights(&lengths, before, after, exchange, shape);
-    let ranks = cost::deal(&weights, settings.world);
-    let chunks = input.chunks.iter().zip(ranks);
+    let warm = warm(input, settings, method);
+    let mut weights = cost::chunk_weights(&lengths, before, after, exchange, shape);
+    if exchange != Exchange::PassQ {
+        // Nothing is left to compute for a chunk that is there.
+        weights.iter_mut().zip(&warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
+    }
+    let ranks = cost::deal(&weights, &warm, settings.world);
+    let chunks = input.chunks.iter().zip(ranks).zip(&warm);
     let total_tokens = before + lengths.iter().sum::<usize>() + after;
     Plan {
         request: input.request,
         prefix: input.prefix.to_vec(),
-        chunks: chunks.map(|(ids, rank)| Chunk { ids: ids.clone(), rank, warm: false }).collect(),
+        chunks: chunks.map(|((ids, rank), warm)| Chunk { ids: ids.clone(), rank, warm: warm.is_some() }).collect(),
         query: input.query.to_vec(),
         method: method.clone(),
         exchange,
         budget,
-        keep_chunks: false,
+        keep_chunks: settings.keep_chunks && !method.is_exact(),
         include_first_chunk: settings.include_first_chunk,
         reorder: settings.reorder,
         max_tokens: settings.max_tokens,

@@ -49,6 +49,10 @@ pub struct Settings {
     pub timeout_ms: u64,
     /// What the outcome carries besides the tokens.
     pub returns: Returns,
+    /// Share of the chunks that may come from the chunk cache: those that are there, spread evenly over the request.
+    pub reuse: f64,
+    /// Whether freshly computed chunks join the chunk cache.
+    pub keep_chunks: bool,
 }
 
 impl Default for Settings {
@@ -69,6 +73,8 @@ impl Default for Settings {
             sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
             timeout_ms: 60_000,
             returns: Returns::default(),
+            reuse: 1.0,
+            keep_chunks: false,
         }
     }
 }
@@ -135,6 +141,9 @@ impl Settings {
         if self.reorder.is_some() && !method.probes_query() {
             let wanted = "only with a method that asks the query: infoflow, prophetkv, relay";
             return Err(setting("--reorder", format!("with {}", method.name()), wanted));
+        }
+        if !(0.0..=1.0).contains(&self.reuse) {
+            return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));
         }
         let Sampling { temperature, top_p, .. } = self.sampling;
         if !(temperature >= 0.0 && temperature.is_finite()) {

@@ -18,7 +18,7 @@ const MACHINE: Machine = Machine {
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
     let chunks: Vec<Vec<u32>> = lengths.iter().map(|&length| vec![7; length]).collect();
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3, 4, 5], eos: &[2] };
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3, 4, 5], eos: &[2] };
     plan(&input, settings, &DEMO, machine)
 }
 
@@ -168,7 +168,7 @@ fn the_exchange_follows_from_bytes_and_memory() {
 fn memory_is_predicted_in_the_right_size() {
     // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, held twice while decoding.
     let chunks = vec![vec![7; 2048]; 16];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3], eos: &[] };
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3], eos: &[] };
     let settings = Settings { world: 1, ..Settings::default() };
     let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE).unwrap().memory_bytes;
     assert!((40_000_000_000..60_000_000_000).contains(&bytes), "{bytes}");
@@ -248,10 +248,51 @@ fn the_longest_prompt_that_fits_is_accepted() {
 #[test]
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
-    let input = PlanInput { request: 1, prefix: &[], chunks: &chunks, query: &[378], eos: &[] };
+    let input = PlanInput { request: 1, prefix: &[], chunks: &chunks, cached: &[], query: &[378], eos: &[] };
     let error = plan(&input, &Settings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
     let input = PlanInput { query: &[], ..input };
     let error = plan(&input, &Settings::default(), &DEMO, &MACHINE);
     assert!(matches!(error, Err(Error::EmptyQuery)));
+}
+
+/// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
+fn placed(cached: &[Option<usize>], settings: &Settings) -> (Vec<usize>, Vec<bool>) {
+    let chunks = vec![vec![7; 64]; cached.len()];
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+    let plan = plan(&input, settings, &DEMO, &MACHINE).unwrap().plan;
+    plan.chunks.iter().map(|chunk| (chunk.rank, chunk.warm)).unzip()
+}
+
+#[test]
+fn warm_chunks_stay_where_they_lie_and_the_others_even_out() {
+    let there = [Some(1), Some(1), None, Some(1), None, None];
+    let warm = [true, true, false, true, false, false];
+    assert_eq!(placed(&there, &world(2)), (vec![1, 1, 0, 1, 1, 0], warm.to_vec()), "warm chunks are no load");
+    let pass_q = Settings { exchange: Some(Exchange::PassQ), ..world(2) };
+    assert_eq!(placed(&there, &pass_q).0, [1, 1, 0, 1, 0, 0], "under pass-q they are");
+    assert_eq!(placed(&there, &world(1)), (vec![0; 6], vec![false; 6]), "there is no rank 1");
+    let exact = Settings { method: "ring".into(), ..world(2) };
+    assert_eq!(placed(&there, &exact).1, [false; 6]);
+}
+
+#[test]
+fn a_share_of_the_cached_chunks_is_spread_over_the_request() {
+    let warm = |reuse, count| placed(&vec![Some(0); count], &Settings { reuse, ..world(1) }).1;
+    let numbers = |reuse, count| -> Vec<usize> { (0..count).filter(|&chunk| warm(reuse, count)[chunk]).collect() };
+    assert_eq!(numbers(0.0, 8), Vec::<usize>::new());
+    assert_eq!(numbers(0.5, 8), [1, 3, 5, 7]);
+    assert_eq!(numbers(0.25, 8), [3, 7]);
+    assert_eq!(numbers(1.0, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(numbers(0.3, 10).len(), 3);
+    let error = planned(&[4], &Settings { reuse: 1.5, ..Settings::default() }, &MACHINE).unwrap_err();
+    assert_eq!(error.exit_code(), 64);
+}
+
+#[test]
+fn only_methods_with_chunks_keep_them() {
+    let keeps =
+        |name: &str| planned(&[4], &Settings { keep_chunks: true, ..method(name) }, &MACHINE).unwrap().plan.keep_chunks;
+    assert!(keeps("infoflow") && keeps("none"));
+    assert!(!keeps("full") && !keeps("ring"));
 }

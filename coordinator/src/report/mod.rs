@@ -54,6 +54,8 @@ pub struct Report {
     pub tokens: TokenCounts,
     /// The chunks, in the request's own order.
     pub chunks: ChunkRows,
+    /// What the chunk cache did, all ranks together.
+    pub chunk_cache: ChunkCacheRow,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// The generated text.
@@ -130,6 +132,25 @@ pub struct TokenCounts {
     pub generated: usize,
 }
 
+/// What the chunk cache did, all ranks together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ChunkCacheRow {
+    /// `cold` (nothing came from it), `partial` or `warm` (everything did).
+    pub state: &'static str,
+    /// Chunks taken from it.
+    pub hits: usize,
+    /// Tokens of those.
+    pub hit_tokens: usize,
+    /// Chunks that were expected in it and were gone.
+    pub misses: usize,
+    /// Entries added, the prefix of each rank among them.
+    pub stored: usize,
+    /// Entries dropped to make room.
+    pub evicted: usize,
+    /// Bytes of keys and values in it afterwards.
+    pub used_bytes: u64,
+}
+
 /// The chunks, in the request's own order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ChunkRows {
@@ -184,6 +205,7 @@ pub fn report(
             tokens: lengths,
             ranks: plan.chunks.iter().map(|chunk| chunk.rank).collect(),
         },
+        chunk_cache: chunk_cache(plan.chunks.len(), &answer.reports),
         order: outcome.order.clone(),
         answer: text,
         token_ids: outcome.tokens.clone(),
@@ -214,6 +236,28 @@ fn rank_row(report: &RankReport) -> RankRow {
         tensor_bytes_received: report.traffic.tensor_bytes_received(),
         spans: spans.collect(),
     }
+}
+
+fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
+    let add = |sum: ChunkCacheRow, report: &RankReport| {
+        let cache = &report.chunk_cache;
+        ChunkCacheRow {
+            hits: sum.hits + cache.hits,
+            hit_tokens: sum.hit_tokens + cache.hit_tokens,
+            misses: sum.misses + cache.misses,
+            stored: sum.stored + cache.stored.len(),
+            evicted: sum.evicted + cache.evicted.len(),
+            used_bytes: sum.used_bytes + cache.used_bytes,
+            ..sum
+        }
+    };
+    let sum = reports.iter().fold(ChunkCacheRow::default(), add);
+    let state = match sum.hits {
+        0 => "cold",
+        hits if hits == chunks => "warm",
+        _ => "partial",
+    };
+    ChunkCacheRow { state, ..sum }
 }
 
 fn bytes<'a>(ranks: impl Iterator<Item = &'a Traffic>) -> BTreeMap<&'static str, BytesRow> {

@@ -112,6 +112,20 @@ fn tokens(report: &Report) -> String {
             tokens.selected, tokens.candidates, tokens.recomputed
         );
     }
+    let cache = &report.chunk_cache;
+    if cache.hits + cache.misses + cache.stored > 0 {
+        text += &format!(
+            "chunk cache: {}, {} of {} chunks ({} tokens) taken from it, {} gone; {} entries added, {} dropped, {} bytes kept\n",
+            cache.state,
+            cache.hits,
+            report.chunks.count,
+            cache.hit_tokens,
+            cache.misses,
+            cache.stored,
+            cache.evicted,
+            cache.used_bytes
+        );
+    }
     if report.order.iter().enumerate().any(|(place, &chunk)| place as u32 != chunk) {
         text += &format!("order of the chunks: {:?}\n", report.order);
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tributary_comm::wire::PROTOCOL_VERSION;
+use tributary_comm::wire::{KeySpace, PROTOCOL_VERSION};
 use tributary_worker::{LoadFormat, fingerprint};
 
 use super::agreement::Facts;
@@ -30,20 +30,21 @@ impl Identity {
         }
     }
 
-    /// The facts of this rank. Reads all of the model, on the thread pool it is called in.
+    /// The facts of this rank, and what names the chunks that it keeps. Reads all of the model, on the thread pool it is called in.
     ///
     /// # Errors
     /// A file of the model or the program that cannot be read.
-    pub fn facts(&self) -> anyhow::Result<Facts> {
+    pub fn facts(&self) -> anyhow::Result<(Facts, KeySpace)> {
         let hash = fingerprint(&self.folder, self.format)?;
-        Ok(vec![
+        let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),
             ("build", build()?),
             ("config", self.settings.clone()),
             ("model", model_hash(&hash)),
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),
-        ])
+        ];
+        Ok((facts, KeySpace::new(hash, self.dtype.clone())))
     }
 }
 

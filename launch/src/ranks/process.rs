@@ -1,15 +1,15 @@
 //! This process as one rank of a group over MPI: found, watched, agreed with the others, serving, and ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender, Mpi, Seat};
 use tributary_comm::process::{Facts, Settings};
-use tributary_comm::wire::{CoordinatorLink, link};
+use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
 use tributary_kernels::Kernels;
-use tributary_worker::{Model, serve};
+use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::{Disagreement, agree};
 use super::discover::Launcher;
@@ -102,6 +102,7 @@ impl Process {
         threads: usize,
         timeout: Duration,
         identity: Identity,
+        chunk_cache_bytes: u64,
     ) -> anyhow::Result<Serving> {
         let (coordinator, worker) = link(PLANS_WAITING);
         let link = self.leads().then_some((coordinator, worker));
@@ -114,21 +115,29 @@ impl Process {
             .build()?;
         let seat = self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))?;
         let (model, watch, ready_by) = (Arc::clone(model), self.watch.clone(), self.ready_by);
+        let space = Arc::new(OnceLock::new());
+        let known = Arc::clone(&space);
         let run = move || -> anyhow::Result<()> {
             pool.install(move || {
                 let mut comm = seat.take();
                 let limit = || ready_by.saturating_duration_since(Instant::now()).max(LEAST_LIMIT);
-                let agreed = identity.facts().and_then(|facts| agree(&mut comm, &facts, limit()));
+                let agreed = identity.facts().and_then(|(facts, space)| {
+                    agree(&mut comm, &facts, limit())?;
+                    Ok(space)
+                });
                 // Whoever leaves without a word would be taken for done.
-                agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                let space = agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                let mut chunk_cache = ChunkCache::new(space.clone(), chunk_cache_bytes);
+                // Set once: this thread is the only one that does.
+                let _ = known.set(space);
                 watch.over();
-                serve(&*model, kernels, &mut comm, worker.as_ref(), timeout)?;
+                serve(&*model, kernels, &mut comm, worker.as_ref(), timeout, &mut chunk_cache)?;
                 leave(&watch, comm, timeout);
                 Ok(())
             })
         };
         let thread = std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?;
-        Ok(Serving { link: coordinator, thread })
+        Ok(Serving { link: coordinator, space, thread })
     }
 
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
@@ -153,6 +162,7 @@ impl Process {
 /// A rank at work on a thread of this process.
 pub struct Serving {
     link: Option<CoordinatorLink>,
+    space: Arc<OnceLock<KeySpace>>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -160,6 +170,11 @@ impl Serving {
     /// The way to rank 0, on rank 0.
     pub fn link(&self) -> Option<&CoordinatorLink> {
         self.link.as_ref()
+    }
+
+    /// What names the chunks that the ranks keep; known once they have agreed.
+    pub fn space(&self) -> Option<&KeySpace> {
+        self.space.get()
     }
 
     /// Ends the group if this is rank 0, waits for its end otherwise.

@@ -3,88 +3,94 @@
 //! rank, which is the same thing with other positions.
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Pending};
+use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
 
-use super::rounds::last_of;
+use super::Replication;
+use super::rounds::{join, last_of};
 use crate::context::Math;
 use crate::error::Result;
+use crate::kv::{Block, View};
 use crate::model::{Attention, Qkv};
 
-/// Rows: the prefix, then this rank's chunks; or a whole prompt.
+/// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole prompt.
 pub struct ChunkPrefill<'a> {
     /// Kernels and constants.
     pub math: Math,
     /// Where the rows stand: for chunks the LOCAL layout, one segment a chunk, the prefix shared.
     pub at: Positions,
+    /// What is there already and seen by all rows: the prefix, if it was cached.
+    pub before: View,
     /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of chunks, which stop at
     /// their keys.
     pub asked: usize,
     /// Keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
-    /// The gather under way, if keys and values are replicated.
-    pub gather: Option<Gather<'a>>,
+    /// The replication, if there is one.
+    pub sending: Option<Sending<'a>>,
 }
 
-/// Replication of context rows to all ranks, one layer behind the computation.
-pub struct Gather<'a> {
-    comm: &'a mut dyn Communicator,
-    prefix_rows: usize,
-    counts: Vec<usize>,
-    pending: Option<(Pending, Pending)>,
-    /// Per rank, per layer: keys and values. This rank's own entry stays empty.
-    received: Vec<Vec<(Tensor, Tensor)>>,
+/// How this rank's context rows leave it, layer by layer.
+pub struct Sending<'a> {
+    /// The way out.
+    pub comm: &'a mut dyn Communicator,
+    /// What is on its way.
+    pub replication: &'a mut Replication,
+    /// Where the rows are, in the order in which they leave.
+    pub parts: Vec<Part>,
 }
 
-impl<'a> Gather<'a> {
-    /// A gather of `counts[r]` context rows from rank r, which stand behind `prefix_rows` rows in its batch.
-    pub fn new(comm: &'a mut dyn Communicator, prefix_rows: usize, counts: Vec<usize>) -> Self {
-        let received = vec![Vec::new(); counts.len()];
-        Self { comm, prefix_rows, counts, pending: None, received }
-    }
+/// Rows of one chunk.
+pub enum Part {
+    /// From the chunk cache.
+    Cached(Block),
+    /// A run of the batch.
+    Fresh {
+        /// Its first row.
+        from: usize,
+        /// How many.
+        count: usize,
+    },
+}
 
-    fn start(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
-        let own = self.counts[self.comm.rank()];
-        let k = self.comm.start_all_gather_v(&k.narrow(0, self.prefix_rows, own)?, &self.counts)?;
-        let v = self.comm.start_all_gather_v(&v.narrow(0, self.prefix_rows, own)?, &self.counts)?;
-        self.pending = Some((k, v));
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        let Some((k, v)) = self.pending.take() else {
-            return Ok(());
-        };
-        let k = self.comm.wait(k)?;
-        let v = self.comm.wait(v)?;
-        let rank = self.comm.rank();
-        for (from, pair) in k.into_iter().zip(v).enumerate() {
-            if from != rank {
-                self.received[from].push(pair);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the last layer; per rank and layer, keys and values of its context rows (none for this rank).
+impl Sending<'_> {
+    /// Sends a layer whose fresh rows are in `k` and `v`.
     ///
     /// # Errors
     /// The communicator's.
-    pub fn into_received(mut self) -> Result<Vec<Vec<(Tensor, Tensor)>>> {
-        self.finish()?;
-        Ok(self.received)
+    pub fn layer(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()> {
+        let k = self.rows(k, |block| &block.layers[layer].0)?;
+        let v = self.rows(v, |block| &block.layers[layer].1)?;
+        self.replication.start(self.comm, &k, &v)
+    }
+
+    /// This rank's rows as one tensor: a part of the batch where nothing is cached, else put together.
+    fn rows(&self, fresh: &Tensor, cached: impl Fn(&Block) -> &Tensor) -> Result<Tensor> {
+        let all_fresh = self.parts.iter().all(|part| matches!(part, Part::Fresh { .. }));
+        if let (true, Some(Part::Fresh { from, .. })) = (all_fresh, self.parts.first()) {
+            return Ok(fresh.narrow(0, *from, fresh.dim(0)? - from)?);
+        }
+        let part = |part: &Part| match part {
+            Part::Cached(block) => Ok(cached(block).clone()),
+            Part::Fresh { from, count } => Ok(fresh.narrow(0, *from, *count)?),
+        };
+        let parts = self.parts.iter().map(part).collect::<Result<Vec<_>>>()?;
+        match parts.is_empty() {
+            true => Ok(fresh.narrow(0, 0, 0)?),
+            false => join(&parts),
+        }
     }
 }
 
 impl Attention for ChunkPrefill<'_> {
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
-        if let Some(gather) = &mut self.gather {
-            gather.finish()?;
-            gather.start(&qkv.k, &qkv.v)?;
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        if let Some(sending) = &mut self.sending {
+            sending.layer(layer, &qkv.k, &qkv.v)?;
         }
-        let keys = Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() };
+        let mut keys = self.before.keys(layer);
+        keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         let at = last_of(&self.at, qkv.q.dim(0)?);
-        let partial = self.math.attend(&qkv.q, &at, &[keys])?;
+        let partial = self.math.attend(&qkv.q, &at, &keys)?;
         self.layers.push((qkv.k, qkv.v));
         Ok(partial.out)
     }

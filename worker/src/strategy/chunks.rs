@@ -1,50 +1,187 @@
-//! Prefill of every chunk on its own, behind the prefix, on the rank that the plan gave it to.
+//! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
-use tributary_comm::wire::{Exchange, Phase, Plan};
+use tributary_comm::wire::{ChunkKey, Exchange, Phase, Plan};
 use tributary_kernels::{Positions, SHARED};
 
-use crate::attention::{ChunkPrefill, Gather};
+use crate::attention::{ChunkPrefill, Part, Replication, Sending};
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Block, KvCache};
+use crate::kv::{Block, KvCache, View};
 
-/// Runs this rank's chunks packed in one batch; under `replicate`, every rank's keys and values on every rank.
+/// This rank's chunks, and the other ranks' on their way here.
+pub(super) struct Chunks {
+    /// Without the other ranks' chunks until they have been [received](Self::receive).
+    pub cache: KvCache,
+    replication: Option<Replication>,
+}
+
+/// What this rank has of a request, chunk by chunk. Blocks share storage with the chunk cache.
+struct Stock {
+    prefix: Option<Block>,
+    /// This rank's chunks, ascending, and their blocks where the chunk cache has them.
+    chunks: Vec<(usize, Option<Block>)>,
+}
+
+/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch; under `replicate`, every
+/// rank's keys and values set out for every rank.
 ///
 /// # Errors
 /// Kernels' and communicator's.
-pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<KvCache> {
+pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.enter(Phase::ChunkPrefill, plan);
-    let (rank, size, prefix) = (cx.rank(), cx.comm.size(), plan.prefix_tokens());
-    let chunks: Vec<usize> = chunks_of(plan, rank).collect();
-    let own = chunks.iter().flat_map(|&chunk| &plan.chunks[chunk].ids);
-    let ids: Vec<u32> = plan.prefix.iter().chain(own).copied().collect();
-    let replicate = plan.exchange == Exchange::Replicate && size > 1;
-    let gather = match replicate {
-        true => {
-            let counts = (0..size).map(|rank| rows_of(plan, rank).len()).collect();
-            Some(Gather::new(&mut *cx.comm, prefix, counts))
+    let size = cx.comm.size();
+    let stock = Stock::look_up(cx, plan);
+    let replicates = plan.exchange == Exchange::Replicate && size > 1;
+    let counts = || (0..size).map(|rank| rows_of(plan, rank).len()).collect();
+    let mut replication = replicates.then(|| Replication::new(counts()));
+    let parts = stock.parts(plan);
+    let sending = replication.as_mut().map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
+    let ids = stock.missing_ids(plan);
+    let batch = match &stock.prefix {
+        Some(prefix) if ids.is_empty() => {
+            send_cached(sending, prefix)?;
+            Block::default()
         }
-        false => None,
+        prefix => {
+            let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
+            let layers = Vec::new();
+            let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
+            cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?;
+            Block { rows: stock.missing_rows(plan).into(), layers: attention.layers }
+        }
     };
-    let at = local_positions(plan, &chunks);
-    let mut attention = ChunkPrefill { math: cx.math.clone(), at, asked: 0, layers: Vec::new(), gather };
-    cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?;
-    let received = attention.gather.map(Gather::into_received).transpose()?.unwrap_or_default();
-    let all_rows: Vec<u32> = (0..prefix as u32).chain(rows_of(plan, rank)).collect();
-    let all = Block { rows: all_rows.into(), layers: attention.layers };
     cx.prefilled_rows = ids.len();
+    Ok(Chunks { cache: stock.filled(plan, &batch)?, replication })
+}
 
-    let mut cache = KvCache { prefix: all.narrow(0, prefix)?, ..KvCache::default() };
-    let mut from = prefix;
-    for chunk in chunks {
-        let length = plan.chunks[chunk].ids.len();
-        cache.own.push(all.narrow(from, length)?);
-        from += length;
+/// Copies the chunks and the prefix that this rank has computed into its chunk cache.
+///
+/// # Errors
+/// The copies'.
+pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
+    if !plan.keep_chunks || plan.method.is_exact() {
+        return Ok(());
     }
-    for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
-        cache.others.push(Block { rows: rows_of(plan, other).into(), layers });
+    cx.chunk_cache.keep(cx.chunk_cache.space().prefix(&plan.prefix), &cache.prefix)?;
+    for (chunk, block) in chunks_of(plan, cx.rank()).zip(&cache.own) {
+        cx.chunk_cache.keep(key(cx, plan, chunk), block)?;
     }
-    Ok(cache)
+    Ok(())
+}
+
+impl Chunks {
+    /// Waits for the other ranks' chunks.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn receive(self, cx: &mut Context<'_>, plan: &Plan) -> Result<KvCache> {
+        let (mut cache, rank) = (self.cache, cx.rank());
+        let Some(replication) = self.replication else { return Ok(cache) };
+        let received = replication.finish(cx.comm)?;
+        for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
+            cache.others.push(Block { rows: rows_of(plan, other).into(), layers });
+        }
+        Ok(cache)
+    }
+}
+
+impl Stock {
+    /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is.
+    fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Self {
+        let mut chunks = Vec::new();
+        for chunk in chunks_of(plan, cx.rank()) {
+            let key = plan.chunks[chunk].warm.then(|| key(cx, plan, chunk));
+            let layers = key.and_then(|key| cx.chunk_cache.get(&key));
+            let rows: Vec<u32> = rows_of_chunk(plan, chunk).collect();
+            chunks.push((chunk, layers.map(|layers| Block { rows: rows.into(), layers })));
+        }
+        let any_warm = plan.chunks.iter().any(|chunk| chunk.warm);
+        let prefix_key = any_warm.then(|| cx.chunk_cache.space().prefix(&plan.prefix));
+        let prefix = prefix_key.and_then(|key| cx.chunk_cache.get_prefix(&key));
+        let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
+        Self { prefix: prefix.map(|layers| Block { rows: rows.into(), layers }), chunks }
+    }
+
+    fn missing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.chunks.iter().filter(|(_, block)| block.is_none()).map(|&(chunk, _)| chunk)
+    }
+
+    /// Rows of the prefix that the batch begins with.
+    fn missing_prefix<'a>(&self, plan: &'a Plan) -> &'a [u32] {
+        if self.prefix.is_some() { &[] } else { &plan.prefix }
+    }
+
+    fn missing_ids(&self, plan: &Plan) -> Vec<u32> {
+        let chunks = self.missing().flat_map(|chunk| &plan.chunks[chunk].ids);
+        self.missing_prefix(plan).iter().chain(chunks).copied().collect()
+    }
+
+    fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
+        let prefix = 0..self.missing_prefix(plan).len() as u32;
+        prefix.chain(self.missing().flat_map(|chunk| rows_of_chunk(plan, chunk))).collect()
+    }
+
+    /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix, in a segment of its own.
+    fn missing_positions(&self, plan: &Plan) -> Positions {
+        let prefix = plan.prefix_tokens() as u32;
+        let mut places: Vec<u32> = (0..self.missing_prefix(plan).len() as u32).collect();
+        let mut segments = vec![SHARED; places.len()];
+        for chunk in self.missing() {
+            let length = plan.chunks[chunk].ids.len();
+            places.extend(prefix..prefix + length as u32);
+            segments.extend(std::iter::repeat_n(chunk as u32, length));
+        }
+        Positions::new(places.clone(), places, segments)
+    }
+
+    /// Where each of this rank's chunks is: in the chunk cache, or a run of the batch.
+    fn parts(&self, plan: &Plan) -> Vec<Part> {
+        let mut from = self.missing_prefix(plan).len();
+        let part = |(chunk, block): &(usize, Option<Block>)| match block {
+            Some(block) => Part::Cached(block.clone()),
+            None => {
+                let count = plan.chunks[*chunk].ids.len();
+                from += count;
+                Part::Fresh { from: from - count, count }
+            }
+        };
+        self.chunks.iter().map(part).collect()
+    }
+
+    /// The cache, now that the batch has the rest.
+    fn filled(self, plan: &Plan, batch: &Block) -> Result<KvCache> {
+        let parts = self.parts(plan);
+        let own = parts.into_iter().map(|part| match part {
+            Part::Cached(block) => Ok(block),
+            Part::Fresh { from, count } => batch.narrow(from, count),
+        });
+        let own = own.collect::<Result<_>>()?;
+        let prefix = match self.prefix {
+            Some(block) => block,
+            None => batch.narrow(0, plan.prefix_tokens())?,
+        };
+        Ok(KvCache { prefix, own, ..KvCache::default() })
+    }
+}
+
+/// The layers of a rank that computes nothing. Its `prefix` says how wide a row is where it has no chunk either.
+fn send_cached(sending: Option<Sending<'_>>, prefix: &Block) -> Result<()> {
+    let Some(mut sending) = sending else { return Ok(()) };
+    for (layer, (k, v)) in prefix.layers.iter().enumerate() {
+        sending.layer(layer, k, v)?;
+    }
+    Ok(())
+}
+
+/// A prefix that is there already: at its places, seen by every segment.
+fn seen_by_all(prefix: Option<&Block>) -> View {
+    let Some(block) = prefix else { return View::default() };
+    let places: Vec<u32> = block.rows.to_vec();
+    View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows.len()]))
+}
+
+fn key(cx: &Context<'_>, plan: &Plan, chunk: usize) -> ChunkKey {
+    cx.chunk_cache.space().chunk(&plan.prefix, &plan.chunks[chunk].ids, &[])
 }
 
 /// Numbers of a rank's chunks, ascending.
@@ -54,23 +191,15 @@ fn chunks_of(plan: &Plan, rank: usize) -> impl Iterator<Item = usize> + '_ {
 
 /// Context rows of a rank's chunks, in the order in which its blocks hold them.
 pub(super) fn rows_of(plan: &Plan, rank: usize) -> Vec<u32> {
-    let (starts, prefix) = (plan.chunk_starts(), plan.prefix_tokens());
-    let rows = |chunk: usize| {
-        let first = (prefix + starts[chunk]) as u32;
-        first..first + plan.chunks[chunk].ids.len() as u32
-    };
-    chunks_of(plan, rank).flat_map(rows).collect()
+    let starts = plan.chunk_starts();
+    chunks_of(plan, rank).flat_map(|chunk| rows_from(plan, starts[chunk], chunk)).collect()
 }
 
-/// LOCAL layout: the prefix, seen by all, then each chunk right after the prefix, in a segment of its own.
-fn local_positions(plan: &Plan, chunks: &[usize]) -> Positions {
-    let prefix = plan.prefix_tokens() as u32;
-    let mut places: Vec<u32> = (0..prefix).collect();
-    let mut segments = vec![SHARED; plan.prefix_tokens()];
-    for &chunk in chunks {
-        let length = plan.chunks[chunk].ids.len();
-        places.extend(prefix..prefix + length as u32);
-        segments.extend(std::iter::repeat_n(chunk as u32, length));
-    }
-    Positions::new(places.clone(), places, segments)
+fn rows_of_chunk(plan: &Plan, chunk: usize) -> std::ops::Range<u32> {
+    rows_from(plan, plan.chunk_starts()[chunk], chunk)
+}
+
+fn rows_from(plan: &Plan, start: usize, chunk: usize) -> std::ops::Range<u32> {
+    let first = (plan.prefix_tokens() + start) as u32;
+    first..first + plan.chunks[chunk].ids.len() as u32
 }

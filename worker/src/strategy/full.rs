@@ -6,7 +6,7 @@ use super::{Prefilled, Strategy, nothing_selected, request_order};
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Block, KvCache};
+use crate::kv::{Block, KvCache, View};
 use crate::placement::Placement;
 
 /// One rank computes, the others wait.
@@ -31,7 +31,14 @@ impl Strategy for Full {
         let ids = plan.all_ids();
         let mut block = Block::new((0..ids.len() as u32).collect::<Vec<_>>());
         let at = this.placement.at(&block.rows);
-        let mut attention = ChunkPrefill { math: cx.math.clone(), at, asked: 1, layers: Vec::new(), gather: None };
+        let mut attention = ChunkPrefill {
+            math: cx.math.clone(),
+            at,
+            before: View::default(),
+            asked: 1,
+            layers: Vec::new(),
+            sending: None,
+        };
         this.last = Some(cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?);
         block.layers = attention.layers;
         cx.prefilled_rows = ids.len();

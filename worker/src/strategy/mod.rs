@@ -1,7 +1,7 @@
 //! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own shard.
 
 mod all_gather;
-mod chunks;
+pub mod chunks;
 mod evidence;
 mod full;
 mod recompute;

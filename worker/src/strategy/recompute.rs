@@ -1,7 +1,7 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
 //! rows behind them.
 
-use tributary_comm::wire::{Exchange, Phase, Plan};
+use tributary_comm::wire::{Exchange, Plan};
 
 use crate::attention::{Homes, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
@@ -22,7 +22,6 @@ pub(super) fn recompute(
     placement: &Placement,
     selected: &[u32],
 ) -> Result<Option<Rows>> {
-    cx.enter(Phase::Recompute, plan);
     let homes = match plan.exchange {
         Exchange::Selected => stay(cx, plan, placement, selected),
         Exchange::Replicate | Exchange::PassQ => deal(cx, plan, placement, selected, query_rows(plan), plan.exchange),

@@ -18,10 +18,12 @@ pub struct Selective {
 
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        let mut cache = chunks::prefill(cx, plan)?;
-        let order = reorder(cx, plan, &cache)?;
-        let selection = self.select(cx, plan, &cache, order)?;
+        let chunks = chunks::prefill(cx, plan)?;
+        let order = reorder(cx, plan, &chunks.cache)?;
+        let selection = self.select(cx, plan, &chunks.cache, order)?;
         let placement = Placement::new(plan, &selection.order, Layout::Global);
+        cx.enter(Phase::Recompute, plan);
+        let mut cache = chunks.receive(cx, plan)?;
         let last = recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows)?;
         Ok(Prefilled {
             owner: cx.last_rank(),

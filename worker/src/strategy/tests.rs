@@ -6,6 +6,7 @@ use tributary_kernels::Kernels;
 
 use super::selective::{Selective, reorder};
 use super::{chunks, recompute};
+use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
 use crate::kv::{Block, KvCache};
@@ -37,7 +38,8 @@ fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 
 /// Runs the pipeline by hand; the order that was found and whether some fresh row differs from the stale one.
 fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, bool) {
-    let mut cache = chunks::prefill(cx, plan).expect("chunks are prefilled");
+    let chunks = chunks::prefill(cx, plan).expect("chunks are prefilled");
+    let mut cache = chunks.receive(cx, plan).expect("chunks are received");
     let before = stored(&cache);
     let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
     let (own, all) = (chunks::rows_of(plan, cx.rank()).len(), plan.context_tokens());
@@ -81,7 +83,8 @@ fn recompute_is_an_overlay() {
                 plan.budget = 12;
                 (plan.method, plan.exchange, plan.reorder) = (method, exchange, Some(Importance::Mass));
                 kit::on_ranks(world, |comm| {
-                    let mut cx = Context::new(&*model, comm, Kernels::Auto, 128).expect("a context");
+                    let mut chunk_cache = ChunkCache::none();
+                    let mut cx = Context::new(&*model, comm, Kernels::Auto, 128, &mut chunk_cache).expect("a context");
                     let (order, differs) = check(&*model, &mut cx, &plan);
                     assert_ne!(order, [0, 1, 2, 3, 4], "the chunks did move");
                     assert!(differs || world > 1, "recompute changed nothing at all");

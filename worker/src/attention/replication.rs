@@ -1,0 +1,47 @@
+//! Replication of stale context rows to all ranks, layer by layer. Started as soon as a layer's rows are there, waited for when
+//! the recompute needs them: whatever comes between (later layers, the query's probe) hides it.
+
+use candle_core::Tensor;
+use tributary_comm::{Communicator, Pending};
+
+use crate::error::Result;
+
+/// Keys and values of every layer on their way to all ranks.
+pub struct Replication {
+    counts: Vec<usize>,
+    started: Vec<(Pending, Pending)>,
+}
+
+impl Replication {
+    /// Of `counts[r]` context rows from rank r.
+    pub fn new(counts: Vec<usize>) -> Self {
+        Self { counts, started: Vec::new() }
+    }
+
+    /// Starts the next layer: this rank's rows, `[counts[rank], kv_heads, head_dim]`. Every rank starts every layer, in order.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn start(&mut self, comm: &mut dyn Communicator, k: &Tensor, v: &Tensor) -> Result<()> {
+        let k = comm.start_all_gather_v(k, &self.counts)?;
+        let v = comm.start_all_gather_v(v, &self.counts)?;
+        self.started.push((k, v));
+        Ok(())
+    }
+
+    /// Waits for all layers; per rank and layer, keys and values of its context rows (none for this rank).
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn finish(self, comm: &mut dyn Communicator) -> Result<Vec<Vec<(Tensor, Tensor)>>> {
+        let rank = comm.rank();
+        let mut received = vec![Vec::new(); self.counts.len()];
+        for (k, v) in self.started {
+            let (k, v) = (comm.wait(k)?, comm.wait(v)?);
+            for (from, pair) in k.into_iter().zip(v).enumerate().filter(|&(from, _)| from != rank) {
+                received[from].push(pair);
+            }
+        }
+        Ok(received)
+    }
+}
