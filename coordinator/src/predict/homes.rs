@@ -72,8 +72,7 @@ pub(super) fn homes(
     let row = |row: u32| Row { place: places[row as usize], keeper: keepers[row as usize] };
     let mut ordered: Vec<(u32, u32)> = rows.iter().map(|&row| (row, places[row as usize])).collect();
     ordered.sort_by_key(|&(_, place)| place);
-    let mut cost =
-        RowCost::of_decoder(shape.hidden, shape.query_width(), shape.kv_width(), shape.intermediate);
+    let mut cost = RowCost::of_decoder(shape.hidden, shape.query_width(), shape.kv_width(), shape.intermediate);
     let dealt = match exchange {
         Exchange::Selected => {
             let mut stay = vec![Vec::new(); world];

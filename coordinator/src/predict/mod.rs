@@ -6,6 +6,8 @@ mod homes;
 mod profile;
 mod selected;
 mod sight;
+#[cfg(test)]
+mod tests;
 mod time;
 mod work;
 

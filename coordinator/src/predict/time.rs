@@ -125,7 +125,7 @@ impl Clock<'_> {
             return all;
         }
         let rounds = flow.rounds as f64;
-        let beyond = |cover_s: f64| rounds * (all / rounds - cover_s / rounds).max(0.0);
+        let beyond = |cover_s: f64| (all - cover_s).max(0.0);
         match flow.cargo {
             // One of `world` steps has nothing to wait for.
             Cargo::Shards if flow.collective == Collective::Exchange => {
@@ -139,7 +139,7 @@ impl Clock<'_> {
             }
             Cargo::WarmStale => {
                 let probes = [Phase::Reorder, Phase::Probe].into_iter().filter_map(|phase| self.work.phase(phase));
-                (all - probes.map(|work| self.busy_s(&work.ranks[rank])).sum::<f64>()).max(0.0)
+                beyond(probes.map(|work| self.busy_s(&work.ranks[rank])).sum())
             }
             Cargo::Fresh if self.plan.exchange == Exchange::Replicate && flow.phase == Phase::Recompute => {
                 beyond(self.attention_s(own))
