@@ -31,13 +31,20 @@ pub enum Error {
         /// What is wrong there.
         cause: String,
     },
+<<<<<<< HEAD
     /// A line of a file of requests is no request.
     #[error("{path}, line {line}: {cause}")]
     Line {
+=======
+    /// A file is not the TOML that it should be.
+    #[error("{path}, line {line}, column {column}: {cause}")]
+    Toml {
+>>>>>>> dfa0fa8
         /// Which file.
         path: PathBuf,
         /// From 1.
         line: usize,
+<<<<<<< HEAD
         /// What is wrong there.
         cause: Box<Error>,
     },
@@ -46,6 +53,20 @@ pub enum Error {
     NoRequests {
         /// Which file.
         path: PathBuf,
+=======
+        /// From 1.
+        column: usize,
+        /// What is wrong there.
+        cause: String,
+    },
+    /// There is no such machine profile.
+    #[error("unknown profile `{name}`: one of {known}, or the path of a .toml file")]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+>>>>>>> dfa0fa8
     },
     /// The query has no text.
     #[error("the query is empty; ask a question")]
@@ -146,8 +167,13 @@ impl Error {
         match self {
             Error::Unreadable { .. }
             | Error::Json { .. }
+<<<<<<< HEAD
             | Error::Line { .. }
             | Error::NoRequests { .. }
+=======
+            | Error::Toml { .. }
+            | Error::UnknownProfile { .. }
+>>>>>>> dfa0fa8
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }

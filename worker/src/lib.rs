@@ -6,7 +6,6 @@
 mod attention;
 mod chunk_cache;
 mod context;
-mod deal;
 mod error;
 mod fingerprint;
 mod generate;
