@@ -3,6 +3,8 @@
 //! Times are in milliseconds on the coordinator's clock (time to first token) or on a rank's own clock from the arrival of the
 //! plan (spans). Bytes are payload that tensor collectives brought from other ranks, control messages excluded.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Name and version of this schema; a program that does not know it must not read the file.
@@ -99,6 +101,16 @@ pub enum Cache {
     Partial(f64),
     /// Everything.
     Warm,
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cache::Cold => f.write_str("cold"),
+            Cache::Partial(share) => write!(f, "{share} warm"),
+            Cache::Warm => f.write_str("warm"),
+        }
+    }
 }
 
 /// One point of the sweep.
