@@ -86,11 +86,11 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Checks that a request can be planned, memory included, before anything is loaded or started.
+    /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
     ///
     /// # Errors
     /// Everything that is wrong with request and settings.
-    pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
+    pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<Planned> {
         let here = match &*self.ranks {
             Ranks::Threads { .. } => way.settings.world,
             Ranks::Process(process) => process.facts.local_size,
@@ -99,9 +99,9 @@ impl<'a> Session<'a> {
         self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
-        let plan = self.plan(&prepared, way, &machine, 0)?.plan;
-        self.folder.config.check_length(plan.total_tokens(), plan.max_tokens)?;
-        Ok(())
+        let planned = self.plan(&prepared, way, &machine, 0)?;
+        self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
+        Ok(planned)
     }
 
     /// Loads the weights, if they are not loaded, and starts the ranks that `way` needs, if they do not run.
@@ -157,6 +157,33 @@ impl<'a> Session<'a> {
         let shape = self.folder.shape();
         let report = report(&planned, &answer, &environment, &shape, text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
+    }
+
+    /// The model folder.
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// Whether ranks that have failed can be started anew: threads can, processes end with their group.
+    pub fn can_start_anew(&self) -> bool {
+        matches!(&*self.ranks, Ranks::Threads { .. })
+    }
+
+    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use.
+    pub fn shares_cores(&self, way: &Way) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match &*self.ranks {
+            Ranks::Threads { .. } => way.settings.world * way.threads > cores,
+            Ranks::Process(process) => {
+                let host = crate::machine::online_cores().unwrap_or(cores);
+                way.threads > cores || process.facts.local_size * way.threads > host
+            }
+        }
+    }
+
+    /// What carries messages between ranks, for reports.
+    pub fn backend(&self) -> String {
+        self.ranks.backend()
     }
 
     /// Ends all ranks.

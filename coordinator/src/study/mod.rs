@@ -2,11 +2,13 @@
 //! Pure functions on facts; nothing here runs a request.
 
 mod accuracy;
+pub mod csv;
 #[cfg(test)]
 mod kit;
 pub mod order;
 pub mod scaling;
 pub mod schema;
 pub mod statistics;
+pub mod terminal;
 
 pub use schema::Study;

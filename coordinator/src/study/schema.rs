@@ -67,6 +67,9 @@ pub struct Design {
     pub load_format: String,
     /// Type of numbers.
     pub dtype: String,
+    /// Kernels that compute: `auto` or `plain`.
+    #[serde(default)]
+    pub kernels: String,
     /// Threads a rank.
     pub threads: usize,
     /// Tokens a chunk.
@@ -79,7 +82,7 @@ pub struct Design {
     pub worlds: Vec<usize>,
     /// Methods with their options, as asked for.
     pub methods: Vec<String>,
-    /// Ratios; what a method says itself stands before them.
+    /// Ratios; what a method says itself stands before them. Empty: each method's own.
     pub ratios: Vec<f64>,
     /// States of the chunk cache.
     pub caches: Vec<Cache>,
