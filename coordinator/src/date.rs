@@ -1,4 +1,4 @@
-//! Just enough of a calendar for the chat templates that ask for today's date. UTC, Gregorian.
+//! Just enough of a calendar for chat templates that ask for today's date, and for reports. UTC, Gregorian.
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -21,7 +21,7 @@ const DAY_S: u64 = 24 * 3600;
 
 /// Writes a moment, given in seconds after the beginning of 1970, by a `strftime` format. Known marks: `%Y %y %m %d %e %B
 /// %b %A %a %H %M %S %%`; others stay as they are.
-pub(crate) fn format(format: &str, unix_s: u64) -> String {
+pub fn format(format: &str, unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / DAY_S);
     let month_name = MONTHS[month as usize - 1];
     let weekday = WEEKDAYS[(unix_s / DAY_S % 7) as usize];

@@ -31,20 +31,13 @@ pub enum Error {
         /// What is wrong there.
         cause: String,
     },
-<<<<<<< HEAD
     /// A line of a file of requests is no request.
     #[error("{path}, line {line}: {cause}")]
     Line {
-=======
-    /// A file is not the TOML that it should be.
-    #[error("{path}, line {line}, column {column}: {cause}")]
-    Toml {
->>>>>>> dfa0fa8
         /// Which file.
         path: PathBuf,
         /// From 1.
         line: usize,
-<<<<<<< HEAD
         /// What is wrong there.
         cause: Box<Error>,
     },
@@ -53,7 +46,14 @@ pub enum Error {
     NoRequests {
         /// Which file.
         path: PathBuf,
-=======
+    },
+    /// A file is not the TOML that it should be.
+    #[error("{path}, line {line}, column {column}: {cause}")]
+    Toml {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
         /// From 1.
         column: usize,
         /// What is wrong there.
@@ -66,7 +66,6 @@ pub enum Error {
         name: String,
         /// Those there are.
         known: String,
->>>>>>> dfa0fa8
     },
     /// The query has no text.
     #[error("the query is empty; ask a question")]
@@ -167,13 +166,10 @@ impl Error {
         match self {
             Error::Unreadable { .. }
             | Error::Json { .. }
-<<<<<<< HEAD
             | Error::Line { .. }
             | Error::NoRequests { .. }
-=======
             | Error::Toml { .. }
             | Error::UnknownProfile { .. }
->>>>>>> dfa0fa8
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }

@@ -2,7 +2,7 @@
 //! and the workers only through [`tributary_comm::wire`].
 
 mod chunking;
-mod date;
+pub mod date;
 mod directory;
 pub mod dispatch;
 mod error;

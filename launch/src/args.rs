@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
 use tributary_coordinator::{Chunking, Prefix, Settings};
@@ -30,7 +31,8 @@ pub struct ModelArgs {
 }
 
 /// Where weights come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Load {
     /// The folder's safetensors files
     Safetensors,
@@ -39,7 +41,8 @@ pub enum Load {
 }
 
 /// Type of weights and KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Dtype {
     /// 32 bits
     F32,
@@ -48,7 +51,8 @@ pub enum Dtype {
 }
 
 /// Which kernels compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum KernelChoice {
     /// The fastest for the device
     Auto,
@@ -242,7 +246,7 @@ pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, re
 }
 
 /// A size, or `off`.
-fn chunk_cache(text: &str) -> Result<u64, String> {
+pub fn chunk_cache(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
         size => size.parse().map(Size::bytes),

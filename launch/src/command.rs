@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::bench::{BenchArgs, bench};
 use crate::compare::{CompareArgs, compare};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
@@ -35,6 +36,8 @@ enum Command {
     Prefill(Box<PrefillArgs>),
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
+    #[command(allow_negative_numbers = true)]
+    Bench(Box<BenchArgs>),
     #[command(after_help = EXIT_CODES)]
     Doctor(Box<DoctorCommand>),
     #[command(after_help = EXIT_CODES)]
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Prefill(args) => prefill(&args),
         Command::Compare(args) => compare(&args),
+        Command::Bench(args) => bench(&args),
         Command::Doctor(args) => doctor(&args),
         Command::Launch(mut args) => {
             args.log(cli.log);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::bench::Over;
 use crate::doctor::Unfit;
 use crate::group::GroupSettings;
 use crate::ranks::agreement::Disagreement;
@@ -86,6 +87,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<Disagreement>() {
         return error.exit_code();
+    }
+    if let Some(Over(failure)) = error.downcast_ref() {
+        return failure.exit_code;
     }
     if let Some(error) = error.downcast_ref::<Unfit>() {
         return error.exit_code;

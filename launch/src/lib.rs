@@ -1,6 +1,7 @@
 //! Composing coordinator and workers into the `tributary` command. Parses, builds, runs; computes nothing itself.
 
 mod args;
+mod bench;
 pub mod command;
 mod compare;
 pub mod doctor;

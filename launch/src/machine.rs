@@ -34,6 +34,12 @@ pub fn machine(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     }
 }
 
+/// Cores of this host, whoever may use them.
+pub fn online_cores() -> Option<usize> {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    Some(cpuinfo.lines().filter(|line| line.starts_with("processor")).count()).filter(|&cores| cores > 0)
+}
+
 /// Memory that is free: what the system says, or what is left of the control group's limit where that is less.
 pub fn available_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();

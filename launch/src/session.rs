@@ -94,11 +94,30 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Checks that a request can be planned, memory included, before anything is loaded or started.
+    /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
     ///
     /// # Errors
     /// Everything that is wrong with request and settings.
-    pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<()> {
+    pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<Planned> {
+        self.check_with(question, way, None)
+    }
+
+    /// As [`check`](Self::check), for a request whose chunks another way has left in the chunk caches.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_after(&mut self, question: &Question, way: &Way, before: &Way) -> anyhow::Result<Planned> {
+        let chunks = self.check(question, before)?.plan.chunks;
+        let cached: Vec<Option<usize>> = chunks.iter().map(|chunk| Some(chunk.rank)).collect();
+        self.check_with(question, way, Some(&cached))
+    }
+
+    fn check_with(
+        &mut self,
+        question: &Question,
+        way: &Way,
+        cached: Option<&[Option<usize>]>,
+    ) -> anyhow::Result<Planned> {
         let here = match &*self.ranks {
             Ranks::Threads { .. } => way.settings.world,
             Ranks::Process(process) => process.facts.local_size,
@@ -107,9 +126,9 @@ impl<'a> Session<'a> {
         self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
-        let plan = self.plan(&prepared, way, &machine, 0)?.plan;
-        self.folder.config.check_length(plan.total_tokens(), plan.max_tokens)?;
-        Ok(())
+        let planned = self.plan(&prepared, way, &machine, 0, cached.unwrap_or_default())?;
+        self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
+        Ok(planned)
     }
 
     /// Loads the weights, if they are not loaded, and starts the ranks that `way` needs, if they do not run.
@@ -157,7 +176,8 @@ impl<'a> Session<'a> {
         let clock = Clock::start();
         fail::fail_point!("launch::request");
         let prepared = question.prepare(&self.folder, self.intake)?;
-        let planned = self.plan(&prepared, way, &machine, self.requests)?;
+        let cached = self.cached(&prepared, way);
+        let planned = self.plan(&prepared, way, &machine, self.requests, &cached)?;
         let key = (way.settings.world, way.threads);
         let link = match &self.serving {
             Some(serving) => serving.link(),
@@ -179,6 +199,33 @@ impl<'a> Session<'a> {
         let shape = self.folder.shape();
         let report = report(&planned, &answer, &environment, &shape, text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
+    }
+
+    /// The model folder.
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// Whether ranks that have failed can be started anew: threads can, processes end with their group.
+    pub fn can_start_anew(&self) -> bool {
+        matches!(&*self.ranks, Ranks::Threads { .. })
+    }
+
+    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use.
+    pub fn shares_cores(&self, way: &Way) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match &*self.ranks {
+            Ranks::Threads { .. } => way.settings.world * way.threads > cores,
+            Ranks::Process(process) => {
+                let host = crate::machine::online_cores().unwrap_or(cores);
+                way.threads > cores || process.facts.local_size * way.threads > host
+            }
+        }
+    }
+
+    /// What carries messages between ranks, for reports.
+    pub fn backend(&self) -> String {
+        self.ranks.backend()
     }
 
     /// Ends all ranks.
@@ -217,14 +264,24 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn plan(&self, prepared: &Prepared, way: &Way, machine: &Machine, request: u64) -> anyhow::Result<Planned> {
+    /// For each chunk the rank that keeps it.
+    fn cached(&self, prepared: &Prepared, way: &Way) -> Vec<Option<usize>> {
+        let Some(directory) = self.directories.get(&(way.settings.world, way.threads)) else { return Vec::new() };
+        prepared.chunks.iter().map(|chunk| directory.rank_of(&prepared.prefix, &chunk.ids)).collect()
+    }
+
+    fn plan(
+        &self,
+        prepared: &Prepared,
+        way: &Way,
+        machine: &Machine,
+        request: u64,
+        cached: &[Option<usize>],
+    ) -> anyhow::Result<Planned> {
         let chunks: Vec<Vec<u32>> = prepared.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let eos = &self.folder.config.eos;
-        let directory = self.directories.get(&(way.settings.world, way.threads));
-        let rank_of = |ids: &Vec<u32>| directory.and_then(|directory| directory.rank_of(&prepared.prefix, ids));
-        let cached: Vec<Option<usize>> = chunks.iter().map(rank_of).collect();
         let (prefix, query) = (&prepared.prefix, &prepared.query);
-        let input = PlanInput { request, prefix, chunks: &chunks, cached: &cached, query, eos };
+        let input = PlanInput { request, prefix, chunks: &chunks, cached, query, eos };
         Ok(plan(&input, &way.settings, &self.folder.shape(), machine)?)
     }
 

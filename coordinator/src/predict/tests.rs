@@ -27,7 +27,7 @@ fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape
 
 fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape: &ModelShape) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, query: &[3; 32], eos: &[] };
+    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3; 32], eos: &[] };
     let Planned { plan, .. } = plan(&input, settings, shape, &ANY).unwrap();
     plan
 }

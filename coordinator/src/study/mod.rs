@@ -1,6 +1,14 @@
 //! A scaling study of the time to first token: what was asked for, every sample that was taken, and what follows from them.
 //! Pure functions on facts; nothing here runs a request.
 
+mod accuracy;
+pub mod csv;
+#[cfg(test)]
+mod kit;
+pub mod order;
+pub mod scaling;
 pub mod schema;
+pub mod statistics;
+pub mod terminal;
 
 pub use schema::Study;

@@ -3,6 +3,8 @@
 //! Times are in milliseconds on the coordinator's clock (time to first token) or on a rank's own clock from the arrival of the
 //! plan (spans). Bytes are payload that tensor collectives brought from other ranks, control messages excluded.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Name and version of this schema; a program that does not know it must not read the file.
@@ -65,6 +67,9 @@ pub struct Design {
     pub load_format: String,
     /// Type of numbers.
     pub dtype: String,
+    /// Kernels that compute: `auto` or `plain`.
+    #[serde(default)]
+    pub kernels: String,
     /// Threads a rank.
     pub threads: usize,
     /// Tokens a chunk.
@@ -77,7 +82,7 @@ pub struct Design {
     pub worlds: Vec<usize>,
     /// Methods with their options, as asked for.
     pub methods: Vec<String>,
-    /// Ratios; what a method says itself stands before them.
+    /// Ratios; what a method says itself stands before them. Empty: each method's own.
     pub ratios: Vec<f64>,
     /// States of the chunk cache.
     pub caches: Vec<Cache>,
@@ -99,6 +104,16 @@ pub enum Cache {
     Partial(f64),
     /// Everything.
     Warm,
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cache::Cold => f.write_str("cold"),
+            Cache::Partial(share) => write!(f, "{share} warm"),
+            Cache::Warm => f.write_str("warm"),
+        }
+    }
 }
 
 /// One point of the sweep.

@@ -1,7 +1,7 @@
 //! `tributary compare`: several methods on the same requests, interleaved and repeated, in one table.
 
 mod measure;
-mod spec;
+pub(crate) mod spec;
 mod tables;
 
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tributary_comm::wire::Returns;
+use tributary_coordinator::study::order::order;
 
 use self::measure::Measured;
 use self::spec::Spec;
@@ -150,9 +151,8 @@ fn measure_one(
 ) -> anyhow::Result<Vec<Measured>> {
     let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
     let rounds = args.warmup.saturating_add(args.repeat);
-    let mut shuffle = measure::Shuffle::new(args.run.seed);
     for round in 0..rounds {
-        for index in shuffle.order(ways.len()) {
+        for index in order(args.run.seed, round, ways.len()) {
             let (method, way) = &ways[index];
             progress.now(format!("{name}: {method}, run {} of {rounds}", round + 1));
             let answered = session.answer(question, way)?;

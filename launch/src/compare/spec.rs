@@ -23,6 +23,11 @@ impl Spec {
         Self { name: name.to_owned(), options: Vec::new() }
     }
 
+    /// Whether it names an option.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(name, _)| name == option)
+    }
+
     /// The way with this method's own options in the place of the command's. Reordering is dropped for methods that do not
     /// ask the query, unless the method itself names it.
     ///

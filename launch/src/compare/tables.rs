@@ -1,8 +1,9 @@
 //! The comparison for a reader: a table a request, and one over all requests where there are several.
 
+use tributary_coordinator::study::statistics::median;
 use tributary_coordinator::table;
 
-use super::measure::{Measured, median};
+use super::measure::Measured;
 
 /// Longest answer shown, in characters.
 const ANSWER_CHARS: usize = 40;
@@ -62,9 +63,9 @@ fn one(methods: &[Measured]) -> String {
             format!("[{:.1} to {:.1}]", method.min_ttft_ms, method.max_ttft_ms),
             format!("{:.2}", method.ttft_ratio_to_full),
             method.received_bytes.to_string(),
-            format!("{:.1e}", method.max_logit_difference),
-            format!("{:.1e}", method.kl_nats),
-            yes(method.top1_agrees),
+            format!("{:.1e}", method.accuracy.max_logit_difference),
+            format!("{:.1e}", method.accuracy.kl_nats),
+            yes(method.accuracy.top1_agrees),
             method.right.map_or_else(|| "-".to_owned(), yes),
             shortened(&method.answer),
         ]);
@@ -81,8 +82,8 @@ fn all(results: &[Result]) -> String {
         let ratios: Vec<f64> = of_method.iter().map(|method| method.ttft_ratio_to_full).collect();
         let judged = of_method.iter().filter(|method| method.right.is_some()).count();
         let right = of_method.iter().filter(|method| method.right == Some(true)).count();
-        let agree = of_method.iter().filter(|method| method.top1_agrees).count();
-        let largest = of_method.iter().map(|method| method.max_logit_difference).fold(0.0, f64::max);
+        let agree = of_method.iter().filter(|method| method.accuracy.top1_agrees).count();
+        let largest = of_method.iter().map(|method| method.accuracy.max_logit_difference).fold(0.0, f64::max);
         rows.push(vec![
             of_method[0].method.clone(),
             yes(of_method[0].exact),

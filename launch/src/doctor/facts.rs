@@ -106,12 +106,12 @@ impl Facts {
 }
 
 /// A file's text without the space around it.
-pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
+pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 /// The widest instructions that the kernels take on this machine, by the rule that they follow.
-fn instructions() -> &'static str {
+pub(crate) fn instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");

@@ -20,6 +20,7 @@ pub use args::{DoctorArgs, Size};
 pub use bandwidth::AllGather;
 pub use command::{DoctorCommand, doctor};
 pub use facts::{CpuLimit, Facts, Limits, Space};
+pub(crate) use facts::{instructions, text};
 pub use hosts::Host;
 pub use network::Interface;
 pub use report::{Checks, Collectives, LeftOut, Rank, Report, Unfit};

@@ -51,9 +51,17 @@ impl Identity {
 /// Version and hash of this program; a test can make it another one's.
 fn build() -> anyhow::Result<String> {
     fail::fail_point!("launch::build", |value| Ok(value.unwrap_or_default()));
+    Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), program_hash()?))
+}
+
+/// First 16 digits of the hash of this program.
+///
+/// # Errors
+/// The program cannot be read.
+pub fn program_hash() -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_mmap(Path::new("/proc/self/exe"))?;
-    Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), &hasher.finalize().to_hex()[..16]))
+    Ok(hasher.finalize().to_hex()[..16].to_owned())
 }
 
 fn model_hash(hash: &[u8; 32]) -> String {

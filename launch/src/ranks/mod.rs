@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use tributary_comm::mpi;
 
 pub use self::discover::launcher;
-pub use self::identity::Identity;
+pub use self::identity::{Identity, program_hash};
 pub use self::process::{Process, Serving};
 use crate::args::GroupArgs;
 use crate::failure::{exit_code, one_line};

@@ -1,0 +1,33 @@
+//! Tells the program which commit it was built from, if the sources stand in a git repository and git is there.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    // Whatever may change the answer: sources, and the place where git keeps the commit.
+    for folder in ["launch", "coordinator", "worker", "comm", "kernels"] {
+        println!("cargo:rerun-if-changed=../{folder}");
+    }
+    println!("cargo:rerun-if-changed=../Cargo.lock");
+    if let Some(head) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        // Relative to the folder where git ran.
+        let path = Path::new(&head);
+        if path.exists() {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
+    let Some(revision) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
+    // A source tree inside another repository is not that repository's commit.
+    if git(&["ls-files", "--error-unmatch", "Cargo.toml"]).is_none() {
+        return;
+    }
+    let differs =
+        git(&["status", "--porcelain", "--untracked-files=no", "--", ".."]).is_some_and(|text| !text.is_empty());
+    println!("cargo:rustc-env=TRIBUTARY_REVISION={revision}{}", if differs { "-dirty" } else { "" });
+}
+
+/// What git says in this crate's folder; nothing if it is not there or refuses.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,224 @@
+//! `tributary bench`: the scaling study of the time to first token. Sweeps lengths, ranks, methods, ratios and states of the
+//! chunk cache; every sample is kept, and what was measured stands beside what was predicted.
+
+mod choices;
+mod dry_run;
+mod output;
+mod predict;
+mod provenance;
+mod rounds;
+mod run;
+mod scalar;
+mod targets;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tributary_comm::process::PIECE_BYTES;
+use tributary_coordinator::study::schema::{Design, Point, SCHEMA, Study};
+use tributary_coordinator::study::terminal;
+use tributary_coordinator::{Chunking, Prefix};
+
+use self::choices::Choices;
+use self::output::Output;
+pub use self::rounds::Over;
+use self::targets::{Target, targets};
+use tributary_coordinator::predict::Profile;
+
+use crate::args::chunk_cache;
+use crate::args::{
+    Backend, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
+};
+use crate::failure::{exit_code, one_line, usage};
+use crate::progress::Progress;
+use crate::ranks::{self, Ranks};
+use crate::session::{Session, follow};
+use crate::stdout::print;
+
+const HELP: &str = "\
+A method is NAME[:OPTION[=VALUE]].., with the options of `compare` but for world and threads; ratio=R stands before --ratios. \
+Requests are random tokens from the seed. A study file is TOML; its keys are the options' names with `_` for `-`: \
+lengths = [\"4k\", 8192], worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], caches = [\"cold\", 0.5, \"warm\"].";
+
+/// The TTFT scaling study: lengths, ranks, methods, ratios, cold and warm; table, JSON, CSV and an HTML report
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct BenchArgs {
+    /// A file with the sweep; options stand before it
+    #[arg(long, value_name = "FILE.toml", help_heading = "Study")]
+    study: Option<PathBuf>,
+    #[command(flatten)]
+    choices: Choices,
+    /// The machine behind the predicted times: a shipped profile's name, or a file that --calibrate has written [default: no
+    /// times are predicted]
+    #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run")]
+    profile: Option<String>,
+    /// Print the points with what is predicted of them, and run nothing
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
+    dry_run: bool,
+    /// Go on with the interrupted study in --out: the same design, the same program
+    #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
+    resume: bool,
+    /// Folder for report.json, report.html, points.csv, samples.csv and charts [default: tributary-bench-DATE]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Overwrite a study in --out
+    #[arg(long, help_heading = "Output")]
+    force: bool,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+/// What carries messages, and how long ranks wait.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ranks")]
+struct ReachArgs {
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    backend: Backend,
+    /// Seconds that a collective may take; ten times the estimate where that is longer
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
+    collective_timeout: u64,
+    /// Seconds that ranks may take to find each other, and then to load the model and to agree
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
+    start_timeout: u64,
+    /// Keys and values of chunks that each rank keeps, such as 4GiB; off: none [default: a quarter of the free memory, divided
+    /// among the ranks of a host]
+    #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
+    chunk_cache: Option<u64>,
+    /// mpi: longest message in bytes; what is longer goes in pieces
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
+    max_message_bytes: u64,
+}
+
+/// The options in the form that sessions take.
+struct Common {
+    model: ModelArgs,
+    intake: IntakeArgs,
+    run: RunArgs,
+}
+
+/// Runs the command; says what went wrong.
+pub fn bench(args: &BenchArgs) -> ExitCode {
+    let (choices, common) = match choices(args).and_then(|choices| Ok((choices.clone(), common(&choices, args)?))) {
+        Ok(found) => found,
+        Err(error) => return ranks::refuse(&one_line(&error), exit_code(&error)),
+    };
+    ranks::run(&common.run.group, |ranks| match ranks {
+        Ranks::Process(process) if !process.leads() && args.dry_run => {
+            drop(process.seat()?);
+            Ok(())
+        }
+        Ranks::Process(process) if !process.leads() => follow(&common.model, &common.intake, &common.run, process),
+        _ => lead(args, choices, &common, ranks),
+    })
+}
+
+/// What was asked for: options, before the study file, before the study to go on with.
+fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
+    let mut choices = args.choices.clone();
+    if let Some(path) = &args.study {
+        choices = choices.or(choices::read(path)?);
+    }
+    if let (true, None, Some(folder)) = (args.resume, &choices.model, &args.out) {
+        let design = output::read(folder)?.design;
+        choices = choices.or(Choices::of(&design).map_err(|why| usage(format!("--resume: {why}")))?);
+    }
+    Ok(choices)
+}
+
+fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
+    let Some(model) = choices.model.clone() else {
+        return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
+    };
+    let reach = &args.reach;
+    let tokens = |tokens: Option<scalar::Tokens>, default| tokens.map_or(default, |tokens| tokens.0);
+    // The number of chunks is each point's own; none of this request is ever run.
+    let chunk_tokens = tokens(choices.chunk_tokens, choices::CHUNK_TOKENS);
+    let query_tokens = tokens(choices.query_tokens, choices::QUERY_TOKENS);
+    Ok(Common {
+        model: ModelArgs {
+            model,
+            load_format: choices.load_format.unwrap_or(Load::Safetensors),
+            dtype: choices.dtype.unwrap_or(Dtype::F32),
+            kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
+        },
+        intake: IntakeArgs {
+            synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
+            chunk: Chunking::Documents,
+            prefix: Prefix::Bos,
+            template: TemplateChoice::None,
+        },
+        run: RunArgs {
+            group: GroupArgs {
+                backend: reach.backend,
+                world_size: None,
+                threads: choices.threads.unwrap_or(1),
+                collective_timeout: reach.collective_timeout,
+                start_timeout: reach.start_timeout,
+                max_message_bytes: reach.max_message_bytes,
+                chunk_cache: reach.chunk_cache,
+            },
+            max_tokens: 1,
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: choices.seed.unwrap_or(0),
+        },
+    })
+}
+
+fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let started = match &*ranks {
+        Ranks::Threads { .. } => None,
+        Ranks::Process(process) => Some(process.facts.size),
+    };
+    let (design, methods) = choices.design(started)?;
+    let timeout_ms = args.reach.collective_timeout.saturating_mul(1000);
+    let profile = args.profile.as_deref().map(Profile::find).transpose()?;
+    let mut session = Session::open(&common.model, &common.intake, &common.run, ranks)?;
+    if args.dry_run {
+        let (points, _) = targets(&design, &methods, timeout_ms, &mut session, profile.as_ref())?;
+        return print(&dry_run::render(&design, &points));
+    }
+    let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
+    let (points, targets) = targets(&design, &methods, timeout_ms, &mut session, profile.as_ref())?;
+    let label = profile.map_or_else(|| "none".to_owned(), |profile| profile.label());
+    let study = begin(design, points, &session, &label, output.earlier.clone())?;
+    output.create()?;
+    measure(study, session, &targets, &output)
+}
+
+/// The study to be filled: a new one, or the one that was interrupted.
+fn begin(
+    design: Design,
+    points: Vec<Point>,
+    session: &Session<'_>,
+    profile: &str,
+    earlier: Option<Study>,
+) -> anyhow::Result<Study> {
+    let provenance = provenance::provenance(session, profile)?;
+    let study = Study { schema: SCHEMA.to_owned(), provenance, design, points };
+    match earlier {
+        None => Ok(study),
+        Some(earlier) => {
+            output::same(&earlier, &study)?;
+            Ok(earlier)
+        }
+    }
+}
+
+fn measure(mut study: Study, mut session: Session<'_>, targets: &[Target], output: &Output) -> anyhow::Result<()> {
+    let progress = Progress::start("loading the weights");
+    let tell = |what: String| progress.now(what);
+    let mut ranks = run::Ranks::new(&mut session, targets);
+    rounds::measure(&mut study, &mut ranks, &tell, &mut |study| output.save(study))?;
+    drop(progress);
+    session.end()?;
+    output.finish(&study)?;
+    print(&format!("{}\n# written to {}\n", terminal::render(&study), output.folder.display()))?;
+    match study.points.iter().find_map(|point| point.failures.last().filter(|_| point.samples.is_empty())) {
+        Some(failure) => Err(Over(failure.clone()).into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,150 @@
+//! A study's folder: report.json after every round, so that an interrupted study can go on; everything else at its end.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tributary_coordinator::study::csv;
+use tributary_coordinator::study::schema::{SCHEMA, Study};
+
+use super::provenance::now;
+use crate::failure::usage;
+
+const REPORT: &str = "report.json";
+
+/// Where a study is written, and what was measured of it before.
+pub struct Output {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The study to go on with.
+    pub earlier: Option<Study>,
+}
+
+impl Output {
+    /// Looks at the folder and writes nothing.
+    ///
+    /// # Errors
+    /// It has a study and nothing says what to do with it; it has none to go on with; it is a file.
+    pub fn open(folder: Option<&Path>, resume: bool, force: bool) -> anyhow::Result<Self> {
+        let folder = folder.map_or_else(|| now("tributary-bench-%Y%m%d-%H%M%S").into(), Path::to_owned);
+        let shown = folder.display();
+        if folder.exists() && !folder.is_dir() {
+            return Err(usage(format!("--out {shown}: it is a file; it must be a folder, new or old")));
+        }
+        if resume {
+            let earlier = Some(read(&folder)?);
+            return Ok(Self { folder, earlier });
+        }
+        if folder.join(REPORT).exists() && !force {
+            return Err(usage(format!(
+                "--out {shown}: it has a {REPORT}; go on with it by --resume, or overwrite it by --force"
+            )));
+        }
+        Ok(Self { folder, earlier: None })
+    }
+
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(&self) -> anyhow::Result<()> {
+        fs::create_dir_all(self.folder.join("charts")).with_context(|| format!("cannot make {}", self.folder.display()))
+    }
+
+    /// Writes report.json.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn save(&self, study: &Study) -> anyhow::Result<()> {
+        self.whole(REPORT, &format!("{}\n", serde_json::to_string_pretty(study)?))
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(&self, study: &Study) -> anyhow::Result<()> {
+        self.save(study)?;
+        self.whole("points.csv", &csv::points(study))?;
+        self.whole("samples.csv", &csv::samples(study))?;
+        Ok(())
+    }
+
+    /// Writes beside the name, makes sure that it is on the disk, then renames: the file is the old one or the new one,
+    /// whenever the process ends.
+    fn whole(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.folder.join(name);
+        let part = path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()));
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(&part)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&part, &path)?;
+            File::open(path.parent().unwrap_or(&self.folder))?.sync_all()
+        };
+        let written = write();
+        if written.is_err() {
+            // Whatever the cause, no part of a file stays behind; that this fails too changes nothing.
+            let _ = fs::remove_file(&part);
+        }
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Reads a study's report.
+///
+/// # Errors
+/// There is none, or it is not of this schema.
+pub fn read(folder: &Path) -> anyhow::Result<Study> {
+    let path = folder.join(REPORT);
+    let shown = path.display();
+    let text = fs::read_to_string(&path)
+        .map_err(|error| usage(format!("--resume: {shown}: {error}; name the folder of an interrupted study")))?;
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| usage(format!("--resume: {shown}: {error}")))?;
+    match value["schema"].as_str() {
+        Some(SCHEMA) => {}
+        other => {
+            return Err(usage(format!("--resume: {shown}: schema {}, not {SCHEMA}", other.unwrap_or("unknown"))));
+        }
+    }
+    serde_json::from_value(value).map_err(|error| usage(format!("--resume: {shown}: {error}")))
+}
+
+/// Whether a study can go on as another: the same design, points and program.
+///
+/// # Errors
+/// The first thing that differs.
+pub fn same(earlier: &Study, study: &Study) -> anyhow::Result<()> {
+    let refuse = |what: &str, was: &str, is: &str| {
+        Err(usage(format!("--resume: {what} was {was} and is {is}; use what it was, or begin anew with another --out")))
+    };
+    let (was, is) = (serde_json::to_value(&earlier.design)?, serde_json::to_value(&study.design)?);
+    let differs = is.as_object().and_then(|fields| fields.iter().find(|(name, value)| was[name.as_str()] != **value));
+    if let Some((name, value)) = differs {
+        return refuse(name, &was[name.as_str()].to_string(), &value.to_string());
+    }
+    let facts = |study: &Study| {
+        let provenance = &study.provenance;
+        [
+            ("the program", provenance.build.clone()),
+            ("the model's hash", provenance.model_hash.clone()),
+            ("the host", provenance.host.clone()),
+            ("the processor", provenance.cpu.clone()),
+            ("the backend", provenance.backend.clone()),
+        ]
+    };
+    for ((what, was), (_, is)) in facts(earlier).into_iter().zip(facts(study)) {
+        if was != is {
+            return refuse(what, &was, &is);
+        }
+    }
+    let ids = |study: &Study| study.points.iter().map(|point| point.id.clone()).collect::<Vec<_>>();
+    let (was, is) = (ids(earlier), ids(study));
+    match was.iter().zip(&is).find(|(was, is)| was != is) {
+        Some((was, is)) => refuse("a point", was, is),
+        None if was.len() != is.len() => refuse("the number of points", &was.len().to_string(), &is.len().to_string()),
+        None => Ok(()),
+    }
+}

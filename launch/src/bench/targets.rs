@@ -1,0 +1,144 @@
+//! The points of a sweep: every combination that the design names, checked before anything is loaded.
+
+use tributary_comm::wire::{Importance, Returns, Sampling};
+use tributary_coordinator::predict::Profile;
+use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction};
+use tributary_coordinator::{Planned, Settings};
+
+use super::predict;
+use super::run::{primer, reuse};
+use crate::args::Synthetic;
+use crate::compare::spec::Spec;
+use crate::failure::{exit_code, one_line, usage};
+use crate::request::Question;
+use crate::session::{Session, Way};
+
+/// What runs at a point.
+pub struct Target {
+    /// The request.
+    pub question: Question,
+    /// The method's settings on its ranks.
+    pub way: Way,
+}
+
+/// The points of a design, in its order, with what runs at each. Points that come to the same appear once.
+///
+/// # Errors
+/// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
+pub fn targets(
+    design: &Design,
+    methods: &[Spec],
+    timeout_ms: u64,
+    session: &mut Session<'_>,
+    profile: Option<&Profile>,
+) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+    let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
+    for &tokens in &design.lengths {
+        let limit = session.folder().config.max_positions;
+        // The prefix is one token, and one is generated.
+        let needed = tokens.saturating_add(design.query_tokens + 2);
+        if needed > limit {
+            return Err(usage(format!("--lengths {tokens}: {needed} positions, the model has {limit}")));
+        }
+        for &world in &design.worlds {
+            for (spec, ratio, cache) in variants(design, methods) {
+                let settings = settings(&spec.name, ratio, world, design.seed, timeout_ms);
+                let way = way_for(spec, Way { settings, threads: design.threads }, cache)?;
+                let shape = Synthetic {
+                    chunks: tokens / design.chunk_tokens,
+                    chunk_tokens: design.chunk_tokens,
+                    query_tokens: design.query_tokens,
+                };
+                let question = Question::Random(shape, design.seed);
+                let planned = session
+                    .check_after(&question, &way, &primer(&way))
+                    .map_err(|error| impossible(spec, tokens, world, error))?;
+                let predicted = predict::predict(&planned, &session.folder().shape(), profile);
+                let point = Point { predicted, ..point(&planned, spec, tokens, cache, session, &way) };
+                if points.iter().all(|other| other.id != point.id) {
+                    points.push(point);
+                    targets.push(Target { question, way });
+                }
+            }
+        }
+    }
+    Ok((points, targets))
+}
+
+/// Methods with the ratios and states of the cache that make a difference to them: exact ones know neither.
+fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f64>, Cache)> {
+    let ratios: Vec<Option<f64>> = match design.ratios.is_empty() {
+        true => vec![None],
+        false => design.ratios.iter().copied().map(Some).collect(),
+    };
+    let mut found = Vec::new();
+    for spec in methods {
+        if is_exact(&spec.name) {
+            found.push((spec, None, Cache::Cold));
+            continue;
+        }
+        let caches = ratios.iter().flat_map(|&ratio| design.caches.iter().map(move |&cache| (ratio, cache)));
+        found.extend(caches.map(|(ratio, cache)| (spec, ratio, cache)));
+    }
+    found
+}
+
+fn is_exact(method: &str) -> bool {
+    matches!(method, "full" | "ring" | "all-gather")
+}
+
+fn settings(method: &str, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> Settings {
+    Settings {
+        method: method.to_owned(),
+        ratio,
+        world,
+        max_tokens: 1,
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed },
+        timeout_ms,
+        returns: Returns { logits: true, scores: false },
+        keep_chunks: false,
+        ..Settings::default()
+    }
+}
+
+/// The way to run a point: the method's own options, and the state of the cache.
+fn way_for(spec: &Spec, way: Way, cache: Cache) -> anyhow::Result<Way> {
+    if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
+        return Err(usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
+    }
+    Ok(reuse(spec.apply(way, Importance::Mass)?, cache))
+}
+
+/// A point that cannot be is bad input, whatever stands in its way.
+fn impossible(spec: &Spec, tokens: usize, world: usize, error: anyhow::Error) -> anyhow::Error {
+    match exit_code(&error) {
+        64 | 71 => usage(format!("{spec} of {tokens} tokens on {world} ranks: {}", one_line(&error))),
+        _ => error,
+    }
+}
+
+fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache, session: &Session<'_>, way: &Way) -> Point {
+    let exact = planned.plan.method.is_exact();
+    let ratio = (!exact).then_some(planned.ratio);
+    let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
+    let mut id = format!("{spec} tokens={tokens} world={}", planned.world);
+    if let Some(ratio) = ratio {
+        id += &format!(" ratio={ratio} exchange={} cache={cache}", exchange.as_deref().unwrap_or("none"));
+    }
+    Point {
+        id,
+        method: spec.to_string(),
+        exact,
+        context_tokens: tokens,
+        world: planned.world,
+        ratio,
+        exchange,
+        cache,
+        shares_cores: session.shares_cores(way),
+        samples: Vec::new(),
+        failures: Vec::new(),
+        summary: None,
+        predicted: Prediction::default(),
+        accuracy: None,
+    }
+}
