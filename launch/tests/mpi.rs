@@ -176,3 +176,37 @@ fn a_message_that_cannot_leave_does_not_abort_the_process() {
     assert!(!all.contains("panicked") && !all.contains("signal 6"), "{all}");
     assert!(ended.cause().contains("rank 1 does not answer") || ended.cause().contains("waiting for ranks"), "{all}");
 }
+
+#[test]
+fn processes_keep_chunks_as_threads_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("requests.jsonl").display().to_string();
+    let line = |name: &str| {
+        let request: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(request(name)).expect("a request")).expect("JSON");
+        format!("{request}\n")
+    };
+    std::fs::write(&path, [line("hop2-0"), line("vt2-0"), line("hop2-0")].concat()).expect("written");
+    let demo = demo();
+    let arguments = ["prefill", "--model", &demo, "--requests", &path, "--json", "--method", "relay"];
+    let reports = |output: Output| -> Vec<serde_json::Value> {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    for world in [2, 4] {
+        let mut alone = arguments.to_vec();
+        let size = world.to_string();
+        alone.extend(["--world-size", &size]);
+        let threads = reports(tributary(&alone));
+        for (name, launcher) in launchers(world) {
+            let found = reports(run(launcher, &arguments));
+            assert_eq!(found.len(), 3, "{name}");
+            for (found, threads) in found.iter().zip(&threads) {
+                for key in ["token_ids", "chunks", "chunk_cache", "order"] {
+                    assert_eq!(found[key], threads[key], "{name}, world {world}: {key}");
+                }
+            }
+            assert_eq!(found[2]["chunk_cache"]["state"], "warm", "{name}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Many requests in one start: chunks that come again are taken from the chunk cache, and answers stay what they were.
+
+mod kit;
+
+use kit::{demo, root, tributary};
+use serde_json::Value;
+
+/// A file of requests; each entry a request of the demo's, perhaps with its documents the other way round.
+fn lines(folder: &tempfile::TempDir, entries: &[(&str, bool)]) -> String {
+    let mut text = String::new();
+    for (name, reversed) in entries {
+        let path = root().join(format!("models/demo/requests/{name}.json"));
+        let mut request: Value =
+            serde_json::from_str(&std::fs::read_to_string(path).expect("a request")).expect("JSON");
+        if *reversed {
+            request["documents"].as_array_mut().expect("documents").reverse();
+        }
+        text += &format!("{request}\n\n");
+    }
+    let path = folder.path().join("requests.jsonl");
+    std::fs::write(&path, text).expect("written");
+    path.display().to_string()
+}
+
+/// The reports of a run, one a request.
+fn reports(more: &[&str], requests: &str) -> Vec<Value> {
+    let demo = demo();
+    let mut arguments = vec!["prefill", "--model", &demo, "--requests", requests, "--json"];
+    arguments.extend(more);
+    let output = tributary(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
+}
+
+fn states(reports: &[Value]) -> Vec<&str> {
+    reports.iter().map(|report| report["chunk_cache"]["state"].as_str().expect("a state")).collect()
+}
+
+#[test]
+fn chunks_that_come_again_are_warm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let requests = lines(&folder, &[("hop2-0", false), ("hop2-0", false), ("vt2-0", false), ("hop2-0", true)]);
+    for world in ["1", "2", "3"] {
+        let found = reports(&["--world-size", world], &requests);
+        assert_eq!(states(&found), ["cold", "warm", "cold", "warm"], "world {world}");
+        assert_eq!(found[0]["token_ids"], found[1]["token_ids"]);
+        let prefilled = |report: &Value| -> u64 {
+            let ranks = report["ranks"].as_array().expect("ranks");
+            ranks.iter().map(|rank| rank["prefilled_rows"].as_u64().expect("a number")).sum()
+        };
+        assert!(prefilled(&found[0]) > 0);
+        assert_eq!((prefilled(&found[1]), prefilled(&found[3])), (0, 0));
+        assert_eq!(found[1]["chunk_cache"]["hit_tokens"], found[1]["tokens"]["context"]);
+        let ranks = |report: &Value| report["chunks"]["ranks"].clone();
+        assert_eq!(ranks(&found[0]), ranks(&found[1]), "chunks stay where they are");
+
+        let off = reports(&["--world-size", world, "--chunk-cache", "off"], &requests);
+        assert_eq!(states(&off), ["cold"; 4]);
+        for (warm, cold) in found.iter().zip(&off) {
+            assert_eq!(warm["token_ids"], cold["token_ids"], "the cache changes no answer");
+        }
+    }
+}
+
+#[test]
+fn a_cache_without_room_drops_what_was_used_longest_ago() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let requests = lines(&folder, &[("hop2-0", false), ("vt2-0", false), ("hop2-0", false), ("hop2-0", false)]);
+    let full = reports(&[], &requests);
+    let one = full[0]["chunk_cache"]["used_bytes"].as_u64().expect("bytes");
+    let found = reports(&["--chunk-cache", &format!("{}B", one / 4 * 4 + 64)], &requests);
+    assert!(found[1]["chunk_cache"]["evicted"].as_u64().expect("a number") > 0);
+    assert_ne!(states(&found)[2], "warm");
+    assert!(found.iter().all(|report| report["chunk_cache"]["used_bytes"].as_u64().expect("bytes") <= one + 64));
+    for (found, full) in found.iter().zip(&full) {
+        assert_eq!(found["token_ids"], full["token_ids"]);
+    }
+}
+
+#[test]
+fn files_that_are_none_are_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("requests.jsonl");
+    let good = r#"{"documents": ["a b"], "query": "c"}"#;
+    let cases = [
+        (String::new(), "has no requests"),
+        (format!("{good}\n{{\"documents\": [\"a\"], \"query\"}}\n"), "requests.jsonl, line 2, column "),
+        (format!("{good}\n\n{{\"documents\": [], \"query\": \"c\"}}"), "requests.jsonl, line 3: no documents"),
+    ];
+    for (text, says) in cases {
+        std::fs::write(&path, &text).expect("written");
+        let (demo, path) = (demo(), path.display().to_string());
+        let output = tributary(&["prefill", "--model", &demo, "--requests", &path]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(says), "{errors}");
+        assert!(output.stdout.is_empty());
+    }
+    let demo = demo();
+    let output = tributary(&["prefill", "--model", &demo, "--requests", "x", "--query", "y"]);
+    assert_eq!(output.status.code(), Some(64));
+}
