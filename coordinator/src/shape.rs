@@ -130,12 +130,28 @@ pub(crate) mod tests {
         dtype_bytes: 4,
     };
 
+    /// models/dummy-25m.
+    pub(crate) const DUMMY_25M: ModelShape = ModelShape {
+        layers: 8,
+        hidden: 512,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        intermediate: 1408,
+        vocab: 4096,
+        tied_embeddings: true,
+        max_positions: 131_072,
+        weight_bytes: 98_600_960,
+        dtype_bytes: 4,
+    };
+
     #[test]
     fn parameters_are_those_of_the_models() {
         // Qwen3-14B has 14 768 307 200 numbers, 10 240 of them norms of heads.
         assert_eq!(QWEN3_14B.parameters(), 14_768_307_200 - 40 * 2 * 128);
         // The demo model's weight file holds 3 341 824 bytes of f32.
         assert_eq!(DEMO.parameters() * 4, DEMO.weight_bytes);
+        assert_eq!(DUMMY_25M.parameters() * 4, DUMMY_25M.weight_bytes);
     }
 
     #[test]

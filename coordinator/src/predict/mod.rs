@@ -3,6 +3,7 @@
 
 pub mod bytes;
 mod homes;
+pub mod memory;
 mod profile;
 mod selected;
 mod sight;
