@@ -27,7 +27,40 @@ pub struct ModelShape {
     pub dtype_bytes: usize,
 }
 
+/// Shapes that are known by name, bf16: name, layers, hidden, heads, KV heads, head dim, intermediate, vocabulary, positions.
+/// From the models' published configs.
+const NAMED: [(&str, [usize; 8]); 2] = [
+    ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072]),
+    ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960]),
+];
+
 impl ModelShape {
+    /// A shape that is known by name.
+    pub fn named(name: &str) -> Option<Self> {
+        let (_, sizes) = NAMED.iter().find(|(known, _)| *known == name)?;
+        let [layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, max_positions] = *sizes;
+        let mut shape = Self {
+            layers,
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            intermediate,
+            vocab,
+            tied_embeddings: false,
+            max_positions,
+            weight_bytes: 0,
+            dtype_bytes: 2,
+        };
+        shape.weight_bytes = shape.parameters() * shape.dtype_bytes as u64;
+        Some(shape)
+    }
+
+    /// The names that [`named`](Self::named) knows.
+    pub fn names() -> Vec<&'static str> {
+        NAMED.iter().map(|(name, _)| *name).collect()
+    }
+
     /// Numbers in the queries of one row.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_dim
@@ -130,12 +163,40 @@ pub(crate) mod tests {
         dtype_bytes: 4,
     };
 
+    /// models/dummy-25m.
+    pub(crate) const DUMMY_25M: ModelShape = ModelShape {
+        layers: 8,
+        hidden: 512,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        intermediate: 1408,
+        vocab: 4096,
+        tied_embeddings: true,
+        max_positions: 131_072,
+        weight_bytes: 98_600_960,
+        dtype_bytes: 4,
+    };
+
     #[test]
     fn parameters_are_those_of_the_models() {
         // Qwen3-14B has 14 768 307 200 numbers, 10 240 of them norms of heads.
         assert_eq!(QWEN3_14B.parameters(), 14_768_307_200 - 40 * 2 * 128);
         // The demo model's weight file holds 3 341 824 bytes of f32.
         assert_eq!(DEMO.parameters() * 4, DEMO.weight_bytes);
+        assert_eq!(DUMMY_25M.parameters() * 4, DUMMY_25M.weight_bytes);
+    }
+
+    #[test]
+    fn named_shapes_are_those_of_the_models() {
+        let qwen = ModelShape::named("qwen3-14b").unwrap();
+        assert_eq!(qwen, ModelShape { weight_bytes: qwen.weight_bytes, ..QWEN3_14B });
+        // Norms of heads are left out.
+        assert!(QWEN3_14B.weight_bytes - qwen.weight_bytes < 40 * 1024);
+        // Llama-3.1-8B has 8 030 261 248 numbers.
+        assert_eq!(ModelShape::named("llama-3.1-8b").unwrap().parameters(), 8_030_261_248);
+        assert_eq!(ModelShape::named("llama"), None);
+        assert!(ModelShape::names().iter().all(|name| ModelShape::named(name).is_some()));
     }
 
     #[test]

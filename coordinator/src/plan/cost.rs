@@ -1,6 +1,6 @@
-//! What chunks cost, and what a request needs of time and memory. Estimates from counts, on the safe side.
+//! What chunks cost, how they are dealt to ranks, and how long a request may take. Estimates from counts, on the safe side.
 
-use tributary_comm::wire::{Exchange, Method, Plan};
+use tributary_comm::wire::Exchange;
 
 use crate::ModelShape;
 
@@ -17,13 +17,6 @@ pub struct Machine {
     pub ranks_here: usize,
     /// How often the weights are in it: once where ranks are threads, once a rank where they are processes.
     pub weight_copies: usize,
-}
-
-/// Numbers in a row's activations that live at the same time, beside its keys and values: residual, normalised row, query,
-/// attention's output, the feed-forward part's two halves and their product. Held in f32.
-fn activation_row_bytes(shape: &ModelShape) -> u64 {
-    let attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim;
-    4 * (3 * shape.hidden + attention + 3 * shape.intermediate) as u64
 }
 
 /// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
@@ -70,57 +63,6 @@ pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> 
 pub(crate) fn estimate_ms(total_tokens: usize, shape: &ModelShape, machine: &Machine) -> u64 {
     let seconds = shape.prefill_flops(total_tokens, 0) / machine.flops_per_s;
     (1000.0 * seconds).ceil() as u64
-}
-
-/// Bytes that a request takes at its worst moment, on a host whose ranks are those that need most, weights included.
-///
-/// Counted per rank are keys and values it holds, as they are and once more
-/// rotated for decoding, those in flight of one layer or two, activations of its largest pass, and one row of logits.
-pub(crate) fn memory_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine) -> u64 {
-    let total = plan.total_tokens() + plan.max_tokens;
-    let share = total.div_ceil(world);
-    let mut held_rows = vec![share; world];
-    let mut pass_rows = vec![share; world];
-    let mut flying_layer_rows = 0;
-    match (&plan.method, plan.exchange) {
-        (Method::Full, _) => {
-            held_rows = vec![0; world];
-            held_rows[world - 1] = total;
-            pass_rows.clone_from(&held_rows);
-        }
-        (Method::Ring, _) => flying_layer_rows = 2 * share,
-        (Method::AllGather { .. }, _) => flying_layer_rows = total,
-        (_, exchange) => {
-            let chunk_rows = rows_of_ranks(plan, world);
-            let tail = plan.query_tokens() + plan.max_tokens;
-            let recomputed = plan.budget.div_ceil(world) + plan.query_tokens();
-            let fresh = plan.budget + tail;
-            for rank in 0..world {
-                let context = if exchange == Exchange::Replicate { plan.context_tokens() } else { chunk_rows[rank] };
-                held_rows[rank] = plan.prefix_tokens() + context + fresh;
-                pass_rows[rank] = (plan.prefix_tokens() + chunk_rows[rank]).max(recomputed);
-            }
-        }
-    }
-    let per_rank = |rank: usize| {
-        2 * held_rows[rank] as u64 * shape.kv_bytes()
-            + flying_layer_rows as u64 * shape.layer_kv_bytes()
-            + pass_rows[rank] as u64 * activation_row_bytes(shape)
-            + 4 * shape.vocab as u64
-    };
-    let mut largest_first: Vec<u64> = (0..world).map(per_rank).collect();
-    largest_first.sort_unstable_by(|a, b| b.cmp(a));
-    let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    shape.weight_bytes.saturating_mul(machine.weight_copies as u64).saturating_add(of_ranks)
-}
-
-/// Chunk rows of each rank.
-pub(crate) fn rows_of_ranks(plan: &Plan, world: usize) -> Vec<usize> {
-    let mut rows = vec![0; world];
-    for chunk in &plan.chunks {
-        rows[chunk.rank] += chunk.ids.len();
-    }
-    rows
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tributary_comm::wire::{Chunk, Exchange, Method, Plan};
 
 use self::exchange::Load;
 use self::settings::{budget, setting};
+use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
 pub use self::cost::Machine;
@@ -71,7 +72,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     let mut smallest: Option<Planned> = None;
     for exchange in candidates {
         let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
-        let memory_bytes = cost::memory_bytes(&plan, settings.world, shape, machine);
+        let memory_bytes = memory::host_bytes(&plan, settings.world, shape, machine, &[]);
         let planned = Planned { plan, world: settings.world, ratio, memory_bytes };
         if machine.available_bytes.is_none_or(|available| memory_bytes <= available) {
             return Ok(planned);

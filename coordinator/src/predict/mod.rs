@@ -2,8 +2,11 @@
 //! profile describes. Pure functions of plan, world, model and machine.
 
 pub mod bytes;
+mod crossover;
 mod homes;
+pub mod memory;
 mod profile;
+mod scenario;
 mod selected;
 mod sight;
 #[cfg(test)]
@@ -11,7 +14,9 @@ mod tests;
 mod time;
 mod work;
 
+pub use crossover::{Crossover, crossover};
 pub use profile::{Link, Profile, RankRates};
+pub use scenario::{Forecast, Scenario};
 pub use selected::Selected;
 pub use time::{PhaseSeconds, Predicted, ttft};
 pub use work::{PhaseWork, RankWork, Work, work, work_of};

@@ -1,0 +1,129 @@
+//! Requests that nobody has made: a context of so many tokens in chunks of a size, a share of them in the chunk cache.
+
+use std::cmp::Ordering;
+
+use tributary_comm::wire::{Exchange, Plan};
+
+use super::{Predicted, Profile, memory, ttft};
+use crate::plan::{Machine, PlanInput, Settings, plan};
+use crate::{Error, ModelShape, Result};
+
+/// What is asked of a machine, but for the length of the context.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Method and world. Where it names no exchange, the faster one of those that fit is taken.
+    pub settings: Settings,
+    /// Tokens of a chunk, the last one's perhaps fewer; one chunk a rank where absent.
+    pub chunk_tokens: Option<usize>,
+    /// Tokens before the context.
+    pub prefix_tokens: usize,
+    /// Tokens after it.
+    pub query_tokens: usize,
+    /// Share of the chunks that come from the chunk cache, from 0 to 1.
+    pub hit_rate: f64,
+}
+
+/// A scenario at one length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forecast {
+    /// The plan behind it.
+    pub plan: Plan,
+    /// Share of the context that is recomputed.
+    pub ratio: f64,
+    /// Bytes, FLOPs, seconds.
+    pub predicted: Predicted,
+    /// Memory at the worst moment of each rank, weights included.
+    pub rank_memory_bytes: Vec<u64>,
+    /// Whether every rank of the profile has that much.
+    pub fits: bool,
+}
+
+impl Scenario {
+    /// The prediction for a context of `tokens` tokens. The model's number of positions is no limit here.
+    ///
+    /// # Errors
+    /// Settings that cannot be, as [`crate::plan()`]; [`Error::Setting`] for a world that the profile has not, a hit rate that
+    /// is none, no tokens.
+    pub fn forecast(&self, tokens: usize, shape: &ModelShape, profile: &Profile) -> Result<Forecast> {
+        self.check(tokens, profile)?;
+        let settled = self.settings.exchange.is_some() || self.settings.world == 1;
+        let first =
+            self.with_exchange(tokens, self.settings.exchange.unwrap_or(Exchange::Replicate), shape, profile)?;
+        if settled || first.plan.method.is_exact() {
+            return Ok(first);
+        }
+        let second = self.with_exchange(tokens, Exchange::PassQ, shape, profile)?;
+        let faster = f64::total_cmp(&first.predicted.ttft_s, &second.predicted.ttft_s);
+        let better = second.fits.cmp(&first.fits).then(faster);
+        Ok(if better == Ordering::Greater { second } else { first })
+    }
+
+    fn check(&self, tokens: usize, profile: &Profile) -> Result<()> {
+        let wrong = |name, found: String, wanted: String| Err(Error::Setting { name, found, wanted });
+        let world = self.settings.world;
+        if world > profile.ranks {
+            let wanted = format!("profile {} has {} ranks", profile.name, profile.ranks);
+            return wrong("--world", world.to_string(), wanted);
+        }
+        if !(0.0..=1.0).contains(&self.hit_rate) {
+            return wrong("--hit-rate", self.hit_rate.to_string(), "must be from 0 to 1".into());
+        }
+        for (name, count) in [("--tokens", tokens), ("--query-tokens", self.query_tokens)] {
+            if count == 0 {
+                return wrong(name, "0".into(), "must be at least 1".into());
+            }
+        }
+        match self.chunk_tokens {
+            Some(0) => wrong("--chunk-tokens", "0".into(), "must be at least 1".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn with_exchange(
+        &self,
+        tokens: usize,
+        exchange: Exchange,
+        shape: &ModelShape,
+        profile: &Profile,
+    ) -> Result<Forecast> {
+        let settings = Settings { exchange: Some(exchange), ..self.settings.clone() };
+        let world = settings.world;
+        let chunk_tokens = self.chunk_tokens.unwrap_or(tokens.div_ceil(world.max(1)));
+        let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
+        let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
+        let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
+        let input = PlanInput { request: 0, prefix: &prefix, chunks: &chunks, query: &query, eos: &[] };
+        let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
+        let planned = plan(&input, &settings, &boundless, &machine(profile))?;
+        let mut plan = planned.plan;
+        self.warm(&mut plan);
+        let rank_memory_bytes = memory::rank_bytes(&plan, world, shape, &[]);
+        let fits = rank_memory_bytes.iter().all(|&bytes| bytes <= profile.rank.memory_bytes);
+        let predicted = ttft(&plan, world, shape, profile);
+        Ok(Forecast { ratio: planned.ratio, plan, predicted, rank_memory_bytes, fits })
+    }
+
+    /// Marks the hit rate's share of the chunks, evenly over the ranks.
+    fn warm(&self, plan: &mut Plan) {
+        if plan.method.is_exact() {
+            return;
+        }
+        let mut by_rank: Vec<usize> = (0..plan.chunks.len()).collect();
+        by_rank.sort_by_key(|&chunk| plan.chunks[chunk].rank);
+        let until = |index: usize| (self.hit_rate * index as f64 + 1e-9).floor();
+        for (index, chunk) in by_rank.into_iter().enumerate() {
+            plan.chunks[chunk].warm = until(index + 1) > until(index);
+        }
+    }
+}
+
+/// A machine that refuses nothing: whether a point fits is told, not enforced.
+fn machine(profile: &Profile) -> Machine {
+    Machine {
+        flops_per_s: profile.rank.gemm_flops_per_s,
+        link_bytes_per_s: profile.inside.bytes_per_s,
+        available_bytes: None,
+        ranks_here: profile.ranks_per_host,
+        weight_copies: profile.ranks_per_host,
+    }
+}
