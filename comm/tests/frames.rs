@@ -183,6 +183,7 @@ fn events_and_orders_come_back() {
         tokens: vec![1, 2],
         order: vec![1, 0],
         selected: vec![3],
+        measured: vec![4, 5],
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,

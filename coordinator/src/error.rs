@@ -31,6 +31,26 @@ pub enum Error {
         /// What is wrong there.
         cause: String,
     },
+    /// A file is not the TOML that it should be.
+    #[error("{path}, line {line}, column {column}: {cause}")]
+    Toml {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// What is wrong there.
+        cause: String,
+    },
+    /// There is no such machine profile.
+    #[error("unknown profile `{name}`: one of {known}, or the path of a .toml file")]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
     /// The query has no text.
     #[error("the query is empty; ask a question")]
     EmptyQuery,
@@ -130,6 +150,8 @@ impl Error {
         match self {
             Error::Unreadable { .. }
             | Error::Json { .. }
+            | Error::Toml { .. }
+            | Error::UnknownProfile { .. }
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }

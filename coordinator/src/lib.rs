@@ -7,6 +7,7 @@ pub mod dispatch;
 mod error;
 mod intake;
 mod plan;
+pub mod predict;
 pub mod report;
 mod request;
 mod shape;

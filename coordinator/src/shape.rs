@@ -28,10 +28,40 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
+    /// Numbers in the queries of one row.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Numbers in the keys, or in the values, of one row.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
     /// Numbers in the matrices of one layer.
-    fn layer_matrix_parameters(&self) -> u64 {
-        let attention = 2 * self.hidden * self.heads * self.head_dim + 2 * self.hidden * self.kv_heads * self.head_dim;
+    pub fn layer_matrix_parameters(&self) -> u64 {
+        let attention = 2 * self.hidden * (self.query_width() + self.kv_width());
         (attention + 3 * self.hidden * self.intermediate) as u64
+    }
+
+    /// FLOPs of a row's keys and values in one layer.
+    pub fn layer_kv_flops(&self) -> f64 {
+        4.0 * (self.hidden * self.kv_width()) as f64
+    }
+
+    /// FLOPs of a row's query in one layer.
+    pub fn layer_query_flops(&self) -> f64 {
+        2.0 * (self.hidden * self.query_width()) as f64
+    }
+
+    /// FLOPs in the matrices that a row passes behind its attention in one layer.
+    pub fn layer_finish_flops(&self) -> f64 {
+        2.0 * (self.hidden * (self.query_width() + 3 * self.intermediate)) as f64
+    }
+
+    /// FLOPs of one row's logits.
+    pub fn logits_flops(&self) -> f64 {
+        2.0 * (self.vocab * self.hidden) as f64
     }
 
     /// Numbers in the model: matrices, norms and embeddings; biases and the norms of heads left out.

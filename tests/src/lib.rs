@@ -46,11 +46,16 @@ pub fn tiny_config(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
     config
 }
 
-/// A model with random weights from a config.json's text.
+/// A model with random weights in f32 from a config.json's text.
 pub fn dummy_model(config: &serde_json::Value, seed: u64) -> Arc<dyn Model> {
+    dummy_model_of(config, seed, DType::F32)
+}
+
+/// A model with random weights from a config.json's text; keys and values in `dtype` too.
+pub fn dummy_model_of(config: &serde_json::Value, seed: u64, dtype: DType) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder for the config");
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("the config is written");
-    load(folder.path(), LoadFormat::Dummy { seed }, DType::F32).expect("a dummy model loads")
+    load(folder.path(), LoadFormat::Dummy { seed }, dtype).expect("a dummy model loads")
 }
 
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.

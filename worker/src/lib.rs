@@ -5,7 +5,6 @@
 
 mod attention;
 mod context;
-mod deal;
 mod error;
 mod fingerprint;
 mod generate;

@@ -112,6 +112,7 @@ fn outcome(plan: &Plan, selection: Selection, generated: Generated) -> Outcome {
         tokens: generated.tokens,
         order: selection.order,
         selected: selection.rows,
+        measured: selection.measured,
         candidates: selection.candidates,
         logits: generated.logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),

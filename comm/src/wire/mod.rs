@@ -4,6 +4,7 @@
 //! and pure arithmetic on them, no behaviour.
 
 mod chunk_key;
+pub mod deal;
 mod frame;
 mod link;
 mod method;

@@ -44,6 +44,8 @@ pub struct Outcome {
     pub order: Vec<u32>,
     /// The recomputed rows, ascending, counted from the first prefix row with chunks in the request's own order.
     pub selected: Vec<u32>,
+    /// The rows that were recomputed once before, to measure what they attend to (relay's first hop), ascending.
+    pub measured: Vec<u32>,
     /// Rows that could have been selected.
     pub candidates: usize,
     /// The first token's logits, if asked for.

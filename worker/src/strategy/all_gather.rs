@@ -1,13 +1,13 @@
 //! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and values on every rank.
 //! *Exact*. Causal work is uneven by construction; that is the baseline that the literature reports against.
 
+use tributary_comm::wire::deal::contiguous;
 use tributary_comm::wire::{Phase, Plan};
 
 use super::shard::Shards;
 use super::{Prefilled, Strategy};
 use crate::attention;
 use crate::context::Context;
-use crate::deal::contiguous;
 use crate::error::Result;
 
 /// Keys and values are gathered.

@@ -43,6 +43,8 @@ pub struct Selection {
     pub order: Vec<u32>,
     /// The recomputed rows, ascending.
     pub rows: Vec<u32>,
+    /// The rows whose own attention was measured first, ascending.
+    pub measured: Vec<u32>,
     /// How many rows could have been.
     pub candidates: usize,
     /// One score a context row, where the method has them.

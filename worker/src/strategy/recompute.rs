@@ -1,11 +1,11 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
 //! rows behind them.
 
+use tributary_comm::wire::deal::{RowCost, deal_rows};
 use tributary_comm::wire::{Exchange, Phase, Plan};
 
 use crate::attention::{Homes, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
-use crate::deal::{RowCost, deal_rows};
 use crate::error::Result;
 use crate::kv::{Hidden, KvCache};
 use crate::model::{Config, Rows};
@@ -110,7 +110,6 @@ fn query_rows(plan: &Plan) -> Vec<u32> {
 
 /// FLOPs of a row and of a row and key in one layer.
 fn row_cost(config: &Config) -> RowCost {
-    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    let weights = config.hidden * (2 * q + 2 * kv) + 3 * config.hidden * config.intermediate;
-    RowCost { row: 2.0 * weights as f64, key: 4.0 * q as f64 }
+    let (query_width, kv_width) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    RowCost::of_decoder(config.hidden, query_width, kv_width, config.intermediate)
 }

@@ -1,13 +1,13 @@
 //! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag split is common practice
 //! since). *Exact*.
 
+use tributary_comm::wire::deal::zigzag;
 use tributary_comm::wire::{Phase, Plan};
 
 use super::shard::Shards;
 use super::{Prefilled, Strategy};
 use crate::attention;
 use crate::context::Context;
-use crate::deal::zigzag;
 use crate::error::Result;
 
 /// Keys and values travel, point to point.

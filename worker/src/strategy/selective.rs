@@ -49,12 +49,13 @@ impl Selective {
             rows,
             candidates: candidates.rows.len(),
             scores,
+            ..Selection::default()
         };
         if plan.budget == 0 {
             return Ok(found(Vec::new(), None, order));
         }
         let layout = plan.method.layout().unwrap_or(Layout::Global);
-        let mut seen = Vec::new();
+        let (mut seen, mut measured) = (Vec::new(), Vec::new());
         loop {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe(what) => {
@@ -64,11 +65,12 @@ impl Selective {
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan);
                     seen = evidence::pass(cx, plan, cache, &order, &rows, &weights)?;
+                    measured = rows;
                 }
                 Need::Scores(scores) => {
                     cx.enter(Phase::Select, plan);
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
-                    return Ok(found(agree(cx, best)?, Some(scores), order));
+                    return Ok(Selection { measured, ..found(agree(cx, best)?, Some(scores), order) });
                 }
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan);

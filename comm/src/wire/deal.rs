@@ -1,4 +1,5 @@
-//! Dealing rows to ranks by what they cost. Pure functions: every rank calls them with the same arguments.
+//! Dealing rows to ranks by what they cost. Pure functions: every rank calls them with the same arguments, and the planner
+//! with them, to know what ranks will send each other.
 
 /// What one row costs: a constant for its own arithmetic, and something for every key it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,6 +11,12 @@ pub struct RowCost {
 }
 
 impl RowCost {
+    /// FLOPs in one layer of a decoder: residual stream, all query heads, all KV heads and MLP of these widths.
+    pub fn of_decoder(hidden: usize, query_width: usize, kv_width: usize, intermediate: usize) -> Self {
+        let weights = hidden * (2 * query_width + 2 * kv_width) + 3 * hidden * intermediate;
+        Self { row: 2.0 * weights as f64, key: 4.0 * query_width as f64 }
+    }
+
     /// Cost of a row that sees `keys` keys.
     fn of(self, keys: u32) -> f64 {
         self.row + self.key * f64::from(keys)

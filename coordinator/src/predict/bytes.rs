@@ -1,0 +1,242 @@
+//! Bytes that a rank receives until the first token: payload of tensor collectives, control messages excluded. Exact for a
+//! known selection ([`received`]); before it is known, for one that is spread evenly ([`expected`]).
+//!
+//! W ranks, T rows of context of which rank r keeps T_r (its chunks), N rows of prompt, M of query, L layers, s selected rows
+//! of which rank r computes s_r. A row of keys and values is κ = 2 · KV heads · head dim · bytes of the model's dtype, a row
+//! of queries or of partial outputs q = heads · head dim · bytes of the dtype, a row of log-sum-exp e = 4 · heads (f32), a
+//! score 4 bytes (f32). A rank's own contribution does not travel. With W = 1 nothing moves.
+//!
+//! | when | rank r receives |
+//! | --- | --- |
+//! | `full` | nothing |
+//! | `ring` (N_r rows a zigzag shard), `all-gather` (contiguous), all heads or some at a time | L · (N − N_r) · κ |
+//! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
+//! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
+//! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
+//! | recompute, `replicate` | L · (s − s_r) · κ |
+//! | recompute, `pass-q`; n_r = s_r, and M more on the last rank, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
+//! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the last rank, 0 elsewhere, and a_r = 0 |
+//!
+//! In the last layer only the prompt's last row asks: q on every rank but the last, (W − 1) · (q + e) on the last.
+
+use tributary_comm::Collective;
+use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+
+use super::Selected;
+use super::homes::{Row, homes, kept_rows, probed_layers, reorders, shards, warm_rows};
+use crate::ModelShape;
+
+/// What is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cargo {
+    /// Keys and values of an exact method's shards.
+    Shards,
+    /// Stale keys and values of chunks that are computed for this request.
+    Stale,
+    /// Stale keys and values of chunks from the chunk cache.
+    WarmStale,
+    /// The probing query's partial outputs and their log-sum-exp.
+    Partials,
+    /// Scores of context rows.
+    Scores,
+    /// Fresh keys and values of selected rows.
+    Fresh,
+    /// Queries to the keys.
+    Queries,
+    /// Partial outputs and log-sum-exp back to their rows' home.
+    Homeward,
+}
+
+/// One kind of cargo in one phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    /// When.
+    pub phase: Phase,
+    /// What.
+    pub cargo: Cargo,
+    /// What carries it.
+    pub collective: Collective,
+    /// How often ranks must meet for it, one time after the other.
+    pub rounds: usize,
+    /// Bytes that each rank receives.
+    pub received: Vec<u64>,
+}
+
+/// Bytes that each rank receives until the first token, given what was selected.
+pub fn received(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<u64> {
+    let mut sums = vec![0; world];
+    for flow in flows(plan, world, shape, selected) {
+        sums.iter_mut().zip(flow.received).for_each(|(sum, bytes)| *sum += bytes);
+    }
+    sums
+}
+
+/// Bytes that each rank receives until the first token, with the selection spread evenly.
+pub fn expected(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
+    received(plan, world, shape, &Selected::expected(plan))
+}
+
+/// Everything that moves until the first token, in its order.
+pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<Flow> {
+    if world <= 1 || plan.method == Method::Full {
+        return Vec::new();
+    }
+    let of = Flows { plan, world, shape, selected };
+    if plan.method.is_exact() {
+        return vec![of.shards()];
+    }
+    let mut flows = Vec::new();
+    if plan.exchange == Exchange::Replicate {
+        flows.extend(of.stale());
+    }
+    let probed = probed_layers(&plan.method, shape.layers).end;
+    if reorders(plan) {
+        flows.extend(of.probe(Phase::Reorder, probed));
+    }
+    if plan.budget > 0 && plan.method.probes_query() {
+        flows.extend(of.probe(Phase::Probe, probed));
+    }
+    if !selected.measured.is_empty() {
+        flows.extend(of.hop());
+    }
+    flows.extend(of.recompute());
+    flows.retain(|flow| flow.received.iter().any(|&bytes| bytes > 0));
+    flows
+}
+
+struct Flows<'a> {
+    plan: &'a Plan,
+    world: usize,
+    shape: &'a ModelShape,
+    selected: &'a Selected,
+}
+
+impl Flows<'_> {
+    fn flow(
+        &self,
+        (phase, cargo, collective): (Phase, Cargo, Collective),
+        rounds: usize,
+        rows: &[usize],
+        row_bytes: u64,
+    ) -> Flow {
+        let received = rows.iter().map(|&rows| rows as u64 * row_bytes).collect();
+        Flow { phase, cargo, collective, rounds, received }
+    }
+
+    fn shards(&self) -> Flow {
+        let rows: Vec<usize> = shards(self.plan, self.world).iter().map(Vec::len).collect();
+        let (collective, times) = match self.plan.method {
+            Method::AllGather { heads_per_gather } => {
+                let heads = heads_per_gather.unwrap_or(self.shape.kv_heads);
+                (Collective::AllGather, self.shape.kv_heads.div_ceil(heads.max(1)))
+            }
+            _ => (Collective::Exchange, self.world - 1),
+        };
+        let what = (Phase::ChunkPrefill, Cargo::Shards, collective);
+        self.flow(what, self.shape.layers * times, &others(&rows), self.shape.kv_bytes())
+    }
+
+    fn stale(&self) -> Vec<Flow> {
+        let (all, warm) = (kept_rows(self.plan, self.world), warm_rows(self.plan, self.world));
+        let cold: Vec<usize> = all.iter().zip(&warm).map(|(all, warm)| all - warm).collect();
+        let flow = |cargo, rows: &[usize]| {
+            let what = (Phase::ChunkPrefill, cargo, Collective::AllGather);
+            self.flow(what, self.shape.layers, &others(rows), self.shape.kv_bytes())
+        };
+        vec![flow(Cargo::Stale, &cold), flow(Cargo::WarmStale, &warm)]
+    }
+
+    fn scores(&self, phase: Phase) -> Flow {
+        let rows = others(&kept_rows(self.plan, self.world));
+        self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &rows, SCORE_BYTES)
+    }
+
+    fn probe(&self, phase: Phase, layers: usize) -> [Flow; 2] {
+        let rows = vec![layers * (self.world - 1) * self.plan.query_tokens(); self.world];
+        let what = (phase, Cargo::Partials, Collective::AllGather);
+        [self.flow(what, layers, &rows, self.partial_bytes()), self.scores(phase)]
+    }
+
+    /// Relay's first hop: a pass-q over the measured rows in which every layer is complete.
+    fn hop(&self) -> Vec<Flow> {
+        let homes = self.homes(&self.selected.measured, 0, Exchange::PassQ);
+        let counts: Vec<usize> = homes.iter().map(Vec::len).collect();
+        let layers = self.shape.layers;
+        let mut flows = vec![self.arriving(Phase::Probe, &homes)];
+        flows.extend(self.round(Phase::Probe, layers, &counts));
+        let rows: Vec<usize> = others(&counts).iter().map(|rows| rows * layers).collect();
+        flows.push(self.flow((Phase::Probe, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
+        flows.push(self.scores(Phase::Probe));
+        flows
+    }
+
+    fn recompute(&self) -> Vec<Flow> {
+        let (phase, layers, query) = (Phase::Recompute, self.shape.layers, self.plan.query_tokens());
+        let homes = self.homes(&self.selected.rows, query, self.plan.exchange);
+        let mut asking: Vec<usize> = homes.iter().map(Vec::len).collect();
+        let mut flows = match self.plan.exchange {
+            Exchange::PassQ => vec![self.arriving(phase, &homes)],
+            Exchange::Replicate | Exchange::Selected => {
+                let what = (phase, Cargo::Fresh, Collective::AllGather);
+                vec![self.flow(what, layers, &others(&asking), self.shape.kv_bytes())]
+            }
+        };
+        if self.plan.exchange == Exchange::Replicate {
+            return flows;
+        }
+        if self.plan.exchange == Exchange::Selected {
+            asking.fill(0);
+        }
+        asking[self.world - 1] += query;
+        flows.extend(self.round(phase, layers - 1, &asking));
+        asking.fill(0);
+        asking[self.world - 1] = 1;
+        flows.extend(self.round(phase, 1, &asking));
+        flows
+    }
+
+    fn homes(&self, rows: &[u32], query: usize, exchange: Exchange) -> Vec<Vec<Row>> {
+        homes(self.plan, self.world, self.shape, self.selected, rows, query, exchange)
+    }
+
+    /// Fresh keys and values that come to the rank of their chunk, all layers.
+    fn arriving(&self, phase: Phase, homes: &[Vec<Row>]) -> Flow {
+        let mut rows = vec![0; self.world];
+        for (home, row) in homes.iter().enumerate().flat_map(|(home, rows)| rows.iter().map(move |row| (home, row))) {
+            rows[row.keeper] += usize::from(row.keeper != home);
+        }
+        let what = (phase, Cargo::Fresh, Collective::AllToAll);
+        self.flow(what, self.shape.layers, &rows, self.shape.kv_bytes())
+    }
+
+    /// Queries to the keys and partial results back, `layers` times, where rank r asks for `asking[r]` rows.
+    fn round(&self, phase: Phase, layers: usize, asking: &[usize]) -> [Flow; 2] {
+        let there: Vec<usize> = others(asking).iter().map(|rows| rows * layers).collect();
+        let back: Vec<usize> = asking.iter().map(|rows| rows * (self.world - 1) * layers).collect();
+        [
+            self.flow((phase, Cargo::Queries, Collective::AllGather), layers, &there, self.query_bytes()),
+            self.flow((phase, Cargo::Homeward, Collective::AllToAll), layers, &back, self.partial_bytes()),
+        ]
+    }
+
+    fn query_bytes(&self) -> u64 {
+        (self.shape.query_width() * self.shape.dtype_bytes) as u64
+    }
+
+    fn lse_bytes(&self) -> u64 {
+        4 * self.shape.heads as u64
+    }
+
+    fn partial_bytes(&self) -> u64 {
+        self.query_bytes() + self.lse_bytes()
+    }
+}
+
+/// Scores travel in f32.
+const SCORE_BYTES: u64 = 4;
+
+/// For each rank, the rows of the others.
+fn others(rows: &[usize]) -> Vec<usize> {
+    let all: usize = rows.iter().sum();
+    rows.iter().map(|rows| all - rows).collect()
+}

@@ -1,0 +1,17 @@
+//! What a request will cost, before it runs: bytes, FLOPs, memory and time to first token of every method on a machine that a
+//! profile describes. Pure functions of plan, world, model and machine.
+
+pub mod bytes;
+mod homes;
+mod profile;
+mod selected;
+mod sight;
+#[cfg(test)]
+mod tests;
+mod time;
+mod work;
+
+pub use profile::{Link, Profile, RankRates};
+pub use selected::Selected;
+pub use time::{PhaseSeconds, Predicted, ttft};
+pub use work::{PhaseWork, RankWork, Work, work, work_of};

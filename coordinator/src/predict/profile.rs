@@ -1,0 +1,228 @@
+//! Machine profiles: how fast a rank computes and how fast ranks reach each other. From a file, or one of those shipped.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::request::read;
+use crate::{Error, Result};
+
+/// The shipped profiles: name and text.
+const SHIPPED: [(&str, &str); 6] = [
+    ("h100x4", include_str!("../../profiles/h100x4.toml")),
+    ("h100x8", include_str!("../../profiles/h100x8.toml")),
+    ("h100x8x2", include_str!("../../profiles/h100x8x2.toml")),
+    ("h200x4", include_str!("../../profiles/h200x4.toml")),
+    ("h200x8", include_str!("../../profiles/h200x8.toml")),
+    ("h200x8x2", include_str!("../../profiles/h200x8x2.toml")),
+];
+
+/// What a machine can do. All ranks are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// The machine in words.
+    pub description: String,
+    /// Whether the numbers were measured on the machine at hand. Those of shipped profiles were not.
+    pub measured_here: bool,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Ranks that share a host; the last host may have fewer.
+    pub ranks_per_host: usize,
+    /// Whether what is on its way between ranks moves while they compute.
+    pub transfers_overlap: bool,
+    /// What one rank can do.
+    pub rank: RankRates,
+    /// Between ranks of one host.
+    pub inside: Link,
+    /// Between ranks of different hosts; needed where there is more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between: Option<Link>,
+    /// Where each number comes from, by its name.
+    #[serde(default)]
+    pub sources: BTreeMap<String, String>,
+}
+
+/// What one rank can do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankRates {
+    /// FLOPs a second in matrix products of many rows.
+    pub gemm_flops_per_s: f64,
+    /// FLOPs a second in attention of many rows.
+    pub attention_flops_per_s: f64,
+    /// FLOPs a second in attention of a few rows (the query's) to many keys.
+    pub probe_flops_per_s: f64,
+    /// Bytes a second that it reads from its memory: few rows cannot be faster than the weights come.
+    pub memory_bytes_per_s: f64,
+    /// Its memory, its share of it where ranks have one together.
+    pub memory_bytes: u64,
+    /// Seconds that a layer of any pass takes beside its arithmetic.
+    pub layer_s: f64,
+    /// Seconds that a request takes beside its passes: tokens, plan, sampling, the way back.
+    pub request_s: f64,
+}
+
+/// How fast ranks reach each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Seconds that a collective takes without payload.
+    pub latency_s: f64,
+    /// Bytes a second that a rank receives, while all receive.
+    pub bytes_per_s: f64,
+}
+
+impl Profile {
+    /// Names of the shipped profiles.
+    pub fn names() -> Vec<&'static str> {
+        SHIPPED.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// A shipped profile.
+    ///
+    /// # Errors
+    /// [`Error::UnknownProfile`], which lists those there are.
+    pub fn by_name(name: &str) -> Result<Self> {
+        let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) else {
+            return Err(Error::UnknownProfile { name: name.into(), known: Self::names().join(", ") });
+        };
+        Self::parse(text, Path::new(name))
+    }
+
+    /// A profile from a TOML file.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Toml`], [`Error::Setting`] for a number that cannot be.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        Self::parse(&read(path)?, path)
+    }
+
+    /// A profile by its name, or by its path if the text looks like one (it ends in `.toml` or has a slash).
+    ///
+    /// # Errors
+    /// As [`by_name`](Self::by_name) and [`from_file`](Self::from_file).
+    pub fn find(name_or_path: &str) -> Result<Self> {
+        match name_or_path.ends_with(".toml") || name_or_path.contains('/') {
+            true => Self::from_file(Path::new(name_or_path)),
+            false => Self::by_name(name_or_path),
+        }
+    }
+
+    /// The profile as a TOML file's text.
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("numbers, texts and tables have a form in TOML")
+    }
+
+    /// Where its numbers come from, in a few words that stand beside every prediction.
+    pub fn label(&self) -> String {
+        let measured = if self.measured_here { "measured here" } else { "not measured here" };
+        format!("{} ({measured})", self.name)
+    }
+
+    /// Hosts that `world` ranks take.
+    pub fn hosts(&self, world: usize) -> usize {
+        world.div_ceil(self.ranks_per_host)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self> {
+        let profile: Self = toml::from_str(text).map_err(|error| toml_error(&error, text, path))?;
+        profile.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        let bad = |what: &str, found: String, wanted: &str| {
+            let wanted = format!("{what} {wanted}");
+            Err(Error::Setting { name: "profile", found: format!("{}: {found}", self.name), wanted })
+        };
+        for (what, count) in [("ranks", self.ranks), ("ranks_per_host", self.ranks_per_host)] {
+            if count == 0 {
+                return bad(what, "0".into(), "must be at least 1");
+            }
+        }
+        let links = std::iter::once(&self.inside).chain(&self.between);
+        let rates = [
+            ("gemm_flops_per_s", self.rank.gemm_flops_per_s),
+            ("attention_flops_per_s", self.rank.attention_flops_per_s),
+            ("probe_flops_per_s", self.rank.probe_flops_per_s),
+            ("memory_bytes_per_s", self.rank.memory_bytes_per_s),
+        ];
+        let rates = rates.into_iter().chain(links.clone().map(|link| ("bytes_per_s", link.bytes_per_s)));
+        for (what, rate) in rates {
+            if !(rate > 0.0 && rate.is_finite()) {
+                return bad(what, rate.to_string(), "must be above 0");
+            }
+        }
+        let times = [("layer_s", self.rank.layer_s), ("request_s", self.rank.request_s)];
+        for (what, time) in times.into_iter().chain(links.map(|link| ("latency_s", link.latency_s))) {
+            if !(time >= 0.0 && time.is_finite()) {
+                return bad(what, time.to_string(), "must be 0 or more");
+            }
+        }
+        if self.ranks > self.ranks_per_host && self.between.is_none() {
+            let found = format!("{} ranks, {} a host", self.ranks, self.ranks_per_host);
+            return bad("[between]", found, "must say how fast hosts reach each other");
+        }
+        Ok(self)
+    }
+}
+
+/// A parser's complaint with its line.
+fn toml_error(error: &toml::de::Error, text: &str, path: &Path) -> Error {
+    let at = error.span().map_or(0, |span| span.start);
+    let before = &text[..at.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let column = before.len() - before.rfind('\n').map_or(0, |end| end + 1) + 1;
+    let cause = error.message().replace('\n', " ");
+    Error::Toml { path: path.into(), line, column, cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_profile_is_sound_says_its_sources_and_survives_its_file() {
+        for name in Profile::names() {
+            let profile = Profile::by_name(name).unwrap();
+            assert_eq!(profile.name, name);
+            assert!(!profile.measured_here, "{name} was measured on no machine of its user");
+            assert!(profile.label().contains("not measured here"));
+            let numbers = ["gemm_flops_per_s", "attention_flops_per_s", "probe_flops_per_s", "memory_bytes_per_s"];
+            let more = ["memory_bytes", "layer_s", "request_s", "inside.latency_s", "inside.bytes_per_s"];
+            for number in numbers.into_iter().chain(more) {
+                assert!(profile.sources.get(number).is_some_and(|source| source.len() > 20), "{name}: {number}");
+            }
+            if profile.between.is_some() {
+                assert!(profile.sources.contains_key("between.latency_s"), "{name}");
+                assert!(profile.sources.contains_key("between.bytes_per_s"), "{name}");
+            }
+            assert_eq!(Profile::parse(&profile.to_toml(), Path::new(name)).unwrap(), profile);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let error = Profile::by_name("h900").unwrap_err();
+        assert_eq!(error.exit_code(), 64);
+        for name in Profile::names() {
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let good = Profile::by_name("h100x8x2").unwrap().to_toml();
+        let parse = |text: &str| Profile::parse(text, Path::new("mine.toml")).unwrap_err().to_string();
+        let unknown = parse(&good.replace("layer_s", "layer_seconds"));
+        assert!(unknown.starts_with("mine.toml, line ") && unknown.contains("layer_seconds"), "{unknown}");
+        let text = good.replace("ranks = 16", "ranks = \"many\"");
+        let line = text.lines().position(|line| line.contains("many")).unwrap() + 1;
+        assert!(parse(&text).starts_with(&format!("mine.toml, line {line}, ")), "{}", parse(&text));
+        assert!(parse(&good.replace("ranks = 16", "ranks = 0")).contains("ranks must be at least 1"));
+        let without = good.split("[between]").next().unwrap();
+        assert!(parse(without).contains("[between] must say"), "{}", parse(without));
+        let mut slow = Profile::by_name("h100x4").unwrap();
+        slow.rank.gemm_flops_per_s = 0.0;
+        assert!(slow.checked().unwrap_err().to_string().contains("gemm_flops_per_s must be above 0"));
+    }
+}

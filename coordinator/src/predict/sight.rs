@@ -1,0 +1,66 @@
+//! How many context rows the rows of a pass see on each rank.
+
+use tributary_comm::wire::Plan;
+
+use super::Selected;
+use super::homes::Row;
+
+/// The context in its causal order, rank by rank.
+pub(super) struct Sight {
+    /// Per chunk in the order of the layout: its first place, and how many rows each rank keeps before it.
+    chunks: Vec<(usize, Vec<usize>)>,
+    world: usize,
+}
+
+impl Sight {
+    /// The context of a plan.
+    pub(super) fn new(plan: &Plan, world: usize, selected: &Selected) -> Self {
+        let (mut place, mut before) = (plan.prefix_tokens(), vec![0; world]);
+        let stand = |&number: &u32| {
+            let chunk = &plan.chunks[number as usize];
+            let this = (place, before.clone());
+            place += chunk.ids.len();
+            before[chunk.rank] += chunk.ids.len();
+            this
+        };
+        Self { chunks: selected.order.iter().map(stand).collect(), world }
+    }
+
+    /// The chunk at a place.
+    fn chunk(&self, place: u32) -> &(usize, Vec<usize>) {
+        let behind = self.chunks.partition_point(|(first, _)| *first <= place as usize);
+        &self.chunks[behind.max(1) - 1]
+    }
+
+    /// Rows of the row's own keeper that it sees, itself included.
+    fn at_keeper(&self, row: &Row) -> usize {
+        let (first, before) = self.chunk(row.place);
+        before[row.keeper] + row.place as usize - first + 1
+    }
+
+    /// Pairs of all ranks' rows with the context that each rank keeps.
+    pub(super) fn kept(&self, homes: &[Vec<Row>]) -> Vec<f64> {
+        let mut pairs = vec![0.0; self.world];
+        for row in homes.iter().flatten() {
+            let before = &self.chunk(row.place).1;
+            for (rank, pairs) in pairs.iter_mut().enumerate() {
+                *pairs += if rank == row.keeper { self.at_keeper(row) } else { before[rank] } as f64;
+            }
+        }
+        pairs
+    }
+
+    /// Pairs of each rank's rows, which are rows of its own chunks, with its own context and the other ranks' rows.
+    pub(super) fn own_and_fresh(&self, homes: &[Vec<Row>]) -> Vec<f64> {
+        let mut ordered: Vec<&Row> = homes.iter().flatten().collect();
+        ordered.sort_by_key(|row| row.place);
+        let mut fresh_before = vec![0; self.world];
+        let mut pairs = vec![0.0; self.world];
+        for (number, row) in ordered.into_iter().enumerate() {
+            let of_others = number - fresh_before[row.keeper];
+            pairs[row.keeper] += (self.at_keeper(row) + of_others) as f64;
+            fresh_before[row.keeper] += 1;
+        }
+        pairs
+    }
+}

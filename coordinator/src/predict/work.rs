@@ -1,0 +1,305 @@
+//! FLOPs of every rank in every phase, counted as the ranks compute: a multiplication and an addition are two, and only
+//! keys that a row sees count.
+//!
+//! In the last layer of a prompt only the asked row goes on behind its keys; chunk prefill stops at the last layer's keys,
+//! a probe at the attention of its last scored layer. Norms, rotations and softmax are left out: they are below 1 %.
+
+use std::ops::Range;
+
+use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+
+use super::Selected;
+use super::homes::{Row, homes, kept_rows, owner, probed_layers, reorders, shards};
+use super::sight::Sight;
+use crate::ModelShape;
+
+/// What one rank computes in one phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RankWork {
+    /// FLOPs in matrix products with weights.
+    pub linear: f64,
+    /// FLOPs in attention of many rows.
+    pub attention: f64,
+    /// FLOPs in the probing query's attention and its scores.
+    pub probe: f64,
+    /// Bytes of weights that its passes read, each once.
+    pub weight_bytes: f64,
+    /// Bytes of keys and values that a probe reads.
+    pub kv_bytes: f64,
+    /// Layers that its passes go through.
+    pub layers: usize,
+}
+
+impl RankWork {
+    /// All FLOPs.
+    pub fn flops(&self) -> f64 {
+        self.linear + self.attention + self.probe
+    }
+
+    fn add(&mut self, other: &RankWork) {
+        self.linear += other.linear;
+        self.attention += other.attention;
+        self.probe += other.probe;
+        self.weight_bytes += other.weight_bytes;
+        self.kv_bytes += other.kv_bytes;
+        self.layers += other.layers;
+    }
+}
+
+/// What every rank computes in one phase.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PhaseWork {
+    /// Which phase.
+    pub phase: Phase,
+    /// One entry a rank.
+    pub ranks: Vec<RankWork>,
+}
+
+impl PhaseWork {
+    /// FLOPs of the most loaded rank.
+    pub fn critical_flops(&self) -> f64 {
+        self.ranks.iter().map(RankWork::flops).fold(0.0, f64::max)
+    }
+}
+
+/// What every rank computes until the first token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// The phases in their order; those without work are left out.
+    pub phases: Vec<PhaseWork>,
+}
+
+impl Work {
+    /// FLOPs of all ranks.
+    pub fn total_flops(&self) -> f64 {
+        self.phases.iter().flat_map(|phase| &phase.ranks).map(RankWork::flops).sum()
+    }
+
+    /// FLOPs on the critical path: per phase the most loaded rank's.
+    pub fn critical_flops(&self) -> f64 {
+        self.phases.iter().map(PhaseWork::critical_flops).sum()
+    }
+
+    /// A phase, if it has work.
+    pub fn phase(&self, phase: Phase) -> Option<&PhaseWork> {
+        self.phases.iter().find(|work| work.phase == phase)
+    }
+}
+
+/// The work of a plan with its selection spread evenly; a warm chunk costs no prefill.
+pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
+    work_of(plan, world, shape, &Selected::expected(plan))
+}
+
+/// The work of a plan, given what was selected.
+pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Work {
+    let of = Count { plan, world, shape, selected };
+    let mut phases = vec![(Phase::ChunkPrefill, of.prefill())];
+    if !plan.method.is_exact() {
+        let probed = probed_layers(&plan.method, shape.layers);
+        if reorders(plan) {
+            phases.push((Phase::Reorder, of.probe(&probed)));
+        }
+        if plan.budget > 0 && plan.method.probes_query() {
+            let mut probe = of.probe(&probed);
+            let hop = of.hop();
+            probe.iter_mut().zip(&hop).for_each(|(sum, more)| sum.add(more));
+            phases.push((Phase::Probe, probe));
+        }
+        phases.push((Phase::Recompute, of.recompute()));
+    }
+    phases.push((Phase::FirstToken, of.first_token()));
+    let has_work = |(_, ranks): &(Phase, Vec<RankWork>)| ranks.iter().any(|rank| rank.flops() > 0.0);
+    let phase = |(phase, ranks)| PhaseWork { phase, ranks };
+    Work { phases: phases.into_iter().filter(has_work).map(phase).collect() }
+}
+
+struct Count<'a> {
+    plan: &'a Plan,
+    world: usize,
+    shape: &'a ModelShape,
+    selected: &'a Selected,
+}
+
+impl Count<'_> {
+    /// A pass of `rows` rows through all layers, of which `asked` need an output: `pairs` rows and keys in each layer but
+    /// the last, `last_pairs` in that.
+    fn prompt(&self, rows: usize, asked: usize, pairs: f64, last_pairs: f64) -> RankWork {
+        let shape = self.shape;
+        let before_last = (shape.layers - 1) as f64;
+        let behind_keys = shape.layer_query_flops() + shape.layer_finish_flops();
+        let keys = shape.layers as f64 * rows as f64 * shape.layer_kv_flops();
+        let passes = usize::from(rows > 0);
+        RankWork {
+            linear: keys + (before_last * rows as f64 + asked as f64) * behind_keys,
+            attention: self.pair_flops() * (before_last * pairs + last_pairs),
+            weight_bytes: (passes as u64 * shape.layers as u64 * self.layer_bytes()) as f64,
+            layers: passes * shape.layers,
+            ..RankWork::default()
+        }
+    }
+
+    /// FLOPs of a row and a key in one layer: the score and the weighted value.
+    fn pair_flops(&self) -> f64 {
+        4.0 * self.shape.query_width() as f64
+    }
+
+    fn layer_bytes(&self) -> u64 {
+        self.shape.layer_matrix_parameters() * self.shape.dtype_bytes as u64
+    }
+
+    fn prefill(&self) -> Vec<RankWork> {
+        let total = self.plan.total_tokens();
+        let only = |rank: usize, work: RankWork| {
+            (0..self.world).map(|other| if other == rank { work } else { RankWork::default() }).collect()
+        };
+        match self.plan.method {
+            Method::Full => only(self.world - 1, self.prompt(total, 1, triangle(total), total as f64)),
+            Method::Ring | Method::AllGather { .. } => {
+                let owner = owner(self.plan, self.world);
+                let shard = |(rank, rows): (usize, Vec<u32>)| {
+                    let pairs = rows.iter().map(|&row| f64::from(row) + 1.0).sum();
+                    let asked = usize::from(rank == owner);
+                    self.prompt(rows.len(), asked, pairs, (asked * total) as f64)
+                };
+                shards(self.plan, self.world).into_iter().enumerate().map(shard).collect()
+            }
+            _ => (0..self.world).map(|rank| self.chunks(rank)).collect(),
+        }
+    }
+
+    /// A rank's cold chunks behind the prefix, which comes from the chunk cache with the chunks that do.
+    fn chunks(&self, rank: usize) -> RankWork {
+        let prefix = self.plan.prefix_tokens();
+        let own = || self.plan.chunks.iter().filter(|chunk| chunk.rank == rank);
+        let cold = own().filter(|chunk| !chunk.warm).map(|chunk| chunk.ids.len());
+        let prefix_rows = if own().any(|chunk| chunk.warm) { 0 } else { prefix };
+        let chunk_pairs = |length: usize| (length * prefix) as f64 + triangle(length);
+        let pairs = triangle(prefix_rows) + cold.clone().map(chunk_pairs).sum::<f64>();
+        self.prompt(prefix_rows + cold.sum::<usize>(), 0, pairs, 0.0)
+    }
+
+    /// The query's rows on every rank, up to the attention of the last scored layer.
+    fn probe(&self, probed: &Range<usize>) -> Vec<RankWork> {
+        let (shape, query, prefix) = (self.shape, self.plan.query_tokens() as f64, self.plan.prefix_tokens() as f64);
+        let before_last = (probed.end - 1) as f64;
+        let keys = shape.layer_kv_flops() + shape.layer_query_flops();
+        let linear = query * (probed.end as f64 * keys + before_last * shape.layer_finish_flops());
+        let seen_everywhere = query * (prefix + (query + 1.0) / 2.0);
+        let rank = |own: usize| {
+            let own_pairs = query * own as f64;
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            let scores = probed.len() as f64 * own_pairs / 2.0;
+            let pairs = probed.end as f64 * (own_pairs + seen_everywhere) + scores;
+            RankWork {
+                linear,
+                probe: self.pair_flops() * pairs,
+                weight_bytes: probed.end as f64 * self.layer_bytes() as f64,
+                kv_bytes: probed.end as f64 * own as f64 * shape.layer_kv_bytes() as f64,
+                layers: probed.end,
+                ..RankWork::default()
+            }
+        };
+        kept_rows(self.plan, self.world).into_iter().map(rank).collect()
+    }
+
+    /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
+    /// a score of every row and key.
+    fn hop(&self) -> Vec<RankWork> {
+        if self.selected.measured.is_empty() {
+            return vec![RankWork::default(); self.world];
+        }
+        let homes = self.homes(&self.selected.measured, 0, Exchange::PassQ);
+        let seen = Sight::new(self.plan, self.world, self.selected).kept(&homes);
+        let layers = self.shape.layers as f64;
+        let rank = |(own, seen): (&Vec<Row>, f64)| {
+            let rows = own.len() as f64;
+            let pairs = 1.5 * seen + rows * self.plan.prefix_tokens() as f64;
+            let mut work = self.prompt(own.len(), 0, 0.0, 0.0);
+            work.linear += rows * self.shape.layer_query_flops();
+            work.attention = self.pair_flops() * layers * pairs;
+            work
+        };
+        homes.iter().zip(seen).map(rank).collect()
+    }
+
+    fn recompute(&self) -> Vec<RankWork> {
+        let query = self.plan.query_tokens();
+        let homes = self.homes(&self.selected.rows, query, self.plan.exchange);
+        let pairs = match self.plan.exchange {
+            Exchange::Replicate => self.replicated_pairs(&homes),
+            Exchange::PassQ => self.pass_q_pairs(&homes),
+            Exchange::Selected => self.selected_pairs(&homes),
+        };
+        let rank = |(rank, (rows, (pairs, last_pairs))): (usize, (&Vec<Row>, (f64, f64)))| {
+            let last = usize::from(rank + 1 == self.world);
+            self.prompt(rows.len() + last * query, last, pairs, last_pairs)
+        };
+        homes.iter().zip(pairs).enumerate().map(rank).collect()
+    }
+
+    /// Rows and keys of a layer and of the last one, each rank: a row sees all before it, where it is computed.
+    fn replicated_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
+        let mut pairs: Vec<(f64, f64)> = homes.iter().map(|rows| (rows.iter().map(sees).sum(), 0.0)).collect();
+        let total = self.plan.total_tokens();
+        pairs[self.world - 1].0 += triangle(total) - triangle(total - self.plan.query_tokens());
+        pairs[self.world - 1].1 = total as f64;
+        pairs
+    }
+
+    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees context where that is kept, prefix and query at home.
+    fn pass_q_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
+        let (query, prefix) = (self.plan.query_tokens(), self.plan.prefix_tokens());
+        let kept = kept_rows(self.plan, self.world);
+        let seen = Sight::new(self.plan, self.world, self.selected).kept(homes);
+        let rank = |(rank, seen): (usize, f64)| {
+            let pairs = seen + (query * kept[rank] + homes[rank].len() * prefix) as f64;
+            (pairs, kept[rank] as f64)
+        };
+        let mut pairs: Vec<(f64, f64)> = seen.into_iter().enumerate().map(rank).collect();
+        pairs[self.world - 1].0 += (query * prefix) as f64 + triangle(query);
+        pairs[self.world - 1].1 += (prefix + query) as f64;
+        pairs
+    }
+
+    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees the prefix, its own rank's context and the other ranks'
+    /// fresh rows; the query's rows as under pass-q.
+    fn selected_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
+        let seen = Sight::new(self.plan, self.world, self.selected).own_and_fresh(homes);
+        let nobody = vec![Vec::new(); self.world];
+        let of_query = self.pass_q_pairs(&nobody);
+        let prefix = self.plan.prefix_tokens();
+        let rank = |((seen, rows), (pairs, last_pairs)): ((f64, &Vec<Row>), (f64, f64))| {
+            (seen + (rows.len() * prefix) as f64 + pairs, last_pairs)
+        };
+        seen.into_iter().zip(homes).zip(of_query).map(rank).collect()
+    }
+
+    fn first_token(&self) -> Vec<RankWork> {
+        let owner = owner(self.plan, self.world);
+        let rank = |rank: usize| match rank == owner {
+            true => RankWork {
+                linear: self.shape.logits_flops(),
+                weight_bytes: (self.shape.vocab * self.shape.hidden * self.shape.dtype_bytes) as f64,
+                ..RankWork::default()
+            },
+            false => RankWork::default(),
+        };
+        (0..self.world).map(rank).collect()
+    }
+
+    fn homes(&self, rows: &[u32], query: usize, exchange: Exchange) -> Vec<Vec<Row>> {
+        homes(self.plan, self.world, self.shape, self.selected, rows, query, exchange)
+    }
+}
+
+/// Keys that a row sees: those before it and itself.
+fn sees(row: &Row) -> f64 {
+    f64::from(row.place) + 1.0
+}
+
+/// Pairs of `rows` rows that see the rows before them and themselves.
+fn triangle(rows: usize) -> f64 {
+    let rows = rows as f64;
+    rows * (rows + 1.0) / 2.0
+}

@@ -1,0 +1,166 @@
+//! The formula of bytes (`coordinator::predict::bytes`) against the counters of every rank, to the byte.
+
+use std::sync::Arc;
+
+use candle_core::DType;
+use tributary_comm::wire::{Exchange, Importance, Layout, Method, Plan};
+use tributary_coordinator::ModelShape;
+use tributary_coordinator::predict::{Selected, bytes};
+use tributary_kernels::Kernels;
+use tributary_tests::{dummy_model_of, infoflow, plan, run_all, tiny_config, with_ratio};
+use tributary_worker::Model;
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+
+/// Prefix, chunk lengths, query length: even, uneven, no prefix, fewer chunks than ranks, a prompt as short as the world.
+const SHAPES: [(usize, &[usize], usize); 5] = [
+    (1, &[16, 16, 16, 16], 5),
+    (3, &[7, 31, 2, 18, 1], 4),
+    (0, &[12, 9], 1),
+    (2, &[40], 6),
+    (0, &[1, 1], 1),
+];
+
+/// Heads and KV heads that differ, a head width of its own, an odd number of KV heads.
+fn model(dtype: DType) -> Arc<dyn Model> {
+    let changes = [
+        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
+        ("num_attention_heads", 6.into()),
+        ("num_key_value_heads", 3.into()),
+        ("head_dim", 8.into()),
+    ];
+    dummy_model_of(&tiny_config(&changes), 5, dtype)
+}
+
+fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
+    let config = model.config();
+    ModelShape {
+        layers: config.layers,
+        hidden: config.hidden,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        intermediate: config.intermediate,
+        vocab: config.vocab,
+        tied_embeddings: config.tied_embeddings,
+        max_positions: config.max_positions,
+        weight_bytes: 0,
+        dtype_bytes: dtype.size_in_bytes(),
+    }
+}
+
+fn exact_methods() -> Vec<Method> {
+    let mut methods = vec![Method::Full, Method::Ring];
+    methods.extend([None, Some(1), Some(2)].map(|heads_per_gather| Method::AllGather { heads_per_gather }));
+    methods
+}
+
+fn selective_methods() -> Vec<Method> {
+    vec![
+        Method::None,
+        Method::Random { seed: 3 },
+        Method::Epic { per_chunk: None },
+        Method::Epic { per_chunk: Some(3) },
+        infoflow(1, 3),
+        infoflow(0, 1),
+        Method::ProphetKv { layout: Layout::TlTp },
+        Method::Relay { layout: Layout::Global },
+    ]
+}
+
+/// Every method with every exchange and ratio, with and without reordering.
+fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
+    let make = |method: Method, exchange| plan(shape.0, shape.1, shape.2, world, method, exchange);
+    let mut plans: Vec<Plan> = exact_methods().into_iter().map(|method| make(method, Exchange::PassQ)).collect();
+    for method in selective_methods() {
+        for exchange in EXCHANGES {
+            for ratio in [0.0, 0.3, 1.0] {
+                let plan = with_ratio(make(method.clone(), exchange), ratio);
+                if method.probes_query() {
+                    let importance = if ratio < 0.5 { Importance::Mass } else { Importance::Selected };
+                    let include_first_chunk = ratio > 0.5;
+                    plans.push(Plan { reorder: Some(importance), include_first_chunk, ..plan.clone() });
+                }
+                plans.push(plan);
+            }
+        }
+    }
+    plans
+}
+
+fn check(dtype: DType) {
+    let model = model(dtype);
+    let model_shape = shape(&*model, dtype);
+    let (mut compared, mut reordered, mut hops) = (0, 0, 0);
+    for request in SHAPES {
+        for world in 1..=4 {
+            let plans = plans(request, world);
+            let runs = run_all(&model, Kernels::Auto, world, &plans);
+            for ((outcome, reports), plan) in runs.iter().zip(&plans) {
+                let selected = Selected::from(outcome);
+                let formula = bytes::received(plan, world, &model_shape, &selected);
+                let counted: Vec<u64> = reports.iter().map(|report| report.traffic.tensor_bytes_received()).collect();
+                let what = format!(
+                    "{:?} {:?}, budget {}, reorder {:?}, world {world}, {request:?}, {dtype:?}",
+                    plan.method, plan.exchange, plan.budget, plan.reorder
+                );
+                assert_eq!(formula, counted, "{what}");
+                compared += counted.iter().filter(|&&bytes| bytes > 0).count();
+                reordered += usize::from(selected.order.windows(2).any(|pair| pair[0] > pair[1]));
+                hops += usize::from(!selected.measured.is_empty());
+            }
+        }
+    }
+    println!("{dtype:?}: {compared} counters above 0 agree to the byte");
+    assert!(compared > 1000 && reordered > 20 && hops > 20, "{compared}, {reordered} reordered, {hops} hops");
+}
+
+#[test]
+fn the_formula_is_what_every_rank_counts_in_f32() {
+    check(DType::F32);
+}
+
+#[test]
+fn the_formula_is_what_every_rank_counts_in_bf16() {
+    check(DType::BF16);
+}
+
+/// Rows that belong to the chunks of one rank but are computed on all of them: the dealing must follow the ranks' own.
+#[test]
+fn the_formula_holds_where_one_rank_keeps_everything() {
+    let model = model(DType::F32);
+    let model_shape = shape(&*model, DType::F32);
+    for exchange in EXCHANGES {
+        for keeper in 0..3 {
+            let mut plan = with_ratio(plan(2, &[30, 25, 40], 4, 3, infoflow(1, 3), exchange), 0.4);
+            plan.chunks.iter_mut().for_each(|chunk| chunk.rank = keeper);
+            let (outcome, reports) = tributary_tests::run(&model, 3, &plan);
+            let formula = bytes::received(&plan, 3, &model_shape, &Selected::from(&outcome));
+            let counted: Vec<u64> = reports.iter().map(|report| report.traffic.tensor_bytes_received()).collect();
+            assert_eq!(formula, counted, "{exchange:?}, all chunks on rank {keeper}");
+        }
+    }
+}
+
+/// Before the selection is known, the prediction is that of an even one: near, and exact where the selection does not matter.
+#[test]
+fn what_is_expected_is_near_what_comes() {
+    let model = model(DType::F32);
+    let model_shape = shape(&*model, DType::F32);
+    for exchange in EXCHANGES {
+        for method in selective_methods() {
+            let plan = with_ratio(plan(1, &[64; 8], 8, 4, method, exchange), 0.25);
+            let counted: u64 = tributary_tests::run(&model, 4, &plan)
+                .1
+                .iter()
+                .map(|report| report.traffic.tensor_bytes_received())
+                .sum();
+            let expected: u64 = bytes::expected(&plan, 4, &model_shape).iter().sum();
+            let ratio = expected as f64 / counted as f64;
+            assert!((ratio - 1.0).abs() < 0.05, "{:?} {exchange:?}: {expected} of {counted}", plan.method);
+            if exchange == Exchange::Replicate && !matches!(plan.method, Method::Relay { .. }) {
+                assert_eq!(expected, counted, "{:?}: the sum does not depend on who computes a row", plan.method);
+            }
+        }
+    }
+}
