@@ -54,7 +54,7 @@ fn point_cells(study: &Study, point: &Point) -> Vec<String> {
         optional(strong.as_ref().and_then(|strong| strong.karp_flatt)),
         optional(received_bytes(point)),
         optional(formula_bytes(point)),
-        if predicted.ttft_ms > 0.0 { predicted.received_bytes.to_string() } else { String::new() },
+        predicted.received_bytes.to_string(),
         known(predicted.memory_bytes as f64),
         known(predicted.total_flops),
         known(predicted.critical_flops),

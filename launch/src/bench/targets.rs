@@ -1,7 +1,8 @@
 //! The points of a sweep: every combination that the design names, checked before anything is loaded.
 
 use tributary_comm::wire::{Importance, Returns, Sampling};
-use tributary_coordinator::study::schema::{Cache, Design, Point};
+use tributary_coordinator::predict::Profile;
+use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::{Planned, Settings};
 
 use super::predict;
@@ -20,16 +21,24 @@ pub struct Target {
     pub way: Way,
 }
 
-/// The points of a design, in its order, with what runs at each. Points that come to the same appear once.
+/// What the points are made of.
+pub struct Sweep<'a> {
+    /// The design.
+    pub design: &'a Design,
+    /// Its methods.
+    pub methods: &'a [Spec],
+    /// The least time a collective may take.
+    pub timeout_ms: u64,
+    /// The machine that predictions are for.
+    pub profile: Option<&'a Profile>,
+}
+
+/// The points of a sweep, in the order of its design, with what runs at each. Points that come to the same appear once.
 ///
 /// # Errors
 /// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
-pub fn targets(
-    design: &Design,
-    methods: &[Spec],
-    timeout_ms: u64,
-    session: &mut Session<'_>,
-) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+    let Sweep { design, methods, timeout_ms, profile } = *sweep;
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = session.folder().config.max_positions;
@@ -49,7 +58,9 @@ pub fn targets(
                 };
                 let question = Question::Random(shape, design.seed);
                 let planned = session.check(&question, &way).map_err(|error| impossible(spec, tokens, world, error))?;
-                let point = point(&planned, spec, tokens, cache, session, &way);
+                let predicted = predict::predict(&planned, &session.folder().shape(), profile);
+                let shares_cores = session.shares_cores(&way);
+                let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {
                     points.push(point);
                     targets.push(Target { question, way });
@@ -111,7 +122,7 @@ fn impossible(spec: &Spec, tokens: usize, world: usize, error: anyhow::Error) ->
     }
 }
 
-fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache, session: &Session<'_>, way: &Way) -> Point {
+fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache) -> Point {
     let exact = planned.plan.method.is_exact();
     let ratio = (!exact).then_some(planned.ratio);
     let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
@@ -128,11 +139,11 @@ fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache, session: &
         ratio,
         exchange,
         cache,
-        shares_cores: session.shares_cores(way),
+        shares_cores: false,
         samples: Vec::new(),
         failures: Vec::new(),
         summary: None,
-        predicted: predict::predict(planned, &session.folder().shape()),
+        predicted: Prediction::default(),
         accuracy: None,
     }
 }
