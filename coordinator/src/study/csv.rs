@@ -54,7 +54,7 @@ fn point_cells(study: &Study, point: &Point) -> Vec<String> {
         optional(strong.as_ref().and_then(|strong| strong.karp_flatt)),
         optional(received_bytes(point)),
         optional(formula_bytes(point)),
-        if predicted.ttft_ms > 0.0 { predicted.received_bytes.to_string() } else { String::new() },
+        predicted.received_bytes.to_string(),
         known(predicted.memory_bytes as f64),
         known(predicted.total_flops),
         known(predicted.critical_flops),
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn rows_have_as_many_cells_as_the_header() {
         let mut point = measured("ring", 512, 2, None, 10.0);
-        point.samples[0].phases = vec![PhaseTime { phase: "probe".into(), ms: 1.5 }];
+        point.samples[0].phases = vec![PhaseTime { phase: "probe".into(), ms: 1.5, waited_ms: 0.5 }];
         point.samples[0].ranks = vec![RankSample { received_bytes: 7, formula_bytes: 7, ..RankSample::default() }; 2];
         point.id = "a, \"b\"".to_owned();
         let study = study(vec![measured("full", 512, 1, None, 30.0), point]);
@@ -189,7 +189,8 @@ mod tests {
     #[test]
     fn phases_stand_in_their_order() {
         let (mut ring, mut infoflow) = (measured("ring", 1, 1, None, 9.0), measured("infoflow", 1, 1, Some(0.1), 9.0));
-        let times = |names: [&str; 3]| names.map(|phase| PhaseTime { phase: phase.into(), ms: 1.0 }).to_vec();
+        let times =
+            |names: [&str; 3]| names.map(|phase| PhaseTime { phase: phase.into(), ms: 1.0, waited_ms: 0.0 }).to_vec();
         ring.samples[0].phases = times(["tokenize", "chunk_prefill", "first_token"]);
         infoflow.samples[0].phases = times(["chunk_prefill", "probe", "first_token"]);
         assert_eq!(phases(&study(vec![ring, infoflow])), ["tokenize", "chunk_prefill", "probe", "first_token"]);

@@ -27,5 +27,10 @@ pub(crate) fn measured(method: &str, tokens: usize, world: usize, ratio: Option<
 
 /// A study of these points.
 pub(crate) fn study(points: Vec<Point>) -> Study {
-    Study { schema: SCHEMA.to_owned(), provenance: Provenance::default(), design: Design::default(), points }
+    let provenance = Provenance {
+        command: vec!["tributary".to_owned(), "bench".to_owned()],
+        backend: "local".to_owned(),
+        ..Provenance::default()
+    };
+    Study { schema: SCHEMA.to_owned(), provenance, design: Design::default(), points }
 }

@@ -177,6 +177,9 @@ pub struct PhaseTime {
     pub phase: String,
     /// Its length.
     pub ms: f64,
+    /// How long of it was spent waiting for other ranks; 0 where it is predicted.
+    #[serde(default)]
+    pub waited_ms: f64,
 }
 
 /// One rank's part in a run.

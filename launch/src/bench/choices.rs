@@ -65,6 +65,9 @@ pub struct Choices {
     /// Seed of weights, tokens and the order of runs [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Machine profile that predicts times: a name, or a file of --calibrate [default: none]
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub profile: Option<String>,
 }
 
 impl Choices {
@@ -87,6 +90,7 @@ impl Choices {
             warmups: self.warmups.or(others.warmups),
             repeats: self.repeats.or(others.repeats),
             seed: self.seed.or(others.seed),
+            profile: self.profile.or(others.profile),
         }
     }
 
@@ -113,6 +117,7 @@ impl Choices {
             warmups: Some(design.warmups),
             repeats: Some(design.repeats),
             seed: Some(design.seed),
+            profile: None,
         })
     }
 

@@ -22,7 +22,7 @@ pub fn render(design: &Design, points: &[Point]) -> String {
             if point.exact { "-".to_owned() } else { point.cache.to_string() },
             point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
             format!("{:.1}", predicted.memory_bytes as f64 / f64::from(1 << 20)),
-            if is_known { predicted.received_bytes.to_string() } else { "-".to_owned() },
+            predicted.received_bytes.to_string(),
             if is_known { format!("{:.1}", predicted.ttft_ms) } else { "-".to_owned() },
             runs.to_string(),
         ]);
@@ -40,7 +40,7 @@ pub fn render(design: &Design, points: &[Point]) -> String {
         let a_round_s: f64 = points.iter().map(|point| point.predicted.ttft_ms / 1000.0).sum();
         text += &format!(", about {}", duration(runs as f64 * a_round_s));
     } else {
-        text += "; no duration: no machine profile predicts it";
+        text += "; no times: --profile names a machine that predicts them";
     }
     text.push('\n');
     text

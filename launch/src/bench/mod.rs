@@ -1,6 +1,7 @@
 //! `tributary bench`: the scaling study of the time to first token. Sweeps lengths, ranks, methods, ratios and states of the
 //! chunk cache; every sample is kept, and what was measured stands beside what was predicted.
 
+mod calibrate;
 mod choices;
 mod dry_run;
 mod output;
@@ -13,24 +14,26 @@ mod targets;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tributary_comm::process::PIECE_BYTES;
+use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::{Design, Point, SCHEMA, Study};
 use tributary_coordinator::study::terminal;
 use tributary_coordinator::{Chunking, Prefix};
 
+use self::calibrate::Calibration;
 use self::choices::Choices;
 use self::output::Output;
 pub use self::rounds::Over;
-use self::targets::{Target, targets};
-use tributary_coordinator::predict::Profile;
-
-use crate::args::chunk_cache;
+use self::targets::{Sweep, Target, targets};
 use crate::args::{
     Backend, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
+    chunk_cache,
 };
 use crate::failure::{exit_code, one_line, usage};
+use crate::model::ModelFolder;
 use crate::progress::Progress;
 use crate::ranks::{self, Ranks};
 use crate::session::{Session, follow};
@@ -50,20 +53,19 @@ pub struct BenchArgs {
     study: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// The machine behind the predicted times: a shipped profile's name, or a file that --calibrate has written [default: no
-    /// times are predicted]
-    #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run")]
-    profile: Option<String>,
     /// Print the points with what is predicted of them, and run nothing
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
+    /// Measure this machine with the model's shapes and write a profile for predictions; no study is run
+    #[arg(long, value_name = "FILE.toml", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["resume", "dry_run", "out"])]
+    calibrate: Option<Option<PathBuf>>,
     /// Go on with the interrupted study in --out: the same design, the same program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
     /// Folder for report.json, report.html, points.csv, samples.csv and charts [default: tributary-bench-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Overwrite a study in --out
+    /// Overwrite a study in --out, or the file of --calibrate
     #[arg(long, help_heading = "Output")]
     force: bool,
     #[command(flatten)]
@@ -110,6 +112,7 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
             drop(process.seat()?);
             Ok(())
         }
+        ranks if args.calibrate.is_some() => calibrated(args, &choices, &common, ranks),
         Ranks::Process(process) if !process.leads() => follow(&common.model, &common.intake, &common.run, process),
         _ => lead(args, choices, &common, ranks),
     })
@@ -168,23 +171,45 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
     })
 }
 
+fn calibrated(args: &BenchArgs, choices: &Choices, common: &Common, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let worlds = choices.worlds.as_deref().unwrap_or(&[1]);
+    let (&[world], threads) = (worlds, common.run.group.threads) else {
+        return Err(usage("--calibrate: --worlds must name one number of ranks; each has a profile of its own"));
+    };
+    if world == 0 || threads == 0 {
+        return Err(usage(format!("--worlds {world} with --threads {threads}: both must be at least 1")));
+    }
+    let folder = ModelFolder::open(&common.model, &common.intake, common.run.seed)?;
+    let calibration = Calibration {
+        folder: &folder,
+        kernels: common.model.kernels.into(),
+        world,
+        threads,
+        timeout: Duration::from_secs(args.reach.collective_timeout),
+        file: args.calibrate.as_ref().and_then(Option::as_deref),
+        force: args.force,
+    };
+    calibrate::calibrate(&calibration, ranks)
+}
+
 fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) -> anyhow::Result<()> {
     let started = match &*ranks {
         Ranks::Threads { .. } => None,
         Ranks::Process(process) => Some(process.facts.size),
     };
+    let profile = choices.profile.as_deref().map(Profile::find).transpose()?;
     let (design, methods) = choices.design(started)?;
     let timeout_ms = args.reach.collective_timeout.saturating_mul(1000);
-    let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut session = Session::open(&common.model, &common.intake, &common.run, ranks)?;
+    let sweep = Sweep { design: &design, methods: &methods, timeout_ms, profile: profile.as_ref() };
     if args.dry_run {
-        let (points, _) = targets(&design, &methods, timeout_ms, &mut session, profile.as_ref())?;
+        let (points, _) = targets(&sweep, &mut session)?;
         return print(&dry_run::render(&design, &points));
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
-    let (points, targets) = targets(&design, &methods, timeout_ms, &mut session, profile.as_ref())?;
-    let label = profile.map_or_else(|| "none".to_owned(), |profile| profile.label());
-    let study = begin(design, points, &session, &label, output.earlier.clone())?;
+    let (points, targets) = targets(&sweep, &mut session)?;
+    let label = profile.as_ref().map_or_else(|| "none".to_owned(), Profile::label);
+    let study = begin(design.clone(), points, &session, &label, output.earlier.clone())?;
     output.create()?;
     measure(study, session, &targets, &output)
 }

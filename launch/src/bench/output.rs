@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use tributary_coordinator::study::csv;
 use tributary_coordinator::study::schema::{SCHEMA, Study};
+use tributary_coordinator::study::{charts, csv, page};
 
 use super::provenance::now;
 use crate::failure::usage;
@@ -68,7 +68,10 @@ impl Output {
         self.save(study)?;
         self.whole("points.csv", &csv::points(study))?;
         self.whole("samples.csv", &csv::samples(study))?;
-        Ok(())
+        for chart in charts(study) {
+            self.whole(&format!("charts/{}.svg", chart.name), &chart.alone())?;
+        }
+        self.whole("report.html", &page::html(study))
     }
 
     /// Writes beside the name, makes sure that it is on the disk, then renames: the file is the old one or the new one,

@@ -6,22 +6,33 @@ use tributary_coordinator::predict::{Profile, Selected, bytes, ttft, work};
 use tributary_coordinator::study::schema::{PhaseTime, Prediction};
 use tributary_coordinator::{ModelShape, Planned};
 
-/// The prediction for a plan: FLOPs, bytes and memory; with a profile of the machine the time to first token too.
+/// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one.
 pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>) -> Prediction {
-    let (plan, world) = (&planned.plan, planned.world);
-    let work = work(plan, world, shape);
-    let counted = Prediction {
-        total_flops: work.total_flops(),
-        critical_flops: work.critical_flops(),
-        received_bytes: bytes::expected(plan, world, shape).iter().sum(),
-        memory_bytes: planned.memory_bytes,
-        ..Prediction::default()
+    let (plan, world, memory_bytes) = (&planned.plan, planned.world, planned.memory_bytes);
+    let Some(profile) = profile else {
+        let work = work(plan, world, shape);
+        return Prediction {
+            total_flops: work.total_flops(),
+            critical_flops: work.critical_flops(),
+            received_bytes: bytes::expected(plan, world, shape).iter().sum(),
+            memory_bytes,
+            ..Prediction::default()
+        };
     };
-    let Some(profile) = profile else { return counted };
     let predicted = ttft(plan, world, shape, profile);
-    let phases = predicted.phases.iter();
-    let phases = phases.map(|phase| PhaseTime { phase: phase.phase.name().to_owned(), ms: 1000.0 * phase.seconds });
-    Prediction { ttft_ms: 1000.0 * predicted.ttft_s, phases: phases.collect(), ..counted }
+    let phase = |phase: &tributary_coordinator::predict::PhaseSeconds| PhaseTime {
+        phase: phase.phase.name().to_owned(),
+        ms: 1000.0 * phase.seconds,
+        waited_ms: 1000.0 * phase.exposed_s,
+    };
+    Prediction {
+        ttft_ms: 1000.0 * predicted.ttft_s,
+        phases: predicted.phases.iter().map(phase).collect(),
+        total_flops: predicted.total_flops,
+        critical_flops: predicted.critical_flops,
+        received_bytes: predicted.received_bytes.iter().sum(),
+        memory_bytes,
+    }
 }
 
 /// Bytes that each rank receives until the first token by the formula, with the selection that was made.

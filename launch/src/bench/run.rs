@@ -98,6 +98,7 @@ fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
     let phase = |row: &tributary_coordinator::report::PhaseRow| PhaseTime {
         phase: row.phase.to_owned(),
         ms: row.critical_path_ms,
+        waited_ms: row.waited_ms,
     };
     Sample {
         run,

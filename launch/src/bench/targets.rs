@@ -21,17 +21,24 @@ pub struct Target {
     pub way: Way,
 }
 
-/// The points of a design, in its order, with what runs at each. Points that come to the same appear once.
+/// What the points are made of.
+pub struct Sweep<'a> {
+    /// The design.
+    pub design: &'a Design,
+    /// Its methods.
+    pub methods: &'a [Spec],
+    /// The least time a collective may take.
+    pub timeout_ms: u64,
+    /// The machine that predictions are for.
+    pub profile: Option<&'a Profile>,
+}
+
+/// The points of a sweep, in the order of its design, with what runs at each. Points that come to the same appear once.
 ///
 /// # Errors
 /// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
-pub fn targets(
-    design: &Design,
-    methods: &[Spec],
-    timeout_ms: u64,
-    session: &mut Session<'_>,
-    profile: Option<&Profile>,
-) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+    let Sweep { design, methods, timeout_ms, profile } = *sweep;
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = session.folder().config.max_positions;
@@ -54,7 +61,8 @@ pub fn targets(
                     .check_after(&question, &way, &primer(&way))
                     .map_err(|error| impossible(spec, tokens, world, error))?;
                 let predicted = predict::predict(&planned, &session.folder().shape(), profile);
-                let point = Point { predicted, ..point(&planned, spec, tokens, cache, session, &way) };
+                let shares_cores = session.shares_cores(&way);
+                let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {
                     points.push(point);
                     targets.push(Target { question, way });
@@ -117,7 +125,7 @@ fn impossible(spec: &Spec, tokens: usize, world: usize, error: anyhow::Error) ->
     }
 }
 
-fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache, session: &Session<'_>, way: &Way) -> Point {
+fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache) -> Point {
     let exact = planned.plan.method.is_exact();
     let ratio = (!exact).then_some(planned.ratio);
     let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
@@ -134,7 +142,7 @@ fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache, session: &
         ratio,
         exchange,
         cache,
-        shares_cores: session.shares_cores(way),
+        shares_cores: false,
         samples: Vec::new(),
         failures: Vec::new(),
         summary: None,

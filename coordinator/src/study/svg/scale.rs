@@ -1,0 +1,138 @@
+//! From values to pixels, and where an axis has its marks.
+
+/// A range of values on a range of pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    values: (f64, f64),
+    pixels: (f64, f64),
+    logarithmic: bool,
+}
+
+impl Scale {
+    /// In proportion, from 0 or below to a round number that holds all values.
+    pub fn linear(largest: f64, pixels: (f64, f64)) -> Self {
+        let largest = if largest > 0.0 { largest } else { 1.0 };
+        let step = step(largest);
+        Self { values: (0.0, (largest / step).ceil() * step), pixels, logarithmic: false }
+    }
+
+    /// In proportion, between these values.
+    pub fn between(values: (f64, f64), pixels: (f64, f64)) -> Self {
+        Self { values, pixels, logarithmic: false }
+    }
+
+    /// By logarithms, with some room on both sides. Values are above 0.
+    pub fn log(values: impl Iterator<Item = f64>, pixels: (f64, f64)) -> Self {
+        let positive = values.filter(|value| *value > 0.0);
+        let (least, largest) = positive.fold((f64::INFINITY, 0.0f64), |(a, b), value| (a.min(value), b.max(value)));
+        let (least, largest) = if largest > 0.0 { (least, largest) } else { (1.0, 10.0) };
+        let room = (largest / least).powf(0.06).max(1.15);
+        Self { values: (least / room, largest * room), pixels, logarithmic: true }
+    }
+
+    /// Where a value stands.
+    pub fn at(&self, value: f64) -> f64 {
+        let (from, to) = self.values;
+        let share = match self.logarithmic {
+            true => (value / from).ln() / (to / from).ln(),
+            false => (value - from) / (to - from),
+        };
+        self.pixels.0 + share * (self.pixels.1 - self.pixels.0)
+    }
+
+    /// The least and the largest value.
+    pub fn values(&self) -> (f64, f64) {
+        self.values
+    }
+
+    /// Marks with their labels, and finer marks without.
+    pub fn ticks(&self) -> (Vec<(f64, String)>, Vec<f64>) {
+        let (from, to) = self.values;
+        if !self.logarithmic {
+            let step = step(to - from);
+            let count = ((to - from) / step + 1e-9).floor() as usize;
+            let at = |index: usize| (from / step).ceil() * step + index as f64 * step;
+            return ((0..=count).map(|index| (at(index), short(at(index)))).collect(), Vec::new());
+        }
+        let (first, last) = (from.log10().floor() as i32, to.log10().ceil() as i32);
+        let decades = (to / from).log10();
+        let (mut marks, mut fine) = (Vec::new(), Vec::new());
+        for decade in first..=last {
+            for digit in 1..10 {
+                let value = f64::from(digit) * 10f64.powi(decade);
+                if value < from || value > to {
+                    continue;
+                }
+                let is_mark = digit == 1 || (decades < 3.0 && (digit == 2 || digit == 5)) || decades < 0.5;
+                if is_mark { marks.push((value, short(value))) } else { fine.push(value) }
+            }
+        }
+        (marks, fine)
+    }
+}
+
+/// A step of 1, 2 or 5 times a power of ten that makes five marks or so.
+fn step(range: f64) -> f64 {
+    let rough = range / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= rough * 0.999).unwrap_or(10.0);
+    factor * power
+}
+
+/// A number in few letters: 0.25, 12, 1.5k, 3M.
+pub(super) fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        ..1e4 => (value, ""),
+        ..1e6 => (value / 1e3, "k"),
+        ..1e9 => (value / 1e6, "M"),
+        ..1e12 => (value / 1e9, "G"),
+        _ => (value / 1e12, "T"),
+    };
+    let text = match scaled.abs() {
+        0.0 => "0".to_owned(),
+        ..0.01 => format!("{scaled:.4}"),
+        ..1.0 => format!("{scaled:.2}"),
+        ..100.0 => format!("{scaled:.1}"),
+        _ => format!("{scaled:.0}"),
+    };
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_find_their_place() {
+        let linear = Scale::linear(87.0, (0.0, 100.0));
+        assert_eq!(linear.values(), (0.0, 100.0));
+        assert!((linear.at(25.0) - 25.0).abs() < 1e-9);
+        let log = Scale::log([10.0, 1000.0].into_iter(), (200.0, 0.0));
+        assert!((log.at(100.0) - 100.0).abs() < 1e-9, "the middle by logarithms");
+        assert!(log.at(1000.0) > 0.0 && log.at(10.0) < 200.0, "some room");
+        let one = Scale::log([50.0].into_iter(), (0.0, 10.0));
+        assert!((one.at(50.0) - 5.0).abs() < 1e-9);
+        assert!(Scale::log(std::iter::empty(), (0.0, 1.0)).at(2.0).is_finite());
+    }
+
+    #[test]
+    fn marks_are_round() {
+        let labels = |scale: Scale| scale.ticks().0.into_iter().map(|(_, label)| label).collect::<Vec<_>>();
+        assert_eq!(labels(Scale::linear(1.1, (0.0, 1.0))), ["0", "0.5", "1", "1.5"]);
+        assert_eq!(labels(Scale::linear(95.0, (0.0, 1.0))), ["0", "20", "40", "60", "80", "100"]);
+        assert_eq!(
+            labels(Scale::log([10.0, 1000.0].into_iter(), (0.0, 1.0))),
+            ["10", "20", "50", "100", "200", "500", "1000"]
+        );
+        assert_eq!(labels(Scale::log([1e3, 1e9].into_iter(), (0.0, 1.0)))[0], "1000");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let table = [(0.0, "0"), (0.25, "0.25"), (12.0, "12"), (1500.0, "1500"), (15_000.0, "15k"), (2.5e6, "2.5M")];
+        for (value, text) in table.into_iter().chain([(1e9, "1G"), (0.1, "0.1"), (100.0, "100")]) {
+            assert_eq!(short(value), text);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `tributary bench --calibrate`: measures the machine at hand and writes it as a profile, by which the planner predicts.
+//! All ranks work at the same time, so that shared cores and memory show.
+
+mod measure;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tributary_comm::wire::Phase;
+use tributary_comm::{Communicator, local};
+use tributary_coordinator::predict::{Link, Profile, RankRates};
+use tributary_kernels::Kernels;
+use tributary_worker::Model;
+
+use self::measure::{Found, measure};
+use crate::failure::{exit_code, usage};
+use crate::machine::available_bytes;
+use crate::model::ModelFolder;
+use crate::progress::Progress;
+use crate::ranks::Ranks;
+use crate::stdout::print;
+
+/// What is calibrated.
+pub struct Calibration<'a> {
+    /// The model whose shapes are measured.
+    pub folder: &'a ModelFolder,
+    /// Its kernels.
+    pub kernels: Kernels,
+    /// Ranks, where they are threads.
+    pub world: usize,
+    /// Threads a rank.
+    pub threads: usize,
+    /// How long a collective may take.
+    pub timeout: Duration,
+    /// The file to write; standard output where absent.
+    pub file: Option<&'a Path>,
+    /// Whether an older file may go.
+    pub force: bool,
+}
+
+/// Measures and writes a profile; on ranks other than 0 only measures.
+///
+/// # Errors
+/// A file that would be overwritten; the model's, the communicator's.
+pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Result<()> {
+    if let Some(file) = calibration.file.filter(|file| file.exists() && !calibration.force) {
+        return Err(usage(format!("--calibrate {}: it is there already; overwrite it by --force", file.display())));
+    }
+    let progress = Progress::start("loading the weights");
+    let free_bytes = available_bytes();
+    let model = calibration.folder.load()?;
+    progress.now("calibrating".to_owned());
+    let (found, here, backend) = match ranks {
+        Ranks::Threads { .. } => {
+            (on_threads(calibration, &model)?, calibration.world, "threads of one process".to_owned())
+        }
+        Ranks::Process(process) => {
+            let (here, size) = (process.facts.local_size, process.facts.size);
+            let pool = pool(calibration.threads)?;
+            let seat = process.seat()?;
+            let process = &*process;
+            let found = pool.install(|| {
+                let mut comm = seat.take();
+                let found = one(calibration, &*model, &mut comm, size);
+                // Whoever leaves without a word would be taken for done.
+                let found = found.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                process.leave(comm, calibration.timeout);
+                anyhow::Ok(found)
+            })?;
+            (found, here, "MPI".to_owned())
+        }
+    };
+    drop(progress);
+    let Some(found) = found else { return Ok(()) };
+    let world = if matches!(ranks, Ranks::Threads { .. }) { calibration.world } else { ranks.world() };
+    let profile = profile(calibration, &found, (world, here), free_bytes, &backend);
+    match calibration.file {
+        Some(file) => Ok(std::fs::write(file, profile.to_toml())?),
+        None => print(&profile.to_toml()),
+    }
+}
+
+fn pool(threads: usize) -> anyhow::Result<rayon::ThreadPool> {
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
+}
+
+fn one(
+    calibration: &Calibration<'_>,
+    model: &dyn Model,
+    comm: &mut dyn Communicator,
+    working: usize,
+) -> anyhow::Result<Option<Found>> {
+    comm.set_deadline(Phase::Idle, calibration.timeout);
+    measure(comm, model, calibration.kernels, working)
+}
+
+/// One thread a rank, and a second one where there is but one, which does nothing but answer: a link has two ends.
+fn on_threads(calibration: &Calibration<'_>, model: &Arc<dyn Model>) -> anyhow::Result<Option<Found>> {
+    let pools = (0..calibration.world.max(2)).map(|_| pool(calibration.threads)).collect::<Result<Vec<_>, _>>()?;
+    let run = |seat: local::Seat, pool: &rayon::ThreadPool| {
+        pool.install(|| {
+            let mut comm = seat.take();
+            let found = one(calibration, &**model, &mut comm, calibration.world);
+            found.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
+        })
+    };
+    let found: Vec<anyhow::Result<Option<Found>>> = std::thread::scope(|scope| {
+        let seats = local::seats(pools.len()).into_iter().zip(&pools);
+        let ranks: Vec<_> = seats.map(|(seat, pool)| scope.spawn(move || run(seat, pool))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    found.into_iter().next().unwrap_or(Ok(None))
+}
+
+fn profile(
+    calibration: &Calibration<'_>,
+    found: &Found,
+    (world, here): (usize, usize),
+    free_bytes: Option<u64>,
+    backend: &str,
+) -> Profile {
+    let rate = |what: &str| format!("measured: {what}, median of {} runs, the slowest of {world} ranks", measure::RUNS);
+    let sources = BTreeMap::from([
+        ("gemm_flops_per_s", rate("both halves of a layer, norms and activation included")),
+        ("attention_flops_per_s", rate("causal attention")),
+        ("probe_flops_per_s", rate("attention of a query's rows to many keys")),
+        ("memory_bytes_per_s", rate("the sum of an array beyond the caches")),
+        ("memory_bytes", "what was free before the model was loaded, shared by the ranks of a host".to_owned()),
+        ("layer_s", rate("a layer of one row, without what its weights and products take")),
+        ("request_s", rate("a plan of 8192 tokens broadcast, rotary tables made")),
+        ("inside.latency_s", rate("all-gather of one row")),
+        ("inside.bytes_per_s", format!("{}, over {backend}", rate("all-gather of large parts"))),
+    ]);
+    let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let shared = free_bytes.unwrap_or(0) / here.max(1) as u64;
+    Profile {
+        name: format!("{folder}-{world}x{}", calibration.threads),
+        description: format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
+        measured_here: true,
+        ranks: world,
+        ranks_per_host: here,
+        transfers_overlap: true,
+        rank: RankRates {
+            gemm_flops_per_s: found.gemm_flops_per_s,
+            attention_flops_per_s: found.attention_flops_per_s,
+            probe_flops_per_s: found.probe_flops_per_s,
+            memory_bytes_per_s: found.memory_bytes_per_s,
+            memory_bytes: shared,
+            layer_s: found.layer_s,
+            request_s: found.request_s,
+        },
+        inside: Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s },
+        between: (world > here).then_some(Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s }),
+        sources: sources.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+    }
+}
