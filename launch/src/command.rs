@@ -10,6 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::compare::{CompareArgs, compare};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
+use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
 use crate::ranks;
 
@@ -35,6 +36,8 @@ enum Command {
     Prefill(Box<PrefillArgs>),
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
+    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    Plan(Box<PlanArgs>),
     #[command(after_help = EXIT_CODES)]
     Doctor(Box<DoctorCommand>),
     #[command(after_help = EXIT_CODES)]
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Prefill(args) => prefill(&args),
         Command::Compare(args) => compare(&args),
+        Command::Plan(args) => plan(&args),
         Command::Doctor(args) => doctor(&args),
         Command::Launch(mut args) => {
             args.log(cli.log);

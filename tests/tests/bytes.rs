@@ -13,13 +13,8 @@ use tributary_worker::Model;
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
 /// Prefix, chunk lengths, query length: even, uneven, no prefix, fewer chunks than ranks, a prompt as short as the world.
-const SHAPES: [(usize, &[usize], usize); 5] = [
-    (1, &[16, 16, 16, 16], 5),
-    (3, &[7, 31, 2, 18, 1], 4),
-    (0, &[12, 9], 1),
-    (2, &[40], 6),
-    (0, &[1, 1], 1),
-];
+const SHAPES: [(usize, &[usize], usize); 5] =
+    [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (2, &[40], 6), (0, &[1, 1], 1)];
 
 /// Heads and KV heads that differ, a head width of its own, an odd number of KV heads.
 fn model(dtype: DType) -> Arc<dyn Model> {

@@ -18,11 +18,13 @@ pub fn root() -> PathBuf {
 }
 
 /// The demo model's folder, as text.
+#[allow(dead_code)] // not every test file runs the demo
 pub fn demo() -> String {
     root().join("models/demo").display().to_string()
 }
 
 /// One of the demo's requests, as text.
+#[allow(dead_code)] // not every test file runs the demo
 pub fn request(name: &str) -> String {
     root().join(format!("models/demo/requests/{name}.json")).display().to_string()
 }
