@@ -11,6 +11,7 @@ use crate::bench::{BenchArgs, bench};
 use crate::compare::{CompareArgs, compare};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
+use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
 use crate::ranks;
 
@@ -38,6 +39,8 @@ enum Command {
     Compare(Box<CompareArgs>),
     #[command(allow_negative_numbers = true)]
     Bench(Box<BenchArgs>),
+    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    Plan(Box<PlanArgs>),
     #[command(after_help = EXIT_CODES)]
     Doctor(Box<DoctorCommand>),
     #[command(after_help = EXIT_CODES)]
@@ -59,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Prefill(args) => prefill(&args),
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
+        Command::Plan(args) => plan(&args),
         Command::Doctor(args) => doctor(&args),
         Command::Launch(mut args) => {
             args.log(cli.log);

@@ -12,6 +12,7 @@ mod highlight;
 mod machine;
 mod model;
 pub mod mpirun;
+mod plan_command;
 mod prefill;
 mod progress;
 mod ranks;

@@ -76,21 +76,24 @@ impl ModelFolder {
 
     /// What the planner must know.
     pub fn shape(&self) -> ModelShape {
-        let config = &self.config;
-        let dtype_bytes = self.dtype.size_in_bytes();
-        ModelShape {
-            layers: config.layers,
-            hidden: config.hidden,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            intermediate: config.intermediate,
-            vocab: config.vocab,
-            tied_embeddings: config.tied_embeddings,
-            max_positions: config.max_positions,
-            weight_bytes: (config.parameters() * dtype_bytes) as u64,
-            dtype_bytes,
-        }
+        shape_of(&self.config, self.dtype.size_in_bytes())
+    }
+}
+
+/// What the planner must know of a config, with numbers of `dtype_bytes` bytes.
+pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
+    ModelShape {
+        layers: config.layers,
+        hidden: config.hidden,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        intermediate: config.intermediate,
+        vocab: config.vocab,
+        tied_embeddings: config.tied_embeddings,
+        max_positions: config.max_positions,
+        weight_bytes: (config.parameters() * dtype_bytes) as u64,
+        dtype_bytes,
     }
 }
 

@@ -11,7 +11,8 @@ use crate::{Error, ModelShape, Result};
 /// What is asked of a machine, but for the length of the context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// Method and world. Where it names no exchange, the faster one of those that fit is taken.
+    /// Method and world. Where it names no exchange, the faster one of those that fit is taken, or, if none
+    /// fits, the smaller one.
     pub settings: Settings,
     /// Tokens of a chunk, the last one's perhaps fewer; one chunk a rank where absent.
     pub chunk_tokens: Option<usize>,
@@ -38,6 +39,13 @@ pub struct Forecast {
     pub fits: bool,
 }
 
+impl Forecast {
+    /// What the fullest rank needs.
+    pub fn most_memory_bytes(&self) -> u64 {
+        self.rank_memory_bytes.iter().copied().max().unwrap_or(0)
+    }
+}
+
 impl Scenario {
     /// The prediction for a context of `tokens` tokens. The model's number of positions is no limit here.
     ///
@@ -54,7 +62,8 @@ impl Scenario {
         }
         let second = self.with_exchange(tokens, Exchange::PassQ, shape, profile)?;
         let faster = f64::total_cmp(&first.predicted.ttft_s, &second.predicted.ttft_s);
-        let better = second.fits.cmp(&first.fits).then(faster);
+        let larger = first.most_memory_bytes().cmp(&second.most_memory_bytes());
+        let better = second.fits.cmp(&first.fits).then(if first.fits { faster } else { larger });
         Ok(if better == Ordering::Greater { second } else { first })
     }
 

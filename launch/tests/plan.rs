@@ -1,0 +1,201 @@
+//! `tributary plan`: predictions without a machine, a tokenizer or weights; what cannot be is refused in one line.
+
+mod kit;
+
+use std::path::Path;
+
+use kit::{json, root, tributary};
+use serde_json::Value;
+
+const BASE: [&str; 5] = ["plan", "--model", "qwen3-14b", "--profile", "h100x4"];
+
+fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&BASE, arguments].concat()
+}
+
+fn text(arguments: &[&str]) -> String {
+    let output = tributary(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn refused(arguments: &[&str], says: &[&str]) {
+    let output = tributary(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{arguments:?}: {errors}");
+    assert_eq!(errors.lines().count(), 1, "{arguments:?}: {errors}");
+    for part in says {
+        assert!(errors.contains(part), "{arguments:?}: `{part}` is not in: {errors}");
+    }
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+}
+
+/// The only point with these values.
+fn point<'a>(answer: &'a Value, tokens: usize, method: &str, hit_rate: f64) -> &'a Value {
+    let points = answer["points"].as_array().expect("points");
+    let is = |point: &&Value| {
+        point["context_tokens"] == tokens && point["method"] == method && point["hit_rate"].as_f64() == Some(hit_rate)
+    };
+    let found: Vec<&Value> = points.iter().filter(is).collect();
+    assert_eq!(found.len(), 1, "{tokens} {method} {hit_rate}");
+    found[0]
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn every_method_and_hit_rate_has_its_prediction_and_everything_is_labelled() {
+    let arguments = with(&["--tokens", "8k..128k", "--hit-rate", "0,0.5,1", "--json"]);
+    let answer = json(&arguments);
+    assert_eq!(answer["predicted"], true);
+    assert_eq!(answer["profile"]["measured_here"], false);
+    assert_eq!(answer["world"], 4);
+    assert_eq!(answer["points"].as_array().map(Vec::len), Some(5 * (3 + 2 * 3)));
+    for point in answer["points"].as_array().expect("points") {
+        let sum: f64 = point["phases"].as_array().expect("phases").iter().map(|phase| number(&phase["ms"])).sum();
+        assert!((sum / number(&point["ttft_ms"]) - 1.0).abs() < 1e-9, "phases add up: {point}");
+        assert!(number(&point["exposed_ms"]) < number(&point["ttft_ms"]));
+    }
+    let ttft = |tokens, method, hit_rate| number(&point(&answer, tokens, method, hit_rate)["ttft_ms"]);
+    for tokens in [16_384, 32_768, 65_536] {
+        let [cold, half, warm] = [0.0, 0.5, 1.0].map(|rate| ttft(tokens, "infoflow", rate));
+        assert!(cold > half && half > warm, "{tokens}: {cold} {half} {warm}");
+        assert!(ttft(tokens, "full", 0.0) > ttft(tokens, "all-gather", 0.0));
+        assert!(ttft(tokens, "all-gather", 0.0) > ttft(tokens, "ring", 0.0));
+        assert!(ttft(tokens, "relay", 0.0) > cold, "relay does more");
+    }
+
+    let shown = text(&with(&["--tokens", "8k..128k", "--hit-rate", "0,0.5,1"]));
+    for part in
+        ["predicted TTFT", "not measured here", "infoflow cold", "infoflow 50%", "infoflow warm", "predicted faster"]
+    {
+        assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
+    }
+    assert!(shown.contains("40960 positions"), "more than the model was made for is allowed, and told:\n{shown}");
+    assert!(!text(&with(&["--tokens", "8k"])).contains("positions"), "nothing to tell");
+}
+
+#[test]
+fn a_point_that_does_not_fit_is_marked_with_both_numbers() {
+    let arguments = with(&["--tokens", "8k,1m", "--methods", "ring", "infoflow"]);
+    let answer = json(&[&arguments[..], &["--json"]].concat());
+    let (small, large) = (point(&answer, 8192, "ring", 0.0), point(&answer, 1 << 20, "ring", 0.0));
+    assert_eq!((&small["fits"], &large["fits"]), (&Value::Bool(true), &Value::Bool(false)));
+    let needed = large["rank_memory_bytes"].as_array().expect("ranks").iter().map(number).fold(0.0, f64::max);
+    assert!(needed > number(&large["rank_has_bytes"]));
+    let both = format!("{:.1}! of 80.0", needed / 1e9);
+    assert!(text(&arguments).contains(&both), "{both}");
+}
+
+#[test]
+fn a_crossover_is_the_length_at_which_the_faster_method_changes() {
+    let answer = json(&with(&["--tokens", "8k", "--methods", "ring,infoflow", "--hit-rate", "0", "--json"]));
+    let found = &answer["crossovers"][0];
+    let tokens = found["wins_from_tokens"].as_u64().expect("a length");
+    assert_eq!(found["wins_at_every_length"], false);
+    for (tokens, wins) in [(tokens, true), (tokens - 8192, false)] {
+        let list = tokens.to_string();
+        let answer = json(&with(&["--tokens", &list, "--methods", "ring,infoflow", "--hit-rate", "0", "--json"]));
+        let ttft = |method| number(&point(&answer, tokens as usize, method, 0.0)["ttft_ms"]);
+        assert_eq!(ttft("infoflow") < ttft("ring"), wins, "{tokens} tokens");
+    }
+    let nothing = text(&with(&["--tokens", "8k", "--methods", "infoflow"]));
+    assert!(nothing.contains("no exact method"), "{nothing}");
+}
+
+#[test]
+fn a_folder_needs_a_config_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = serde_json::json!({
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 5120, "intermediate_size": 17408,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151_936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "tie_word_embeddings": false, "hidden_act": "silu",
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("a config");
+    let path = folder.path().display().to_string();
+    let request = ["--profile", "h200x8", "--tokens", "32k", "--json"];
+    let from_folder = json(&[&["plan", "--model", path.as_str()], &request[..]].concat());
+    let by_name = json(&[&["plan", "--model", "qwen3-14b"], &request[..]].concat());
+    assert_eq!(from_folder["points"], by_name["points"]);
+    let narrow = json(&[&["plan", "--model", "qwen3-14b", "--dtype", "f32"], &request[..]].concat());
+    let bytes = |answer: &Value| point(answer, 32_768, "ring", 0.0)["received_bytes"][0].as_u64().expect("bytes");
+    assert_eq!(bytes(&narrow), 2 * bytes(&by_name));
+}
+
+#[test]
+fn options_reach_the_prediction() {
+    let base = ["--tokens", "64k", "--methods", "infoflow", "--hit-rate", "0", "--json"];
+    let ttft = |more: &[&str]| {
+        let answer = json(&[&BASE, &base[..], more].concat());
+        number(&point(&answer, 65_536, "infoflow", 0.0)["ttft_ms"])
+    };
+    let plain = ttft(&[]);
+    assert!(ttft(&["--ratio", "0.3"]) > plain);
+    assert!(ttft(&["--chunk-tokens", "rank"]) > plain, "longer chunks cost more attention");
+    assert!(ttft(&["--world", "2"]) > plain);
+    assert!(ttft(&["--query-tokens", "512"]) > plain);
+    let exchange = |name: &str| {
+        let answer = json(&[&BASE, &base[..], &["--exchange", name]].concat());
+        point(&answer, 65_536, "infoflow", 0.0).clone()
+    };
+    assert_eq!(exchange("pass-q")["exchange"], "pass-q");
+    assert_ne!(exchange("pass-q")["received_bytes"], exchange("replicate")["received_bytes"]);
+}
+
+#[test]
+fn a_profile_may_be_a_file() {
+    let shipped = root().join("coordinator/profiles/h100x4.toml");
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = folder.path().join("mine.toml");
+    let text = std::fs::read_to_string(&shipped).expect("a profile");
+    let run = |profile: &Path| {
+        let path = profile.display().to_string();
+        let answer = json(&[
+            "plan",
+            "--model",
+            "llama-3.1-8b",
+            "--profile",
+            &path,
+            "--tokens",
+            "32k",
+            "--methods",
+            "ring",
+            "--json",
+        ]);
+        number(&point(&answer, 32_768, "ring", 0.0)["ttft_ms"])
+    };
+    std::fs::write(&own, text.replace("gemm_flops_per_s = 640e12", "gemm_flops_per_s = 320e12")).expect("written");
+    assert!(run(&own) > 1.3 * run(&shipped), "half the rate");
+    std::fs::write(&own, text.replace("ranks = 4", "ranks = four")).expect("written");
+    let path = own.display().to_string();
+    let line = 1 + text.lines().position(|line| line == "ranks = 4").expect("a line");
+    refused(&["plan", "--model", "qwen3-14b", "--profile", &path], &["mine.toml", &format!("line {line}")]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    refused(&["plan", "--model", "qwen3-14b", "--profile", "h900x4"], &["h900x4", "h100x4", "h100x8x2", "h200x8"]);
+    refused(
+        &["plan", "--model", "qwen9", "--profile", "h100x4"],
+        &["qwen9", "qwen3-14b", "llama-3.1-8b", "config.json"],
+    );
+    refused(&["plan", "--model", "qwen3-14b"], &["--profile"]);
+    refused(&with(&["--world", "8"]), &["--world 8", "h100x4 has 4 ranks"]);
+    refused(&with(&["--world", "0"]), &["--world", "0"]);
+    refused(&with(&["--tokens", "8q"]), &["8q", "8k"]);
+    refused(&with(&["--tokens", "64k..8k"]), &["ends before it begins"]);
+    refused(&with(&["--tokens", "100m"]), &["16m"]);
+    refused(&with(&["--hit-rate", "0,1.5"]), &["--hit-rate 1.5", "from 0 to 1"]);
+    refused(&with(&["--hit-rate", "NaN"]), &["--hit-rate NaN"]);
+    refused(&with(&["--ratio", "2"]), &["--ratio 2", "from 0 to 1"]);
+    refused(&with(&["--methods", "fastest"]), &["fastest", "infoflow"]);
+    refused(&with(&["--methods", "ring,ring"]), &["ring", "twice"]);
+    refused(&with(&["--chunk-tokens", "0"]), &["--chunk-tokens"]);
+    refused(&with(&["--query-tokens", "0"]), &["--query-tokens"]);
+    refused(&with(&["--profile", "no/such.toml"]), &["--profile"]);
+    refused(&["plan", "--model", "qwen3-14b", "--profile", "no/such.toml"], &["no/such.toml"]);
+}
