@@ -23,6 +23,7 @@ pub fn demo() -> String {
 }
 
 /// One of the demo's requests, as text.
+#[allow(dead_code)] // not every test file asks the demo's questions
 pub fn request(name: &str) -> String {
     root().join(format!("models/demo/requests/{name}.json")).display().to_string()
 }
