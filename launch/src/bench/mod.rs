@@ -35,7 +35,7 @@ use crate::args::{
 use crate::failure::{exit_code, one_line, usage};
 use crate::model::ModelFolder;
 use crate::progress::Progress;
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Process, Ranks};
 use crate::session::{Session, follow};
 use crate::stdout::print;
 
@@ -108,10 +108,7 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
         Err(error) => return ranks::refuse(&one_line(&error), exit_code(&error)),
     };
     ranks::run(&common.run.group, |ranks| match ranks {
-        Ranks::Process(process) if !process.leads() && args.dry_run => {
-            drop(process.seat()?);
-            Ok(())
-        }
+        Ranks::Process(process) if !process.leads() && args.dry_run => leave(process, &common),
         ranks if args.calibrate.is_some() => calibrated(args, &choices, &common, ranks),
         Ranks::Process(process) if !process.leads() => follow(&common.model, &common.intake, &common.run, process),
         _ => lead(args, choices, &common, ranks),
@@ -204,7 +201,12 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
     let sweep = Sweep { design: &design, methods: &methods, timeout_ms, profile: profile.as_ref() };
     if args.dry_run {
         let (points, _) = targets(&sweep, &mut session)?;
-        return print(&dry_run::render(&design, &points));
+        print(&dry_run::render(&design, &points))?;
+        drop(session);
+        return match ranks {
+            Ranks::Threads { .. } => Ok(()),
+            Ranks::Process(process) => leave(process, common),
+        };
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (points, targets) = targets(&sweep, &mut session)?;
@@ -212,6 +214,13 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
     let study = begin(design.clone(), points, &session, &label, output.earlier.clone())?;
     output.create()?;
     measure(study, session, &targets, &output)
+}
+
+/// Leaves the other processes, which have done nothing together.
+fn leave(process: &mut Process, common: &Common) -> anyhow::Result<()> {
+    let comm = process.seat()?.take();
+    process.leave(comm, Duration::from_secs(common.run.group.collective_timeout));
+    Ok(())
 }
 
 /// The study to be filled: a new one, or the one that was interrupted.

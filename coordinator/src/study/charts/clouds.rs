@@ -63,7 +63,7 @@ fn cloud(study: &Study, dots: &[Dot<'_>], name: &str, title: &str, below: &str, 
         plot.drawing.line((x.at(from * MARGIN), y.at(from)), (x.at(to), y.at(to / MARGIN)), "grid");
         plot.drawing.line((x.at(from), y.at(from * MARGIN)), (x.at(to / MARGIN), y.at(to)), "grid");
     }
-    plot.drawing.text((x.at(to) - 8.0, y.at(to) + 22.0), Anchor::End, "muted", "as predicted");
+    plot.drawing.text((x.at(to) - 8.0, y.at(from) - 10.0), Anchor::End, "muted", "dashed: equal");
     for (point, predicted, found, tip) in dots {
         let series = series_of(study, point);
         let head = format!("{}, {} tokens, {}", labels[series], tokens(point.context_tokens), ranks(point.world));

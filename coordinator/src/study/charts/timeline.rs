@@ -28,7 +28,7 @@ fn chart(study: &Study, number: usize, point: &Point, sample: &Sample) -> Chart 
     let label = Series::of(point).label();
     let title = format!("One request of {label}, {} tokens, {}", tokens(point.context_tokens), ranks(point.world));
     let below = format!(
-        "run {} of {:.2} ms, nearest to the median; time since the plan reached the rank; hatched: waiting",
+        "run {}, {:.2} ms, nearest to the median; from the plan's arrival on; hatched: waiting",
         sample.run, sample.ttft_ms
     );
     let mut names = legend(study);

@@ -1,0 +1,254 @@
+//! `tributary bench` as a user runs it: what it measures and writes, how an interrupted study goes on, what it refuses.
+
+mod kit;
+
+use std::path::Path;
+
+use kit::{demo, root, tributary};
+use serde_json::Value;
+
+/// Runs `bench` on the demo model with chunks of 64 tokens.
+fn bench(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let demo = demo();
+    let mut all = vec!["bench", "--model", &demo, "--chunk-tokens", "64", "--query-tokens", "8"];
+    all.extend(arguments);
+    run(&all)
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tributary(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn report(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("report.json")).expect("a report");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn points(report: &Value) -> &Vec<Value> {
+    report["points"].as_array().expect("points")
+}
+
+fn samples(point: &Value) -> &Vec<Value> {
+    point["samples"].as_array().expect("samples")
+}
+
+const SWEEP: [&str; 10] = [
+    "--lengths",
+    "128,256",
+    "--worlds",
+    "1,2",
+    "--methods",
+    "full,ring,infoflow:exchange=pass-q,infoflow",
+    "--ratios",
+    "0.15,1",
+    "--repeats",
+    "2",
+];
+
+#[test]
+fn a_study_is_measured_and_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("study");
+    let mut arguments = SWEEP.to_vec();
+    let shown = out.display().to_string();
+    arguments.extend(["--out", &shown]);
+    let (code, table, errors) = bench(&arguments);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let report = report(&out);
+    assert_eq!(report["schema"], "tributary.study/1");
+    assert_eq!(report["provenance"]["build"].as_str().map(str::len), Some(16));
+    // Two lengths, two worlds; full and ring once, both forms of infoflow at two ratios. One rank makes no difference
+    // between exchanges, but the methods were asked for by two names.
+    assert_eq!(points(&report).len(), 2 * 2 * (2 + 2 * 2));
+    let mut runs = Vec::new();
+    for point in points(&report) {
+        assert_eq!(samples(point).len(), 2, "{}", point["id"]);
+        let summary = &point["summary"];
+        assert!(summary["min_ttft_ms"].as_f64() <= summary["median_ttft_ms"].as_f64(), "{summary}");
+        for sample in samples(point) {
+            runs.push(sample["run"].as_u64().expect("a number"));
+            let ranks = sample["ranks"].as_array().expect("ranks");
+            assert_eq!(ranks.len() as u64, point["world"].as_u64().expect("a number"));
+            for rank in ranks {
+                assert_eq!(rank["received_bytes"], rank["formula_bytes"], "{}: {rank}", point["id"]);
+            }
+        }
+        let difference = point["accuracy"]["max_logit_difference"].as_f64().expect("full is part of the study");
+        if point["exact"] == true || point["ratio"] == 1.0 {
+            assert!(difference < 1e-3, "{}: {difference:e}", point["id"]);
+        }
+    }
+    runs.sort_unstable();
+    // After two warm-ups of all 24 points.
+    assert_eq!(runs, (48..96).collect::<Vec<u64>>(), "every counted run once");
+    assert!(table.starts_with("# tributary bench") && table.contains("# strong scaling"), "{table}");
+    check_files(&out);
+}
+
+fn check_files(out: &Path) {
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("readable");
+    let (points, samples) = (read("points.csv"), read("samples.csv"));
+    assert!(points.starts_with("id,method,") && points.lines().next().is_some_and(|line| line.contains("p99_ttft_ms")));
+    assert_eq!((points.lines().count(), samples.lines().count()), (1 + 24, 1 + 48));
+    let page = read("report.html");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg ").count() > 5);
+    assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http"), "nothing from elsewhere");
+    for name in ["charts/ttft-2-ranks.svg", "charts/speed-up-256.svg", "charts/bytes.svg", "charts/timeline-1.svg"] {
+        assert!(read(name).starts_with("<svg "), "{name}");
+    }
+    let left: Vec<_> =
+        std::fs::read_dir(out).expect("a folder").filter_map(Result::ok).map(|file| file.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".part")), "{left:?}");
+}
+
+#[test]
+fn an_interrupted_study_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().display().to_string();
+    let study = ["--lengths", "128", "--methods", "full,ring", "--warmups", "1", "--repeats", "3", "--out", &out];
+    assert_eq!(bench(&study).0, Some(0));
+    // As if it had ended after the first counted round.
+    let mut cut = report(folder.path());
+    for point in cut["points"].as_array_mut().expect("points") {
+        point["samples"].as_array_mut().expect("samples").truncate(1);
+    }
+    let write = |report: &Value| {
+        std::fs::write(folder.path().join("report.json"), report.to_string()).expect("written");
+    };
+    write(&cut);
+    let refused = |arguments: &[&str], says: &[&str]| {
+        let (code, out, errors) = bench(arguments);
+        assert_eq!((code, out.as_str(), errors.lines().count()), (Some(64), "", 1), "{arguments:?}: {errors}");
+        assert!(says.iter().all(|part| errors.contains(part)), "{arguments:?}: {errors}");
+        assert_eq!(report(folder.path()), cut, "nothing was written");
+    };
+    refused(&study, &["--resume", "--force"]);
+    refused(&[&study[..], &["--resume", "--seed", "7"]].concat(), &["--resume: seed was 0 and is 7"]);
+    refused(&[&study[..], &["--resume", "--threads", "2"]].concat(), &["--resume: threads was 1 and is 2"]);
+
+    // The rest of the command may be left out: the study knows its design.
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
+    assert_eq!(code, Some(0), "{errors}");
+    let whole = report(folder.path());
+    for (before, after) in points(&cut).iter().zip(points(&whole)) {
+        assert_eq!(samples(after).len(), 3);
+        assert_eq!(samples(after)[0], samples(before)[0], "what was measured is kept");
+        assert_eq!(after["summary"]["count"], 3);
+    }
+
+    let mut other = whole.clone();
+    other["provenance"]["build"] = "0123456789abcdef".into();
+    write(&other);
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
+    assert!(code == Some(64) && errors.contains("the program was 0123456789abcdef"), "{errors}");
+    other["schema"] = "tributary.study/9".into();
+    write(&other);
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
+    assert!(code == Some(64) && errors.contains("schema tributary.study/9, not tributary.study/1"), "{errors}");
+    assert_eq!(bench(&[&study[..], &["--force"]].concat()).0, Some(0));
+    assert_eq!(report(folder.path())["points"][0]["samples"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn a_dry_run_loads_and_writes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A config and no weights: whatever loads them fails.
+    std::fs::copy(root().join("models/demo/config.json"), folder.path().join("config.json")).expect("a copy");
+    let (model, out) = (folder.path().display().to_string(), folder.path().join("out"));
+    let shown = out.display().to_string();
+    let common = ["bench", "--model", &model, "--lengths", "512,1k", "--worlds", "1,4", "--out", &shown, "--dry-run"];
+    let (code, table, errors) = run(&common);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("16 points, 2 warm-ups and 5 counted runs each: 112 runs"), "{table}");
+    let ring = table.lines().find(|line| line.contains("1024  ring") && line.contains("  4  ")).expect("a row");
+    // 5 layers, keys and values, 2 heads of 32 numbers of 4 bytes: each of 1057 rows comes to 3 other ranks.
+    assert!(ring.contains(&(5 * 2 * 2 * 32 * 4 * 3 * 1057).to_string()), "{ring}");
+    let (code, table, errors) = run(&[&common[..], &["--profile", "h100x4"]].concat());
+    assert!(code == Some(0) && table.contains("112 runs, about "), "{table}{errors}");
+    assert!(!out.exists(), "nothing was written");
+}
+
+#[test]
+fn this_machine_can_be_calibrated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("here.toml").display().to_string();
+    let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
+    assert_eq!(code, Some(0), "{errors}");
+    let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
+    assert!(code == Some(64) && errors.contains("--force"), "{errors}");
+    let (code, table, errors) = bench(&["--lengths", "256", "--worlds", "2", "--profile", &file, "--dry-run"]);
+    assert!(code == Some(0) && table.contains("runs, about"), "{table}{errors}");
+    let (code, text, _) = bench(&["--calibrate"]);
+    assert!(code == Some(0) && text.contains("measured_here = true") && text.contains("gemm_flops_per_s"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let shown = out.display().to_string();
+    let refused = |arguments: &[&str], says: &[&str]| {
+        let (code, table, errors) = bench(&[arguments, &["--out", &shown]].concat());
+        assert_eq!((code, table.as_str(), errors.lines().count()), (Some(64), "", 1), "{arguments:?}: {errors}");
+        for part in says {
+            assert!(errors.contains(part), "{arguments:?}: `{part}` is not in: {errors}");
+        }
+        assert!(!out.exists(), "{arguments:?}: something was written");
+    };
+    let file = folder.path().join("study.toml");
+    let study = file.display().to_string();
+    for (text, says) in [
+        ("seed = 1\nlengts = [512]\n", "line 2, key `lengts`"),
+        ("repeats = 3\nratios = [0.1,\n 1.5]\n", "line 3, key `ratios`"),
+        ("repeats = \n", "line 1, key `repeats`"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        refused(&["--study", &study], &["study.toml", says]);
+    }
+    refused(&["--study", "/no/such.toml"], &["/no/such.toml", "No such file"]);
+    refused(&["--lengths", "100"], &["--lengths 100", "multiple of --chunk-tokens 64"]);
+    refused(&["--lengths", "64,8k"], &["--lengths 8192", "8202 positions", "the model has 4096"]);
+    refused(&["--methods", "fully"], &["fully", "known are full"]);
+    refused(&["--methods", "ring:world=2"], &["ring:world=2", "--worlds"]);
+    refused(&["--methods", "epic:reorder"], &["--reorder", "asks the query"]);
+    refused(&["--ratios", "2"], &["`2` is no ratio"]);
+    refused(&["--worlds", "0"], &["--worlds 0"]);
+    refused(&["--worlds", "1,5000"], &["5000"]);
+    refused(&["--repeats", "0"], &["--repeats 0"]);
+    refused(&["--caches", "hot"], &["`hot` is no state of the cache"]);
+    refused(&["--profile", "h900"], &["h900", "h100x4", "h200x8"]);
+    refused(&["--resume"], &["report.json", "No such file"]);
+    refused(&["--resume", "--force"], &["cannot be used with"]);
+}
+
+#[test]
+fn a_point_beyond_the_memory_is_refused_with_both_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = std::fs::read_to_string(root().join("models/dummy-25m/config.json")).expect("a config");
+    let huge = config.replace("\"num_hidden_layers\": 8", "\"num_hidden_layers\": 800000");
+    assert_ne!(huge, config);
+    std::fs::write(folder.path().join("config.json"), huge).expect("written");
+    let (model, out) = (folder.path().display().to_string(), folder.path().join("out"));
+    let shown = out.display().to_string();
+    let (code, _, errors) = run(&["bench", "--model", &model, "--load-format", "dummy", "--out", &shown]);
+    assert_eq!((code, errors.lines().count()), (Some(64), 1), "{errors}");
+    let numbers = errors.matches("GiB").count();
+    assert!(numbers == 2 && errors.contains("full of 4096 tokens on 1 ranks"), "{errors}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn the_study_files_of_the_repository_are_sound() {
+    let folder = root();
+    for name in ["studies/dummy-25m.toml", "studies/demo.toml"] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"))
+            .current_dir(&folder)
+            .args(["bench", "--study", name, "--dry-run"])
+            .output()
+            .expect("the command starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {errors}");
+    }
+}
