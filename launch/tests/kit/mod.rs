@@ -18,6 +18,7 @@ pub fn root() -> PathBuf {
 }
 
 /// The demo model's folder, as text.
+#[allow(dead_code)] // not every test file runs it
 pub fn demo() -> String {
     root().join("models/demo").display().to_string()
 }
