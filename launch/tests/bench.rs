@@ -190,7 +190,8 @@ fn what_cannot_be_is_refused_in_one_line() {
     let out = folder.path().join("out");
     let shown = out.display().to_string();
     let refused = |arguments: &[&str], says: &[&str]| {
-        let (code, table, errors) = bench(&[arguments, &["--out", &shown]].concat());
+        let lengths: &[&str] = if arguments[0] == "--lengths" { &[] } else { &["--lengths", "128"] };
+        let (code, table, errors) = bench(&[arguments, lengths, &["--out", &shown]].concat());
         assert_eq!((code, table.as_str(), errors.lines().count()), (Some(64), "", 1), "{arguments:?}: {errors}");
         for part in says {
             assert!(errors.contains(part), "{arguments:?}: `{part}` is not in: {errors}");

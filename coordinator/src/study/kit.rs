@@ -28,6 +28,7 @@ pub(crate) fn measured(method: &str, tokens: usize, world: usize, ratio: Option<
 /// A study of these points.
 pub(crate) fn study(points: Vec<Point>) -> Study {
     let provenance = Provenance {
+        began: "2026-01-01T00:00:00Z".to_owned(),
         command: vec!["tributary".to_owned(), "bench".to_owned()],
         backend: "local".to_owned(),
         ..Provenance::default()

@@ -65,7 +65,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// As a part of a page that has [`style`].
+    /// As a part of a page that has the rules for charts.
     pub fn inline(&self) -> String {
         let (width, height) = self.size;
         format!(
