@@ -133,13 +133,20 @@ mod tests {
     use tributary_comm::wire::{WorkerLink, link};
 
     use super::*;
-    use crate::{Machine, PlanInput, Settings, plan, shape::tests::DEMO};
+    use crate::{Cached, Machine, PlanInput, Settings, plan, shape::tests::DEMO};
 
     const TIMEOUT_MS: u64 = 500;
 
     fn a_plan() -> Plan {
         let settings = Settings { timeout_ms: TIMEOUT_MS, ..Settings::default() };
-        let input = PlanInput { request: 5, prefix: &[1], chunks: &[vec![3; 4]], cached: &[], query: &[4], eos: &[2] };
+        let input = PlanInput {
+            request: 5,
+            prefix: &[1],
+            chunks: &[vec![3; 4]],
+            cached: Cached::default(),
+            query: &[4],
+            eos: &[2],
+        };
         let machine = Machine {
             flops_per_s: 1e12,
             link_bytes_per_s: 1e9,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tributary_comm::wire::KeySpace;
 use tributary_coordinator::{
-    Answer, Clock, Directory, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch, plan,
-    report,
+    Answer, Cached, Clock, Directory, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch,
+    plan, report,
 };
 use tributary_kernels::Kernels;
 use tributary_worker::{Model, fingerprint};
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Everything that is wrong with request and settings.
     pub fn check(&mut self, question: &Question, way: &Way) -> anyhow::Result<Planned> {
-        self.check_with(question, way, None)
+        self.check_with(question, way, &[])
     }
 
     /// As [`check`](Self::check), for a request whose chunks another way has left in the chunk caches.
@@ -109,15 +109,10 @@ impl<'a> Session<'a> {
     pub fn check_after(&mut self, question: &Question, way: &Way, before: &Way) -> anyhow::Result<Planned> {
         let chunks = self.check(question, before)?.plan.chunks;
         let cached: Vec<Option<usize>> = chunks.iter().map(|chunk| Some(chunk.rank)).collect();
-        self.check_with(question, way, Some(&cached))
+        self.check_with(question, way, &cached)
     }
 
-    fn check_with(
-        &mut self,
-        question: &Question,
-        way: &Way,
-        cached: Option<&[Option<usize>]>,
-    ) -> anyhow::Result<Planned> {
+    fn check_with(&mut self, question: &Question, way: &Way, ranks: &[Option<usize>]) -> anyhow::Result<Planned> {
         let here = match &*self.ranks {
             Ranks::Threads { .. } => way.settings.world,
             Ranks::Process(process) => process.facts.local_size,
@@ -126,7 +121,7 @@ impl<'a> Session<'a> {
         self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
-        let planned = self.plan(&prepared, way, &machine, 0, cached.unwrap_or_default())?;
+        let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &[] })?;
         self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
         Ok(planned)
     }
@@ -176,8 +171,11 @@ impl<'a> Session<'a> {
         let clock = Clock::start();
         fail::fail_point!("launch::request");
         let prepared = question.prepare(&self.folder, self.intake)?;
-        let cached = self.cached(&prepared, way);
-        let planned = self.plan(&prepared, way, &machine, self.requests, &cached)?;
+        let directory = self.directories.get(&(way.settings.world, way.threads));
+        let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&prepared.prefix, ids));
+        let ranks: Vec<Option<usize>> = prepared.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
+        let cached = Cached { ranks: &ranks, bytes: directory.map_or(&[], Directory::used_bytes) };
+        let planned = self.plan(&prepared, way, &machine, self.requests, cached)?;
         let key = (way.settings.world, way.threads);
         let link = match &self.serving {
             Some(serving) => serving.link(),
@@ -264,19 +262,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// For each chunk the rank that keeps it.
-    fn cached(&self, prepared: &Prepared, way: &Way) -> Vec<Option<usize>> {
-        let Some(directory) = self.directories.get(&(way.settings.world, way.threads)) else { return Vec::new() };
-        prepared.chunks.iter().map(|chunk| directory.rank_of(&prepared.prefix, &chunk.ids)).collect()
-    }
-
     fn plan(
         &self,
         prepared: &Prepared,
         way: &Way,
         machine: &Machine,
         request: u64,
-        cached: &[Option<usize>],
+        cached: Cached<'_>,
     ) -> anyhow::Result<Planned> {
         let chunks: Vec<Vec<u32>> = prepared.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let eos = &self.folder.config.eos;

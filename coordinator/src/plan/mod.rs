@@ -26,12 +26,21 @@ pub struct PlanInput<'a> {
     pub prefix: &'a [u32],
     /// The context, in the request's own order.
     pub chunks: &'a [Vec<u32>],
-    /// For each chunk the rank whose chunk cache holds it, if one does; empty where nothing is cached.
-    pub cached: &'a [Option<usize>],
+    /// What the ranks' chunk caches hold.
+    pub cached: Cached<'a>,
     /// After the context.
     pub query: &'a [u32],
     /// Tokens that end the answer.
     pub eos: &'a [u32],
+}
+
+/// What the ranks' chunk caches hold. Empty lists stand for nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cached<'a> {
+    /// For each chunk of the request the rank that holds it, if one does.
+    pub ranks: &'a [Option<usize>],
+    /// Bytes of keys and values that each rank keeps, of this request's chunks and others.
+    pub bytes: &'a [u64],
 }
 
 /// A plan, and what the planner decided or predicts beside it.
@@ -72,7 +81,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     let mut smallest: Option<Planned> = None;
     for exchange in candidates {
         let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
-        let memory_bytes = memory::host_bytes(&plan, settings.world, shape, machine, &[]);
+        let memory_bytes = memory::host_bytes(&plan, settings.world, shape, machine, input.cached.bytes);
         let planned = Planned { plan, world: settings.world, ratio, memory_bytes };
         if machine.available_bytes.is_none_or(|available| memory_bytes <= available) {
             return Ok(planned);
@@ -160,7 +169,7 @@ fn exchanges(
 fn warm(input: &PlanInput<'_>, settings: &Settings, method: &Method) -> Vec<Option<usize>> {
     let steps = |index: usize| (settings.reuse * index as f64 + 1e-9).floor();
     let may_be = |index: usize| !method.is_exact() && steps(index + 1) > steps(index);
-    let rank = |index: usize| input.cached.get(index).copied().flatten().filter(|&rank| rank < settings.world);
+    let rank = |index: usize| input.cached.ranks.get(index).copied().flatten().filter(|&rank| rank < settings.world);
     (0..input.chunks.len()).map(|index| rank(index).filter(|_| may_be(index))).collect()
 }
 

@@ -3,7 +3,7 @@
 use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Machine, PlanInput, Planned, Settings, plan};
+use super::{Cached, Machine, PlanInput, Planned, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 
@@ -18,7 +18,14 @@ const MACHINE: Machine = Machine {
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
     let chunks: Vec<Vec<u32>> = lengths.iter().map(|&length| vec![7; length]).collect();
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3, 4, 5], eos: &[2] };
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        chunks: &chunks,
+        cached: Cached::default(),
+        query: &[3, 4, 5],
+        eos: &[2],
+    };
     plan(&input, settings, &DEMO, machine)
 }
 
@@ -170,7 +177,8 @@ fn the_exchange_follows_from_bytes_and_memory() {
 fn memory_is_predicted_in_the_right_size() {
     // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, 4 GB of activations.
     let chunks = vec![vec![7; 2048]; 16];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3], eos: &[] };
+    let input =
+        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3], eos: &[] };
     let settings = Settings { world: 1, ..Settings::default() };
     let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE).unwrap().memory_bytes;
     assert!((37_000_000_000..42_000_000_000).contains(&bytes), "{bytes}");
@@ -250,7 +258,8 @@ fn the_longest_prompt_that_fits_is_accepted() {
 #[test]
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
-    let input = PlanInput { request: 1, prefix: &[], chunks: &chunks, cached: &[], query: &[378], eos: &[] };
+    let input =
+        PlanInput { request: 1, prefix: &[], chunks: &chunks, cached: Cached::default(), query: &[378], eos: &[] };
     let error = plan(&input, &Settings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
     let input = PlanInput { query: &[], ..input };
@@ -261,7 +270,14 @@ fn foreign_ids_and_empty_queries_are_refused() {
 /// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
 fn placed(cached: &[Option<usize>], settings: &Settings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        chunks: &chunks,
+        cached: Cached { ranks: cached, bytes: &[] },
+        query: &[3],
+        eos: &[2],
+    };
     let plan = plan(&input, settings, &DEMO, &MACHINE).unwrap().plan;
     plan.chunks.iter().map(|chunk| (chunk.rank, chunk.warm)).unzip()
 }

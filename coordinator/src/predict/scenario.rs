@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use tributary_comm::wire::{Exchange, Plan};
 
 use super::{Predicted, Profile, memory, ttft};
-use crate::plan::{Machine, PlanInput, Settings, plan};
+use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -101,7 +101,14 @@ impl Scenario {
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
         let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
         let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
-        let input = PlanInput { request: 0, prefix: &prefix, chunks: &chunks, cached: &[], query: &query, eos: &[] };
+        let input = PlanInput {
+            request: 0,
+            prefix: &prefix,
+            chunks: &chunks,
+            cached: Cached::default(),
+            query: &query,
+            eos: &[],
+        };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;
         let mut plan = planned.plan;

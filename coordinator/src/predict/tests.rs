@@ -3,7 +3,7 @@
 use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 
 use super::{Predicted, Profile, Work, ttft, work};
-use crate::plan::{Machine, PlanInput, Settings, plan};
+use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
 
@@ -28,7 +28,8 @@ pub(super) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: u
 
 fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape: &ModelShape) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3; 32], eos: &[] };
+    let input =
+        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3; 32], eos: &[] };
     let Planned { plan, .. } = plan(&input, settings, shape, &ANY).unwrap();
     plan
 }

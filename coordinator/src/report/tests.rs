@@ -8,11 +8,12 @@ use tributary_comm::wire::{Outcome, Phase, RankReport, Span};
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Machine, PlanInput, Planned, Settings, plan};
+use crate::{Cached, Machine, PlanInput, Planned, Settings, plan};
 
 fn planned(settings: &Settings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: &[], query: &[3; 10], eos: &[2] };
+    let input =
+        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3; 10], eos: &[2] };
     let machine = Machine {
         flops_per_s: 1e10,
         link_bytes_per_s: 1e9,
