@@ -75,6 +75,9 @@ fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
         Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
         None => vec![Question::from_args(&args.request, &args.intake, args.run.seed)?],
     };
+    if args.requests.is_some() {
+        session.keep_chunks();
+    }
     for question in &questions {
         session.check(question, &way)?;
     }

@@ -55,6 +55,8 @@ pub struct Session<'a> {
     groups: BTreeMap<(usize, usize), Group>,
     /// What names the chunks that groups of threads keep.
     space: Option<KeySpace>,
+    /// Whether requests leave chunks behind for later ones: then every plan must fit beside full chunk caches.
+    keeps_chunks: bool,
     /// What each group keeps.
     directories: BTreeMap<(usize, usize), Directory>,
     /// This process's rank, where ranks are processes.
@@ -87,11 +89,17 @@ impl<'a> Session<'a> {
             ranks,
             groups: BTreeMap::new(),
             space: None,
+            keeps_chunks: false,
             directories: BTreeMap::new(),
             serving: None,
             args: (model, run),
             requests: 0,
         })
+    }
+
+    /// From now on requests may leave chunks behind: checks count the chunk caches as full.
+    pub fn keep_chunks(&mut self) {
+        self.keeps_chunks = true;
     }
 
     /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
@@ -121,7 +129,7 @@ impl<'a> Session<'a> {
         self.check_ranks(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
-        let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &[] })?;
+        let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &self.full_caches(way) })?;
         self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
         Ok(planned)
     }
@@ -174,7 +182,8 @@ impl<'a> Session<'a> {
         let directory = self.directories.get(&(way.settings.world, way.threads));
         let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&prepared.prefix, ids));
         let ranks: Vec<Option<usize>> = prepared.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
-        let cached = Cached { ranks: &ranks, bytes: directory.map_or(&[], Directory::used_bytes) };
+        let bytes = self.cached_bytes(way);
+        let cached = Cached { ranks: &ranks, bytes: &bytes };
         let planned = self.plan(&prepared, way, &machine, self.requests, cached)?;
         let key = (way.settings.world, way.threads);
         let link = match &self.serving {
@@ -260,6 +269,34 @@ impl<'a> Session<'a> {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Bytes that each rank's chunk cache has when it is full; nothing where requests leave nothing behind.
+    fn full_caches(&self, way: &Way) -> Vec<u64> {
+        if !self.keeps_chunks {
+            return Vec::new();
+        }
+        let (_, run) = self.args;
+        let (available_bytes, here) = match &*self.ranks {
+            Ranks::Threads { .. } => (available_bytes(), way.settings.world),
+            Ranks::Process(process) => (process.available_bytes, process.facts.local_size),
+        };
+        vec![chunk_cache_bytes(&run.group, available_bytes, here); way.settings.world]
+    }
+
+    /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for the first.
+    fn cached_bytes(&self, way: &Way) -> Vec<u64> {
+        let own = (way.settings.world, way.threads);
+        let mut bytes = vec![0; way.settings.world];
+        for (key, directory) in &self.directories {
+            let used = directory.used_bytes();
+            if *key == own {
+                bytes.iter_mut().zip(used).for_each(|(bytes, used)| *bytes += used);
+            } else {
+                bytes[0] += used.iter().sum::<u64>();
+            }
+        }
+        bytes
     }
 
     fn plan(

@@ -147,10 +147,10 @@ fn exchanges(
     let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
     let (before, after) = (input.prefix.len(), input.query.len());
     let warm = warm(input, settings, method);
-    let flops = cost::chunk_weights(&lengths, before, after, Exchange::Replicate, shape);
+    let flops = weights(&lengths, (before, after), Exchange::Replicate, &warm, shape);
     let mut loads = vec![0.0; settings.world];
-    for ((rank, flops), warm) in cost::deal(&flops, &warm, settings.world).into_iter().zip(&flops).zip(&warm) {
-        loads[rank] += if warm.is_some() { 0.0 } else { *flops };
+    for (rank, flops) in cost::deal(&flops, &warm, settings.world).into_iter().zip(&flops) {
+        loads[rank] += flops;
     }
     let load = Load {
         world: settings.world,
@@ -173,6 +173,22 @@ fn warm(input: &PlanInput<'_>, settings: &Settings, method: &Method) -> Vec<Opti
     (0..input.chunks.len()).map(|index| rank(index).filter(|_| may_be(index))).collect()
 }
 
+/// What chunks weigh when they are dealt, between `before` and `after` tokens.
+fn weights(
+    lengths: &[usize],
+    (before, after): (usize, usize),
+    exchange: Exchange,
+    warm: &[Option<usize>],
+    shape: &ModelShape,
+) -> Vec<f64> {
+    let mut weights = cost::chunk_weights(lengths, before, after, exchange, shape);
+    if exchange != Exchange::PassQ {
+        // Nothing is left to compute for a chunk that is there.
+        weights.iter_mut().zip(warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
+    }
+    weights
+}
+
 fn with_exchange(
     input: &PlanInput<'_>,
     settings: &Settings,
@@ -185,11 +201,7 @@ fn with_exchange(
     let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
     let (before, after) = (input.prefix.len(), input.query.len());
     let warm = warm(input, settings, method);
-    let mut weights = cost::chunk_weights(&lengths, before, after, exchange, shape);
-    if exchange != Exchange::PassQ {
-        // Nothing is left to compute for a chunk that is there.
-        weights.iter_mut().zip(&warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
-    }
+    let weights = weights(&lengths, (before, after), exchange, &warm, shape);
     let ranks = cost::deal(&weights, &warm, settings.world);
     let chunks = input.chunks.iter().zip(ranks).zip(&warm);
     let total_tokens = before + lengths.iter().sum::<usize>() + after;

@@ -314,3 +314,33 @@ fn only_methods_with_chunks_keep_them() {
     assert!(keeps("infoflow") && keeps("none"));
     assert!(!keeps("full") && !keeps("ring"));
 }
+
+#[test]
+fn what_the_chunk_caches_hold_counts_as_memory() {
+    let chunks = vec![vec![7; 64]; 4];
+    let of = |bytes: &[u64], available_bytes: Option<u64>| {
+        let cached = Cached { ranks: &[], bytes };
+        let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+        plan(&input, &world(1), &DEMO, &Machine { available_bytes, ..MACHINE })
+    };
+    let alone = of(&[], None).unwrap().memory_bytes;
+    assert_eq!(of(&[1000], None).unwrap().memory_bytes, alone + 1000);
+    assert!(of(&[1000], Some(alone + 1000)).is_ok());
+    let error = of(&[1000], Some(alone + 999)).unwrap_err();
+    assert_eq!(error.exit_code(), 71);
+}
+
+#[test]
+fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
+    // Everything is warm: nothing hides the gather, and queries are fewer bytes.
+    let slow = Machine { link_bytes_per_s: 1e6, flops_per_s: 1e7, ..MACHINE };
+    let chunks = vec![vec![7; 512]; 4];
+    let exchange = |ranks: &[Option<usize>]| {
+        let cached = Cached { ranks, bytes: &[] };
+        let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+        let settings = Settings { world: 2, ratio: Some(0.05), ..Settings::default() };
+        plan(&input, &settings, &DEMO, &slow).unwrap().plan.exchange
+    };
+    assert_eq!(exchange(&[]), Exchange::Replicate);
+    assert_eq!(exchange(&[Some(0), Some(1), Some(0), Some(1)]), Exchange::PassQ);
+}

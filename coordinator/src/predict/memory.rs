@@ -56,6 +56,8 @@ struct Held {
     own: usize,
     /// Other ranks' context, gathered.
     others: usize,
+    /// Its own context once more, put together to be sent, where parts of it come from the chunk cache.
+    joined: usize,
     /// Recomputed rows, and the query's.
     fresh: usize,
     /// Rows of the largest gather of one layer.
@@ -79,7 +81,7 @@ impl Count<'_> {
         let held = self.held(rank);
         let kv = |rows: usize| rows as u64 * shape.kv_bytes();
         let warm = kv(if plan.method.is_exact() { 0 } else { warm_rows(plan, self.world)[rank] });
-        let stale = kv(held.own) + kv(held.others);
+        let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
         let logits = 2 * 4 * shape.vocab as u64;
@@ -119,10 +121,12 @@ impl Count<'_> {
         let query = plan.query_tokens();
         let share = plan.budget.div_ceil(self.world) + if rank + 1 == self.world { query } else { 0 };
         let replicate = plan.exchange == Exchange::Replicate && self.world > 1;
+        let is_warm = cold < kept;
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
         Held {
             own: plan.prefix_tokens() + cold,
             others: if replicate && !self.threads { plan.context_tokens() - kept } else { 0 },
+            joined: if replicate && is_warm { kept } else { 0 },
             fresh: if gathers_fresh { plan.budget + query } else { share + query },
             flying: 0,
             recomputed: share,
@@ -209,7 +213,10 @@ mod tests {
             "a warm chunk lies in the cache whether that is told or not"
         );
         assert_eq!(of(&from_cache, 3 * kv) - of(&from_cache, kv), 2 * kv);
-        assert!(of(&from_cache, kv) < of(&plan, 0), "no activations of a prefill");
+        let pass_q = |plan: &Plan| Plan { exchange: Exchange::PassQ, ..plan.clone() };
+        assert!(of(&pass_q(&from_cache), kv) < of(&pass_q(&plan), 0), "no activations of a prefill");
+        let more = of(&from_cache, kv) - of(&pass_q(&from_cache), kv);
+        assert!(more > 4 * kv * 9 / 10, "the others' rows, and the own ones once more, put together to be sent");
         let keeping = Plan { keep_chunks: true, exchange: Exchange::PassQ, ..plan.clone() };
         let forgetting = Plan { keep_chunks: false, ..keeping.clone() };
         assert!(of(&keeping, 0) >= of(&forgetting, 0));

@@ -1,6 +1,5 @@
 //! Runs a point's request on the ranks, and takes a sample of it.
 
-use tributary_comm::wire::Exchange;
 use tributary_coordinator::study::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
 use tributary_coordinator::{ModelShape, Report, Settings};
 
@@ -21,14 +20,12 @@ pub fn reuse(mut way: Way, cache: Cache) -> Way {
     way
 }
 
-/// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on: dealt by the cost of their
-/// prefill, whatever uses them later.
+/// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
 pub fn primer(way: &Way) -> Way {
     let settings = Settings {
         method: "none".to_owned(),
         ratio: None,
         reorder: None,
-        exchange: (way.settings.world > 1).then_some(Exchange::Replicate),
         reuse: 0.0,
         keep_chunks: true,
         ..way.settings.clone()

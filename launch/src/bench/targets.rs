@@ -39,6 +39,9 @@ pub struct Sweep<'a> {
 /// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
 pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
     let Sweep { design, methods, timeout_ms, profile } = *sweep;
+    if design.caches.iter().any(|&cache| cache != Cache::Cold) {
+        session.keep_chunks();
+    }
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = session.folder().config.max_positions;
@@ -57,9 +60,14 @@ pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(
                     query_tokens: design.query_tokens,
                 };
                 let question = Question::Random(shape, design.seed);
-                let planned = session
-                    .check_after(&question, &way, &primer(&way))
-                    .map_err(|error| impossible(spec, tokens, world, error))?;
+                let planned = match cache {
+                    Cache::Cold => session.check(&question, &way),
+                    _ => session.check_after(&question, &way, &primer(&way)),
+                };
+                let planned = planned.map_err(|error| impossible(spec, tokens, world, error))?;
+                // What the point is named after stays so, however full the chunk caches are when it runs.
+                let mut way = way;
+                way.settings.exchange = way.settings.exchange.or(Some(planned.plan.exchange));
                 let predicted = predict::predict(&planned, &session.folder().shape(), profile);
                 let shares_cores = session.shares_cores(&way);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
