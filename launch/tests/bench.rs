@@ -138,7 +138,14 @@ fn an_interrupted_study_goes_on() {
         assert_eq!(after["summary"]["count"], 3);
     }
 
+    let (code, _, errors) = bench(&[&study[..], &["--resume", "--profile", "h100x4"]].concat());
+    assert!(code == Some(64) && errors.contains("the profile was none and is h100x4"), "{errors}");
     let mut other = whole.clone();
+    other["provenance"]["cores"] = 100_000.into();
+    write(&other);
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
+    assert!(code == Some(64) && errors.contains("the number of cores was 100000"), "{errors}");
+    other = whole.clone();
     other["provenance"]["build"] = "0123456789abcdef".into();
     write(&other);
     let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
@@ -147,8 +154,13 @@ fn an_interrupted_study_goes_on() {
     write(&other);
     let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
     assert!(code == Some(64) && errors.contains("schema tributary.study/9, not tributary.study/1"), "{errors}");
+    for name in ["charts/old.svg", "charts/own.txt"] {
+        std::fs::write(folder.path().join(name), "old").expect("written");
+    }
     assert_eq!(bench(&[&study[..], &["--force"]].concat()).0, Some(0));
     assert_eq!(report(folder.path())["points"][0]["samples"].as_array().map(Vec::len), Some(3));
+    assert!(!folder.path().join("charts/old.svg").exists(), "nothing of the old study stays");
+    assert!(folder.path().join("charts/own.txt").exists(), "what no study wrote stays");
 }
 
 #[test]

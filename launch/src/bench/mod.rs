@@ -210,7 +210,7 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (points, targets) = targets(&sweep, &mut session)?;
-    let label = profile.as_ref().map_or_else(|| "none".to_owned(), Profile::label);
+    let label = profile.as_ref().map_or_else(|| output::NO_PROFILE.to_owned(), Profile::label);
     let study = begin(design.clone(), points, &session, &label, output.earlier.clone())?;
     output.create()?;
     measure(study, session, &targets, &output)

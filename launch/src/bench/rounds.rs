@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tributary_coordinator::study::order::order;
 use tributary_coordinator::study::scaling::is_full;
-use tributary_coordinator::study::schema::{Accuracy, Failure, Sample, Study};
+use tributary_coordinator::study::schema::{Accuracy, Design, Failure, Point, Sample, Study};
 use tributary_coordinator::study::statistics::summary;
 
 /// Failures after which a point is given up.
@@ -31,7 +31,8 @@ pub struct Run {
     pub logits: Vec<f32>,
 }
 
-/// Runs what is missing in a study. `tell` is told how far it is, `save` gets the study after each counted round.
+/// Runs what is missing in a study. `tell` is told how far it is, `save` gets the study before the first run, after each
+/// counted round, and when it ends early.
 ///
 /// # Errors
 /// What cannot be saved; a failure after which nothing can run.
@@ -46,9 +47,15 @@ pub fn measure(
     if done >= repeats {
         return Ok(());
     }
+    // From here on the folder holds this study, whatever it held before.
+    save(study)?;
     let mut rounds = Rounds::new(study, bed, tell, warmups + repeats - done);
     for round in 0..warmups {
-        rounds.round(round, false)?;
+        let gone_on = rounds.round(round, false);
+        if gone_on.is_err() {
+            save(rounds.study)?;
+        }
+        gone_on?;
     }
     for round in warmups + done..warmups + repeats {
         let gone_on = rounds.round(round, true);
@@ -59,9 +66,22 @@ pub fn measure(
     Ok(())
 }
 
-/// Counted rounds that a study has behind it. A point that failed in one of them has fewer samples.
+/// Counted rounds that a study has behind it: every point that was not given up has run in them, or failed there.
 pub fn rounds_done(study: &Study) -> usize {
-    study.points.iter().map(|point| point.samples.len()).max().unwrap_or(0)
+    let Design { warmups, repeats, seed, .. } = study.design;
+    let count = study.points.len();
+    let is_done = |round: &usize| {
+        let places = order(seed, *round, count).into_iter().enumerate();
+        places.into_iter().all(|(place, point)| is_over(&study.points[point], round * count + place))
+    };
+    (warmups..warmups + repeats).take_while(is_done).count()
+}
+
+/// Whether a run of a point is not to come any more: it is there already, failures included, or the point was given up.
+fn is_over(point: &Point, run: usize) -> bool {
+    point.failures.len() >= FAILURES
+        || point.samples.iter().any(|sample| sample.run == run)
+        || point.failures.iter().any(|failure| failure.run == run)
 }
 
 struct Rounds<'a> {
@@ -83,14 +103,15 @@ impl<'a> Rounds<'a> {
         Self { study, bed, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
     }
 
-    /// Every point once, but for those that were given up.
+    /// Every point once, but for those that were given up, and for runs that an interrupted study has already.
     fn round(&mut self, round: usize, counted: bool) -> anyhow::Result<()> {
         let count = self.study.points.len();
         self.rounds_left -= 1;
         for (place, point) in order(self.study.design.seed, round, count).into_iter().enumerate() {
-            if self.study.points[point].failures.len() < FAILURES {
+            let run = round * count + place;
+            if !is_over(&self.study.points[point], run) {
                 (self.tell)(self.progress(point, place, counted));
-                self.one(point, round * count + place, counted)?;
+                self.one(point, run, counted)?;
             }
             self.runs_done += 1;
         }
@@ -173,7 +194,7 @@ impl std::error::Error for Over {}
 mod tests {
     use std::cell::RefCell;
 
-    use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction, Provenance, SCHEMA};
+    use tributary_coordinator::study::schema::{Cache, Prediction, Provenance, SCHEMA};
 
     use super::*;
 
@@ -236,7 +257,7 @@ mod tests {
         let (mut study, mut bed) = (study(&["full", "ring", "all-gather"], 2, 5), Fake::default());
         let (result, saved) = run(&mut study, &mut bed);
         assert!(result.is_ok());
-        assert_eq!(saved, 5, "after each counted round");
+        assert_eq!(saved, 1 + 5, "before the first run and after each counted round");
         assert_eq!(bed.ran.iter().map(|(_, run)| *run).collect::<Vec<_>>(), (0..21).collect::<Vec<_>>());
         for round in bed.ran.chunks(3) {
             let mut points: Vec<usize> = round.iter().map(|(point, _)| *point).collect();
@@ -292,12 +313,48 @@ mod tests {
 
     #[test]
     fn where_nothing_can_run_after_a_failure_the_study_is_saved_and_ends() {
-        let mut bed = Fake { fails: vec![5], ends_with_failure: true, ..Fake::default() };
-        let mut study = study(&["full", "ring"], 1, 5);
-        let (result, saved) = run(&mut study, &mut bed);
-        assert_eq!(saved, 2);
-        assert!(result.unwrap_err().downcast::<Over>().is_ok());
-        assert_eq!(study.points.iter().map(|point| point.failures.len()).sum::<usize>(), 1);
+        // One warm-up and one counted round of two runs; of the second, both orders of success and failure.
+        for fails in [4, 5] {
+            let mut bed = Fake { fails: vec![fails], ends_with_failure: true, ..Fake::default() };
+            let mut study = study(&["full", "ring"], 1, 5);
+            let (result, saved) = run(&mut study, &mut bed);
+            assert_eq!(saved, 1 + 2);
+            assert!(result.unwrap_err().downcast::<Over>().is_ok());
+            assert_eq!(study.points.iter().map(|point| point.failures.len()).sum::<usize>(), 1);
+            assert_eq!(rounds_done(&study), if fails == 4 { 1 } else { 2 });
+
+            let mut bed = Fake { ends_with_failure: true, ..Fake::default() };
+            assert!(run(&mut study, &mut bed).0.is_ok());
+            let counted: Vec<usize> = bed.ran[2..].iter().map(|(_, run)| *run).collect();
+            assert_eq!(counted, (fails + 1..12).collect::<Vec<_>>(), "what was not run, and nothing twice");
+            let samples = study.points.iter().flat_map(|point| point.samples.iter().map(|sample| sample.run));
+            let mut samples: Vec<usize> = samples.collect();
+            samples.sort_unstable();
+            assert_eq!(samples, (2..12).filter(|run| *run != fails).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_failure_in_a_warm_up_is_saved() {
+        let mut bed = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
+        let mut study = study(&["full", "ring"], 1, 2);
+        let mut failures = Vec::new();
+        let result = measure(&mut study, &mut bed, &|_| (), &mut |study| {
+            failures.push(study.points.iter().map(|point| point.failures.len()).sum::<usize>());
+            Ok(())
+        });
+        assert!(result.is_err());
+        assert_eq!(failures, [0, 1], "the empty study, then the failure");
+    }
+
+    #[test]
+    fn a_point_alone_does_not_repeat_the_number_of_a_failed_run() {
+        let mut bed = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
+        let mut study = study(&["ring"], 1, 3);
+        assert!(run(&mut study, &mut bed).0.is_err());
+        assert!(run(&mut study, &mut Fake::default()).0.is_ok());
+        let runs: Vec<usize> = study.points[0].samples.iter().map(|sample| sample.run).collect();
+        assert_eq!((runs, study.points[0].failures[0].run), (vec![2, 3], 1));
     }
 
     #[test]
