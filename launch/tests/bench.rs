@@ -179,6 +179,11 @@ fn a_dry_run_loads_and_writes_nothing() {
     assert!(ring.contains(&(5 * 2 * 2 * 32 * 4 * 3 * 1057).to_string()), "{ring}");
     let (code, table, errors) = run(&[&common[..], &["--profile", "h100x4"]].concat());
     assert!(code == Some(0) && table.contains("112 runs, about "), "{table}{errors}");
+    let eight = ["bench", "--model", &model, "--lengths", "512", "--worlds", "1,8", "--dry-run", "--profile", "h100x4"];
+    let (code, table, errors) = run(&eight);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("has 4 ranks: no times are predicted for 8\n") && !table.contains("runs, about"), "{table}");
+    assert!(table.contains("predictions for 1 use the same rates"), "{table}");
     assert!(!out.exists(), "nothing was written");
 }
 
