@@ -195,6 +195,9 @@ fn this_machine_can_be_calibrated() {
     assert_eq!(code, Some(0), "{errors}");
     let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
     assert!(code == Some(64) && errors.contains("--force"), "{errors}");
+    let nowhere = folder.path().join("none/here.toml").display().to_string();
+    let (code, _, errors) = bench(&["--calibrate", &nowhere]);
+    assert!(code == Some(64) && errors.contains(&nowhere) && errors.contains("no such folder"), "{errors}");
     let (code, table, errors) = bench(&["--lengths", "256", "--worlds", "2", "--profile", &file, "--dry-run"]);
     assert!(code == Some(0) && table.contains("runs, about"), "{table}{errors}");
     let (code, text, _) = bench(&["--calibrate"]);
@@ -236,6 +239,9 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["--worlds", "1,5000"], &["5000"]);
     refused(&["--repeats", "0"], &["--repeats 0"]);
     refused(&["--caches", "hot"], &["`hot` is no state of the cache"]);
+    refused(&["--caches", "0.3"], &["--caches 0.3: of --lengths 128 in 2 chunks that is 0 chunks; 0.5 is one of them"]);
+    refused(&["--lengths", "192", "--caches", "0.33"], &["in 3 chunks that is 0 chunks; 0.3334 is one"]);
+    refused(&["--lengths", "64", "--caches", "0.5"], &["in 1 chunks", "a single chunk is cold or warm"]);
     refused(&["--profile", "h900"], &["h900", "h100x4", "h200x8"]);
     refused(&["--resume"], &["report.json", "No such file"]);
     refused(&["--resume", "--force"], &["cannot be used with"]);
