@@ -1,8 +1,9 @@
 //! What a study would run, and what is predicted of it.
 
 use tributary_coordinator::predict::Profile;
+use tributary_coordinator::study::notes::profile_notes;
 use tributary_coordinator::study::schema::{Design, Point};
-use tributary_coordinator::study::terminal::{aligned, profile_notes};
+use tributary_coordinator::study::terminal::aligned;
 
 use super::rounds::duration;
 
