@@ -138,7 +138,14 @@ fn an_interrupted_study_goes_on() {
         assert_eq!(after["summary"]["count"], 3);
     }
 
+    let (code, _, errors) = bench(&[&study[..], &["--resume", "--profile", "h100x4"]].concat());
+    assert!(code == Some(64) && errors.contains("the profile was none and is h100x4"), "{errors}");
     let mut other = whole.clone();
+    other["provenance"]["cores"] = 100_000.into();
+    write(&other);
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
+    assert!(code == Some(64) && errors.contains("the number of cores was 100000"), "{errors}");
+    other = whole.clone();
     other["provenance"]["build"] = "0123456789abcdef".into();
     write(&other);
     let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
@@ -147,8 +154,13 @@ fn an_interrupted_study_goes_on() {
     write(&other);
     let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
     assert!(code == Some(64) && errors.contains("schema tributary.study/9, not tributary.study/1"), "{errors}");
+    for name in ["charts/old.svg", "charts/own.txt"] {
+        std::fs::write(folder.path().join(name), "old").expect("written");
+    }
     assert_eq!(bench(&[&study[..], &["--force"]].concat()).0, Some(0));
     assert_eq!(report(folder.path())["points"][0]["samples"].as_array().map(Vec::len), Some(3));
+    assert!(!folder.path().join("charts/old.svg").exists(), "nothing of the old study stays");
+    assert!(folder.path().join("charts/own.txt").exists(), "what no study wrote stays");
 }
 
 #[test]
@@ -167,6 +179,11 @@ fn a_dry_run_loads_and_writes_nothing() {
     assert!(ring.contains(&(5 * 2 * 2 * 32 * 4 * 3 * 1057).to_string()), "{ring}");
     let (code, table, errors) = run(&[&common[..], &["--profile", "h100x4"]].concat());
     assert!(code == Some(0) && table.contains("112 runs, about "), "{table}{errors}");
+    let eight = ["bench", "--model", &model, "--lengths", "512", "--worlds", "1,8", "--dry-run", "--profile", "h100x4"];
+    let (code, table, errors) = run(&eight);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("has 4 ranks: no times are predicted for 8\n") && !table.contains("runs, about"), "{table}");
+    assert!(table.contains("predictions for 1 use the same rates"), "{table}");
     assert!(!out.exists(), "nothing was written");
 }
 
@@ -178,6 +195,9 @@ fn this_machine_can_be_calibrated() {
     assert_eq!(code, Some(0), "{errors}");
     let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
     assert!(code == Some(64) && errors.contains("--force"), "{errors}");
+    let nowhere = folder.path().join("none/here.toml").display().to_string();
+    let (code, _, errors) = bench(&["--calibrate", &nowhere]);
+    assert!(code == Some(64) && errors.contains(&nowhere) && errors.contains("no such folder"), "{errors}");
     let (code, table, errors) = bench(&["--lengths", "256", "--worlds", "2", "--profile", &file, "--dry-run"]);
     assert!(code == Some(0) && table.contains("runs, about"), "{table}{errors}");
     let (code, text, _) = bench(&["--calibrate"]);
@@ -219,6 +239,9 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["--worlds", "1,5000"], &["5000"]);
     refused(&["--repeats", "0"], &["--repeats 0"]);
     refused(&["--caches", "hot"], &["`hot` is no state of the cache"]);
+    refused(&["--caches", "0.3"], &["--caches 0.3: of --lengths 128 in 2 chunks that is 0 chunks; 0.5 is one of them"]);
+    refused(&["--lengths", "192", "--caches", "0.33"], &["in 3 chunks that is 0 chunks; 0.3334 is one"]);
+    refused(&["--lengths", "64", "--caches", "0.5"], &["in 1 chunks", "a single chunk is cold or warm"]);
     refused(&["--profile", "h900"], &["h900", "h100x4", "h200x8"]);
     refused(&["--resume"], &["report.json", "No such file"]);
     refused(&["--resume", "--force"], &["cannot be used with"]);

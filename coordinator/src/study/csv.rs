@@ -1,7 +1,7 @@
 //! A study as tables for other programs: one row a point, one row a sample. RFC 4180, times in milliseconds.
 
-use super::scaling::{full, strong_of};
-use super::schema::{Point, Study};
+use super::scaling::{full, is_full, strong_of};
+use super::schema::{Point, RankSample, Study};
 
 /// One row a point. Cells without a value are empty.
 pub fn points(study: &Study) -> String {
@@ -21,7 +21,8 @@ pub fn points(study: &Study) -> String {
 fn point_cells(study: &Study, point: &Point) -> Vec<String> {
     let summary = point.summary.as_ref();
     let of = |value: fn(&super::schema::Summary) -> f64| optional(summary.map(value));
-    let strong = strong_of(study, point);
+    // Full prefill computes on one rank, however many there are.
+    let strong = strong_of(study, point).filter(|_| !is_full(point));
     let to_full = full(study, point.context_tokens).zip(summary).map(|((_, full), own)| full / own.median_ttft_ms);
     let predicted = &point.predicted;
     let accuracy = point.accuracy.as_ref();
@@ -69,7 +70,7 @@ fn point_cells(study: &Study, point: &Point) -> Vec<String> {
 pub fn samples(study: &Study) -> String {
     let phases = phases(study);
     let mut text = String::from(
-        "run,id,method,context_tokens,world,ratio,exchange,cache,ttft_ms,paper_clock_ms,unaccounted_ms,\
+        "run,id,method,context_tokens,world,ratio,exchange,cache,shares_cores,ttft_ms,paper_clock_ms,unaccounted_ms,\
          longest_wait_ms,received_bytes,formula_bytes,cache_hits,peak_memory_bytes",
     );
     for phase in &phases {
@@ -80,9 +81,7 @@ pub fn samples(study: &Study) -> String {
     let mut all: Vec<_> = all.collect();
     all.sort_by_key(|(_, sample)| sample.run);
     for (point, sample) in all {
-        let bytes = |of: fn(&super::schema::RankSample) -> u64| sample.ranks.iter().map(of).sum::<u64>();
-        let formula = bytes(|rank| rank.formula_bytes);
-        let received = bytes(|rank| rank.received_bytes);
+        let bytes = |of: fn(&RankSample) -> u64| sample.ranks.iter().map(of).sum::<u64>();
         let mut cells = vec![
             sample.run.to_string(),
             point.id.clone(),
@@ -92,12 +91,13 @@ pub fn samples(study: &Study) -> String {
             optional(point.ratio),
             point.exchange.clone().unwrap_or_default(),
             point.cache.to_string(),
+            point.shares_cores.to_string(),
             sample.ttft_ms.to_string(),
             sample.paper_clock_ms.to_string(),
             sample.unaccounted_ms.to_string(),
             sample.ranks.iter().map(|rank| rank.waited_ms).fold(0.0, f64::max).to_string(),
-            received.to_string(),
-            if formula > 0 || received == 0 { formula.to_string() } else { String::new() },
+            bytes(|rank| rank.received_bytes).to_string(),
+            bytes(|rank| rank.formula_bytes).to_string(),
             sample.cache_hits.to_string(),
             sample.peak_memory_bytes.to_string(),
         ];
@@ -109,15 +109,26 @@ pub fn samples(study: &Study) -> String {
     text
 }
 
-/// Bytes that all ranks received in the first sample; none without samples.
+/// Bytes that all ranks received together, median of the samples (of two in the middle the lower); none without samples.
 pub fn received_bytes(point: &Point) -> Option<u64> {
-    Some(point.samples.first()?.ranks.iter().map(|rank| rank.received_bytes).sum())
+    median_bytes(point, |rank| rank.received_bytes)
 }
 
-/// What the formula gives for the first sample; none where there is no formula.
+/// What the formula gives for all ranks together, median of the samples as above.
 pub fn formula_bytes(point: &Point) -> Option<u64> {
-    let formula = point.samples.first()?.ranks.iter().map(|rank| rank.formula_bytes).sum();
-    (formula > 0 || received_bytes(point) == Some(0)).then_some(formula)
+    median_bytes(point, |rank| rank.formula_bytes)
+}
+
+fn median_bytes(point: &Point, of: fn(&RankSample) -> u64) -> Option<u64> {
+    let mut sums: Vec<u64> = point.samples.iter().map(|sample| sample.ranks.iter().map(of).sum()).collect();
+    sums.sort_unstable();
+    sums.get(sums.len().saturating_sub(1) / 2).copied()
+}
+
+/// Whether any rank of any sample received other than the formula gives.
+pub fn bytes_differ(point: &Point) -> bool {
+    let mut ranks = point.samples.iter().flat_map(|sample| &sample.ranks);
+    ranks.any(|rank| rank.received_bytes != rank.formula_bytes)
 }
 
 /// The phases that occur, in the order of the first sample that has them.
@@ -160,30 +171,44 @@ fn line(cells: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::kit::{measured, study};
-    use super::super::schema::{PhaseTime, RankSample};
+    use super::super::schema::PhaseTime;
     use super::*;
 
     #[test]
     fn rows_have_as_many_cells_as_the_header() {
         let mut point = measured("ring", 512, 2, None, 10.0);
         point.samples[0].phases = vec![PhaseTime { phase: "probe".into(), ms: 1.5, waited_ms: 0.5 }];
-        point.samples[0].ranks = vec![RankSample { received_bytes: 7, formula_bytes: 7, ..RankSample::default() }; 2];
+        for (sample, bytes) in point.samples.iter_mut().zip([9, 7, 5, 7, 8]) {
+            sample.ranks = vec![RankSample { received_bytes: bytes, formula_bytes: 7, ..RankSample::default() }; 2];
+        }
         point.id = "a, \"b\"".to_owned();
-        let study = study(vec![measured("full", 512, 1, None, 30.0), point]);
+        let mut on_two = measured("full:logits", 512, 2, None, 33.0);
+        on_two.shares_cores = true;
+        let study = study(vec![measured("full", 512, 1, None, 30.0), point, on_two]);
         let (points, samples) = (points(&study), samples(&study));
         for table in [points.replace("\"a, \"\"b\"\"\"", "id"), samples.replace("\"a, \"\"b\"\"\"", "id")] {
             let counts: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
             assert!(counts.iter().all(|&count| count == counts[0]), "{counts:?}\n{table}");
         }
-        assert_eq!((points.lines().count(), samples.lines().count()), (1 + 2, 1 + 10));
+        assert_eq!((points.lines().count(), samples.lines().count()), (1 + 3, 1 + 15));
         let header: Vec<&str> = points.lines().next().unwrap_or_default().split(',').collect();
-        let row = points.lines().nth(2).unwrap_or_default().replace("\"a, \"\"b\"\"\"", "id");
-        let row: Vec<&str> = row.split(',').collect();
+        let row = |number: usize| points.lines().nth(number).unwrap_or_default().replace("\"a, \"\"b\"\"\"", "id");
+        let (ring, full) = (row(2), row(3));
+        let of = |row: &str, name: &str| {
+            let column = header.iter().position(|column| *column == name);
+            column.and_then(|column| row.split(',').nth(column).map(str::to_owned))
+        };
+        for name in ["speed_up", "efficiency", "karp_flatt"] {
+            assert_eq!(of(&full, name).as_deref(), Some(""), "{name} of a method that computes on one rank");
+        }
+        assert_eq!(of(&ring, "efficiency").as_deref(), Some("1"));
+        let row: Vec<&str> = ring.split(',').collect();
         let cell = |name: &str| header.iter().position(|column| *column == name).map(|column| row[column]);
         assert_eq!((cell("median_ttft_ms"), cell("p99_ttft_ms")), (Some("10"), Some("")));
         assert_eq!((cell("speed_up_to_full"), cell("received_bytes")), (Some("3"), Some("14")));
         assert_eq!((cell("formula_bytes"), cell("karp_flatt")), (Some("14"), Some("")));
         assert!(samples.lines().next().unwrap_or_default().ends_with(",peak_memory_bytes,probe_ms"));
+        assert!(samples.lines().any(|line| line.contains("full:logits,512,2,,,cold,true,")), "{samples}");
     }
 
     #[test]

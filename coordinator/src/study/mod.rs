@@ -6,6 +6,7 @@ mod charts;
 pub mod csv;
 #[cfg(test)]
 mod kit;
+pub mod notes;
 pub mod order;
 pub mod page;
 pub mod scaling;

@@ -2,10 +2,10 @@
 
 use super::charts::{charts, ranks, tokens};
 use super::csv::{formula_bytes, received_bytes};
+use super::notes::notes;
 use super::scaling::{full, is_full, strong_of};
 use super::schema::{Point, Study};
 use super::svg::{escaped, style};
-use super::terminal::notes;
 
 const PAGE_STYLE: &str = "\
 :root{color-scheme:light dark;--ground:#fff;--text:#22262c;--muted:#606873;--line:#e3e6ea;--card:#fff}\

@@ -40,6 +40,11 @@ impl Series {
         Self { method: point.method.clone(), ratio: point.ratio, cache: point.cache, exact: point.exact }
     }
 
+    /// Whether it is full prefill, which computes on one rank.
+    pub fn is_full(&self) -> bool {
+        is_full_method(&self.method)
+    }
+
     /// A short name for legends: `ring`, `infoflow 0.15 warm`.
     pub fn label(&self) -> String {
         if self.exact {
@@ -103,7 +108,11 @@ pub fn full(study: &Study, tokens: usize) -> Option<(usize, f64)> {
 
 /// Whether a point is full prefill.
 pub fn is_full(point: &Point) -> bool {
-    point.method == "full" || point.method.starts_with("full:")
+    is_full_method(&point.method)
+}
+
+fn is_full_method(method: &str) -> bool {
+    method == "full" || method.starts_with("full:")
 }
 
 /// Strong scaling: every measured point beside the one of its series and length on the fewest ranks.

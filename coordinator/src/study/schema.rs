@@ -56,6 +56,9 @@ pub struct Provenance {
     pub model_hash: String,
     /// The machine profile behind the predictions.
     pub profile: String,
+    /// Ranks of that profile, all of which worked when it was measured; 0 without one.
+    #[serde(default)]
+    pub profile_ranks: usize,
 }
 
 /// What was asked for.
@@ -245,7 +248,7 @@ pub struct Summary {
 /// What the planner predicted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Time to first token.
+    /// Time to first token; 0 where the profile is not of so many ranks, or there is none.
     pub ttft_ms: f64,
     /// Its phases.
     pub phases: Vec<PhaseTime>,

@@ -1,6 +1,7 @@
 //! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
 
 use super::csv::{formula_bytes, received_bytes};
+use super::notes::notes;
 use super::scaling::{Scaled, full, is_full, strong, strong_of, weak_flops, weak_tokens};
 use super::schema::{Point, Study};
 
@@ -133,7 +134,7 @@ fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
 
 fn strong_scaling(study: &Study) -> String {
     let rows: Vec<Scaled> =
-        strong(study).into_iter().filter(|row| row.world > row.base_world && row.series.method != "full").collect();
+        strong(study).into_iter().filter(|row| row.world > row.base_world && !row.series.is_full()).collect();
     if rows.is_empty() {
         return String::new();
     }
@@ -194,32 +195,6 @@ fn failures(study: &Study) -> String {
         }
     }
     text
-}
-
-/// What a reader of the numbers should know.
-pub fn notes(study: &Study) -> Vec<String> {
-    let mut notes = vec![
-        "TTFT from the request's acceptance to the first token; x full: full prefill's median over this one; efficiency \
-         and Karp-Flatt beside the fewest ranks of the same method; bytes: payload of tensors, all ranks together"
-            .to_owned(),
-    ];
-    if study.points.iter().any(|point| point.shares_cores) {
-        notes.push("*: more threads than cores: functional only, such times say nothing about scaling".to_owned());
-    }
-    if study.points.iter().any(|point| !point.samples.is_empty() && point.samples.len() < 6) {
-        notes.push(
-            "below 6 samples the interval is the range, which holds the median with less than 95 % (5: 93.75 %)"
-                .to_owned(),
-        );
-    }
-    if study.points.iter().all(|point| point.accuracy.is_none()) {
-        notes.push("no accuracy: full prefill is not part of the study".to_owned());
-    }
-    let fewest = study.points.iter().filter(|point| is_full(point)).map(|point| point.world).min();
-    if let Some(world) = fewest.filter(|&world| world > 1) {
-        notes.push(format!("full prefill ran on one of {world} ranks; the others were idle"));
-    }
-    notes
 }
 
 #[cfg(test)]

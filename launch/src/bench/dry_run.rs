@@ -1,12 +1,14 @@
 //! What a study would run, and what is predicted of it.
 
+use tributary_coordinator::predict::Profile;
+use tributary_coordinator::study::notes::profile_notes;
 use tributary_coordinator::study::schema::{Design, Point};
 use tributary_coordinator::study::terminal::aligned;
 
 use super::rounds::duration;
 
 /// The points in a table. Ends with a line break.
-pub fn render(design: &Design, points: &[Point]) -> String {
+pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> String {
     let names = ["tokens", "method", "ranks", "ratio", "cache", "exchange", "memory", "bytes", "TTFT", "runs"];
     let units = ["", "", "", "", "", "", "[MiB]", "[bytes]", "[ms]", ""];
     let runs = design.warmups + design.repeats;
@@ -39,9 +41,14 @@ pub fn render(design: &Design, points: &[Point]) -> String {
     if points.iter().all(|point| point.predicted.ttft_ms > 0.0) {
         let a_round_s: f64 = points.iter().map(|point| point.predicted.ttft_ms / 1000.0).sum();
         text += &format!(", about {}", duration(runs as f64 * a_round_s));
-    } else {
+    } else if profile.is_none() {
         text += "; no times: --profile names a machine that predicts them";
     }
     text.push('\n');
+    if let Some(profile) = profile {
+        for note in profile_notes(&profile.label(), profile.ranks, &design.worlds) {
+            text += &format!("# note: {note}\n");
+        }
+    }
     text
 }

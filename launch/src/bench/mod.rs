@@ -201,7 +201,7 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
     let sweep = Sweep { design: &design, methods: &methods, timeout_ms, profile: profile.as_ref() };
     if args.dry_run {
         let (points, _) = targets(&sweep, &mut session)?;
-        print(&dry_run::render(&design, &points))?;
+        print(&dry_run::render(&design, &points, profile.as_ref()))?;
         drop(session);
         return match ranks {
             Ranks::Threads { .. } => Ok(()),
@@ -210,8 +210,7 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (points, targets) = targets(&sweep, &mut session)?;
-    let label = profile.as_ref().map_or_else(|| "none".to_owned(), Profile::label);
-    let study = begin(design.clone(), points, &session, &label, output.earlier.clone())?;
+    let study = begin(design.clone(), points, &session, profile.as_ref(), output.earlier.clone())?;
     output.create()?;
     measure(study, session, &targets, &output)
 }
@@ -228,7 +227,7 @@ fn begin(
     design: Design,
     points: Vec<Point>,
     session: &Session<'_>,
-    profile: &str,
+    profile: Option<&Profile>,
     earlier: Option<Study>,
 ) -> anyhow::Result<Study> {
     let provenance = provenance::provenance(session, profile)?;

@@ -12,6 +12,13 @@ use super::provenance::now;
 use crate::failure::usage;
 
 const REPORT: &str = "report.json";
+const PAGE: &str = "report.html";
+const POINTS: &str = "points.csv";
+const SAMPLES: &str = "samples.csv";
+const CHARTS: &str = "charts";
+
+/// What stands for a profile where there is none.
+pub const NO_PROFILE: &str = "none";
 
 /// Where a study is written, and what was measured of it before.
 pub struct Output {
@@ -44,12 +51,30 @@ impl Output {
         Ok(Self { folder, earlier: None })
     }
 
-    /// Makes the folder.
+    /// Makes the folder. What another study left there goes, its report last: nothing old stands beside new files.
     ///
     /// # Errors
     /// The system's.
     pub fn create(&self) -> anyhow::Result<()> {
-        fs::create_dir_all(self.folder.join("charts")).with_context(|| format!("cannot make {}", self.folder.display()))
+        let shown = self.folder.display();
+        if self.earlier.is_none() && self.folder.join(REPORT).exists() {
+            self.clear().with_context(|| format!("cannot remove the old study in {shown}"))?;
+        }
+        fs::create_dir_all(self.folder.join(CHARTS)).with_context(|| format!("cannot make {shown}"))
+    }
+
+    /// Removes the files of a study, and no others.
+    fn clear(&self) -> std::io::Result<()> {
+        let is_chart = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "svg");
+        let charts = fs::read_dir(self.folder.join(CHARTS)).into_iter().flatten().filter_map(Result::ok);
+        let charts = charts.map(|entry| entry.path()).filter(is_chart);
+        for path in charts.chain([PAGE, POINTS, SAMPLES, REPORT].map(|name| self.folder.join(name))) {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes report.json.
@@ -66,33 +91,44 @@ impl Output {
     /// The system's.
     pub fn finish(&self, study: &Study) -> anyhow::Result<()> {
         self.save(study)?;
-        self.whole("points.csv", &csv::points(study))?;
-        self.whole("samples.csv", &csv::samples(study))?;
+        self.whole(POINTS, &csv::points(study))?;
+        self.whole(SAMPLES, &csv::samples(study))?;
         for chart in charts(study) {
-            self.whole(&format!("charts/{}.svg", chart.name), &chart.alone())?;
+            self.whole(&format!("{CHARTS}/{}.svg", chart.name), &chart.alone())?;
         }
-        self.whole("report.html", &page::html(study))
+        self.whole(PAGE, &page::html(study))
     }
 
-    /// Writes beside the name, makes sure that it is on the disk, then renames: the file is the old one or the new one,
-    /// whenever the process ends.
     fn whole(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        let path = self.folder.join(name);
-        let part = path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()));
-        let write = || -> std::io::Result<()> {
-            let mut file = File::create(&part)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&part, &path)?;
-            File::open(path.parent().unwrap_or(&self.folder))?.sync_all()
-        };
-        let written = write();
-        if written.is_err() {
-            // Whatever the cause, no part of a file stays behind; that this fails too changes nothing.
-            let _ = fs::remove_file(&part);
-        }
-        written.with_context(|| format!("cannot write {}", path.display()))
+        write_whole(&self.folder.join(name), text)
     }
+}
+
+/// Writes beside the name, makes sure that it is on the disk, then renames: the file is the old one or the new one, whenever
+/// the process ends.
+///
+/// # Errors
+/// The system's, with the path.
+pub fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let part = path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()));
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        File::open(parent(path))?.sync_all()
+    };
+    let written = write();
+    if written.is_err() {
+        // Whatever the cause, no part of a file stays behind; that this fails too changes nothing.
+        let _ = fs::remove_file(&part);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The folder that a file is in.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Reads a study's report.
@@ -135,6 +171,8 @@ pub fn same(earlier: &Study, study: &Study) -> anyhow::Result<()> {
             ("the model's hash", provenance.model_hash.clone()),
             ("the host", provenance.host.clone()),
             ("the processor", provenance.cpu.clone()),
+            ("the number of cores", provenance.cores.to_string()),
+            ("the instruction set", provenance.instruction_set.clone()),
             ("the backend", provenance.backend.clone()),
         ]
     };
@@ -142,6 +180,11 @@ pub fn same(earlier: &Study, study: &Study) -> anyhow::Result<()> {
         if was != is {
             return refuse(what, &was, &is);
         }
+    }
+    // Without a profile the study goes on with the predictions that it has.
+    let (was, is) = (&earlier.provenance.profile, &study.provenance.profile);
+    if is != NO_PROFILE && was != is {
+        return refuse("the profile", was, is);
     }
     let ids = |study: &Study| study.points.iter().map(|point| point.id.clone()).collect::<Vec<_>>();
     let (was, is) = (ids(earlier), ids(study));

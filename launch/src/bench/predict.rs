@@ -6,10 +6,11 @@ use tributary_coordinator::predict::{Profile, Selected, bytes, ttft, work};
 use tributary_coordinator::study::schema::{PhaseTime, Prediction};
 use tributary_coordinator::{ModelShape, Planned};
 
-/// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one.
+/// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one and it
+/// has so many ranks.
 pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>) -> Prediction {
     let (plan, world, memory_bytes) = (&planned.plan, planned.world, planned.memory_bytes);
-    let Some(profile) = profile else {
+    let Some(profile) = profile.filter(|profile| world <= profile.ranks) else {
         let work = work(plan, world, shape);
         return Prediction {
             total_flops: work.total_flops(),

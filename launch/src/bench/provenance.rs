@@ -3,9 +3,11 @@
 use std::time::SystemTime;
 
 use tributary_coordinator::date;
+use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::Provenance;
 use tributary_worker::fingerprint;
 
+use super::output::NO_PROFILE;
 use crate::doctor::{instructions, text};
 use crate::ranks::program_hash;
 use crate::session::Session;
@@ -14,7 +16,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// Program or model cannot be read.
-pub fn provenance(session: &Session<'_>, profile: &str) -> anyhow::Result<Provenance> {
+pub fn provenance(session: &Session<'_>, profile: Option<&Profile>) -> anyhow::Result<Provenance> {
     let system = rustix::system::uname();
     let folder = session.folder();
     let model = fingerprint(&folder.path, folder.format())?;
@@ -33,7 +35,8 @@ pub fn provenance(session: &Session<'_>, profile: &str) -> anyhow::Result<Proven
         accelerators: Vec::new(),
         backend: session.backend(),
         model_hash: model.iter().map(|byte| format!("{byte:02x}")).collect(),
-        profile: profile.to_owned(),
+        profile: profile.map_or_else(|| NO_PROFILE.to_owned(), Profile::label),
+        profile_ranks: profile.map_or(0, |profile| profile.ranks),
     })
 }
 

@@ -50,6 +50,7 @@ pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(
         if needed > limit {
             return Err(usage(format!("--lengths {tokens}: {needed} positions, the model has {limit}")));
         }
+        check_shares(design, methods, tokens)?;
         for &world in &design.worlds {
             for (spec, ratio, cache) in variants(design, methods) {
                 let settings = settings(&spec.name, ratio, world, design.seed, timeout_ms);
@@ -79,6 +80,30 @@ pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(
         }
     }
     Ok((points, targets))
+}
+
+/// A share of the chunks in the cache must come to some of them, and not to all.
+fn check_shares(design: &Design, methods: &[Spec], tokens: usize) -> anyhow::Result<()> {
+    if methods.iter().all(|spec| is_exact(&spec.name)) {
+        return Ok(());
+    }
+    let chunks = tokens / design.chunk_tokens;
+    for cache in &design.caches {
+        let Cache::Partial(share) = *cache else { continue };
+        let warm = (share * chunks as f64 + 1e-9).floor() as usize;
+        if warm == 0 || warm == chunks {
+            // Rounded upwards, so that it comes to a whole chunk.
+            let least = (1e4 / chunks as f64).ceil() / 1e4;
+            let instead = match chunks {
+                1 => "a single chunk is cold or warm".to_owned(),
+                _ => format!("{least} is one of them"),
+            };
+            return Err(usage(format!(
+                "--caches {share}: of --lengths {tokens} in {chunks} chunks that is {warm} chunks; {instead}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Methods with the ratios and states of the cache that make a difference to them: exact ones know neither.

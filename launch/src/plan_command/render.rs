@@ -57,7 +57,7 @@ fn name(scenario: &Scenario, forecast: &Forecast) -> String {
     match scenario.hit_rate {
         0.0 => format!("{method} cold"),
         1.0 => format!("{method} warm"),
-        rate => format!("{method} {}%", 100.0 * rate),
+        rate => format!("{method} {:.0}%", 100.0 * rate),
     }
 }
 

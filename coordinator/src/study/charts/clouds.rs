@@ -1,7 +1,7 @@
 //! What was predicted against what was measured: a point on the diagonal is right.
 
-use super::{Study, labels, legend, measured, ranks, series_of, tokens};
-use crate::study::csv::{formula_bytes, received_bytes};
+use super::{Study, labels, legend, marked, measured, ranks, series_of, tokens};
+use crate::study::csv::{bytes_differ, formula_bytes, received_bytes};
 use crate::study::schema::Point;
 use crate::study::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
 
@@ -33,13 +33,20 @@ pub(super) fn bytes(study: &Study) -> Option<Chart> {
         (formula > 0 && found > 0)
             .then(|| (formula as f64, found as f64, format!("formula {formula}, counted {found} bytes")))
     };
-    let dots = dots(study, dot);
-    let wrong = dots.iter().filter(|(_, formula, found, _)| formula.to_bits() != found.to_bits()).count();
+    // A logarithmic axis has no place for a point without bytes: the line below counts those too.
+    let (wrong, count) = (measured(study).filter(|point| bytes_differ(point)).count(), measured(study).count());
     let below = match wrong {
-        0 => "received until the first token, all ranks together; all equal to the byte".to_owned(),
-        _ => format!("received until the first token, all ranks together; {wrong} of {} differ", dots.len()),
+        0 => "received until the first token, all ranks; every rank of every run equal to the byte".to_owned(),
+        _ => format!("received until the first token, all ranks, medians; {wrong} of {count} points differ"),
     };
-    cloud(study, &dots, "bytes", "Bytes by formula and counted", &below, ["formula [bytes]", "counted [bytes]"])
+    cloud(
+        study,
+        &dots(study, dot),
+        "bytes",
+        "Bytes by formula and counted",
+        &below,
+        ["formula [bytes]", "counted [bytes]"],
+    )
 }
 
 fn dots<'a>(study: &'a Study, dot: impl Fn(&Point) -> Option<(f64, f64, String)>) -> Vec<Dot<'a>> {
@@ -52,7 +59,8 @@ fn cloud(study: &Study, dots: &[Dot<'_>], name: &str, title: &str, below: &str, 
         return None;
     }
     let labels = labels(study);
-    let mut plot = Plot::new(title, below, &legend(study, dots.iter().map(|dot| dot.0)), Legend::Mark, HEIGHT);
+    let below = marked(below, dots.iter().any(|dot| dot.0.shares_cores));
+    let mut plot = Plot::new(title, &below, &legend(study, dots.iter().map(|dot| dot.0)), Legend::Mark, HEIGHT);
     let values = || dots.iter().flat_map(|(_, predicted, found, _)| [*predicted, *found]);
     let (x, y) = (Scale::log(values(), plot.across()), Scale::log(values(), plot.up()));
     plot.horizontal(&x, &Axis::new(axes[0]));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Study, labels, lengths_of, ranks, tokens, worlds};
+use super::{Study, labels, lengths_of, marked, ranks, tokens, worlds};
 use crate::study::scaling::{Scaled, all_series, strong, weak_tokens};
 use crate::study::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale};
 
@@ -23,7 +23,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
         return Vec::new();
     }
     let mut charts = Vec::new();
-    let all: Vec<Scaled> = strong(study).into_iter().filter(|row| !row.series.method.starts_with("full")).collect();
+    let all: Vec<Scaled> = strong(study).into_iter().filter(|row| !row.series.is_full()).collect();
     for length in lengths_of(study) {
         let rows: Vec<Scaled> = all.iter().filter(|row| row.tokens == length).cloned().collect();
         if rows.iter().all(|row| row.world == row.base_world) {
@@ -86,7 +86,8 @@ fn chart(study: &Study, rows: &[Scaled], look: &Look<'_>) -> Chart {
         None => names[series].clone(),
     };
     let legend: Vec<(usize, String)> = present.iter().map(|&series| (series, name(series))).collect();
-    let mut plot = Plot::new(&look.title, look.below, &legend, Legend::Mark, HEIGHT);
+    let below = marked(look.below, rows.iter().any(|row| row.shares_cores));
+    let mut plot = Plot::new(&look.title, &below, &legend, Legend::Mark, HEIGHT);
     let counts: BTreeSet<usize> = rows.iter().map(|row| row.world).collect();
     let (first, last) = (counts.first().copied().unwrap_or(1), counts.last().copied().unwrap_or(2));
     let x = Scale::between((first as f64 - 0.15, last as f64 + 0.15), plot.across());

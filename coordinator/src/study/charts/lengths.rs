@@ -1,7 +1,7 @@
 //! Time to first token against the length of the context: both axes logarithmic, the interval of the median as a band, one
 //! chart a number of ranks.
 
-use super::{Study, labels, legend, lengths_of, measured, ranks, series_of, tokens, worlds};
+use super::{Study, labels, legend, lengths_of, marked, measured, ranks, series_of, tokens, worlds};
 use crate::study::schema::{Point, Summary};
 use crate::study::svg::{Axis, COLOURS, Chart, Legend, Plot, Scale};
 
@@ -12,9 +12,11 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
 }
 
 fn chart(study: &Study, world: usize) -> Chart {
-    let legend = legend(study, measured(study).filter(|point| point.world == world));
+    let here = || measured(study).filter(|point| point.world == world);
+    let legend = legend(study, here());
+    let below = marked("median and 95 % interval; both axes logarithmic", here().any(|point| point.shares_cores));
     let title = format!("Time to first token, {}", ranks(world));
-    let mut plot = Plot::new(&title, "median and 95 % interval; both axes logarithmic", &legend, Legend::Mark, HEIGHT);
+    let mut plot = Plot::new(&title, &below, &legend, Legend::Mark, HEIGHT);
     let lengths = lengths_of(study);
     let x = Scale::log(lengths.iter().map(|&length| length as f64), plot.across());
     // The same range in the charts of all worlds, so that they can be compared.

@@ -61,6 +61,11 @@ fn typical(point: &Point) -> Option<&Sample> {
     point.samples.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
+/// The lines below a title: what is drawn, and that its times count for nothing where ranks share cores.
+fn marked(below: &str, shares_cores: bool) -> String {
+    if shares_cores { format!("{below}\nfunctional only: ranks share cores") } else { below.to_owned() }
+}
+
 /// Tokens as they are read: 512, 4K, 1M.
 pub(super) fn tokens(count: usize) -> String {
     const K: usize = 1024;
@@ -117,8 +122,10 @@ mod tests {
         assert!(!plain.iter().any(|name| name.starts_with("predicted") || name == "bytes"), "{plain:?}");
         for point in &mut study.points {
             point.predicted = Prediction { ttft_ms: 90.0, ..Prediction::default() };
-            point.samples[0].ranks[0].received_bytes = 70;
-            point.samples[0].ranks[0].formula_bytes = 70;
+            for sample in &mut point.samples {
+                sample.ranks[0].received_bytes = 70;
+                sample.ranks[0].formula_bytes = 70;
+            }
         }
         let more = names(&study);
         assert!(more.contains(&"predicted-ttft".to_owned()) && more.contains(&"bytes".to_owned()), "{more:?}");
@@ -138,6 +145,30 @@ mod tests {
         }
         let all: String = charts(&sweep()).iter().map(Chart::inline).collect();
         assert!(all.contains("infoflow 0.15 cold, 2K tokens, 2 ranks: 160.00 ms"), "a tooltip has its numbers");
+    }
+
+    #[test]
+    fn one_rank_of_one_run_makes_a_difference() {
+        let mut study = sweep();
+        for sample in study.points.iter_mut().flat_map(|point| &mut point.samples) {
+            sample.ranks.iter_mut().for_each(|rank| (rank.received_bytes, rank.formula_bytes) = (70, 70));
+        }
+        let bytes = |study: &Study| charts(study).into_iter().find(|chart| chart.name == "bytes").map(|it| it.inline());
+        assert!(bytes(&study).is_some_and(|text| text.contains("every rank of every run equal to the byte")));
+        study.points[0].samples[4].ranks[0].formula_bytes = 0;
+        assert!(bytes(&study).is_some_and(|text| text.contains("1 of 8 points differ")));
+    }
+
+    #[test]
+    fn shared_cores_are_named_on_every_chart_that_shows_them() {
+        const WORDS: &str = "functional only: ranks share cores";
+        let mut study = sweep();
+        assert!(charts(&study).iter().all(|chart| !chart.inline().contains(WORDS)));
+        study.points.iter_mut().filter(|point| point.world == 2).for_each(|point| point.shares_cores = true);
+        for chart in charts(&study) {
+            let shows_two = !chart.name.contains("1-ranks");
+            assert_eq!(chart.inline().contains(WORDS), shows_two, "{}", chart.name);
+        }
     }
 
     #[test]

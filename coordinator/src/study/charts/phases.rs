@@ -1,6 +1,6 @@
 //! Where the time to first token went: phases of the critical path one after the other, waiting for other ranks hatched.
 
-use super::{Study, lengths_of, measured, ranks, tokens, typical, worlds};
+use super::{Study, lengths_of, marked, measured, ranks, tokens, typical, worlds};
 use crate::study::csv;
 use crate::study::scaling::Series;
 use crate::study::schema::{Point, Sample};
@@ -28,7 +28,8 @@ fn chart(study: &Study, length: usize, world: usize) -> Option<Chart> {
     let left = 24.0 + names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
     let title = format!("Phases until the first token, {} tokens, {}", tokens(length), ranks(world));
     let below = "critical path of the run nearest to the median; hatched: waiting for other ranks";
-    let mut plot = Plot::with_left(&title, below, &legend, Legend::Square, ROW * rows.len() as f64 + 8.0, left);
+    let below = marked(below, rows.iter().any(|(point, _)| point.shares_cores));
+    let mut plot = Plot::with_left(&title, &below, &legend, Legend::Square, ROW * rows.len() as f64 + 8.0, left);
     let x = Scale::linear(largest, plot.across());
     plot.horizontal(&x, &Axis::new("time [ms]"));
     for (index, ((_, sample), name)) in rows.iter().zip(&names).enumerate() {

@@ -2,7 +2,7 @@
 //! they were is not recorded.
 
 use super::phases::{class, legend};
-use super::{Study, lengths_of, measured, ranks, tokens, typical, worlds};
+use super::{Study, lengths_of, marked, measured, ranks, tokens, typical, worlds};
 use crate::study::scaling::{Series, is_full};
 use crate::study::schema::{Point, RankSample, Sample};
 use crate::study::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
@@ -31,6 +31,7 @@ fn chart(study: &Study, number: usize, point: &Point, sample: &Sample) -> Chart 
         "run {}, {:.2} ms, nearest to the median; from the plan's arrival on; hatched: waiting",
         sample.run, sample.ttft_ms
     );
+    let below = marked(&below, point.shares_cores);
     let mut names = legend(study);
     names.retain(|(_, name)| sample.ranks.iter().flat_map(|rank| &rank.spans).any(|span| span.phase == *name));
     let mut plot = Plot::new(&title, &below, &names, Legend::Square, ROW * sample.ranks.len() as f64 + 8.0);

@@ -9,6 +9,7 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 22.0;
 const BOTTOM: f64 = 50.0;
 const LEGEND_LINE: f64 = 19.0;
+const BELOW_LINE: f64 = 16.0;
 
 /// What an axis says.
 #[derive(Debug, Clone, Default)]
@@ -52,7 +53,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Title, a line below it, and the legend (numbers of colours with their names), over a place of so many pixels of height.
+    /// Title, what stands below it (perhaps several lines), and the legend (numbers of colours with their names), over a place of so many pixels of height.
     pub fn new(title: &str, below: &str, legend: &[(usize, String)], kind: Legend, place_height: f64) -> Self {
         Self::with_left(title, below, legend, kind, place_height, LEFT)
     }
@@ -68,9 +69,13 @@ impl Plot {
     ) -> Self {
         let mut drawing = Drawing::default();
         drawing.text((14.0, 24.0), Anchor::Start, "title", title);
-        drawing.text((14.0, 42.0), Anchor::Start, "muted", below);
-        let lines = draw_legend(&mut drawing, legend, kind);
-        let top = 56.0 + lines as f64 * LEGEND_LINE;
+        let mut y = 42.0;
+        for (line, text) in below.lines().enumerate() {
+            y = 42.0 + line as f64 * BELOW_LINE;
+            drawing.text((14.0, y), Anchor::Start, "muted", text);
+        }
+        let lines = draw_legend(&mut drawing, y + 19.0, legend, kind);
+        let top = y + 14.0 + lines as f64 * LEGEND_LINE;
         let place = (left, top, WIDTH - RIGHT, top + place_height);
         Self { drawing, place, title: title.to_owned(), height: top + place_height + BOTTOM }
     }
@@ -137,15 +142,15 @@ fn marks(scale: &Scale, axis: &Axis) -> (Vec<(f64, String)>, Vec<f64>) {
     }
 }
 
-/// Draws the legend; gives the number of its lines.
-fn draw_legend(drawing: &mut Drawing, legend: &[(usize, String)], kind: Legend) -> usize {
+/// Draws the legend from a line at `first_y` on; gives the number of its lines.
+fn draw_legend(drawing: &mut Drawing, first_y: f64, legend: &[(usize, String)], kind: Legend) -> usize {
     let (mut x, mut line) = (14.0, 0);
     for (series, label) in legend {
         let width = 18.0 + text_width(label) + 16.0;
         if x + width > WIDTH - 8.0 && x > 14.0 {
             (x, line) = (14.0, line + 1);
         }
-        let y = 61.0 + f64::from(line) * LEGEND_LINE;
+        let y = first_y + f64::from(line) * LEGEND_LINE;
         match kind {
             Legend::Mark => drawing.mark((x + 5.0, y - 4.0), *series, label),
             Legend::Square => {

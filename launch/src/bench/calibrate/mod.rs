@@ -15,6 +15,7 @@ use tributary_kernels::Kernels;
 use tributary_worker::Model;
 
 use self::measure::{Found, measure};
+use super::output::{parent, write_whole};
 use crate::failure::{exit_code, usage};
 use crate::machine::available_bytes;
 use crate::model::ModelFolder;
@@ -45,8 +46,9 @@ pub struct Calibration<'a> {
 /// # Errors
 /// A file that would be overwritten; the model's, the communicator's.
 pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Result<()> {
-    if let Some(file) = calibration.file.filter(|file| file.exists() && !calibration.force) {
-        return Err(usage(format!("--calibrate {}: it is there already; overwrite it by --force", file.display())));
+    // Rank 0 writes. The others may be on hosts where the file means another one, or nothing.
+    if let Some(file) = calibration.file.filter(|_| ranks.leads()) {
+        check(file, calibration.force)?;
     }
     let progress = Progress::start("loading the weights");
     let free_bytes = available_bytes();
@@ -77,9 +79,25 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     let world = if matches!(ranks, Ranks::Threads { .. }) { calibration.world } else { ranks.world() };
     let profile = profile(calibration, &found, (world, here), free_bytes, &backend);
     match calibration.file {
-        Some(file) => Ok(std::fs::write(file, profile.to_toml())?),
+        Some(file) => write_whole(file, &profile.to_toml()),
         None => print(&profile.to_toml()),
     }
+}
+
+/// Whether a profile can be written there: asked before anything is measured.
+fn check(file: &Path, force: bool) -> anyhow::Result<()> {
+    let shown = file.display();
+    if file.is_dir() {
+        return Err(usage(format!("--calibrate {shown}: it is a folder; it must be a file")));
+    }
+    if file.exists() && !force {
+        return Err(usage(format!("--calibrate {shown}: it is there already; overwrite it by --force")));
+    }
+    let folder = parent(file);
+    if !folder.is_dir() {
+        return Err(usage(format!("--calibrate {shown}: no such folder: {}; make it first", folder.display())));
+    }
+    Ok(())
 }
 
 fn pool(threads: usize) -> anyhow::Result<rayon::ThreadPool> {
