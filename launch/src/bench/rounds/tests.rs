@@ -1,3 +1,5 @@
+//! The rounds of a study on a bed that only counts.
+
 use std::cell::RefCell;
 
 use tributary_coordinator::study::schema::{Cache, Prediction, Provenance, SCHEMA};
