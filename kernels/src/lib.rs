@@ -8,6 +8,8 @@
 
 mod attend;
 mod cpu;
+#[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
+pub mod cuda;
 mod error;
 mod linear;
 mod merge;

@@ -1,0 +1,1 @@
+//! Stands in for the CUDA kernels in builds without the feature `cuda`.
