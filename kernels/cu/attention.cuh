@@ -10,7 +10,7 @@
 #include "device.cuh"
 
 /// Blocks of keys that one launch can reach.
-static constexpr u32 MAX_BLOCKS = 120;
+static constexpr u32 MAX_BLOCKS = 240;
 /// A key's place: block in the high bits, row within it in the low ones.
 static constexpr u32 ROW_BITS = 22;
 /// Set in a list of key tiles where not every row of the query tile sees every key of it.
