@@ -3,38 +3,27 @@
 //! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then read by
 //! `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them where they lie.
 
-use candle_core::cuda_backend::CudaDType;
-use candle_core::{CudaDevice, DType, Device, Tensor};
-use cudarc::driver::{CudaSlice, DeviceRepr, LaunchConfig, PushKernelArg};
-use half::{bf16, f16};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use super::arguments::{AttendArguments, Blocks, CombineArguments, PackArguments, Turn};
+use candle_core::{CudaDevice, DType, Device, Tensor};
+use cudarc::driver::CudaStream;
+
+use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
+use super::call::{Call, Input, Output, suffix};
 use super::prepared::{Prepared, prepared};
-use super::reading::{Reading, of, of_mut};
+use super::rows::{contiguous, join};
 use super::sight::{MAX_BLOCKS, ROW_BITS, Tiling};
-use super::{capability, module, multiprocessors, rope, tensor};
-use crate::error::Result;
+use super::{code, memory};
+use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Rope};
 
 /// Rows of queries and heads from which packing the keys pays: below, they are read hardly more than once.
 const WIDE_ROWS: usize = 512;
 
-/// Keys of a tile of the packed kernel.
-const WIDE_KEYS: usize = 128;
-
-/// A 16-bit float of the kernels.
-pub(super) trait Half: CudaDType + DeviceRepr + Copy {
-    /// Its name in kernels' names.
-    const NAME: &'static str;
-}
-
-impl Half for bf16 {
-    const NAME: &'static str = "bf16";
-}
-
-impl Half for f16 {
-    const NAME: &'static str = "f16";
-}
+/// Rows and keys of a tile of the packed kernel, and of the other one.
+const WIDE_TILE: usize = 128;
+const TILE: usize = 64;
 
 /// Shapes of one call.
 #[derive(Debug, Clone, Copy)]
@@ -59,21 +48,16 @@ pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Op
     let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
     let rows: usize = keys.iter().map(|block| block.at.len()).sum();
     let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
-    let fits = matches!(head_dim, 64 | 96 | 128) && turns && shape.group() <= 64 && rows < 1 << ROW_BITS && alike;
-    Ok((fits && matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda()).then_some(shape))
+    let fits = matches!(head_dim, 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
+    let kind = matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda();
+    Ok((fits && kind).then_some(shape))
 }
 
 /// See [`crate::Kernels::attend`]; `None` for what the kernels are not made for.
 ///
 /// # Errors
 /// A position beyond the tables, the driver's.
-pub fn attend(
-    q: &Tensor,
-    at: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-) -> Result<Option<Partial>> {
+pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Option<Partial>> {
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let Device::Cuda(device) = q.device() else { return Ok(None) };
     if let Some(rope) = rope {
@@ -81,259 +65,220 @@ pub fn attend(
         rope.check(shape.head_dim, positions)?;
     }
     if shape.queries == 0 {
-        let out = Tensor::zeros((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
-        return Ok(Some(Partial { out, lse: Tensor::zeros((0, shape.heads), DType::F32, q.device())? }));
+        let out = memory::nothing((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
+        return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
-    let call = Call { device, shape, q: q.contiguous()?, at, scale };
-    match q.dtype() {
-        DType::BF16 => call.run::<bf16>(keys, rope).map(Some),
-        _ => call.run::<f16>(keys, rope).map(Some),
-    }
+    let (major, processors) = code::facts(device)?;
+    let many = shape.queries * shape.group() >= WIDE_ROWS;
+    let wide = many && major == 9;
+    // Without a packing pass, many rows would turn every key again and again: once before is enough.
+    let turned = match rope.filter(|_| many && !wide) {
+        Some(rope) => Some(turned(keys, rope)?),
+        None => None,
+    };
+    let rows = if wide { WIDE_TILE } else { TILE };
+    let resident = processors * if wide { 1 } else { 2 };
+    let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
+    let launcher = Launcher {
+        device,
+        stream: device.cuda_stream(),
+        shape,
+        q: contiguous(q)?,
+        keys: joined(turned.as_deref().unwrap_or(keys))?,
+        ready: prepared(device, at, keys, tiling)?,
+        rope,
+        key_rope: if turned.is_some() { None } else { rope },
+        rows,
+        scale,
+    };
+    launcher.run(wide).map(Some)
 }
 
-struct Call<'a> {
-    device: &'a CudaDevice,
-    shape: Shape,
-    q: Tensor,
-    at: &'a Positions,
-    scale: f32,
+/// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more than it can name.
+pub(super) fn joined(keys: &[Keys]) -> Result<Vec<Tensor>> {
+    let part = |pick: fn(&Keys) -> &Tensor| -> Result<Vec<Tensor>> {
+        let mut all = keys.iter().map(|block| contiguous(pick(block))).collect::<Result<Vec<_>>>()?;
+        if all.len() > MAX_BLOCKS {
+            let rest = all.split_off(MAX_BLOCKS - 1);
+            all.push(match join(&rest)? {
+                Some(one) => one,
+                None => Tensor::cat(&rest, 0)?,
+            });
+        }
+        Ok(all)
+    };
+    let (k, v) = (part(|block| &block.k)?, part(|block| &block.v)?);
+    Ok(k.into_iter().zip(v).flat_map(|(k, v)| [k, v]).collect())
 }
 
-/// What a launch leaves.
-struct Results<T> {
-    out: CudaSlice<T>,
-    lse: CudaSlice<f32>,
-    part_out: CudaSlice<f32>,
-    part_lse: CudaSlice<f32>,
+/// These tensors, held for a launch.
+pub(super) fn inputs(tensors: &[Tensor]) -> Result<Vec<Input<'_>>> {
+    tensors.iter().map(input).collect()
 }
 
-impl Call<'_> {
-    fn run<T: Half>(&self, keys: &[Keys], rope: Option<&Rope>) -> Result<Partial> {
-        let Shape { queries, heads, kv_heads, head_dim } = self.shape;
-        let group = self.shape.group();
-        let many = queries * group >= WIDE_ROWS;
-        let wide = many && capability(self.device).0 == 9;
-        let resident = multiprocessors(self.device) as usize * if wide { 1 } else { 2 };
-        let (rows, size) = if wide { (128, WIDE_KEYS) } else { (64, 64) };
-        let tiling = Tiling { rows, keys: size, group, kv_heads, resident };
-        let ready = prepared(self.device, self.at, keys, tiling)?;
-        // Without a packing pass, many rows would turn every key again and again: once is enough.
-        let turn_first = many && !wide && rope.is_some();
-        let (joined, key_rope) = match rope.filter(|_| turn_first) {
-            Some(rope) => (blocks(&turned(keys, rope)?)?, None),
-            None => (blocks(keys)?, rope),
-        };
-        let mut results = self.results::<T>(&ready, rows)?;
-        if wide {
-            self.wide::<T>(&ready, &joined, rope, &mut results)?;
-        } else {
-            self.narrow::<T>(&ready, &joined, rope, key_rope, &mut results)?;
-        }
-        if ready.splits > 0 {
-            self.combine::<T>(&ready, rows, &mut results)?;
-        }
-        let out = tensor(results.out, (queries, heads, head_dim), self.device)?;
-        Ok(Partial { out, lse: tensor(results.lse, (queries, heads), self.device)? })
-    }
-
-    fn results<T: Half>(&self, ready: &Prepared, rows: usize) -> Result<Results<T>> {
-        let Shape { queries, heads, kv_heads, head_dim } = self.shape;
-        let parts = (ready.slots * kv_heads * rows).max(1);
-        // SAFETY: the kernels write every number of `out` and `lse` (an item for every query tile, a combination for every
-        // tile in parts), and every number of a slot before the combination reads it.
-        unsafe {
-            Ok(Results {
-                out: self.device.alloc(queries * heads * head_dim)?,
-                lse: self.device.alloc(queries * heads)?,
-                part_out: self.device.alloc(parts * head_dim)?,
-                part_lse: self.device.alloc(parts)?,
-            })
-        }
-    }
-
-    /// What both kernels are told.
-    fn arguments(&self, ready: &Prepared, rope: Option<&Rope>) -> Result<(AttendArguments, Turn)> {
-        let turn = match rope {
-            Some(rope) => Turn::new(rope, &*rope::tables(rope, self.device)?, &self.device.cuda_stream()),
-            None => Turn::none(),
-        };
-        let addresses = ready.addresses(&self.device.cuda_stream());
-        let arguments = AttendArguments {
-            rows: addresses.rows,
-            rope: addresses.rope,
-            sight: addresses.sight,
-            tiles: addresses.tiles,
-            items: addresses.items,
-            key_source: addresses.key_source,
-            key_rope: addresses.key_rope,
-            turn,
-            key_turn: Turn::none(),
-            queries: self.shape.queries as u32,
-            keys: ready.keys as u32,
-            kv_heads: self.shape.kv_heads as u32,
-            group: self.shape.group() as u32,
-            key_tiles: ready.keys.div_ceil(WIDE_KEYS) as u32,
-            scale_log2: self.scale * std::f32::consts::LOG2_E,
-            ..AttendArguments::default()
-        };
-        Ok((arguments, turn))
-    }
-
-    fn narrow<T: Half>(
-        &self,
-        ready: &Prepared,
-        keys: &[(Tensor, Tensor)],
-        rope: Option<&Rope>,
-        key_rope: Option<&Rope>,
-        results: &mut Results<T>,
-    ) -> Result<()> {
-        let (mut arguments, turn) = self.arguments(ready, rope)?;
-        arguments.key_turn = if key_rope.is_some() { turn } else { Turn::none() };
-        let head_dim = self.shape.head_dim;
-        let shared_bytes = 5 * 64 * if head_dim <= 64 { 128 } else { 256 };
-        let name = format!("attend_{}_{head_dim}", T::NAME);
-        self.launch::<T>("attend", &name, ready, arguments, Some(keys), 128, shared_bytes, results)
-    }
-
-    fn wide<T: Half>(
-        &self,
-        ready: &Prepared,
-        keys: &[(Tensor, Tensor)],
-        rope: Option<&Rope>,
-        results: &mut Results<T>,
-    ) -> Result<()> {
-        let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
-        let tiles = ready.keys.div_ceil(WIDE_KEYS);
-        let columns = head_dim.div_ceil(64);
-        let (k_bytes, v_bytes) = (columns * WIDE_KEYS * 128, WIDE_KEYS / 64 * head_dim * 128);
-        let (mut arguments, turn) = self.arguments(ready, rope)?;
-        // SAFETY: the packing kernel writes all of it that the products read, zeros beyond the last key.
-        let (k, v) = unsafe {
-            let count = (kv_heads * tiles).max(1);
-            (self.device.alloc::<u8>(count * k_bytes)?, self.device.alloc::<u8>(count * v_bytes)?)
-        };
-        let stream = self.device.cuda_stream();
-        let (packed_k, _k) = of(&k, &stream);
-        let (packed_v, _v) = of(&v, &stream);
-        if tiles > 0 {
-            let name = format!("pack_sm90_{}_{head_dim}", T::NAME);
-            let function = module::function(self.device, "pack_sm90", &name)?;
-            let pack = PackArguments {
-                key_source: arguments.key_source,
-                key_rope: arguments.key_rope,
-                packed_k,
-                packed_v,
-                turn,
-                keys: ready.keys as u32,
-                kv_heads: kv_heads as u32,
-                key_tiles: tiles as u32,
-            };
-            let reading = Reading::of_pairs(keys);
-            let addresses = reading.pairs::<T>(&stream)?;
-            let blocks = Blocks::new(&addresses);
-            let shared_mem_bytes = (WIDE_KEYS * (head_dim / 2 + 1) * 4) as u32;
-            module::allow_shared(&function, shared_mem_bytes)?;
-            let grid_dim = (tiles as u32, kv_heads as u32, 1);
-            let config = LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes };
-            let mut launch = stream.launch_builder(&function);
-            launch.arg(&pack).arg(&blocks);
-            // SAFETY: the arguments are laid out as the kernel's; every address is of memory that lives until the launch is
-            // in the stream, and is freed in the stream's order.
-            unsafe { launch.launch(config) }.map_err(super::driver("pack_sm90"))?;
-        }
-        (arguments.packed_k, arguments.packed_v) = (packed_k, packed_v);
-        let shared_bytes = columns * WIDE_KEYS * 128 + 2 * (k_bytes + v_bytes) + 64;
-        let name = format!("attend_sm90_{}_{head_dim}", T::NAME);
-        self.launch::<T>("attend_sm90", &name, ready, arguments, None, 384, shared_bytes, results)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn launch<T: Half>(
-        &self,
-        file: &'static str,
-        name: &str,
-        ready: &Prepared,
-        mut arguments: AttendArguments,
-        keys: Option<&[(Tensor, Tensor)]>,
-        threads: u32,
-        shared_bytes: usize,
-        results: &mut Results<T>,
-    ) -> Result<()> {
-        let stream = self.device.cuda_stream();
-        let function = module::function(self.device, file, name)?;
-        module::allow_shared(&function, shared_bytes as u32)?;
-        let query = Reading::new([&self.q]);
-        let (q, _q) = query.address::<T>(0, &stream)?;
-        let (out, _out) = of_mut(&mut results.out, &stream);
-        let (lse, _lse) = of_mut(&mut results.lse, &stream);
-        let (part_out, _part_out) = of_mut(&mut results.part_out, &stream);
-        let (part_lse, _part_lse) = of_mut(&mut results.part_lse, &stream);
-        arguments = AttendArguments { q, out, lse, part_out, part_lse, ..arguments };
-        let reading = Reading::of_pairs(keys.unwrap_or_default());
-        let addresses = reading.pairs::<T>(&stream)?;
-        let blocks = Blocks::new(&addresses);
-        let config = LaunchConfig {
-            grid_dim: (ready.items as u32, self.shape.kv_heads as u32, 1),
-            block_dim: (threads, 1, 1),
-            shared_mem_bytes: shared_bytes as u32,
-        };
-        let mut launch = stream.launch_builder(&function);
-        launch.arg(&arguments);
-        if keys.is_some() {
-            launch.arg(&blocks);
-        }
-        // SAFETY: as for packing.
-        unsafe { launch.launch(config) }.map_err(super::driver(file))?;
-        Ok(())
-    }
-
-    fn combine<T: Half>(&self, ready: &Prepared, rows: usize, results: &mut Results<T>) -> Result<()> {
-        let stream = self.device.cuda_stream();
-        let function = module::function(self.device, "attend_combine", &format!("attend_combine_{}", T::NAME))?;
-        let addresses = ready.addresses(&stream);
-        let (part_out, _part_out) = of(&results.part_out, &stream);
-        let (part_lse, _part_lse) = of(&results.part_lse, &stream);
-        let (out, _out) = of_mut(&mut results.out, &stream);
-        let (lse, _lse) = of_mut(&mut results.lse, &stream);
-        let arguments = CombineArguments {
-            part_out,
-            part_lse,
-            splits: addresses.splits,
-            rows: addresses.rows,
-            out,
-            lse,
-            queries: self.shape.queries as u32,
-            kv_heads: self.shape.kv_heads as u32,
-            group: self.shape.group() as u32,
-            tile_rows: rows as u32,
-            head_dim: self.shape.head_dim as u32,
-        };
-        let grid_dim = (ready.splits as u32, rows as u32, self.shape.kv_heads as u32);
-        let config = LaunchConfig { grid_dim, block_dim: (self.shape.head_dim as u32, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = stream.launch_builder(&function);
-        launch.arg(&arguments);
-        // SAFETY: as for packing.
-        unsafe { launch.launch(config) }.map_err(super::driver("attend_combine"))?;
-        Ok(())
-    }
+/// This tensor, held for a launch.
+pub(super) fn input(tensor: &Tensor) -> Result<Input<'_>> {
+    let elsewhere = || Error::NoDevice("a tensor of a launch is elsewhere".to_owned());
+    Input::new(tensor).ok_or_else(elsewhere)
 }
 
-/// The blocks as a launch takes them: contiguous, and not more than it can name.
-pub(super) fn blocks(keys: &[Keys]) -> Result<Vec<(Tensor, Tensor)>> {
-    let mut all: Vec<(Tensor, Tensor)> = Vec::with_capacity(keys.len());
-    for block in keys {
-        all.push((block.k.contiguous()?, block.v.contiguous()?));
-    }
-    if all.len() > MAX_BLOCKS {
-        let rest = all.split_off(MAX_BLOCKS - 1);
-        let (k, v): (Vec<Tensor>, Vec<Tensor>) = rest.into_iter().unzip();
-        all.push((Tensor::cat(&k, 0)?, Tensor::cat(&v, 0)?));
-    }
-    Ok(all)
+/// A rotary embedding's tables on a device, cosine and sine.
+pub(super) fn tables(rope: Option<&Rope>, device: &Device) -> Result<Option<(Tensor, Tensor)>> {
+    rope.map(|rope| rope.on_device(device)).transpose()
 }
 
 /// The blocks with their keys turned.
 fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
     let turn = |block: &Keys| Ok(Keys { k: rope.apply(&block.k, &block.at)?, v: block.v.clone(), at: block.at.clone() });
     keys.iter().map(turn).collect()
+}
+
+/// Everything of one call.
+struct Launcher<'a> {
+    device: &'a CudaDevice,
+    stream: Arc<CudaStream>,
+    shape: Shape,
+    q: Tensor,
+    /// Keys and values in turn.
+    keys: Vec<Tensor>,
+    ready: Rc<Prepared>,
+    /// The rotation of the queries.
+    rope: Option<&'a Rope>,
+    /// The rotation of the keys; none where they are turned already.
+    key_rope: Option<&'a Rope>,
+    /// Rows of a query tile.
+    rows: usize,
+    scale: f32,
+}
+
+/// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
+struct Results {
+    out: Output,
+    lse: Output,
+    part_out: Output,
+    part_lse: Output,
+}
+
+/// Keys and values as `pack_sm90` leaves them.
+struct Packed {
+    k: Tensor,
+    v: Tensor,
+}
+
+impl Launcher<'_> {
+    fn run(&self, wide: bool) -> Result<Partial> {
+        let Shape { queries, heads, kv_heads, head_dim } = self.shape;
+        let parts = (self.ready.slots * kv_heads * self.rows).max(1);
+        let new = |dtype: DType, dims: &[usize]| Output::new(self.device, dtype, dims);
+        let mut results = Results {
+            out: new(self.q.dtype(), &[queries, heads, head_dim])?,
+            lse: new(DType::F32, &[queries, heads])?,
+            part_out: new(DType::F32, &[parts, head_dim])?,
+            part_lse: new(DType::F32, &[parts])?,
+        };
+        let packed = if wide { Some(self.pack()?) } else { None };
+        self.attend(packed.as_ref(), &mut results)?;
+        let Results { out, lse, part_out, part_lse } = results;
+        if self.ready.splits == 0 {
+            return Ok(Partial { out: out.tensor(), lse: lse.tensor() });
+        }
+        self.combine(out, lse, &part_out.tensor(), &part_lse.tensor())
+    }
+
+    fn name(&self, kernel: &str) -> String {
+        let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
+        format!("{kernel}_{suffix}_{}", self.shape.head_dim)
+    }
+
+    /// Bytes of a packed tile of keys, and of values.
+    fn tile_bytes(&self) -> (usize, usize) {
+        let head_dim = self.shape.head_dim;
+        (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
+    }
+
+    fn pack(&self) -> Result<Packed> {
+        let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
+        let tiles = self.ready.keys.div_ceil(WIDE_TILE);
+        let (k_bytes, v_bytes) = self.tile_bytes();
+        let count = kv_heads * tiles;
+        let mut k = Output::new(self.device, DType::U8, count * k_bytes)?;
+        let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
+        if tiles > 0 {
+            let tables = tables(self.rope, self.q.device())?;
+            let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+            let lists = self.ready.input()?;
+            let held = inputs(&self.keys)?;
+            let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
+            let lists = self.ready.addresses(call.address_of(&lists));
+            let mut words = vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
+            words.extend(match (self.rope, &tables) {
+                (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+                _ => NO_TURN,
+            });
+            words.extend([pair(self.ready.keys, kv_heads), pair(tiles, 0)]);
+            let table = blocks(&mut call, &held);
+            call.block(words).block(table);
+            let shared_bytes = (WIDE_TILE * (head_dim / 2 + 1) * 4) as u32;
+            // SAFETY: PackArguments and Blocks. It reads the keys that the lists name and writes `tiles` tiles a KV head.
+            unsafe { call.launch((tiles as u32, kv_heads as u32, 1), 256, shared_bytes) }?;
+        }
+        Ok(Packed { k: k.tensor(), v: v.tensor() })
+    }
+
+    fn attend(&self, packed: Option<&Packed>, results: &mut Results) -> Result<()> {
+        let head_dim = self.shape.head_dim;
+        let (k_bytes, v_bytes) = self.tile_bytes();
+        let (file, threads, shared_bytes) = match packed {
+            Some(_) => ("attend_sm90", 384, head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes) + 64),
+            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
+        };
+        let tables = tables(self.rope, self.q.device())?;
+        let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+        let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
+        let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
+        let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;
+        let lists = self.ready.addresses(call.address_of(&lists));
+        let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
+        words.extend([lists.key_source, lists.key_rope]);
+        words.extend(match &packed {
+            Some((k, v)) => [call.address_of(k), call.address_of(v)],
+            None => [0, 0],
+        });
+        words.extend([call.address_of_output(&mut results.out), call.address_of_output(&mut results.lse)]);
+        words.extend([call.address_of_output(&mut results.part_out), call.address_of_output(&mut results.part_lse)]);
+        let turn = match (self.rope, &tables) {
+            (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+            _ => NO_TURN,
+        };
+        words.extend(turn);
+        words.extend(if self.key_rope.is_some() { turn } else { NO_TURN });
+        words.push(pair(self.shape.queries, self.ready.keys));
+        words.push(pair(self.shape.kv_heads, self.shape.group()));
+        words.push(pair_real(self.ready.keys.div_ceil(WIDE_TILE), self.scale * std::f32::consts::LOG2_E));
+        call.block(words);
+        if packed.is_none() {
+            let table = blocks(&mut call, &held);
+            call.block(table);
+        }
+        let grid = (self.ready.items as u32, self.shape.kv_heads as u32, 1);
+        // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and keys that exist; every query
+        // tile has an item, which writes its rows or its slot.
+        unsafe { call.launch(grid, threads, shared_bytes as u32) }
+    }
+
+    fn combine(&self, mut out: Output, mut lse: Output, part_out: &Tensor, part_lse: &Tensor) -> Result<Partial> {
+        let Shape { queries, kv_heads, head_dim, .. } = self.shape;
+        let (part_out, part_lse, lists) = (input(part_out)?, input(part_lse)?, self.ready.input()?);
+        let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
+        let mut call = Call::new(self.device, &self.stream, "attend_combine", &format!("attend_combine_{suffix}"))?;
+        let lists = self.ready.addresses(call.address_of(&lists));
+        let mut words = vec![call.address_of(&part_out), call.address_of(&part_lse), lists.splits, lists.rows];
+        words.extend([call.address_of_output(&mut out), call.address_of_output(&mut lse)]);
+        words.extend([pair(queries, kv_heads), pair(self.shape.group(), self.rows), pair(head_dim, 0)]);
+        call.block(words);
+        let grid = (self.ready.splits as u32, self.rows as u32, kv_heads as u32);
+        // SAFETY: CombineArguments. Every slot of a split has been written by the launch before.
+        unsafe { call.launch(grid, head_dim as u32, 0) }?;
+        Ok(Partial { out: out.tensor(), lse: lse.tensor() })
+    }
 }

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use candle_core::CudaDevice;
 use candle_core::cuda_backend::DeviceId;
-use cudarc::driver::{CudaSlice, CudaStream};
+use candle_core::{CudaDevice, Device, Tensor};
 
-use super::reading::of;
+use super::attend::input;
+use super::call::Input;
 use super::sight::{KeyOrder, QueryOrder, Tiling, Work};
 use crate::error::Result;
 use crate::{Keys, Positions};
@@ -41,7 +41,7 @@ impl Key {
 
 /// Lists on the device, one after the other in one piece of memory.
 pub(super) struct Prepared {
-    lists: CudaSlice<u32>,
+    lists: Tensor,
     /// First number of each list.
     begins: [usize; LISTS],
     /// Number of keys that anybody may see.
@@ -96,7 +96,7 @@ impl Prepared {
             all.resize(all.len().next_multiple_of(4) + 4, 0); // 16 bytes of their own for an empty list too
         }
         Ok(Self {
-            lists: device.clone_htod(&all)?,
+            lists: super::memory::upload(&all, &Device::Cuda(device.clone()))?,
             begins,
             keys: keys.len(),
             items: work.items.len(),
@@ -105,9 +105,16 @@ impl Prepared {
         })
     }
 
-    /// Where the lists are on the device. They live as long as this does.
-    pub fn addresses(&self, stream: &CudaStream) -> Addresses {
-        let begin = of(&self.lists, stream).0;
+    /// The lists, held for a launch.
+    ///
+    /// # Errors
+    /// None: they are on the device.
+    pub fn input(&self) -> Result<Input<'_>> {
+        input(&self.lists)
+    }
+
+    /// Where each list is, if they begin at this address.
+    pub fn addresses(&self, begin: u64) -> Addresses {
         let [rows, rope, sight, tiles, items, splits, key_source, key_rope, key_number, tile_sight] =
             self.begins.map(|first| begin + (first * size_of::<u32>()) as u64);
         Addresses { rows, rope, sight, tiles, items, splits, key_source, key_rope, key_number, tile_sight }

@@ -1,16 +1,15 @@
 //! Scores of keys on CUDA: `kernels/cu/scores.cu`.
 
-use candle_core::{CudaDevice, DType, Device, Tensor};
-use cudarc::driver::{LaunchConfig, PushKernelArg};
-use half::{bf16, f16};
+use candle_core::{DType, Device, Tensor};
 
-use super::arguments::{Blocks, ScoreArguments, Turn};
-use super::attend::{Half, Shape, blocks, shape};
+use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
+use super::attend::{Shape, input, inputs, joined, shape, tables};
+use super::call::{Call, Output, suffix};
+use super::memory;
 use super::prepared::prepared;
-use super::reading::{Reading, of_mut};
+use super::rows::contiguous;
 use super::sight::Tiling;
-use super::{module, rope, tensor};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Rows and keys of a tile.
@@ -31,99 +30,70 @@ pub fn column_scores(
     reduce: Reduce<'_>,
 ) -> Result<Option<Tensor>> {
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
-    let Device::Cuda(device) = q.device() else { return Ok(None) };
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
-    if count == 0 || shape.queries == 0 {
+    if count == 0 {
+        return memory::nothing(0, DType::F32, q.device()).map(Some);
+    }
+    if shape.queries == 0 {
         return Ok(Some(Tensor::zeros(count, DType::F32, q.device())?));
     }
     let q = match rope {
-        Some(rope) => rope.apply(q, at)?.contiguous()?,
-        None => q.contiguous()?,
-    };
-    if let Some(rope) = rope {
-        rope.check(shape.head_dim, keys.iter().flat_map(|block| block.at.rope()).copied())?;
-    }
-    let call = Call { device, shape, q, lse: lse.contiguous()?, at, rope, scale, reduce };
-    match call.q.dtype() {
-        DType::BF16 => call.run::<bf16>(keys, count).map(Some),
-        _ => call.run::<f16>(keys, count).map(Some),
-    }
-}
-
-struct Call<'a> {
-    device: &'a CudaDevice,
-    shape: Shape,
-    q: Tensor,
-    lse: Tensor,
-    at: &'a Positions,
-    rope: Option<&'a Rope>,
-    scale: f32,
-    reduce: Reduce<'a>,
-}
-
-impl Call<'_> {
-    fn run<T: Half>(&self, keys: &[Keys], count: usize) -> Result<Tensor> {
-        let Shape { queries, kv_heads, head_dim, .. } = self.shape;
-        // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
-        let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
-        let ready = prepared(self.device, self.at, keys, tiling)?;
-        let stream = self.device.cuda_stream();
-        let mut scores = self.device.alloc_zeros::<f32>(count)?;
-        if ready.keys > 0 {
-            let weights = match self.reduce {
-                Reduce::Weighted(weights) => weights,
-                Reduce::Norm | Reduce::Mass => &[0.0],
-            };
-            let weights = Tensor::new(weights, self.q.device())?;
-            let reading = Reading::new([&self.q, &self.lse, &weights]);
-            let (q, _q) = reading.address::<T>(0, &stream)?;
-            let (lse, _lse) = reading.address::<f32>(1, &stream)?;
-            let (weights, _weights) = reading.address::<f32>(2, &stream)?;
-            let (out, _out) = of_mut(&mut scores, &stream);
-            let lists = ready.addresses(&stream);
-            let key_turn = match self.rope {
-                Some(rope) => Turn::new(rope, &*rope::tables(rope, self.device)?, &stream),
-                None => Turn::none(),
-            };
-            let arguments = ScoreArguments {
-                q,
-                lse,
-                weights,
-                rows: lists.rows,
-                sight: lists.sight,
-                tile_sight: lists.tile_sight,
-                key_source: lists.key_source,
-                key_rope: lists.key_rope,
-                key_number: lists.key_number,
-                out,
-                key_turn,
-                queries: queries as u32,
-                keys: ready.keys as u32,
-                kv_heads: kv_heads as u32,
-                group: self.shape.group() as u32,
-                reduce: match self.reduce {
-                    Reduce::Norm => 0,
-                    Reduce::Mass => 1,
-                    Reduce::Weighted(_) => 2,
-                },
-                scale_log2: self.scale * std::f32::consts::LOG2_E,
-            };
-            let joined = blocks(keys)?;
-            let held = Reading::of_pairs(&joined);
-            let addresses = held.pairs::<T>(&stream)?;
-            let table = Blocks::new(&addresses);
-            let function = module::function(self.device, "scores", &format!("scores_{}_{head_dim}", T::NAME))?;
-            let row_bytes = if head_dim <= 64 { 128 } else { 256 };
-            let shared_mem_bytes = (3 * TILE * row_bytes + 4 * TILE * size_of::<f32>()) as u32;
-            module::allow_shared(&function, shared_mem_bytes)?;
-            let grid_dim = (ready.keys.div_ceil(TILE) as u32, 1, 1);
-            let config = LaunchConfig { grid_dim, block_dim: (128, 1, 1), shared_mem_bytes };
-            let mut launch = stream.launch_builder(&function);
-            launch.arg(&arguments).arg(&table);
-            // SAFETY: the arguments are laid out as the kernel's; every address is of memory that lives until the launch is
-            // in the stream, and is freed in the stream's order.
-            unsafe { launch.launch(config) }.map_err(super::driver("scores"))?;
+        Some(rope) => {
+            rope.check(shape.head_dim, keys.iter().flat_map(|block| block.at.rope()).copied())?;
+            contiguous(&rope.apply(q, at)?)?
         }
-        tensor(scores, count, self.device)
+        None => contiguous(q)?,
+    };
+    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, reduce).map(Some)
+}
+
+fn launch(
+    q: &Tensor,
+    lse: &Tensor,
+    shape: Shape,
+    (at, keys): (&Positions, &[Keys]),
+    rope: Option<&Rope>,
+    scale: f32,
+    reduce: Reduce<'_>,
+) -> Result<Tensor> {
+    let device = q.device().as_cuda_device()?;
+    let stream = device.cuda_stream();
+    let Shape { queries, kv_heads, head_dim, .. } = shape;
+    // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
+    let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
+    let ready = prepared(device, at, keys, tiling)?;
+    let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    let scores = Tensor::zeros(count, DType::F32, &Device::Cuda(device.clone()))?;
+    if ready.keys == 0 {
+        return Ok(scores);
     }
+    let mut out = Output::filled_with(&scores)?;
+    let (kind, weights) = match reduce {
+        Reduce::Norm => (0, Tensor::new(&[0f32], q.device())?),
+        Reduce::Mass => (1, Tensor::new(&[0f32], q.device())?),
+        Reduce::Weighted(weights) => (2, Tensor::new(weights, q.device())?),
+    };
+    let (blocks_of, tables) = (joined(keys)?, tables(rope, q.device())?);
+    let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+    let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
+    let (lists, held) = (ready.input()?, inputs(&blocks_of)?);
+    let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
+    let mut call = Call::new(device, &stream, "scores", &format!("scores_{suffix}_{head_dim}"))?;
+    let lists = ready.addresses(call.address_of(&lists));
+    let mut words = vec![call.address_of(&query), call.address_of(&lse), call.address_of(&weights), lists.rows];
+    words.extend([lists.sight, lists.tile_sight, lists.key_source, lists.key_rope, lists.key_number]);
+    words.push(call.address_of_output(&mut out));
+    words.extend(match (rope, &tables) {
+        (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+        _ => NO_TURN,
+    });
+    words.extend([pair(queries, ready.keys), pair(kv_heads, shape.group())]);
+    words.push(pair_real(kind, scale * std::f32::consts::LOG2_E));
+    let table = blocks(&mut call, &held);
+    call.block(words).block(table);
+    let row_bytes = if head_dim <= 64 { 128 } else { 256 };
+    let shared_bytes = (3 * TILE * row_bytes + 4 * TILE * size_of::<f32>()) as u32;
+    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name; the others stay 0.
+    unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;
+    Ok(out.tensor())
 }
