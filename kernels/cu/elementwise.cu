@@ -9,7 +9,7 @@ struct Sum {
     static DEVICE float of(float a, float b) { return a + b; }
 };
 
-/// out `[rows, dim]` from a and b, whose rows begin `a_stride` and `b_stride` numbers apart (0: one row for all).
+/// out [rows, dim] from a and b, whose rows begin `a_stride` and `b_stride` numbers apart.
 template <typename T, typename Operation>
 DEVICE void two(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows, u32 dim, u64 a_stride, u64 b_stride,
                 bool aligned) {
@@ -24,6 +24,24 @@ DEVICE void two(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows
 #pragma unroll
     for (int e = 0; e < 8; e++) x[e] = Operation::of(x[e], y[e]);
     store_some<T>(out + row * dim + i, dim - i, aligned, x);
+}
+
+/// out [rows, dim] = bias [dim], or x + bias where x is given.
+template <typename T>
+DEVICE void bias_rows(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, bool aligned) {
+    const u32 runs = eighths(dim);
+    const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 row = run / runs;
+    if (row >= rows) return;
+    const u32 i = (u32)(run - row * runs) * 8;
+    float values[8], more[8];
+    load_some<F32>(bias + i, dim - i, aligned, values);
+    if (x) {
+        load_some<T>(x + row * dim + i, dim - i, aligned, more);
+#pragma unroll
+        for (int e = 0; e < 8; e++) values[e] += more[e];
+    }
+    store_some<T>(out + row * dim + i, dim - i, aligned, values);
 }
 
 template <typename From, typename To>
@@ -48,7 +66,12 @@ DEVICE void cast(Stored<To>* out, const Stored<From>* x, u64 count, bool aligned
                  u32 aligned) {                                                                                            \
         two<T, Sum>(out, a, b, rows, dim, a_stride, b_stride, aligned);                                                    \
     }                                                                                                                      \
-    EXPORT(add_##suffix)
+    EXPORT(add_##suffix)                                                                                                   \
+    KERNEL(256, 1)                                                                                                         \
+    bias_rows_##suffix(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, u32 aligned) {            \
+        bias_rows<T>(out, x, bias, rows, dim, aligned);                                                                    \
+    }                                                                                                                      \
+    EXPORT(bias_rows_##suffix)
 FOR_EACH_TYPE(DEFINE_TWO)
 
 #define DEFINE_CAST(From, from, To, to)                                                                       \

@@ -39,7 +39,7 @@ DEVICE void merge(Stored<T>* out, float* lse, const Parts& parts, u32 rows, u32 
 #pragma unroll
     for (int e = 0; e < 8; e++) sums[e] *= share;
     store_some<T>(out + row * head_dim + i, head_dim - i, aligned, sums);
-    if (i == 0) lse[row] = total == 0.0f ? NEGATIVE_INFINITY : top + natural_log(total);
+    if (i == 0) lse[row] = total == 0.0f ? NEGATIVE_INFINITY : top + logf(total);
 }
 
 #define DEFINE(T, suffix)                                                                                              \

@@ -1,12 +1,12 @@
-// RMS norm of rows, alone or of a sum: x / sqrt(mean(x^2) + eps) * weight, in f32 inside.
+// RMS norm of rows, alone or of a sum: x / sqrt(mean(x^2) + eps) * weight, in f32 inside. Weights are f32.
 #include "elements.cuh"
 
-/// Runs of eight that a thread of the long kernel keeps: rows of up to 1024 * 8 * KEPT numbers.
+/// Runs of eight that a thread of the long kernel keeps: rows of up to 512 * 8 * KEPT numbers.
 static constexpr int KEPT = 4;
 
 /// One block a row. With `add`, the row is x + add, rounded as stored and written to `sum` too.
 template <typename T>
-DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const Stored<T>* weight, u32 dim,
+DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const float* weight, u32 dim,
                       float eps, bool aligned) {
     __shared__ float warps[32];
     const u64 start = (u64)blockIdx.x * dim;
@@ -38,7 +38,7 @@ DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const 
         const u32 i = (k * blockDim.x + threadIdx.x) * 8;
         if (i >= dim) continue;
         float scale[8];
-        load_some<T>(weight + i, dim - i, aligned, scale);
+        load_some<F32>(weight + i, dim - i, aligned, scale);
 #pragma unroll
         for (int e = 0; e < 8; e++) kept[k][e] *= factor * scale[e];
         store_some<T>(out + start + i, dim - i, aligned, kept[k]);
@@ -47,7 +47,7 @@ DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const 
 
 /// Rows of up to 256 numbers (heads): `lanes` threads each, a power of two up to 32.
 template <typename T>
-DEVICE void norm_short(Stored<T>* out, const Stored<T>* x, const Stored<T>* weight, u32 rows, u32 dim, u32 lanes, float eps,
+DEVICE void norm_short(Stored<T>* out, const Stored<T>* x, const float* weight, u32 rows, u32 dim, u32 lanes, float eps,
                        bool aligned) {
     const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     const u64 row = thread / lanes;
@@ -62,26 +62,26 @@ DEVICE void norm_short(Stored<T>* out, const Stored<T>* x, const Stored<T>* weig
     if (!here) return;
     const float factor = reciprocal_sqrt(squares / (float)dim + eps);
     float scale[8];
-    load_some<T>(weight + i, dim - i, aligned, scale);
+    load_some<F32>(weight + i, dim - i, aligned, scale);
 #pragma unroll
     for (int e = 0; e < 8; e++) values[e] *= factor * scale[e];
     store_some<T>(out + row * dim + i, dim - i, aligned, values);
 }
 
 #define DEFINE(T, suffix)                                                                                                     \
-    KERNEL(1024, 1)                                                                                                           \
-    rms_norm_##suffix(Stored<T>* out, const Stored<T>* x, const Stored<T>* weight, u32 dim, float eps, u32 aligned) {         \
+    KERNEL(512, 1)                                                                                                            \
+    rms_norm_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, u32 aligned) {         \
         norm_long<T>(out, nullptr, x, nullptr, weight, dim, eps, aligned);                                                    \
     }                                                                                                                         \
     EXPORT(rms_norm_##suffix)                                                                                                 \
-    KERNEL(1024, 1)                                                                                                           \
-    add_rms_norm_##suffix(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const Stored<T>* weight,  \
+    KERNEL(512, 1)                                                                                                            \
+    add_rms_norm_##suffix(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const float* weight,  \
                           u32 dim, float eps, u32 aligned) {                                                                  \
         norm_long<T>(out, sum, x, add, weight, dim, eps, aligned);                                                            \
     }                                                                                                                         \
     EXPORT(add_rms_norm_##suffix)                                                                                             \
     KERNEL(256, 1)                                                                                                            \
-    rms_norm_heads_##suffix(Stored<T>* out, const Stored<T>* x, const Stored<T>* weight, u32 rows, u32 dim, u32 lanes,        \
+    rms_norm_heads_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 rows, u32 dim, u32 lanes,        \
                             float eps, u32 aligned) {                                                                         \
         norm_short<T>(out, x, weight, rows, dim, lanes, eps, aligned);                                                        \
     }                                                                                                                         \
