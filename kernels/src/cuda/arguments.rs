@@ -2,6 +2,7 @@
 //! own files consist of. Addresses are those of the device; two numbers of 32 bits share a word.
 
 use super::call::{Call, Input};
+use super::rope::DeviceTables;
 use super::sight::MAX_BLOCKS;
 use crate::{Pairing, Rope};
 
@@ -16,8 +17,8 @@ pub(super) fn pair_real(first: usize, second: f32) -> u64 {
 }
 
 /// `Turn`: a rotary embedding whose tables are on the device.
-pub(super) fn turn<'a>(call: &mut Call<'a>, rope: &Rope, tables: &'a (Input<'a>, Input<'a>)) -> [u64; 3] {
-    let (cosine, sine) = (call.address_of(&tables.0), call.address_of(&tables.1));
+pub(super) fn turn<'a>(call: &mut Call<'a>, rope: &Rope, tables: &'a DeviceTables) -> [u64; 3] {
+    let (cosine, sine) = (call.address_of_slice(&tables.cosine), call.address_of_slice(&tables.sine));
     [cosine, sine, pair(rope.rotary_dims() / 2, usize::from(rope.pairing() == Pairing::Interleaved))]
 }
 

@@ -12,9 +12,10 @@ use cudarc::driver::CudaStream;
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
 use super::call::{Call, Input, Output, suffix};
 use super::prepared::{Prepared, prepared};
-use super::rows::{contiguous, join};
+use super::rope::{DeviceTables, tables as rope_tables};
+use super::rows::contiguous;
 use super::sight::{MAX_BLOCKS, ROW_BITS, Tiling};
-use super::{code, memory};
+use super::{capability, memory, multiprocessors};
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Rope};
 
@@ -68,7 +69,7 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         let out = memory::nothing((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
-    let (major, processors) = code::facts(device)?;
+    let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
     let many = shape.queries * shape.group() >= WIDE_ROWS;
     let wide = many && major == 9;
     // Without a packing pass, many rows would turn every key again and again: once before is enough.
@@ -100,10 +101,7 @@ pub(super) fn joined(keys: &[Keys]) -> Result<Vec<Tensor>> {
         let mut all = keys.iter().map(|block| contiguous(pick(block))).collect::<Result<Vec<_>>>()?;
         if all.len() > MAX_BLOCKS {
             let rest = all.split_off(MAX_BLOCKS - 1);
-            all.push(match join(&rest)? {
-                Some(one) => one,
-                None => Tensor::cat(&rest, 0)?,
-            });
+            all.push(crate::join(&rest.iter().collect::<Vec<_>>(), 0)?);
         }
         Ok(all)
     };
@@ -122,9 +120,9 @@ pub(super) fn input(tensor: &Tensor) -> Result<Input<'_>> {
     Input::new(tensor).ok_or_else(elsewhere)
 }
 
-/// A rotary embedding's tables on a device, cosine and sine.
-pub(super) fn tables(rope: Option<&Rope>, device: &Device) -> Result<Option<(Tensor, Tensor)>> {
-    rope.map(|rope| rope.on_device(device)).transpose()
+/// A rotary embedding's tables on a device.
+pub(super) fn tables(rope: Option<&Rope>, device: &CudaDevice) -> Result<Option<Arc<DeviceTables>>> {
+    rope.map(|rope| rope_tables(rope, device)).transpose()
 }
 
 /// The blocks with their keys turned.
@@ -204,8 +202,7 @@ impl Launcher<'_> {
         let mut k = Output::new(self.device, DType::U8, count * k_bytes)?;
         let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
         if tiles > 0 {
-            let tables = tables(self.rope, self.q.device())?;
-            let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+            let tables = tables(self.rope, self.device)?;
             let lists = self.ready.input()?;
             let held = inputs(&self.keys)?;
             let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
@@ -232,8 +229,7 @@ impl Launcher<'_> {
             Some(_) => ("attend_sm90", 384, head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes) + 64),
             None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
         };
-        let tables = tables(self.rope, self.q.device())?;
-        let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+        let tables = tables(self.rope, self.device)?;
         let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
         let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
         let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;

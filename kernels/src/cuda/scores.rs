@@ -1,6 +1,6 @@
 //! Scores of keys on CUDA: `kernels/cu/scores.cu`.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
 use super::attend::{Shape, input, inputs, joined, shape, tables};
@@ -9,7 +9,7 @@ use super::memory;
 use super::prepared::prepared;
 use super::rows::contiguous;
 use super::sight::Tiling;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Rows and keys of a tile.
@@ -63,18 +63,16 @@ fn launch(
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
     let ready = prepared(device, at, keys, tiling)?;
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
-    let scores = Tensor::zeros(count, DType::F32, &Device::Cuda(device.clone()))?;
+    let mut out = Output::zeros_f32(device, count)?;
     if ready.keys == 0 {
-        return Ok(scores);
+        return Ok(out.tensor());
     }
-    let mut out = Output::filled_with(&scores)?;
     let (kind, weights) = match reduce {
         Reduce::Norm => (0, Tensor::new(&[0f32], q.device())?),
         Reduce::Mass => (1, Tensor::new(&[0f32], q.device())?),
         Reduce::Weighted(weights) => (2, Tensor::new(weights, q.device())?),
     };
-    let (blocks_of, tables) = (joined(keys)?, tables(rope, q.device())?);
-    let tables = tables.as_ref().map(|(c, s)| Ok::<_, Error>((input(c)?, input(s)?))).transpose()?;
+    let (blocks_of, tables) = (joined(keys)?, tables(rope, device)?);
     let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
     let (lists, held) = (ready.input()?, inputs(&blocks_of)?);
     let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
