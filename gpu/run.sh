@@ -2,11 +2,17 @@
 # Everything that a GPU must show, on the machine that has it: kernels and methods checked, then measured. About eight minutes.
 #
 #   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
+#   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead
 #   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
 #
 # Every step runs, whatever became of those before; the exit code is 1 if one failed.
 set -u
 cd "$(dirname "$0")/.."
+sanitize=""
+if [ "$1" = --sanitize ]; then
+    sanitize=yes
+    shift
+fi
 bundle=$1
 out=$2
 steps=${STEPS:-kernels stack nccl pytorch bench llama qwen}
@@ -66,6 +72,13 @@ study() {
             --warmups 1 --repeats 3 --out "$out/$model-others" --force &&
         "$bin/tributary" bench $common --worlds 1 --calibrate "$out/$model.toml" --force
 }
+
+if [ -n "$sanitize" ]; then
+    steps=sanitize
+    step sanitize compute-sanitizer --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1
+    [ -z "$failed" ]
+    exit
+fi
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 step kernels "$bin/kernels-cuda" --test-threads 1
