@@ -182,6 +182,10 @@ impl Model for Decoder {
         &self.config
     }
 
+    fn device(&self) -> &Device {
+        self.embedding.device()
+    }
+
     fn rope(&self, positions: usize) -> Result<Rope> {
         let mut tables = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
         *tables = tables.covering(positions.next_multiple_of(ROPE_STEP))?;
