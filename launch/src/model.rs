@@ -66,7 +66,7 @@ impl ModelFolder {
     /// # Errors
     /// Damaged, missing or misshapen weights.
     pub fn load(&self) -> anyhow::Result<Arc<dyn Model>> {
-        Ok(load(&self.path, self.format, self.dtype)?)
+        Ok(load(&self.path, self.format, self.dtype, &candle_core::Device::Cpu)?)
     }
 
     /// Where the weights come from.
