@@ -3,6 +3,7 @@
 use tributary_coordinator::Environment;
 
 use crate::args::{IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
+use crate::device::Place;
 
 /// What of the options a report names. `templated` says whether the model's chat template is used.
 pub fn environment(
@@ -10,7 +11,7 @@ pub fn environment(
     intake: &IntakeArgs,
     run: &RunArgs,
     backend: String,
-    device: String,
+    place: &Place,
     templated: bool,
 ) -> Environment {
     let template = match (intake.template, templated) {
@@ -30,7 +31,8 @@ pub fn environment(
             KernelChoice::Auto => "auto".to_owned(),
             KernelChoice::Plain => "plain".to_owned(),
         },
-        device,
+        device: place.label(),
+        device_budget_bytes: place.gpu.as_ref().map(|gpu| gpu.budget_bytes),
         backend,
         threads: run.group.threads,
         chunking: intake.synthetic.map_or_else(|| intake.chunk.to_string(), |shape| format!("synthetic {shape}")),

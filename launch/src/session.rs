@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Self> {
         let place = Place::open(model, ranks)?;
         let folder = ModelFolder::open(model, intake, run.seed)?;
-        let environment = environment(model, intake, run, ranks.backend(), place.label(), folder.template.is_some());
+        let environment = environment(model, intake, run, ranks.backend(), &place, folder.template.is_some());
         Ok(Self {
             folder,
             intake,
