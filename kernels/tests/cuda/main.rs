@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 mod device;
+mod filling;
 mod kit;
 mod layers;
 mod merging;
