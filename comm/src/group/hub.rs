@@ -27,6 +27,8 @@ struct State {
     death: Option<Death>,
     /// What each rank is doing.
     doing: Vec<Doing>,
+    /// How many calls each rank's device has come to, where devices carry the calls' tensors.
+    reached: Vec<u64>,
     /// With one rank a process: the number of the call that this rank makes next.
     next: u64,
 }
@@ -58,8 +60,14 @@ pub struct Patience {
 impl Hub {
     pub fn new(world: usize) -> Self {
         let idle = Doing { phase: Phase::Start, since: Instant::now(), waits: None };
-        let state =
-            State { calls: BTreeMap::new(), left: vec![false; world], death: None, doing: vec![idle; world], next: 0 };
+        let state = State {
+            calls: BTreeMap::new(),
+            left: vec![false; world],
+            death: None,
+            doing: vec![idle; world],
+            reached: vec![0; world],
+            next: 0,
+        };
         Self { world, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -92,6 +100,16 @@ impl Hub {
                 format!("rank {rank} waits for ranks {missing:?} in {name} (call {sequence}, {phase})")
             }
         }
+    }
+
+    /// Says how many calls a rank's device has come to.
+    pub fn reach(&self, rank: usize, calls: u64) {
+        self.lock().reached[rank] = calls;
+    }
+
+    /// How many calls a rank's device has come to.
+    pub fn reached(&self, rank: usize) -> u64 {
+        self.lock().reached[rank]
     }
 
     /// Puts a rank's part into a call.

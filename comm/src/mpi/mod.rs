@@ -23,9 +23,8 @@ use self::body::Body;
 use self::letter::Letter;
 use self::post::Post;
 use crate::group::call::{Call, Contribution};
-use crate::group::{Member, Patience, Place, Received};
+use crate::group::{Behind, Member, Outlook, Patience, Place, Received};
 use crate::process::{Facts, Settings};
-use crate::wire::Phase;
 use crate::{Error, Result};
 
 /// The communicator of this process's rank.
@@ -147,8 +146,8 @@ impl Place for Berth {
         self.post.world
     }
 
-    fn enter(&self, phase: Phase) {
-        self.post.hub.enter(self.post.rank, phase);
+    fn enter(&self, patience: Patience) {
+        self.post.hub.enter(self.post.rank, patience.phase);
     }
 
     fn alive(&self) -> Result<()> {
@@ -180,6 +179,28 @@ impl Place for Berth {
 
     fn kill(&self, error: Error) -> Error {
         self.post.kill(error)
+    }
+
+    fn outlook(&self) -> Arc<dyn Outlook> {
+        Arc::clone(&self.post) as Arc<dyn Outlook>
+    }
+}
+
+impl Outlook for Post {
+    fn alive(&self) -> Result<()> {
+        self.hub.alive(self.rank)
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.kill(error)
+    }
+
+    fn reach(&self, calls: u64) {
+        self.hub.reach(self.rank, calls);
+    }
+
+    fn behind(&self, sequence: u64) -> Behind {
+        self.behind(sequence)
     }
 }
 
