@@ -1,0 +1,96 @@
+// Modules and kernels of the emulated driver. A module holds nothing: a kernel is found by its name among those compiled into
+// this library (EXPORT in kernels/cu). A name that is not there belongs to somebody else, candle perhaps: NOT_FOUND.
+#include "driver.h"
+#include "device.cuh"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+struct Function {
+    const EmulatedKernel* kernel;
+    std::atomic<unsigned> shared_limit_bytes{49152};
+};
+
+const unsigned SHARED_LIMIT_BYTES = 232448;
+
+}  // namespace
+
+API int cuModuleLoadData(void** module, const void*) {
+    if (!current_device()) return INVALID_CONTEXT;
+    *module = current_device();
+    return SUCCESS;
+}
+
+API int cuModuleUnload(void*) { return SUCCESS; }
+
+API int cuModuleGetFunction(void** function, void*, const char* name) {
+    const EmulatedKernel* kernel = emulated_kernel(name);
+    if (!kernel) {
+        fprintf(stderr, "emulated CUDA: there is no kernel %s\n", name);
+        return NOT_FOUND;
+    }
+    static std::mutex lock;
+    static std::map<const EmulatedKernel*, Function> functions;
+    std::lock_guard<std::mutex> guard(lock);
+    Function& made = functions[kernel];
+    made.kernel = kernel;
+    *function = &made;
+    return SUCCESS;
+}
+
+API int cuFuncSetAttribute(void* function, int attribute, int value) {
+    if (attribute == 8) {  // dynamic shared memory, bytes
+        if (value < 0 || unsigned(value) > SHARED_LIMIT_BYTES) return INVALID_VALUE;
+        static_cast<Function*>(function)->shared_limit_bytes = unsigned(value);
+    }
+    return SUCCESS;
+}
+
+API int cuFuncGetAttribute(int* value, int attribute, void* function) {
+    switch (attribute) {
+        case 0: *value = 1024; break;  // threads per block
+        case 8: *value = int(static_cast<Function*>(function)->shared_limit_bytes.load()); break;
+        default: *value = 0;
+    }
+    return SUCCESS;
+}
+
+API int cuFuncSetCacheConfig(void*, int) { return SUCCESS; }
+
+API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads, size_t shared_bytes) {
+    size_t by_shared = 233472 / (shared_bytes + 1024);
+    size_t by_threads = threads > 0 ? 2048 / size_t(threads) : 0;
+    *blocks = int(by_shared < by_threads ? by_shared : by_threads);
+    return SUCCESS;
+}
+
+API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                       unsigned block_z, unsigned shared_bytes, void* stream, void** params, void** extra) {
+    auto* function = static_cast<Function*>(handle);
+    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+    // The limits of the hardware.
+    size_t threads = size_t(block_x) * block_y * block_z;
+    bool fits = grid_x >= 1 && grid_y >= 1 && grid_z >= 1 && grid_x <= 2147483647u && grid_y <= 65535 && grid_z <= 65535;
+    if (!fits || threads < 1 || threads > 1024 || block_z > 64 || extra) return INVALID_VALUE;
+    if (shared_bytes > function->shared_limit_bytes) return INVALID_VALUE;
+    gate_pass(stream);
+    emulate_launch(function->kernel, params, grid, block, shared_bytes);
+    return SUCCESS;
+}
+
+/// CUlaunchConfig.
+struct LaunchConfig {
+    unsigned grid[3], block[3], shared_bytes;
+    void* stream;
+    void* attributes;
+    unsigned attribute_count;
+};
+
+API int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** params, void** extra) {
+    if (config->attribute_count) return NOT_SUPPORTED;
+    auto& [grid, block, shared_bytes, stream, attributes, count] = *config;
+    return cuLaunchKernel(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, stream, params,
+                          extra);
+}
