@@ -1,6 +1,6 @@
 //! A rank's group as another thread of the rank sees it: one that watches a device which carries the calls' tensors.
 
-use crate::{Error, Result};
+use crate::{Collective, Error, Result};
 
 /// What a watching thread can see of the group, and do to it.
 pub trait Outlook: Send + Sync {
@@ -13,8 +13,9 @@ pub trait Outlook: Send + Sync {
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
 
-    /// Says how many calls this rank's device has come to, for those who ask why it does not come.
-    fn reach(&self, calls: u64);
+    /// Says how many calls this rank's device has come to, and the last one's kind if it stands in it: for those who ask
+    /// why it does not come.
+    fn reach(&self, calls: u64, stands: Option<Collective>);
 
     /// Which ranks' devices have not come to a call. May ask them, and take its time.
     fn behind(&self, sequence: u64) -> Behind;

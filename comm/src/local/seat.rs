@@ -6,7 +6,7 @@ use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
 use crate::group::{Behind, Outlook, Patience, Place, Received};
-use crate::{Error, Result};
+use crate::{Collective, Error, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
@@ -97,8 +97,8 @@ impl Outlook for Window {
         self.hub.kill(self.rank, error)
     }
 
-    fn reach(&self, calls: u64) {
-        self.hub.reach(self.rank, calls);
+    fn reach(&self, calls: u64, stands: Option<Collective>) {
+        self.hub.reach(self.rank, calls, stands);
     }
 
     fn behind(&self, sequence: u64) -> Behind {

@@ -25,7 +25,7 @@ use self::post::Post;
 use crate::group::call::{Call, Contribution};
 use crate::group::{Behind, Member, Outlook, Patience, Place, Received};
 use crate::process::{Facts, Settings};
-use crate::{Error, Result};
+use crate::{Collective, Error, Result};
 
 /// The communicator of this process's rank.
 pub type Mpi = Member<Berth>;
@@ -195,8 +195,8 @@ impl Outlook for Post {
         self.kill(error)
     }
 
-    fn reach(&self, calls: u64) {
-        self.hub.reach(self.rank, calls);
+    fn reach(&self, calls: u64, stands: Option<Collective>) {
+        self.hub.reach(self.rank, calls, stands);
     }
 
     fn behind(&self, sequence: u64) -> Behind {

@@ -107,7 +107,7 @@ impl<P: Place> Links<P> {
             return Ok(());
         }
         let patience = self.patience.get();
-        self.watch.outlook.reach(sequence + 1);
+        self.watch.outlook.reach(sequence + 1, Some(kind));
         let late = || self.watch.overdue(sequence, kind, patience);
         until_done(&self.watch.handle, &*self.watch.outlook, patience.deadline, late)
     }

@@ -150,12 +150,12 @@ impl Watched {
         let mut queue = self.lock();
         while let Some(first) = queue.flying.front_mut() {
             if first.done.try_is_complete().map_err(cuda)? {
-                self.outlook.reach(first.sequence + 1);
+                self.outlook.reach(first.sequence + 1, None);
                 queue.flying.pop_front();
                 continue;
             }
             if first.ready_since.is_none() && first.ready.try_is_complete().map_err(cuda)? {
-                self.outlook.reach(first.sequence + 1);
+                self.outlook.reach(first.sequence + 1, Some(first.kind));
                 first.ready_since = Some(Instant::now());
             }
             return Ok(first.ready_since.map(|since| (first.sequence, first.kind, first.patience, since)));
