@@ -20,7 +20,8 @@ pub struct Keys {
 /// Attention over some of the keys, with what merges it exactly with the rest.
 #[derive(Debug, Clone)]
 pub struct Partial {
-    /// `[queries, heads, head_dim]` f32, normalised over the keys that were seen; 0 where none was.
+    /// `[queries, heads, head_dim]`, normalised over the keys that were seen; 0 where none was. In f32 on a CPU, in the queries'
+    /// dtype on a device.
     pub out: Tensor,
     /// `[queries, heads]` f32: natural logarithm of the softmax denominator; −∞ where no key was seen.
     pub lse: Tensor,
@@ -71,7 +72,7 @@ impl Kernels {
         plain::attend(q, at_q, keys, rope, scale)
     }
 
-    /// One number a key, `keys` in their order, f32: `reduce` over the query rows of the attention that the key receives,
+    /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention that the key receives,
     /// averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
     /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞.
     ///
@@ -87,7 +88,7 @@ impl Kernels {
         scale: f32,
         lse: &Tensor,
         reduce: Reduce<'_>,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Tensor> {
         check("column_scores", q, at_q, keys)?;
         let (queries, heads, _) = q.dims3()?;
         expect("column_scores", "rows of lse", queries, lse.dim(0)?)?;

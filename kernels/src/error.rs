@@ -21,9 +21,22 @@ pub enum Error {
     /// A scaling of rotary frequencies that this crate does not know or cannot use.
     #[error("rope scaling: {0}")]
     RopeScaling(String),
+    /// This build has no CUDA.
+    #[error("this program was built without CUDA: build with `--features cuda`")]
+    NotBuilt,
     /// The tensor library failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// The exit code that stands for this failure: 78 configuration, 70 a bug.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::NotBuilt => 78,
+            Error::Shape { .. } | Error::RopeScaling(_) | Error::Candle(_) => 70,
+        }
+    }
 }
 
 /// Checks one dimension and names it.

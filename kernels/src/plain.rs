@@ -43,12 +43,11 @@ pub fn column_scores(
     scale: f32,
     lse: &Tensor,
     reduce: Reduce<'_>,
-) -> Result<Vec<f32>> {
+) -> Result<Tensor> {
     let (queries, heads, _) = q.dims3()?;
     let total: usize = keys.iter().map(|block| block.at.len()).sum();
-    let mut all = vec![0f32; total];
     let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
-        return Ok(all);
+        return Ok(Tensor::zeros(total, DType::F32, q.device())?);
     };
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
     let scores = seen.scores(q, at_q, rope, scale)?;
@@ -66,10 +65,13 @@ pub fn column_scores(
             p.broadcast_mul(&weights)?.sum(0)?
         }
     };
-    for (&index, value) in seen.indices.iter().zip(column.to_vec1::<f32>()?) {
-        all[index as usize] = value;
+    // Every key takes its number, one that nobody sees the 0 behind them.
+    let mut source = vec![seen.indices.len() as u32; total];
+    for (place, &index) in seen.indices.iter().enumerate() {
+        source[index as usize] = place as u32;
     }
-    Ok(all)
+    let zero = Tensor::zeros(1, DType::F32, q.device())?;
+    gather(&Tensor::cat(&[&column, &zero], 0)?, &source)
 }
 
 /// The keys that at least one query sees, out of all blocks, as one.

@@ -12,12 +12,14 @@ use tributary_coordinator::{
 use tributary_kernels::Kernels;
 use tributary_worker::{Model, fingerprint};
 
-use crate::args::{Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
+use crate::args::{IntakeArgs, ModelArgs, RunArgs};
+use crate::device::{Gpu, Place};
+use crate::environment::environment;
 use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
-use crate::machine::{available_bytes, machine};
+use crate::machine::{chunk_cache_bytes, machine};
 use crate::model::ModelFolder;
-use crate::ranks::{Identity, Process, Ranks, Serving};
+use crate::ranks::{Identity, Ranks, Serving};
 use crate::request::Question;
 
 /// What one request came to.
@@ -46,6 +48,7 @@ pub struct Session<'a> {
     folder: ModelFolder,
     intake: &'a IntakeArgs,
     environment: Environment,
+    place: Place,
     kernels: Kernels,
     timeout: Duration,
     machines: BTreeMap<(usize, usize), Machine>,
@@ -76,12 +79,14 @@ impl<'a> Session<'a> {
         run: &'a RunArgs,
         ranks: &'a mut Ranks,
     ) -> anyhow::Result<Self> {
+        let place = Place::open(model, ranks)?;
         let folder = ModelFolder::open(model, intake, run.seed)?;
-        let environment = environment(model, intake, run, ranks.backend(), folder.template.is_some());
+        let environment = environment(model, intake, run, ranks.backend(), place.label(), folder.template.is_some());
         Ok(Self {
             folder,
             intake,
             environment,
+            place,
             kernels: model.kernels.into(),
             timeout: Duration::from_secs(run.group.collective_timeout),
             machines: BTreeMap::new(),
@@ -141,26 +146,27 @@ impl<'a> Session<'a> {
     pub fn start(&mut self, way: &Way) -> anyhow::Result<()> {
         let model = match &self.model {
             Some(model) => model,
-            None => self.model.insert(self.folder.load()?),
+            None => self.model.insert(self.folder.load(&self.place)?),
         };
+        let (model_args, run) = self.args;
+        let (weight_bytes, world) = (self.folder.shape().weight_bytes, way.settings.world);
+        let chunk_cache_bytes = chunk_cache_bytes(&run.group, self.ranks, &self.place, weight_bytes, world);
         if let Ranks::Process(process) = &mut *self.ranks {
             if self.serving.is_none() {
-                let (model_args, run) = self.args;
                 let identity = Identity::new(&self.folder, model_args, &run.group, process.facts.size);
-                let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
-                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, identity, bytes)?);
+                let (kernels, timeout) = (self.kernels, self.timeout);
+                let serving = process.serve(model, kernels, way.threads, timeout, identity, chunk_cache_bytes)?;
+                self.serving = Some(serving);
             }
             return Ok(());
         }
         let key = (way.settings.world, way.threads);
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
             let (kernels, timeout) = (self.kernels, self.timeout);
-            let (model_args, run) = self.args;
             let space = match &self.space {
                 Some(space) => space,
                 None => self.space.insert(key_space(&self.folder, model_args)?),
             };
-            let chunk_cache_bytes = chunk_cache_bytes(&run.group, available_bytes(), key.0);
             let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes };
             let group = Group::start(model, space, settings).map_err(|cause| Exhausted { cause, settings })?;
             slot.insert(group);
@@ -230,6 +236,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The GPU of this process's ranks, if they compute on one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.place.gpu.as_ref()
+    }
+
     /// What carries messages between ranks, for reports.
     pub fn backend(&self) -> String {
         self.ranks.backend()
@@ -276,12 +287,8 @@ impl<'a> Session<'a> {
         if !self.keeps_chunks {
             return Vec::new();
         }
-        let (_, run) = self.args;
-        let (available_bytes, here) = match &*self.ranks {
-            Ranks::Threads { .. } => (available_bytes(), way.settings.world),
-            Ranks::Process(process) => (process.available_bytes, process.facts.local_size),
-        };
-        vec![chunk_cache_bytes(&run.group, available_bytes, here); way.settings.world]
+        let ((_, run), world, weight_bytes) = (self.args, way.settings.world, self.folder.shape().weight_bytes);
+        vec![chunk_cache_bytes(&run.group, self.ranks, &self.place, weight_bytes, world); world]
     }
 
     /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for the first.
@@ -317,7 +324,7 @@ impl<'a> Session<'a> {
     /// The machine as it was before anything was loaded, so that every plan of a session is made alike.
     fn machine(&mut self, way: &Way) -> Machine {
         let key = (way.settings.world, way.threads);
-        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, key.0, key.1))
+        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, key.0, key.1))
     }
 
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
@@ -334,25 +341,22 @@ impl<'a> Session<'a> {
 ///
 /// # Errors
 /// The model's; the failure that ended the group.
-pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, process: &mut Process) -> anyhow::Result<()> {
+pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
     fail::fail_point!("launch::load");
+    let place = Place::open(model, ranks)?;
     let folder = ModelFolder::open_for_worker(model, intake, run.seed)?;
-    let identity = Identity::new(&folder, model, &run.group, process.facts.size);
+    let world = ranks.world();
+    let identity = Identity::new(&folder, model, &run.group, world);
     let timeout = Duration::from_secs(run.group.collective_timeout);
     check_threads(1, run.group.threads)?;
-    let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
-    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, identity, bytes)?.end()
-}
-
-/// Bytes of chunks that each of a host's ranks may keep.
-fn chunk_cache_bytes(run: &GroupArgs, available_bytes: Option<u64>, ranks_here: usize) -> u64 {
-    let quarter = available_bytes.map_or(0, |bytes| bytes / 4);
-    run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+    let bytes = chunk_cache_bytes(&run.group, ranks, &place, folder.shape().weight_bytes, world);
+    let Ranks::Process(process) = ranks else { unreachable!("only processes follow") };
+    process.serve(&folder.load(&place)?, model.kernels.into(), run.group.threads, timeout, identity, bytes)?.end()
 }
 
 /// What names the chunks of a model.
 fn key_space(folder: &ModelFolder, model: &ModelArgs) -> anyhow::Result<KeySpace> {
-    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype)))
+    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype())))
 }
 
 /// The most threads of a host's ranks together: beyond any machine, and few enough to be started.
@@ -367,34 +371,5 @@ fn check_threads(ranks: usize, threads: usize) -> anyhow::Result<()> {
         all => Err(usage(format!(
             "--world-size {ranks} with --threads {threads}: {all} threads on a host, at most {MAX_THREADS} are allowed"
         ))),
-    }
-}
-
-fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, backend: String, templated: bool) -> Environment {
-    let template = match (intake.template, templated) {
-        (TemplateChoice::None, _) => "none",
-        _ if intake.synthetic.is_some() => "none",
-        (TemplateChoice::Auto, true) => "auto: the model's",
-        (TemplateChoice::Auto, false) => "auto: the model has none",
-    };
-    Environment {
-        model: model.model.display().to_string(),
-        load_format: match model.load_format {
-            Load::Safetensors => "safetensors".to_owned(),
-            Load::Dummy => format!("dummy, seed {}", run.seed),
-        },
-        dtype: match model.dtype {
-            Dtype::F32 => "f32".to_owned(),
-            Dtype::Bf16 => "bf16".to_owned(),
-        },
-        kernels: match model.kernels {
-            KernelChoice::Auto => "auto".to_owned(),
-            KernelChoice::Plain => "plain".to_owned(),
-        },
-        backend,
-        threads: run.group.threads,
-        chunking: intake.synthetic.map_or_else(|| intake.chunk.to_string(), |shape| format!("synthetic {shape}")),
-        prefix: intake.prefix.to_string(),
-        template: template.to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use tributary::group::{Group, GroupSettings};
 use tributary_comm::wire::{
     Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
@@ -56,7 +56,7 @@ pub fn dummy_model(config: &serde_json::Value, seed: u64) -> Arc<dyn Model> {
 pub fn dummy_model_of(config: &serde_json::Value, seed: u64, dtype: DType) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder for the config");
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("the config is written");
-    load(folder.path(), LoadFormat::Dummy { seed }, dtype).expect("a dummy model loads")
+    load(folder.path(), LoadFormat::Dummy { seed }, dtype, &Device::Cpu).expect("a dummy model loads")
 }
 
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.

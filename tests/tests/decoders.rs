@@ -9,7 +9,7 @@ mod families;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use common::last_logits;
 use families::{Family, judge, weights};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn write(config: &Value, weights: &HashMap<String, Tensor>, shards: usize) -> Te
 
 fn loaded(config: &Value, weights: &HashMap<String, Tensor>, shards: usize, dtype: DType) -> Arc<dyn Model> {
     let folder = write(config, weights, shards);
-    load(folder.path(), LoadFormat::Safetensors, dtype).expect("the model loads")
+    load(folder.path(), LoadFormat::Safetensors, dtype, &Device::Cpu).expect("the model loads")
 }
 
 fn prompt(vocab: usize, count: usize, seed: u64) -> Vec<u32> {

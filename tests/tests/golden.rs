@@ -57,7 +57,7 @@ fn worst_error(model_folder: &Path, name: &str) -> f64 {
     let expected = expected(name);
     assert!(expected.lengths.len() >= 5, "{name}: hardly anything recorded");
     assert_eq!(expected.lengths.len(), expected.logits.len());
-    let model = load(model_folder, LoadFormat::Safetensors, DType::F32).expect("a golden model");
+    let model = load(model_folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a golden model");
     let errors = expected.lengths.iter().zip(&expected.logits);
     errors
         .map(|(&length, logits)| {

@@ -32,11 +32,11 @@ impl Math {
         Ok(self.kernels.attend(q, at, keys, Some(&self.rope), self.scale)?)
     }
 
-    /// What each key receives from the queries, given the queries' log-sum-exp.
+    /// What each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
-    pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Vec<f32>> {
+    pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Tensor> {
         Ok(self.kernels.column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?)
     }
 }

@@ -112,7 +112,8 @@ impl Error {
             | Error::WrongShape { .. }
             | Error::NotFinite { .. } => 65,
             Error::Comm(error) => error.exit_code(),
-            Error::Kernel(_) | Error::Tensor(_) => 70,
+            Error::Kernel(error) => error.exit_code(),
+            Error::Tensor(_) => 70,
         }
     }
 

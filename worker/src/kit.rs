@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use tributary_comm::wire::{Chunk, Exchange, Method, Plan, Returns, Sampling};
 use tributary_comm::{Communicator, local};
 
@@ -27,7 +27,7 @@ pub fn config() -> serde_json::Value {
 pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
-    load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32).expect("a dummy model")
+    load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
 }
 
 /// A plan with chunks of the given lengths, chunk i on rank i mod `world`, and no budget.

@@ -16,6 +16,8 @@ pub struct Environment {
     pub dtype: String,
     /// Kernels that compute.
     pub kernels: String,
+    /// Where ranks compute.
+    pub device: String,
     /// What carries messages between ranks.
     pub backend: String,
     /// Threads of each rank.

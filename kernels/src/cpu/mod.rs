@@ -49,6 +49,8 @@ pub fn column_scores(
     scale: f32,
     lse: &Tensor,
     reduce: Reduce<'_>,
-) -> Result<Vec<f32>> {
-    scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, reduce)
+) -> Result<Tensor> {
+    let scores = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, reduce)?;
+    let count = scores.len();
+    Ok(Tensor::from_vec(scores, count, q.device())?)
 }

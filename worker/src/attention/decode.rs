@@ -1,7 +1,7 @@
 //! One generated row at a time, over the cache that prefill left: on the owner alone where it holds everything, else by a
 //! round of queries and partial results. Cached keys were rotated once, before the first step.
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, merge};
 
@@ -69,7 +69,7 @@ impl Attention for Decode<'_> {
         let Some(comm) = self.comm.as_deref_mut() else { unreachable!("the communicator was there before") };
         let home = bring_home(comm, &part, &self.counts, dtype)?;
         if !owns {
-            return Ok(home.out.to_dtype(DType::F32)?);
+            return Ok(home.out);
         }
         Ok(merge(&home, &self.attend_rotated(&q, &self.at, &keys)?)?.out)
     }

@@ -9,7 +9,7 @@ use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, Reduce, gather, merge};
 
 use super::Homes;
-use super::rounds::{all_queries, bring_home, join, last_of, only_last, start_queries};
+use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_queries};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -43,8 +43,8 @@ pub struct PassQ<'a> {
 struct Measure {
     /// One weight a row of the pass, rank by rank.
     weights: Vec<f32>,
-    /// Sum over the layers, one entry a row of `stale`, then of `fresh`.
-    sums: Vec<f32>,
+    /// Sum over the layers, `[rows of stale, then of fresh]` f32; none before the first.
+    sums: Option<Tensor>,
     layers: usize,
 }
 
@@ -89,8 +89,7 @@ impl<'a> PassQ<'a> {
     /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as [`Homes::all`]).
     #[must_use]
     pub fn measuring(mut self, weights: Vec<f32>) -> Self {
-        let keys = self.stale.rows().count() + self.fresh.rows.len();
-        self.measure = Some(Measure { weights, sums: vec![0.0; keys], layers: 0 });
+        self.measure = Some(Measure { weights, sums: None, layers: 0 });
         self
     }
 
@@ -100,13 +99,15 @@ impl<'a> PassQ<'a> {
     }
 
     /// What the rows attended to, weighted, the mean over layers and heads: context rows of this rank and their score.
-    pub fn into_measured(self) -> Vec<(u32, f32)> {
-        let Some(measure) = self.measure else {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn into_measured(self) -> Result<Vec<(u32, f32)>> {
+        let Some(Measure { sums: Some(sums), layers, .. }) = self.measure else {
+            return Ok(Vec::new());
         };
-        let layers = measure.layers.max(1) as f32;
         let rows = self.stale.rows().chain(self.fresh.rows.iter().copied());
-        rows.zip(measure.sums).map(|(row, sum)| (row, sum / layers)).collect()
+        Ok(rows.zip(sums.to_vec1::<f32>()?).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
     /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.
@@ -126,7 +127,7 @@ impl<'a> PassQ<'a> {
         };
         let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
         let scores = self.math.scores(all_q, &self.at_all, keys, &lse, Reduce::Weighted(&measure.weights))?;
-        measure.sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
+        measure.sums = Some(added(measure.sums.take(), scores)?);
         measure.layers += 1;
         Ok(())
     }

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, Reduce, merge};
 
-use super::rounds::merge_all;
+use super::rounds::{added, merge_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
@@ -39,23 +39,22 @@ pub struct QueryProbe<'a> {
     pub prefix: View,
     /// The context rows that are this rank's alone.
     pub own: View,
-    /// Sum over the scored layers so far, one entry a row of `own`.
-    pub sums: Vec<f32>,
+    /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
+    pub sums: Option<Tensor>,
 }
 
 impl QueryProbe<'_> {
-    /// Runs the probe: `rows` through the layers up to the last scored one, which stops at its attention. One score a row
-    /// of `own`.
+    /// Runs the probe: `rows` through the layers up to the last scored one, which stops at its attention. The scores'
+    /// sum over those layers, `[rows of own]` f32 on the rows' device; none where no layer counts.
     ///
     /// # Errors
     /// Kernels' and communicator's.
-    pub fn run(mut self, model: &dyn Model, rows: Rows) -> Result<Vec<f32>> {
+    pub fn run(mut self, model: &dyn Model, rows: Rows) -> Result<Option<Tensor>> {
         let Some(last) = self.probe.layers.end.checked_sub(1) else {
-            return Ok(self.sums);
+            return Ok(None);
         };
         model.up_to_attention(last, rows, &mut self)?;
-        let layers = self.probe.layers.len() as f32;
-        Ok(self.sums.into_iter().map(|sum| sum / layers).collect())
+        Ok(self.sums)
     }
 
     fn gather(&mut self, own: Partial, dtype: DType) -> Result<Partial> {
@@ -64,11 +63,12 @@ impl QueryProbe<'_> {
             return Ok(own);
         }
         let counts = vec![self.at.len(); size];
+        let wide = own.out.dtype();
         let out = self.comm.start_all_gather_v(&own.out.to_dtype(dtype)?, &counts)?;
         let lse = self.comm.start_all_gather_v(&own.lse, &counts)?;
         let out = self.comm.wait(out)?;
         let lse = self.comm.wait(lse)?;
-        merge_all(out, lse)
+        merge_all(out, lse, wide)
     }
 }
 
@@ -85,7 +85,7 @@ impl Attention for QueryProbe<'_> {
             let lse = if self.probe.over_context { &context.lse } else { &everything.lse };
             let by = if self.probe.norm { Reduce::Norm } else { Reduce::Mass };
             let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
-            self.sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
+            self.sums = Some(added(self.sums.take(), scores)?);
         }
         Ok(everything.out)
     }

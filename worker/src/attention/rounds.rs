@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending};
-use tributary_kernels::{Partial, Positions, merge};
+use tributary_kernels::{Partial, Positions, add, merge};
 
 use crate::error::Result;
 
@@ -17,12 +17,12 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&q.to_dtype(dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started for `own`: all ranks' queries in rank order, f32. This rank's did not travel, so they
-/// are not rounded.
+/// Ends what [`start_queries`] started for `own`: all ranks' queries in rank order, in the dtype of `own`. This rank's did not
+/// travel, so they are not rounded.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
     parts[comm.rank()] = own.clone();
-    let wide = parts.iter().map(|part| Ok(part.to_dtype(DType::F32)?)).collect::<Result<Vec<_>>>()?;
+    let wide = parts.iter().map(|part| Ok(part.to_dtype(own.dtype())?)).collect::<Result<Vec<_>>>()?;
     join(&wide)
 }
 
@@ -69,7 +69,7 @@ pub(super) fn bring_home(
     let mut out = comm.wait(out)?;
     let lse = comm.wait(lse)?;
     out[rank] = split(&all.out, counts)?.swap_remove(rank);
-    merge_all(out, lse)
+    merge_all(out, lse, all.out.dtype())
 }
 
 /// Cuts a tensor into runs of `counts` rows.
@@ -83,13 +83,20 @@ pub(super) fn split(tensor: &Tensor, counts: &[usize]) -> Result<Vec<Tensor>> {
     counts.iter().map(cut).collect()
 }
 
-/// Merges partial results over disjoint keys, in the order given.
-pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>) -> Result<Partial> {
-    let part =
-        |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: out.to_dtype(DType::F32)?, lse }) };
+/// Merges partial results over disjoint keys, in the order given and in `dtype`.
+pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Result<Partial> {
+    let part = |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: out.to_dtype(dtype)?, lse }) };
     let mut parts = out.into_iter().zip(lse).map(part);
     let first = parts.next().expect("a world has at least one rank")?;
     parts.try_fold(first, |merged, part| Ok(merge(&merged, &part?)?))
+}
+
+/// One layer's scores on top of those before it: on the device, so that no layer waits for the host.
+pub(super) fn added(sums: Option<Tensor>, scores: Tensor) -> Result<Tensor> {
+    match sums {
+        Some(sums) => Ok(add(&sums, &scores)?),
+        None => Ok(scores),
+    }
 }
 
 #[cfg(test)]

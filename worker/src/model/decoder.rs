@@ -4,14 +4,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Rope, add, linear, linear_onto, rms_norm, silu_mul};
+use tributary_kernels::{Rope, add, gather, linear, linear_onto, rms_norm, silu_mul};
 
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
 use crate::error::{Error, Result};
 
-/// Rows that pass through the MLP at a time, so that its wide activations stay small beside the rest.
+/// Rows that pass through the MLP at a time on a CPU, so that its wide activations stay small beside the rest.
 const MLP_TILE_ROWS: usize = 2048;
+
+/// The same on a device, whose matrix units want larger products.
+const DEVICE_MLP_TILE_ROWS: usize = 8192;
 
 /// Rotary tables grow by so many positions at a time, and are kept for the next request.
 const ROPE_STEP: usize = 4096;
@@ -28,17 +31,17 @@ pub enum LoadFormat {
     },
 }
 
-/// Loads the model of a Hugging Face folder with its weights in `dtype`.
+/// Loads the model of a Hugging Face folder onto a device, its weights in `dtype`.
 ///
 /// # Errors
 /// Whatever is wrong with the folder: see [`Error`].
-pub fn load(folder: &Path, format: LoadFormat, dtype: DType) -> Result<Arc<dyn Model>> {
+pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) -> Result<Arc<dyn Model>> {
     let config = Config::read(folder)?;
     let weights = match format {
-        LoadFormat::Safetensors => Weights::open(folder, dtype)?,
-        LoadFormat::Dummy { seed } => Weights::Dummy { seed, dtype },
+        LoadFormat::Safetensors => Weights::open(folder, dtype, device)?,
+        LoadFormat::Dummy { seed } => Weights::dummy(seed, dtype, device),
     };
-    Ok(Arc::new(Decoder::new(config, &weights, dtype)?))
+    Ok(Arc::new(Decoder::new(config, &weights)?))
 }
 
 struct Projection {
@@ -85,7 +88,11 @@ struct Layer {
 /// The decoder.
 pub struct Decoder {
     config: Config,
+    /// Of weights and of the cache.
     dtype: DType,
+    /// Of the residual stream and of whatever is computed from it: f32 on a CPU, the weights' on a device.
+    activations: DType,
+    mlp_tile_rows: usize,
     embedding: Tensor, // [vocab, hidden]
     layers: Vec<Layer>,
     norm: Tensor,
@@ -97,7 +104,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    fn new(config: Config, weights: &Weights, dtype: DType) -> Result<Self> {
+    fn new(config: Config, weights: &Weights) -> Result<Self> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = weights.get("model.embed_tokens.weight", &[vocab, hidden])?;
         let head = match config.tied_embeddings {
@@ -114,9 +121,26 @@ impl Decoder {
             config.pairing,
             config.max_positions.min(ROPE_STEP),
         )?;
-        let query_factors = query_factors(&config, rope.attention_factor())?;
+        let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
         let scale = config.scale(rope.attention_factor());
-        Ok(Self { config, dtype, embedding, layers, norm, head, query_factors, scale, rope: Mutex::new(rope) })
+        let (activations, mlp_tile_rows) = match weights.device.is_cpu() {
+            true => (DType::F32, MLP_TILE_ROWS),
+            false => (weights.dtype, DEVICE_MLP_TILE_ROWS),
+        };
+        let (dtype, rope) = (weights.dtype, Mutex::new(rope));
+        Ok(Self {
+            config,
+            dtype,
+            activations,
+            mlp_tile_rows,
+            embedding,
+            layers,
+            norm,
+            head,
+            query_factors,
+            scale,
+            rope,
+        })
     }
 
     fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
@@ -130,13 +154,13 @@ impl Decoder {
 /// What queries are multiplied by before RoPE, where YaRN's attention factor f and a head that turns in part meet: f²
 /// belongs on the dot products of the turning dims only (Hugging Face scales cosine and sine), so it cannot be part of the
 /// softmax scale. On the query, never on a cached key.
-fn query_factors(config: &Config, attention_factor: f32) -> Result<Option<Tensor>> {
+fn query_factors(config: &Config, attention_factor: f32, device: &Device) -> Result<Option<Tensor>> {
     if attention_factor == 1.0 || config.rotary_dims == config.head_dim {
         return Ok(None);
     }
     let factor = |dim: usize| if dim < config.rotary_dims { attention_factor * attention_factor } else { 1.0 };
     let factors: Vec<f32> = (0..config.head_dim).map(factor).collect();
-    Ok(Some(Tensor::from_vec(factors, config.head_dim, &Device::Cpu)?))
+    Ok(Some(Tensor::from_vec(factors, config.head_dim, device)?))
 }
 
 impl Layer {
@@ -182,6 +206,10 @@ impl Model for Decoder {
         &self.config
     }
 
+    fn device(&self) -> &Device {
+        self.embedding.device()
+    }
+
     fn rope(&self, positions: usize) -> Result<Rope> {
         let mut tables = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
         *tables = tables.covering(positions.next_multiple_of(ROPE_STEP))?;
@@ -196,11 +224,7 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Plan(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        if ids.is_empty() {
-            return Ok(Rows { hidden: Tensor::zeros((0, self.config.hidden), DType::F32, &Device::Cpu)? });
-        }
-        let ids = Tensor::new(ids, &Device::Cpu)?;
-        Ok(Rows { hidden: self.embedding.index_select(&ids, 0)?.to_dtype(DType::F32)? })
+        Ok(Rows { hidden: gather(&self.embedding, ids)?.to_dtype(self.activations)? })
     }
 
     fn qkv_of_last(&self, index: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
@@ -214,7 +238,7 @@ impl Model for Decoder {
         };
         let q = normed(layer.q.apply(&asking)?.reshape((queries, heads, head_dim))?, &layer.q_norm)?;
         let q = match &self.query_factors {
-            Some(factors) => q.broadcast_mul(factors)?,
+            Some(factors) => q.to_dtype(DType::F32)?.broadcast_mul(factors)?.to_dtype(self.activations)?,
             None => q,
         };
         let k = normed(layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
@@ -227,11 +251,11 @@ impl Model for Decoder {
         let flat = attended.reshape((count, self.config.heads * self.config.head_dim))?;
         let norm = layer.attention_norm.as_ref();
         let hidden = layer.output.add_to(&rows.hidden, &flat, norm, self.config.norm_eps)?;
-        if count <= MLP_TILE_ROWS {
+        if count <= self.mlp_tile_rows {
             return Ok(Rows { hidden: self.mlp(layer, &hidden)? });
         }
-        let tiles = (0..count).step_by(MLP_TILE_ROWS).map(|from| {
-            let tile = hidden.narrow(0, from, MLP_TILE_ROWS.min(count - from))?;
+        let tiles = (0..count).step_by(self.mlp_tile_rows).map(|from| {
+            let tile = hidden.narrow(0, from, self.mlp_tile_rows.min(count - from))?;
             self.mlp(layer, &tile)
         });
         Ok(Rows { hidden: Tensor::cat(&tiles.collect::<Result<Vec<_>>>()?, 0)? })

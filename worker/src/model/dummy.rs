@@ -1,32 +1,42 @@
 //! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends on the seed and on its own
-//! name only.
+//! name only: it is the same on every device.
 
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use tributary_kernels::cuda;
 
 use crate::error::Result;
 
 /// Uniform numbers. A matrix has variance 1/columns, so that activations keep their size and attention is neither flat nor
 /// one-hot; norms are near 1; biases are small.
-pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
-    let count: usize = shape.iter().product();
+///
+/// ChaCha counts its blocks, so a device draws every block of a matrix on its own; what is short is drawn on the host.
+pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let (centre, spread) = match shape {
         _ if name.contains("norm") => (1.0, 0.1),
         [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),
         _ => (0.0, 0.05),
     };
     let mut random = ChaCha8Rng::seed_from_u64(seed ^ fingerprint(name));
+    if device.is_cuda() && centre == 0.0 {
+        return Ok(cuda::uniform(random.get_seed(), spread, shape, dtype, device)?);
+    }
     let mut draw = || centre + spread * (random.next_u32() as f32 * (2.0 / 4_294_967_296.0) - 1.0);
+    let count: usize = shape.iter().product();
     // Straight into the model's dtype: a 14B model must not pass through f32 first.
     let tensor = match dtype {
         DType::BF16 => {
             let values: Vec<half::bf16> = (0..count).map(|_| half::bf16::from_f32(draw())).collect();
-            Tensor::from_vec(values, shape, &Device::Cpu)?
+            Tensor::from_vec(values, shape, device)?
+        }
+        DType::F16 => {
+            let values: Vec<half::f16> = (0..count).map(|_| half::f16::from_f32(draw())).collect();
+            Tensor::from_vec(values, shape, device)?
         }
         other => {
             let values: Vec<f32> = (0..count).map(|_| draw()).collect();
-            Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(other)?
+            Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(other)?.to_device(device)?
         }
     };
     Ok(tensor)

@@ -8,7 +8,7 @@ mod rope_config;
 mod tests;
 mod weights;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use tributary_kernels::Rope;
 
 pub use config::Config;
@@ -62,6 +62,9 @@ pub struct Qkv {
 pub trait Model: Send + Sync {
     /// Its shape.
     fn config(&self) -> &Config;
+
+    /// Where its weights are, and with them every row's keys, values and residual.
+    fn device(&self) -> &Device;
 
     /// Its rotary embedding, covering at least `positions` positions.
     ///

@@ -28,12 +28,21 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(BTreeSet::from([folder.join("model.safetensors")]))
 }
 
+/// A model's tensors, made one by one on a device.
+pub(super) struct Weights {
+    source: Source,
+    /// Of matrices.
+    pub dtype: DType,
+    /// Where they go.
+    pub device: Device,
+}
+
 /// Where tensors come from.
-pub(super) enum Weights {
+enum Source {
     /// Mapped files.
-    Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf>, dtype: DType },
-    /// Seeded random numbers.
-    Dummy { seed: u64, dtype: DType },
+    Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf> },
+    /// Random numbers from this seed.
+    Dummy(u64),
 }
 
 impl Weights {
@@ -41,7 +50,7 @@ impl Weights {
     ///
     /// # Errors
     /// No weight file, an unreadable or truncated one, an index that names a missing file.
-    pub fn open(folder: &Path, dtype: DType) -> Result<Self> {
+    pub fn open(folder: &Path, dtype: DType, device: &Device) -> Result<Self> {
         let (mut files, mut index) = (HashMap::new(), HashMap::new());
         for path in weight_files(folder)? {
             let file = map(&path)?;
@@ -50,7 +59,13 @@ impl Weights {
             }
             files.insert(path, file);
         }
-        Ok(Self::Files { folder: folder.to_owned(), files, index, dtype })
+        let source = Source::Files { folder: folder.to_owned(), files, index };
+        Ok(Self { source, dtype, device: device.clone() })
+    }
+
+    /// Random numbers from a seed.
+    pub fn dummy(seed: u64, dtype: DType, device: &Device) -> Self {
+        Self { source: Source::Dummy(seed), dtype, device: device.clone() }
     }
 
     /// The tensor of that name and shape, in the model's dtype.
@@ -58,8 +73,7 @@ impl Weights {
     /// # Errors
     /// It is missing, has another shape, or does not hold plain floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        let (Weights::Files { dtype, .. } | Weights::Dummy { dtype, .. }) = self;
-        self.get_as(name, shape, *dtype)
+        self.get_as(name, shape, self.dtype)
     }
 
     /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's dtype.
@@ -71,9 +85,9 @@ impl Weights {
     }
 
     fn get_as(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        let (folder, files, index) = match self {
-            Weights::Dummy { seed, .. } => return dummy::tensor(*seed, name, shape, dtype),
-            Weights::Files { folder, files, index, .. } => (folder, files, index),
+        let (folder, files, index) = match &self.source {
+            Source::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, &self.device),
+            Source::Files { folder, files, index } => (folder, files, index),
         };
         let Some(path) = index.get(name) else {
             let (folder, name) = (folder.clone(), name.to_owned());
@@ -82,17 +96,25 @@ impl Weights {
         let bad = |what: String| Error::Weights { path: path.clone(), what };
         let file = &files[path];
         let view = file.get(name).map_err(|error| bad(error.to_string()))?;
-        if !DType::try_from(view.dtype()).is_ok_and(|stored| FLOATS.contains(&stored)) {
+        let stored = DType::try_from(view.dtype()).ok().filter(|stored| FLOATS.contains(stored));
+        let Some(stored) = stored else {
             let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
             return Err(bad(format!("{what} (quantised weights are not supported)")));
-        }
+        };
         let found = view.shape().to_vec();
         if found != shape {
             let (folder, name) = (folder.clone(), name.to_owned());
             return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
         }
+        if stored == dtype {
+            // From the mapped file straight to where it belongs.
+            let tensor = file.load(name, &self.device);
+            // On a device it is memory that may lack; on the host only the file can be at fault.
+            return tensor.map_err(|error| if self.device.is_cpu() { bad(error.to_string()) } else { error.into() });
+        }
+        // Another dtype is converted on the host, so that the device holds no second copy either.
         let tensor = file.load(name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
-        Ok(tensor.to_dtype(dtype)?)
+        Ok(tensor.to_dtype(dtype)?.to_device(&self.device)?)
     }
 }
 

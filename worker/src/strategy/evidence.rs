@@ -1,7 +1,7 @@
 //! Evidence for selectors: what the query attends to, what chosen rows attend to. Measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Tensor};
 use tributary_comm::wire::{Exchange, Layout, Plan};
 
 use super::{chunks, recompute};
@@ -27,6 +27,7 @@ pub(super) fn probe(
     let nothing = Hidden::default();
     let own = View::new(&cache.own, &placement, &nothing);
     let own_rows = own.rows().count();
+    let device = cx.model.device().clone();
     let first_query_row = (plan.prefix_tokens() + plan.context_tokens()) as u32;
     let query_rows: Vec<u32> = (first_query_row..plan.total_tokens() as u32).collect();
     let rows = cx.model.embed(&plan.query)?;
@@ -37,10 +38,13 @@ pub(super) fn probe(
         at: placement.at(&query_rows),
         prefix: View::new([&cache.prefix], &placement, &nothing),
         own,
-        sums: vec![0.0; own_rows],
+        sums: None,
     };
-    let scores = attention.run(cx.model, rows)?;
-    gather(cx, plan, &scores)
+    let scores = match attention.run(cx.model, rows)? {
+        Some(scores) => scores,
+        None => Tensor::zeros(own_rows, DType::F32, &device)?,
+    };
+    gather(cx, plan, &scores, probe.layers.len())
 }
 
 /// What `rows` attend to once they are recomputed at their global positions, weighted: one number a context row.
@@ -68,24 +72,26 @@ pub(super) fn pass(
             .measuring(weights);
     cx.model.up_to_attention(cx.model.config().layers - 1, embedded, &mut attention)?;
     of_row.fill(0.0);
-    for (row, score) in attention.into_measured() {
+    for (row, score) in attention.into_measured()? {
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
     let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
-    gather(cx, plan, &own)
+    let count = own.len();
+    gather(cx, plan, &Tensor::from_vec(own, count, cx.model.device())?, 1)
 }
 
-/// Every rank's numbers on every rank, one a context row in the request's own order.
-fn gather(cx: &mut Context<'_>, plan: &Plan, own: &[f32]) -> Result<Vec<f32>> {
+/// Every rank's sums over so many layers (`[own rows]` f32) as means on every rank, one a context row in the request's own
+/// order.
+fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| chunks::rows_of(plan, rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
-    let parts = cx.comm.all_gather_v(&Tensor::new(own, &Device::Cpu)?, &counts)?;
+    let parts = cx.comm.all_gather_v(own, &counts)?;
     let mut scores = vec![0.0; plan.context_tokens()];
     let first = plan.prefix_tokens() as u32;
     for (rows, part) in rows.iter().zip(parts) {
         for (&row, score) in rows.iter().zip(part.to_vec1::<f32>()?) {
-            scores[(row - first) as usize] = score;
+            scores[(row - first) as usize] = score / layers.max(1) as f32;
         }
     }
     match scores.iter().all(|score| score.is_finite()) {

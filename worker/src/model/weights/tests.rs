@@ -37,7 +37,7 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Weights> {
     let mut bytes = std::fs::read(&path).expect("read");
     change(&mut bytes);
     std::fs::write(&path, bytes).expect("written");
-    Weights::open(folder.path(), DType::F32)
+    Weights::open(folder.path(), DType::F32, &Device::Cpu)
 }
 
 /// A file whose only tensor, `x` of two elements, is of the given type.
@@ -48,13 +48,13 @@ fn typed(dtype: &str, bytes: usize) -> Result<Tensor> {
     file.extend(header.as_bytes());
     file.extend(vec![0; bytes]);
     std::fs::write(folder.path().join("model.safetensors"), file).expect("written");
-    Weights::open(folder.path(), DType::F32)?.get("x", &[2])
+    Weights::open(folder.path(), DType::F32, &Device::Cpu)?.get("x", &[2])
 }
 
 #[test]
 fn whole_files_are_read_in_the_models_dtype_and_norms_in_f32() {
     let folder = folder();
-    let weights = Weights::open(folder.path(), DType::BF16).expect("opened");
+    let weights = Weights::open(folder.path(), DType::BF16, &Device::Cpu).expect("opened");
     assert_eq!(weights.get("matrix", &[3, 4]).expect("there").dtype(), DType::BF16);
     assert_eq!(weights.get_f32("norm", &[4]).expect("there").dtype(), DType::F32);
 }
@@ -65,7 +65,7 @@ fn norms_keep_their_precision_in_a_bf16_model() {
     let norm = Tensor::new(&[1.0f32 + 1.0 / 1024.0], &Device::Cpu).expect("a tensor"); // bf16 would round it to 1
     let map = HashMap::from([("norm".to_owned(), norm)]);
     candle_core::safetensors::save(&map, folder.path().join("model.safetensors")).expect("written");
-    let weights = Weights::open(folder.path(), DType::BF16).expect("opened");
+    let weights = Weights::open(folder.path(), DType::BF16, &Device::Cpu).expect("opened");
     let found = weights.get_f32("norm", &[1]).and_then(|x| Ok(x.to_vec1::<f32>()?)).expect("f32");
     assert_eq!(found, [1.0 + 1.0 / 1024.0]);
 }
@@ -73,7 +73,7 @@ fn norms_keep_their_precision_in_a_bf16_model() {
 #[test]
 fn a_missing_or_misshapen_tensor_is_named() {
     let folder = folder();
-    let weights = Weights::open(folder.path(), DType::F32).expect("opened");
+    let weights = Weights::open(folder.path(), DType::F32, &Device::Cpu).expect("opened");
     check(weights.get("head", &[7, 4]), 65, &["no tensor `head` of shape [7, 4]"]);
     check(weights.get("matrix", &[4, 3]), 65, &["`matrix`", "expected shape [4, 3]", "found [3, 4]"]);
 }
@@ -105,9 +105,9 @@ fn damaged_files_are_refused() {
 #[test]
 fn missing_files_are_named() {
     let empty = tempfile::tempdir().expect("a folder");
-    check(Weights::open(empty.path(), DType::F32), 64, &["cannot read ", "model.safetensors"]);
+    check(Weights::open(empty.path(), DType::F32, &Device::Cpu), 64, &["cannot read ", "model.safetensors"]);
     std::fs::create_dir(empty.path().join("model.safetensors")).expect("a folder");
-    check(Weights::open(empty.path(), DType::F32), 64, &["cannot read ", "directory"]);
+    check(Weights::open(empty.path(), DType::F32, &Device::Cpu), 64, &["cannot read ", "directory"]);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn an_index_must_name_files_that_are_there() {
     let folder = folder();
     let open = |index: &str| {
         std::fs::write(folder.path().join("model.safetensors.index.json"), index).expect("written");
-        Weights::open(folder.path(), DType::F32)
+        Weights::open(folder.path(), DType::F32, &Device::Cpu)
     };
     let whole = open(r#"{"weight_map": {"norm": "model.safetensors", "lost": "model.safetensors"}}"#).expect("opened");
     assert!(whole.get("norm", &[4]).is_ok());
