@@ -107,6 +107,11 @@ impl<P: Place> Member<P> {
         &self.place
     }
 
+    /// Where it meets the others, to be set up.
+    pub(crate) fn place_mut(&mut self) -> &mut P {
+        &mut self.place
+    }
+
     /// The communicator of the same rank over another place, made from this one; it goes on where this one is.
     pub(crate) fn move_to<Q: Place>(self, make: impl FnOnce(P, Patience) -> Result<Q>) -> Result<Member<Q>> {
         let Self { place, next, patience, .. } = self;

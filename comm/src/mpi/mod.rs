@@ -103,6 +103,14 @@ impl Ender {
     }
 }
 
+impl Mpi {
+    /// The same, with received tensors put on a device.
+    pub fn receiving_on(mut self, device: Device) -> Self {
+        self.place_mut().device = device;
+        self
+    }
+}
+
 /// What a rank holds of the backend.
 pub struct Berth {
     post: Arc<Post>,

@@ -74,11 +74,14 @@ pub fn unique_id() -> Result<[u8; ID_BYTES]> {
     Ok(id.internal.map(|byte| byte as u8))
 }
 
-/// Sets a variable of this process's environment.
+/// Sets a variable of this process's environment, unless it has that value.
 ///
 /// # Errors
 /// The process has more than one thread: another might read the environment meanwhile.
 pub fn set_variable(name: &str, value: &str) -> Result<()> {
+    if std::env::var(name).is_ok_and(|set| set == value) {
+        return Ok(());
+    }
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     if threads != 1 {
         return Err(Error::Start(format!("{name} cannot be set with {threads} threads: set it before the start")));
