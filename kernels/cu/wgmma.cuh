@@ -24,6 +24,8 @@ DEVICE u32 swizzled(u32 row, u32 piece) { return row * TILE_ROW_BYTES + ((piece 
 #define OUT4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define OUT16(d, i) OUT4(d, i), OUT4(d, i + 4), OUT4(d, i + 8), OUT4(d, i + 12)
 #define OUT32(d, i) OUT16(d, i), OUT16(d, i + 16)
+#define OUT48(d) OUT32(d, 0), OUT16(d, 32)
+#define OUT64(d) OUT32(d, 0), OUT32(d, 32)
 #define D32                                                                                                              \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30," \
     "%31"
@@ -49,9 +51,9 @@ template <int N, typename T>
 DEVICE void group_multiply(float (&d)[N / 2], u64 a, u64 b, bool accumulate) {
     static_assert(N == 128, "the number of keys in a tile");
     if constexpr (T::is_bf16) {
-        PRODUCT_SHARED("128", "bf16", D64, OUT32(d, 0), OUT32(d, 32), "64", "65", "66");
+        PRODUCT_SHARED("128", "bf16", D64, OUT64(d), "64", "65", "66");
     } else {
-        PRODUCT_SHARED("128", "f16", D64, OUT32(d, 0), OUT32(d, 32), "64", "65", "66");
+        PRODUCT_SHARED("128", "f16", D64, OUT64(d), "64", "65", "66");
     }
 }
 
@@ -64,13 +66,13 @@ DEVICE void group_multiply(float (&d)[N / 2], const u32 (&a)[4], u64 b, bool acc
     } else if constexpr (N == 64) {
         PRODUCT_REGISTERS("64", "f16", D32, OUT32(d, 0), "32", "33", "34", "35", "36", "37");
     } else if constexpr (N == 96 && T::is_bf16) {
-        PRODUCT_REGISTERS("96", "bf16", D48, OUT32(d, 0), OUT16(d, 32), "48", "49", "50", "51", "52", "53");
+        PRODUCT_REGISTERS("96", "bf16", D48, OUT48(d), "48", "49", "50", "51", "52", "53");
     } else if constexpr (N == 96) {
-        PRODUCT_REGISTERS("96", "f16", D48, OUT32(d, 0), OUT16(d, 32), "48", "49", "50", "51", "52", "53");
+        PRODUCT_REGISTERS("96", "f16", D48, OUT48(d), "48", "49", "50", "51", "52", "53");
     } else if constexpr (T::is_bf16) {
-        PRODUCT_REGISTERS("128", "bf16", D64, OUT32(d, 0), OUT32(d, 32), "64", "65", "66", "67", "68", "69");
+        PRODUCT_REGISTERS("128", "bf16", D64, OUT64(d), "64", "65", "66", "67", "68", "69");
     } else {
-        PRODUCT_REGISTERS("128", "f16", D64, OUT32(d, 0), OUT32(d, 32), "64", "65", "66", "67", "68", "69");
+        PRODUCT_REGISTERS("128", "f16", D64, OUT64(d), "64", "65", "66", "67", "68", "69");
     }
 }
 

@@ -24,16 +24,20 @@ pub enum Error {
     /// This build has no CUDA.
     #[error("this program was built without CUDA: build with `--features cuda`")]
     NotBuilt,
+    /// There is no GPU that this program can use.
+    #[error("no CUDA device: {0}")]
+    NoDevice(String),
     /// The tensor library failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
 
 impl Error {
-    /// The exit code that stands for this failure: 78 configuration, 70 a bug.
+    /// The exit code that stands for this failure: 78 configuration, 71 out of memory, 70 a bug.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::NotBuilt => 78,
+            Error::NotBuilt | Error::NoDevice(_) => 78,
+            Error::Candle(error) if crate::cuda::is_out_of_memory(error) => 71,
             Error::Shape { .. } | Error::RopeScaling(_) | Error::Candle(_) => 70,
         }
     }

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::cpu;
 use crate::error::{Result, expect};
+use crate::{cast, cpu, cuda};
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`; the answer is
 /// `[rows, out]` in `x`'s dtype.
@@ -13,7 +13,15 @@ use crate::error::{Result, expect};
 /// # Errors
 /// Shapes that do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    onto(None, x, weight, bias)
+    onto(None, x, weight, bias, x.dtype())
+}
+
+/// As [`linear`] without a bias, with the answer in f32: sums are not rounded to `x`'s dtype.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    onto(None, x, weight, None, DType::F32)
 }
 
 /// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`.
@@ -23,10 +31,16 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     expect("linear_onto", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
     expect("linear_onto", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
-    onto(Some(residual), x, weight, bias)
+    onto(Some(residual), x, weight, bias, x.dtype())
 }
 
-fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+fn onto(
+    residual: Option<&Tensor>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    dtype: DType,
+) -> Result<Tensor> {
     let (rows, inputs) = x.dims2()?;
     let (outputs, weight_inputs) = weight.dims2()?;
     expect("linear", "input width of the weight", inputs, weight_inputs)?;
@@ -34,18 +48,26 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
         expect("linear", "length of the bias", outputs, bias.dims1()?)?;
     }
     if rows == 0 {
-        return Ok(Tensor::zeros((0, outputs), x.dtype(), x.device())?);
+        return cuda::nothing((0, outputs), dtype, x.device());
     }
     if inputs == 0 || outputs == 0 {
-        let nothing = Tensor::zeros((rows, outputs), x.dtype(), x.device())?;
+        let nothing = match rows * outputs {
+            0 => cuda::nothing((rows, outputs), dtype, x.device())?,
+            _ => Tensor::zeros((rows, outputs), dtype, x.device())?,
+        };
         return finish(nothing, bias, residual);
     }
     if !tracked(&[Some(x), Some(weight), bias, residual])
         && let Some(product) = cpu::product(x, weight, bias, residual)?
     {
+        return cast(&product, dtype);
+    }
+    if !tracked(&[Some(x), Some(weight), bias, residual])
+        && let Some(product) = cuda::product(x, weight, bias, residual, dtype)?
+    {
         return Ok(product);
     }
-    finish(plain(x, weight)?, bias, residual)
+    finish(plain(x, weight)?.to_dtype(dtype)?, bias, residual)
 }
 
 /// What is added to a product, `[rows, out]`.

@@ -3,17 +3,48 @@
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
 use crate::error::{Error, Result};
-use crate::{Partial, cpu};
+use crate::{Partial, cpu, cuda};
 
 /// Attention over the union of the two key sets, which must be disjoint: a key that both sides saw would count twice.
 ///
-/// In f32: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out / Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw
+/// In f32, the output in the parts' dtype: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out / Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw
 /// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN. Differentiable; what needs no
-/// gradient is merged in one pass on the CPU.
+/// gradient is merged in one pass on the CPU, in one launch on a GPU.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
+    check(a, b)?;
+    if a.out.elem_count() == 0 {
+        return Ok(a.clone());
+    }
+    if let Some(merged) = cuda::merge(&[a, b])? {
+        return Ok(merged);
+    }
+    let tensors = [&a.out, &a.lse, &b.out, &b.lse];
+    let at_once = |x: &Tensor| x.device().is_cpu() && x.dtype() == DType::F32 && x.is_contiguous() && !x.track_op();
+    if tensors.into_iter().all(at_once) { merge_at_once(a, b) } else { merge_plain(a, b) }
+}
+
+/// Attention over the union of the key sets of all parts, which must be disjoint. `None` where there is no part.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn merge_all(parts: &[&Partial]) -> Result<Option<Partial>> {
+    let Some((first, rest)) = parts.split_first() else { return Ok(None) };
+    for part in rest {
+        check(first, part)?;
+    }
+    if first.out.elem_count() > 0
+        && let Some(merged) = cuda::merge(parts)?
+    {
+        return Ok(Some(merged));
+    }
+    rest.iter().try_fold((*first).clone(), |merged, part| merge(&merged, part)).map(Some)
+}
+
+/// Checks that two parts have the same rows and heads.
+fn check(a: &Partial, b: &Partial) -> Result<()> {
     let (rows, heads, _) = a.out.dims3()?;
     for (what, found, expected) in [
         ("output of the other side", b.out.dims(), a.out.dims()),
@@ -25,12 +56,7 @@ pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
             return Err(Error::Shape { op: "merge", what, expected, found });
         }
     }
-    if a.out.elem_count() == 0 {
-        return Ok(a.clone());
-    }
-    let tensors = [&a.out, &a.lse, &b.out, &b.lse];
-    let at_once = |x: &Tensor| x.device().is_cpu() && x.dtype() == DType::F32 && x.is_contiguous() && !x.track_op();
-    if tensors.into_iter().all(at_once) { merge_at_once(a, b) } else { merge_plain(a, b) }
+    Ok(())
 }
 
 fn merge_plain(a: &Partial, b: &Partial) -> Result<Partial> {

@@ -1,10 +1,11 @@
-//! The small operations between a layer's matrix products: RMS norm, the gated activation and a sum. On the CPU each is one
-//! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share); elsewhere, or where a gradient is needed, candle's operations.
+//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums, changes of dtype. On the CPU each is one
+//! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share), on a GPU one launch;
+//! elsewhere, or where a gradient is needed, candle's operations.
 
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
-use crate::cpu;
 use crate::error::{Error, Result, expect};
+use crate::{cpu, cuda};
 
 /// `x / √(mean(x²) + eps) · weight` over the last dimension; `x` `[rows, dim]` or `[rows, heads, head_dim]`, `weight`
 /// `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
@@ -16,6 +17,9 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if x.elem_count() == 0 {
         return Ok(x.clone());
     }
+    if let Some(out) = cuda::rms_norm(x, weight, eps as f32)? {
+        return Ok(out);
+    }
     let (x, weight) = (x.contiguous()?, weight.to_dtype(x.dtype())?.contiguous()?);
     if x.track_op() || weight.track_op() {
         return Ok(candle_nn::ops::rms_norm_slow(&x, &weight, eps as f32)?);
@@ -26,12 +30,29 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(candle_nn::ops::rms_norm(&x, &weight, eps as f32)?)
 }
 
+/// `(x + more, rms_norm(x + more))`: the sum in `x`'s dtype, and the norm of it. On a GPU one launch.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn add_rms_norm(x: &Tensor, more: &Tensor, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
+    expect("add_rms_norm", "length of the weight", x.dim(D::Minus1)?, weight.dims1()?)?;
+    same_shape("add_rms_norm", x, more)?;
+    if x.elem_count() > 0
+        && let Some(both) = cuda::add_rms_norm(x, more, weight, eps as f32)?
+    {
+        return Ok(both);
+    }
+    let sum = add(x, more)?;
+    let normed = rms_norm(&sum, weight, eps)?;
+    Ok((sum, normed))
+}
+
 /// `silu(gate) · up`, element by element; both of one shape and dtype.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    element_wise("silu_mul", gate, up, cpu::silu_mul, |gate, up| {
+    element_wise("silu_mul", gate, up, cpu::silu_mul, cuda::silu_mul, |gate, up| {
         let wide = gate.to_dtype(DType::F32)?.silu()?;
         Ok((wide.to_dtype(up.dtype())? * up)?)
     })
@@ -42,23 +63,24 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Shapes that do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    element_wise("add", a, b, cpu::add, |a, b| Ok((a + b)?))
+    element_wise("add", a, b, cpu::add, cuda::add, |a, b| Ok((a + b)?))
 }
 
-/// `fast` on the values of two f32 tensors on the CPU of which no gradient is wanted, else `plain`.
+/// Where no gradient is wanted, `fast` on the values of two f32 tensors on the CPU, `on_gpu` where it knows them; else `plain`.
 fn element_wise(
     op: &'static str,
     a: &Tensor,
     b: &Tensor,
     fast: fn(&[f32], &[f32]) -> Vec<f32>,
+    on_gpu: fn(&Tensor, &Tensor) -> Result<Option<Tensor>>,
     plain: fn(&Tensor, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    if a.dims() != b.dims() {
-        let (expected, found) = (format!("{:?}", a.dims()), format!("{:?}", b.dims()));
-        return Err(Error::Shape { op, what: "the second tensor", expected, found });
-    }
+    same_shape(op, a, b)?;
     if a.elem_count() == 0 {
         return Ok(a.clone());
+    }
+    if let Some(out) = on_gpu(a, b)? {
+        return Ok(out);
     }
     let (a, b) = (a.contiguous()?, b.contiguous()?);
     if !a.track_op()
@@ -68,6 +90,25 @@ fn element_wise(
         return Ok(Tensor::from_vec(out, a.dims(), a.device())?);
     }
     plain(&a, &b)
+}
+
+fn same_shape(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    if a.dims() == b.dims() {
+        return Ok(());
+    }
+    let (expected, found) = (format!("{:?}", a.dims()), format!("{:?}", b.dims()));
+    Err(Error::Shape { op, what: "the second tensor", expected, found })
+}
+
+/// `x` in another dtype: the same tensor where it has it already.
+///
+/// # Errors
+/// A dtype that candle does not convert.
+pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    match cuda::cast(x, dtype)? {
+        Some(cast) => Ok(cast),
+        None => Ok(x.to_dtype(dtype)?),
+    }
 }
 
 /// Calls `work` with two contiguous tensors, if both are f32 on the CPU.

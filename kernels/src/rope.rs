@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{D, DType, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{Positions, cpu};
+use crate::{Positions, cpu, cuda};
 
 /// Which two dimensions of a head turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,7 @@ struct Tables {
     positions: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
+    on_devices: cuda::RopeTables,
 }
 
 impl Rope {
@@ -145,6 +146,18 @@ impl Rope {
         (&self.tables.cos[from..from + half], &self.tables.sin[from..from + half])
     }
 
+    /// Cosines and sines of all positions, `[positions, rotary_dims/2]` each.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    pub(crate) fn tables(&self) -> (&[f32], &[f32]) {
+        (&self.tables.cos, &self.tables.sin)
+    }
+
+    /// Where copies of the tables on devices are kept.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    pub(crate) fn on_devices(&self) -> &cuda::RopeTables {
+        &self.tables.on_devices
+    }
+
     /// Checks that every position lies in the tables.
     pub(crate) fn check(&self, head_dim: usize, positions: impl Iterator<Item = u32>) -> Result<()> {
         expect("rope", "head_dim", self.head_dim, head_dim)?;
@@ -160,7 +173,7 @@ impl Rope {
     }
 
     /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside and in `x`'s dtype outside. Differentiable;
-    /// what needs no gradient is turned in one pass on the CPU.
+    /// what needs no gradient is turned in one pass.
     ///
     /// # Errors
     /// Shapes that do not fit; a position beyond the tables.
@@ -174,6 +187,9 @@ impl Rope {
         if !x.track_op()
             && let Some(turned) = cpu::rotated(self, x, at)?
         {
+            return Ok(turned);
+        }
+        if let Some(turned) = cuda::rotated(self, x, at)? {
             return Ok(turned);
         }
         let (half, rotary) = (self.frequencies.len(), self.rotary_dims());
@@ -230,7 +246,7 @@ impl Tables {
                 sin.push(s as f32);
             }
         }
-        Self { positions, cos, sin }
+        Self { positions, cos, sin, on_devices: cuda::RopeTables::default() }
     }
 }
 

@@ -2,7 +2,7 @@
 // memory in memory.cpp, kernels in launch.cpp.
 //
 // The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB),
-// and CUDA_VISIBLE_DEVICES as usual. Each claims to be a device of compute capability 9.0 with 132 processors.
+// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
 // Functions that are not here are weak stand-ins which say their name and abort.
 #include "driver.h"
 
@@ -50,6 +50,14 @@ std::vector<std::unique_ptr<Device>>& devices() {
 std::atomic<bool> initialized{false};
 thread_local Device* current = nullptr;
 
+/// EMULATED_CAPABILITY, as 8.0; 9.0 where it is not said.
+std::pair<int, int> capability() {
+    int major = 9, minor = 0;
+    const char* text = getenv("EMULATED_CAPABILITY");
+    if (text && sscanf(text, "%d.%d", &major, &minor) < 1) major = 9;
+    return {major, minor};
+}
+
 int attribute_of(const Device& device, int attribute) {
     switch (attribute) {
         case 1: return 1024;             // threads per block
@@ -65,8 +73,8 @@ int attribute_of(const Device& device, int attribute) {
         case 33: return device.physical + 1;  // bus id
         case 39: return 2048;            // threads per processor
         case 41: return 1;               // unified addressing
-        case 75: return 9;               // compute capability
-        case 76: return 0;
+        case 75: return capability().first;
+        case 76: return capability().second;
         case 78: return 1;               // stream priorities
         case 81: return 233472;          // shared memory per processor
         case 97: return 232448;          // shared memory per block, asked for

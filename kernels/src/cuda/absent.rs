@@ -1,61 +1,204 @@
-//! Stands in for the CUDA kernels in builds without the feature `cuda`: everything answers [`Error::NotBuilt`].
+//! Stands in for the CUDA kernels in builds without the feature `cuda`: no tensor lies on a GPU, so every operation answers
+//! `None`, and whoever asks for a device hears what to build.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
+use crate::{Partial, Positions, Rope};
 
-/// Memory of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// What may still be taken.
-    pub free_bytes: u64,
-    /// All of it.
-    pub total_bytes: u64,
-}
-
-/// Who a GPU is.
+/// Who a GPU is, wherever it is seen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The maker's name for it.
     pub name: String,
+    /// Its 128-bit name, which no other GPU has.
+    pub uuid: String,
+    /// Where it stands on the host.
+    pub bus_id: String,
+    /// Compute capability: the generation of its instructions.
+    pub capability: (u32, u32),
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// The newest CUDA that the driver knows.
+    pub driver: (u32, u32),
 }
 
-/// Number of devices.
-///
+/// Bytes of a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// What this process can still have.
+    pub free_bytes: u64,
+    /// All there is.
+    pub total_bytes: u64,
+}
+
+/// The pool that a device's tensors come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// Bytes in tensors now.
+    pub used_bytes: u64,
+    /// The most that were in tensors at once.
+    pub used_high_bytes: u64,
+    /// Bytes that the pool has taken from the device.
+    pub reserved_bytes: u64,
+}
+
+impl Pool {
+    /// Nothing to forget.
+    ///
+    /// # Errors
+    /// [`Error::NotBuilt`], always.
+    pub fn forget_high(_device: &Device) -> Result<()> {
+        Err(Error::NotBuilt)
+    }
+}
+
+/// A point in a device's work: there is none.
+#[derive(Debug, Clone)]
+pub enum Event {}
+
+impl Event {
+    /// # Errors
+    /// [`Error::NotBuilt`], always.
+    pub fn record(_device: &CudaDevice) -> Result<Self> {
+        Err(Error::NotBuilt)
+    }
+
+    /// # Errors
+    /// None: there is no event.
+    pub fn is_past(&self) -> Result<bool> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None: there is no event.
+    pub fn wait(&self) -> Result<()> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None: there is no event.
+    pub fn seconds_since(&self, _earlier: &Event) -> Result<f64> {
+        match *self {}
+    }
+}
+
 /// # Errors
-/// Always.
+/// [`Error::NotBuilt`], always.
 pub fn count() -> Result<usize> {
     Err(Error::NotBuilt)
 }
 
-/// Opens a device.
-///
 /// # Errors
-/// Always.
+/// [`Error::NotBuilt`], always.
 pub fn device(_ordinal: usize) -> Result<Device> {
     Err(Error::NotBuilt)
 }
 
-/// Who a device is.
-///
 /// # Errors
-/// Always.
+/// [`Error::NotBuilt`], always.
 pub fn identity(_ordinal: usize) -> Result<Identity> {
     Err(Error::NotBuilt)
 }
 
-/// A device's memory.
-///
 /// # Errors
-/// Always.
+/// [`Error::NotBuilt`], always.
 pub fn memory(_device: &Device) -> Result<Memory> {
     Err(Error::NotBuilt)
 }
 
-/// Uniform random numbers.
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn pool(_device: &Device) -> Result<Pool> {
+    Err(Error::NotBuilt)
+}
+
+/// Whether a failure means that a device's memory did not suffice: there is no device.
+pub fn is_out_of_memory(_error: &candle_core::Error) -> bool {
+    false
+}
+
+/// A tensor with no elements.
+///
+/// # Panics
+/// If the shape has elements: only a bug can do that.
 ///
 /// # Errors
-/// Always.
+/// None.
+pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+    let shape = shape.into();
+    assert_eq!(shape.elem_count(), 0, "{shape:?} is not empty");
+    Ok(Tensor::zeros(shape, dtype, device)?)
+}
+
+/// A list as a tensor, `[len]`.
+///
+/// # Errors
+/// None.
+pub fn upload(list: &[u32], device: &Device) -> Result<Tensor> {
+    Ok(Tensor::from_slice(list, list.len(), device)?)
+}
+
+/// # Errors
+/// [`Error::NotBuilt`], always.
 pub fn uniform(_key: [u8; 32], _spread: f32, _shape: &[usize], _dtype: DType, _device: &Device) -> Result<Tensor> {
     Err(Error::NotBuilt)
+}
+
+/// No copies on devices.
+#[derive(Debug, Default)]
+pub(crate) struct RopeTables;
+
+pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn add_rms_norm(_: &Tensor, _: &Tensor, _: &Tensor, _: f32) -> Result<Option<(Tensor, Tensor)>> {
+    Ok(None)
+}
+
+pub(crate) fn silu_mul(_gate: &Tensor, _up: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn add(_a: &Tensor, _b: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn cast(_x: &Tensor, _dtype: DType) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn product(
+    _x: &Tensor,
+    _weight: &Tensor,
+    _bias: Option<&Tensor>,
+    _residual: Option<&Tensor>,
+    _dtype: DType,
+) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn merge(_parts: &[&Partial]) -> Result<Option<Partial>> {
+    Ok(None)
+}
+
+pub(crate) fn rotated(_rope: &Rope, _x: &Tensor, _at: &Positions) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn contiguous(x: &Tensor) -> Result<Tensor> {
+    Ok(x.contiguous()?)
+}
+
+pub(crate) fn gather(_x: &Tensor, _indices: &[u32]) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn replaced(_base: &Tensor, _rows: &Tensor, _source: &[u32]) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn join(_parts: &[&Tensor], _dim: usize) -> Result<Option<Tensor>> {
+    Ok(None)
 }

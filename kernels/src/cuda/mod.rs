@@ -1,2 +1,31 @@
 //! NVIDIA GPUs: devices, and the kernels of our own that run on them. Sources are in `kernels/cu`, one file an operation;
-//! `kernels/build.rs` compiles them.
+//! `kernels/build.rs` compiles them, [`module`] finds them.
+//!
+//! Everything of one [`Device`] runs on one stream, in the order of the calls; nothing here waits for the device unless its
+//! documentation says so. Operations answer `None` for tensors they do not know (another device, another type, a layout that
+//! is not contiguous): then candle's own do the work.
+//!
+//! [`Device`]: candle_core::Device
+
+mod call;
+mod device;
+mod event;
+mod failure;
+mod layer;
+mod linear;
+mod memory;
+mod merge;
+mod module;
+mod rope;
+mod rows;
+
+pub(crate) use call::tensor;
+pub use device::{Identity, count, device, identity};
+pub(crate) use device::{capability, multiprocessors};
+pub use event::Event;
+pub(crate) use layer::{add, add_rms_norm, cast, rms_norm, silu_mul};
+pub(crate) use linear::product;
+pub use memory::{Memory, Pool, is_out_of_memory, memory, nothing, pool, upload};
+pub(crate) use merge::merge;
+pub(crate) use rope::{RopeTables, rotated};
+pub(crate) use rows::{contiguous, gather, join, replaced};

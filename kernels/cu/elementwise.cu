@@ -1,0 +1,87 @@
+// One number from one or two: the gated activation, sums, a bias for every row, and changes of type. Eight numbers a thread.
+#include "elements.cuh"
+
+struct SiluMul {
+    static DEVICE float of(float gate, float up) { return gate / (1.0f + exp2_fast(-LOG2_E * gate)) * up; }
+};
+
+struct Sum {
+    static DEVICE float of(float a, float b) { return a + b; }
+};
+
+/// out [rows, dim] from a and b, whose rows begin `a_stride` and `b_stride` numbers apart.
+template <typename T, typename Operation>
+DEVICE void two(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows, u32 dim, u64 a_stride, u64 b_stride,
+                bool aligned) {
+    const u32 runs = eighths(dim);
+    const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 row = run / runs;
+    if (row >= rows) return;
+    const u32 i = (u32)(run - row * runs) * 8;
+    float x[8], y[8];
+    load_some<T>(a + row * a_stride + i, dim - i, aligned, x);
+    load_some<T>(b + row * b_stride + i, dim - i, aligned, y);
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = Operation::of(x[e], y[e]);
+    store_some<T>(out + row * dim + i, dim - i, aligned, x);
+}
+
+/// out [rows, dim] = bias [dim], or x + bias where x is given.
+template <typename T>
+DEVICE void bias_rows(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, bool aligned) {
+    const u32 runs = eighths(dim);
+    const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 row = run / runs;
+    if (row >= rows) return;
+    const u32 i = (u32)(run - row * runs) * 8;
+    float values[8], more[8];
+    load_some<F32>(bias + i, dim - i, aligned, values);
+    if (x) {
+        load_some<T>(x + row * dim + i, dim - i, aligned, more);
+#pragma unroll
+        for (int e = 0; e < 8; e++) values[e] += more[e];
+    }
+    store_some<T>(out + row * dim + i, dim - i, aligned, values);
+}
+
+template <typename From, typename To>
+DEVICE void cast(Stored<To>* out, const Stored<From>* x, u64 count, bool aligned) {
+    const u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (i >= count) return;
+    const u32 here = count - i < 8 ? (u32)(count - i) : 8;
+    float values[8];
+    load_some<From>(x + i, here, aligned, values);
+    store_some<To>(out + i, here, aligned, values);
+}
+
+#define DEFINE_TWO(T, suffix)                                                                                              \
+    KERNEL(256, 1)                                                                                                         \
+    silu_mul_##suffix(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows, u32 dim, u64 a_stride,             \
+                      u64 b_stride, u32 aligned) {                                                                         \
+        two<T, SiluMul>(out, a, b, rows, dim, a_stride, b_stride, aligned);                                                \
+    }                                                                                                                      \
+    EXPORT(silu_mul_##suffix)                                                                                              \
+    KERNEL(256, 1)                                                                                                         \
+    add_##suffix(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows, u32 dim, u64 a_stride, u64 b_stride,    \
+                 u32 aligned) {                                                                                            \
+        two<T, Sum>(out, a, b, rows, dim, a_stride, b_stride, aligned);                                                    \
+    }                                                                                                                      \
+    EXPORT(add_##suffix)                                                                                                   \
+    KERNEL(256, 1)                                                                                                         \
+    bias_rows_##suffix(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, u32 aligned) {            \
+        bias_rows<T>(out, x, bias, rows, dim, aligned);                                                                    \
+    }                                                                                                                      \
+    EXPORT(bias_rows_##suffix)
+FOR_EACH_TYPE(DEFINE_TWO)
+
+#define DEFINE_CAST(From, from, To, to)                                                                       \
+    KERNEL(256, 1) cast_##from##_##to(Stored<To>* out, const Stored<From>* x, u64 count, u32 aligned) { \
+        cast<From, To>(out, x, count, aligned);                                                               \
+    }                                                                                                         \
+    EXPORT(cast_##from##_##to)
+DEFINE_CAST(Bf16, bf16, F32, f32)
+DEFINE_CAST(F16, f16, F32, f32)
+DEFINE_CAST(F32, f32, Bf16, bf16)
+DEFINE_CAST(F32, f32, F16, f16)
+DEFINE_CAST(Bf16, bf16, F16, f16)
+DEFINE_CAST(F16, f16, Bf16, bf16)

@@ -1,0 +1,111 @@
+//! Devices: how many there are, who they are, and the one stream on which all of a device's work runs.
+
+use candle_core::{CudaDevice, Device};
+use cudarc::driver::{CudaContext, result, sys};
+
+use super::{failure, memory, module};
+use crate::error::{Error, Result};
+
+/// Who a GPU is, wherever it is seen from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The maker's name for it.
+    pub name: String,
+    /// Its 128-bit name, which no other GPU has, as `GPU-` and 32 hexadecimal digits in groups.
+    pub uuid: String,
+    /// Where it stands on the host, as `0000:1b:00.0`.
+    pub bus_id: String,
+    /// Compute capability: the generation of its instructions, as 9.0.
+    pub capability: (u32, u32),
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// The newest CUDA that the driver knows, as 13.0.
+    pub driver: (u32, u32),
+}
+
+/// Number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides the others).
+///
+/// # Errors
+/// [`Error::NoDevice`] where the driver does not start: no GPU, or none that it can use.
+pub fn count() -> Result<usize> {
+    match CudaContext::device_count() {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(error) => Err(Error::NoDevice(failure::words(error))),
+    }
+}
+
+/// GPU number `ordinal` with a stream of its own. Freed memory stays in the process's pool, so that it costs nothing to get it
+/// again.
+///
+/// # Errors
+/// [`Error::NoDevice`] where there is none of this number, or where the kernels are not compiled for it.
+pub fn device(ordinal: usize) -> Result<Device> {
+    let who = identity(ordinal)?;
+    if !module::runs_on(who.capability) {
+        let (major, minor) = who.capability;
+        let name = &who.name;
+        return Err(Error::NoDevice(format!(
+            "{name} has compute capability {major}.{minor}; the kernels are compiled for 8.0 to 8.9 and 9.0"
+        )));
+    }
+    let device = Device::Cuda(CudaDevice::new_with_stream(ordinal)?);
+    memory::keep_freed(&device)?;
+    Ok(device)
+}
+
+/// Who GPU number `ordinal` is.
+///
+/// # Errors
+/// [`Error::NoDevice`] where there is none of this number.
+pub fn identity(ordinal: usize) -> Result<Identity> {
+    let count = count()?;
+    if ordinal >= count {
+        return Err(Error::NoDevice(format!("number {ordinal} of {count}, counted from 0")));
+    }
+    let handle = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(failure::of)?;
+    let attribute = |which: sys::CUdevice_attribute| -> Result<u32> {
+        // SAFETY: the handle is the driver's own, of a device that is there.
+        let value = unsafe { result::device::get_attribute(handle, which) }.map_err(failure::of)?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    };
+    let uuid = result::device::get_uuid(handle).map_err(failure::of)?.bytes.map(|byte| byte as u8);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let groups = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
+    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let domain = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+    let bus = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+    let slot = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+    // SAFETY: as above.
+    let memory_bytes = unsafe { result::device::total_mem(handle) }.map_err(failure::of)? as u64;
+    Ok(Identity {
+        name: result::device::get_name(handle).map_err(failure::of)?,
+        uuid: format!("GPU-{}", groups.join("-")),
+        bus_id: format!("{domain:04x}:{bus:02x}:{slot:02x}.0"),
+        capability: (major, minor),
+        memory_bytes,
+        driver: driver_version()?,
+    })
+}
+
+/// Compute capability of a device.
+pub fn capability(device: &CudaDevice) -> Result<(u32, u32)> {
+    let (major, minor) = device.cuda_stream().context().compute_capability().map_err(failure::of)?;
+    Ok((major.unsigned_abs(), minor.unsigned_abs()))
+}
+
+/// Number of processors of a device: how many blocks run at once, at least.
+pub fn multiprocessors(device: &CudaDevice) -> Result<u32> {
+    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    let count = device.cuda_stream().context().attribute(which).map_err(failure::of)?;
+    Ok(count.unsigned_abs())
+}
+
+/// The newest CUDA that the driver knows.
+fn driver_version() -> Result<(u32, u32)> {
+    let mut version = 0;
+    // SAFETY: the driver writes one number to the place it is given.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(failure::of)?;
+    let version = u32::try_from(version).unwrap_or(0);
+    Ok((version / 1000, version % 1000 / 10))
+}

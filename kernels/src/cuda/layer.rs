@@ -1,0 +1,151 @@
+//! The operations between a layer's products: norms, the gated activation, sums, changes of type. One launch each.
+
+use candle_core::{D, DType, Tensor};
+
+use super::call::{Call, Input, Output, blocks, ours, suffix};
+use super::rows::{contiguous, row_stride};
+use crate::error::Result;
+
+/// Threads of a block in all kernels of this file but the norm of long rows.
+const THREADS: u32 = 256;
+
+/// Rows of at most so many numbers are heads: several to a block.
+const SHORT_ROW: usize = 256;
+
+/// The longest row that the norm takes: 512 threads of 4 runs of 8 (`KEPT` in norm.cu).
+const LONGEST_ROW: usize = 512 * 4 * 8;
+
+/// See [`crate::rms_norm`].
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>> {
+    let dim = weight.dims1()?;
+    let Some(suffix) = suffix(x.dtype()).filter(|_| ours(&[x, weight]) && (1..=LONGEST_ROW).contains(&dim)) else {
+        return Ok(None);
+    };
+    let (x, weight) = (contiguous(x)?, cast_or_same(weight, DType::F32)?);
+    let (Some(values), Some(scale)) = (Input::new(&x), Input::new(&weight)) else { return Ok(None) };
+    let (device, rows) = (values.device().clone(), x.elem_count() / dim);
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
+    let short = dim <= SHORT_ROW;
+    let name = if short { format!("rms_norm_heads_{suffix}") } else { format!("rms_norm_{suffix}") };
+    let mut call = Call::new(&device, &stream, "norm", &name)?;
+    call.output(&mut out).input(&values).input(&scale);
+    let (row_bytes, lanes) = (dim * x.dtype().size_in_bytes(), dim.div_ceil(8).next_power_of_two());
+    if short {
+        call.count(rows).count(dim).count(lanes).real(eps).aligned(&[row_bytes]);
+        // SAFETY: the arguments of rms_norm_heads; it touches `rows` rows of `dim`, which the three tensors have.
+        unsafe { call.launch(blocks(rows * lanes, THREADS)?, THREADS, 0) }?;
+    } else {
+        call.count(dim).real(eps).aligned(&[row_bytes]);
+        // SAFETY: the arguments of rms_norm; block i touches row i of `dim`, and there are `rows`.
+        unsafe { call.launch(blocks(rows, 1)?, long_threads(dim), 0) }?;
+    }
+    Ok(Some(out.tensor()))
+}
+
+/// See [`crate::add_rms_norm`].
+pub fn add_rms_norm(x: &Tensor, more: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<(Tensor, Tensor)>> {
+    let dim = weight.dims1()?;
+    let fits = ours(&[x, more, weight]) && (1..=LONGEST_ROW).contains(&dim) && more.dtype() == x.dtype();
+    let Some(suffix) = suffix(x.dtype()).filter(|_| fits) else { return Ok(None) };
+    let (x, more, weight) = (contiguous(x)?, contiguous(more)?, cast_or_same(weight, DType::F32)?);
+    let inputs = (Input::new(&x), Input::new(&more), Input::new(&weight));
+    let (Some(values), Some(others), Some(scale)) = inputs else { return Ok(None) };
+    let (device, rows) = (values.device().clone(), x.elem_count() / dim);
+    let stream = device.cuda_stream();
+    let mut out = Output::new(&device, x.dtype(), x.shape())?;
+    let mut sum = Output::new(&device, x.dtype(), x.shape())?;
+    let mut call = Call::new(&device, &stream, "norm", &format!("add_rms_norm_{suffix}"))?;
+    call.output(&mut out).output(&mut sum).input(&values).input(&others).input(&scale);
+    call.count(dim).real(eps).aligned(&[dim * x.dtype().size_in_bytes()]);
+    // SAFETY: the arguments of add_rms_norm; block i touches row i of `dim`, and there are `rows` in every tensor.
+    unsafe { call.launch(blocks(rows, 1)?, long_threads(dim), 0) }?;
+    Ok(Some((sum.tensor(), out.tensor())))
+}
+
+/// Threads for a row: as few whole warps as keep it in their registers with one run of 8 each, at most 512.
+fn long_threads(dim: usize) -> u32 {
+    dim.div_ceil(8).next_multiple_of(32).min(512) as u32
+}
+
+/// See [`crate::silu_mul`].
+pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Option<Tensor>> {
+    of_two("silu_mul", gate, up)
+}
+
+/// See [`crate::add`].
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+    of_two("add", a, b)
+}
+
+/// `a` and `b` of one shape; their rows may lie apart (halves of one product).
+fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+    let Some(suffix) = suffix(a.dtype()).filter(|_| ours(&[a, b]) && a.dtype() == b.dtype()) else {
+        return Ok(None);
+    };
+    let (a, b) = (with_rows(a)?, with_rows(b)?);
+    let (Some(a_stride), Some(b_stride)) = (row_stride(&a), row_stride(&b)) else { return Ok(None) };
+    let (Some(first), Some(second)) = (Input::new(&a), Input::new(&b)) else { return Ok(None) };
+    let dim = a.dim(D::Minus1)?;
+    let (device, rows, size) = (first.device().clone(), a.elem_count() / dim, a.dtype().size_in_bytes());
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, a.dtype(), a.shape())?);
+    let mut call = Call::new(&device, &stream, "elementwise", &format!("{name}_{suffix}"))?;
+    call.output(&mut out).input(&first).input(&second).count(rows).count(dim).count(a_stride).count(b_stride);
+    call.aligned(&[dim * size, a_stride * size, b_stride * size]);
+    // SAFETY: the arguments of the kernel; it touches `rows` rows of `dim`, which the three tensors have at these strides.
+    unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
+    Ok(Some(out.tensor()))
+}
+
+/// The tensor itself where its rows lie at one stride, else a contiguous copy.
+fn with_rows(x: &Tensor) -> Result<Tensor> {
+    if x.rank() >= 1 && row_stride(x).is_some() { Ok(x.clone()) } else { contiguous(x) }
+}
+
+/// `bias` `[dim]` in every row of the answer `[rows, dim]`, or `x + bias` where `x` is given; in `dtype`, which is `x`'s.
+pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: DType) -> Result<Option<Output>> {
+    let Some(suffix) = suffix(dtype).filter(|_| x.is_none_or(|x| x.dtype() == dtype)) else { return Ok(None) };
+    let bias = cast_or_same(bias, DType::F32)?;
+    let x = x.map(contiguous).transpose()?;
+    let (dim, values) = (bias.dims1()?, x.as_ref().and_then(Input::new));
+    let Some(row) = Input::new(&bias) else { return Ok(None) };
+    let device = row.device().clone();
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, dtype, (rows, dim))?);
+    let mut call = Call::new(&device, &stream, "elementwise", &format!("bias_rows_{suffix}"))?;
+    call.output(&mut out);
+    match &values {
+        Some(values) => call.input(values),
+        None => call.word(0),
+    };
+    call.input(&row).count(rows).count(dim).aligned(&[dim * dtype.size_in_bytes()]);
+    // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim` and the one row of the bias.
+    unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
+    Ok(Some(out))
+}
+
+/// See [`crate::cast`].
+pub fn cast(x: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
+    let (Some(from), Some(to)) = (suffix(x.dtype()), suffix(dtype)) else { return Ok(None) };
+    if !ours(&[x]) || from == to || x.elem_count() == 0 {
+        return Ok(None);
+    }
+    let x = contiguous(x)?;
+    let Some(values) = Input::new(&x) else { return Ok(None) };
+    let (device, count) = (values.device().clone(), x.elem_count());
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, dtype, x.shape())?);
+    let mut call = Call::new(&device, &stream, "elementwise", &format!("cast_{from}_{to}"))?;
+    call.output(&mut out).input(&values).count(count).aligned(&[]);
+    // SAFETY: the arguments of cast; both tensors have `count` numbers.
+    unsafe { call.launch(blocks(count.div_ceil(8), THREADS)?, THREADS, 0) }?;
+    Ok(Some(out.tensor()))
+}
+
+/// A contiguous tensor of this type.
+fn cast_or_same(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    if x.dtype() == dtype {
+        return contiguous(x);
+    }
+    match cast(x, dtype)? {
+        Some(cast) => Ok(cast),
+        None => Ok(x.to_dtype(dtype)?.contiguous()?),
+    }
+}

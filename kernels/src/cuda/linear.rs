@@ -1,0 +1,103 @@
+//! Products of matrices by cuBLAS, summed in f32.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{DType, Tensor};
+use cudarc::cublas::{result, sys};
+
+use super::call::{Input, Output, ours};
+use super::failure;
+use super::layer::bias_rows;
+use super::rows::{contiguous, row_stride};
+use crate::error::Result;
+
+/// A cuBLAS handle must not be used by two threads at once, and ranks as threads may share a device.
+static HANDLES: Mutex<()> = Mutex::new(());
+
+/// `residual + x · weightᵀ + bias` in `dtype`: `x` `[rows, in]` and `weight` `[out, in]` of one type, `residual` `[rows, out]`
+/// of `dtype`, `bias` `[out]` of any. `None` where cuBLAS does not have it.
+pub fn product(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    residual: Option<&Tensor>,
+    dtype: DType,
+) -> Result<Option<Tensor>> {
+    let (Some(input_type), Some(output_type)) = (data_type(x.dtype()), data_type(dtype)) else { return Ok(None) };
+    let fits = x.dtype() == weight.dtype() && (dtype == x.dtype() || dtype == DType::F32);
+    if !ours(&[x, weight]) || !fits || residual.is_some_and(|residual| residual.dtype() != dtype) {
+        return Ok(None);
+    }
+    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
+    let (x, weight) = (with_rows(x)?, with_rows(weight)?);
+    let (Some(x_stride), Some(weight_stride)) = (row_stride(&x), row_stride(&weight)) else { return Ok(None) };
+    let (Some(left), Some(right)) = (Input::new(&x), Input::new(&weight)) else { return Ok(None) };
+    let device = left.device().clone();
+    let stream = device.cuda_stream();
+    // What the product is added to is written into the answer first.
+    let (mut out, beta) = match (residual, bias) {
+        (residual, Some(bias)) => match bias_rows(residual, bias, rows, dtype)? {
+            Some(out) => (out, 1f32),
+            None => return Ok(None),
+        },
+        (Some(residual), None) => {
+            let residual = contiguous(residual)?;
+            let Some(from) = Input::new(&residual) else { return Ok(None) };
+            let mut out = Output::new(&device, dtype, (rows, outputs))?;
+            out.copy_from(&from, &stream)?;
+            (out, 1f32)
+        }
+        (None, None) => (Output::new(&device, dtype, (rows, outputs))?, 0f32),
+    };
+    let alpha = 1f32;
+    let handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    stream.context().bind_to_thread().map_err(failure::of)?;
+    {
+        let ((x_at, _x), (weight_at, _weight)) = (left.address(&stream), right.address(&stream));
+        let (out_at, _out) = out.address(&stream);
+        // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
+        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
+        // current; the factors are f32 on the host, as this kind of sum wants them.
+        unsafe {
+            result::gemm_ex(
+                *device.cublas_handle().handle(),
+                sys::cublasOperation_t::CUBLAS_OP_T,
+                sys::cublasOperation_t::CUBLAS_OP_N,
+                outputs as i32,
+                rows as i32,
+                inputs as i32,
+                (&raw const alpha).cast(),
+                weight_at as *const _,
+                input_type,
+                weight_stride as i32,
+                x_at as *const _,
+                input_type,
+                x_stride as i32,
+                (&raw const beta).cast(),
+                out_at as *mut _,
+                output_type,
+                outputs as i32,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .map_err(failure::of)?;
+    }
+    drop(handles);
+    Ok(Some(out.tensor()))
+}
+
+fn data_type(dtype: DType) -> Option<sys::cudaDataType> {
+    match dtype {
+        DType::BF16 => Some(sys::cudaDataType::CUDA_R_16BF),
+        DType::F16 => Some(sys::cudaDataType::CUDA_R_16F),
+        DType::F32 => Some(sys::cudaDataType::CUDA_R_32F),
+        _ => None,
+    }
+}
+
+/// The tensor itself where its rows lie at one stride, no shorter than a row; else a contiguous copy.
+fn with_rows(x: &Tensor) -> Result<Tensor> {
+    let wide_enough = |stride: usize| x.dims().last().is_some_and(|&dim| stride >= dim);
+    if row_stride(x).is_some_and(wide_enough) { Ok(x.clone()) } else { contiguous(x) }
+}

@@ -1,0 +1,132 @@
+//! Memory of a device: what is free, the pool that candle's tensors come from, and tensors made from nothing or from a list.
+
+use candle_core::{DType, Device, Shape, Tensor};
+use cudarc::driver::result::{device, mem_pool};
+use cudarc::driver::{DriverError, sys};
+
+use super::call::Output;
+use super::failure;
+use crate::error::Result;
+
+/// Bytes of a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// What this process can still have: what nobody has, and what its own pool holds unused.
+    pub free_bytes: u64,
+    /// All there is.
+    pub total_bytes: u64,
+}
+
+/// The pool that a device's tensors come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// Bytes in tensors now.
+    pub used_bytes: u64,
+    /// The most that were in tensors at once, since the process began or [`Pool::forget_high`].
+    pub used_high_bytes: u64,
+    /// Bytes that the pool has taken from the device.
+    pub reserved_bytes: u64,
+}
+
+impl Pool {
+    /// Begins [`Pool::used_high_bytes`] anew.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn forget_high(device: &Device) -> Result<()> {
+        set(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+    }
+}
+
+/// What is free on a device. Does not wait for its work.
+///
+/// # Errors
+/// The driver refuses; the device is no GPU.
+pub fn memory(device: &Device) -> Result<Memory> {
+    let context = device.as_cuda_device()?.cuda_stream().context().clone();
+    let (free, total) = context.mem_get_info().map_err(failure::of)?;
+    let pool = pool(device)?;
+    Ok(Memory { free_bytes: free as u64 + (pool.reserved_bytes - pool.used_bytes), total_bytes: total as u64 })
+}
+
+/// The state of a device's pool. Does not wait for its work: what that will free counts as used.
+///
+/// # Errors
+/// The driver refuses; the device is no GPU.
+pub fn pool(device: &Device) -> Result<Pool> {
+    let reserved_bytes = get(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+    let used_bytes = get(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?.min(reserved_bytes);
+    let used_high_bytes = get(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
+    Ok(Pool { used_bytes, used_high_bytes, reserved_bytes })
+}
+
+/// The pool keeps what is freed, instead of giving it back whenever the host waits.
+pub(super) fn keep_freed(device: &Device) -> Result<()> {
+    set(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
+}
+
+fn handle(device: &Device) -> Result<sys::CUmemoryPool> {
+    let ordinal = device.as_cuda_device()?.cuda_stream().context().ordinal();
+    let handle = device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(failure::of)?;
+    // SAFETY: the device is there: it has a context.
+    unsafe { device::get_default_mem_pool(handle) }.map_err(failure::of)
+}
+
+fn get(device: &Device, attribute: sys::CUmemPool_attribute) -> Result<u64> {
+    let mut value = 0u64;
+    // SAFETY: the pool is the device's own; the attributes asked for here are 64-bit numbers.
+    unsafe { mem_pool::get_attribute(handle(device)?, attribute, (&raw mut value).cast()) }.map_err(failure::of)?;
+    Ok(value)
+}
+
+fn set(device: &Device, attribute: sys::CUmemPool_attribute, mut value: u64) -> Result<()> {
+    // SAFETY: as above.
+    unsafe { mem_pool::set_attribute(handle(device)?, attribute, (&raw mut value).cast()) }.map_err(failure::of)
+}
+
+/// Whether a failure means that a device's memory did not suffice.
+pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let own = match error.downcast_ref::<candle_core::Error>() {
+            Some(candle_core::Error::Cuda(inner)) => Some(&**inner as &(dyn std::error::Error + 'static)),
+            _ => None,
+        };
+        let refused = error.downcast_ref::<DriverError>().or_else(|| match error.downcast_ref() {
+            Some(candle_core::cuda::CudaError::Cuda(refused)) => Some(refused),
+            _ => None,
+        });
+        if let Some(refused) = refused {
+            return refused.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        cause = own.or_else(|| error.source());
+    }
+    false
+}
+
+/// A tensor with no elements, on any device (the driver gives no memory of 0 bytes, so a place for one is behind it).
+///
+/// # Panics
+/// If the shape has elements: only a bug can do that.
+///
+/// # Errors
+/// The driver refuses.
+pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+    let shape = shape.into();
+    assert_eq!(shape.elem_count(), 0, "{shape:?} is not empty");
+    match device {
+        Device::Cuda(device) => Ok(Output::new(device, dtype, shape)?.tensor()),
+        _ => Ok(Tensor::zeros(shape, dtype, device)?),
+    }
+}
+
+/// A list on a device, `[len]`. The device's queue takes it; the host does not wait.
+///
+/// # Errors
+/// The driver refuses.
+pub fn upload(list: &[u32], device: &Device) -> Result<Tensor> {
+    match list {
+        [] => nothing(0, DType::U32, device),
+        _ => Ok(Tensor::from_slice(list, list.len(), device)?),
+    }
+}

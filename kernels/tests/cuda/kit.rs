@@ -1,0 +1,51 @@
+//! Random tensors on the CPU and their copies on the GPU, and how far two tensors are apart.
+
+use candle_core::{DType, Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// The types that kernels know, with the relative error they may show.
+pub const TYPES: [(DType, f64); 3] = [(DType::BF16, 1e-2), (DType::F16, 2e-3), (DType::F32, 1e-5)];
+
+/// The first GPU, one stream for each test. Without one the tests fail: they are built only where somebody asked for it.
+pub fn gpu() -> Device {
+    tributary_kernels::cuda::device(0).unwrap()
+}
+
+/// Random numbers, the same for the same seed, about normal.
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn tensor(&mut self, shape: &[usize], dtype: DType) -> Tensor {
+        let mut draw = || (0..4).map(|_| f64::from(self.0.next_u32()) / f64::from(u32::MAX) - 0.5).sum::<f64>() * 1.7;
+        let values: Vec<f64> = (0..shape.iter().product()).map(|_| draw()).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    }
+
+    pub fn below(&mut self, bound: u32) -> u32 {
+        self.0.next_u32() % bound
+    }
+}
+
+pub fn on(x: &Tensor, device: &Device) -> Tensor {
+    x.to_device(device).unwrap()
+}
+
+pub fn values(x: &Tensor) -> Vec<f64> {
+    x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Asserts ‖found − expected‖ / ‖expected‖ ≤ bound.
+pub fn assert_near(what: &str, found: &Tensor, expected: &[f64], bound: f64) {
+    assert!(found.device().is_cuda(), "{what}: stays on the GPU");
+    let found = values(found);
+    assert_eq!(found.len(), expected.len(), "{what}: count");
+    let far: f64 = found.iter().zip(expected).map(|(a, b)| (a - b) * (a - b)).sum();
+    let all: f64 = expected.iter().map(|b| b * b).sum();
+    let error = if all > 0.0 { (far / all).sqrt() } else { far.sqrt() };
+    assert!(error <= bound, "{what}: relative error {error:e} over {bound:e}");
+}

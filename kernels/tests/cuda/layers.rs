@@ -1,0 +1,162 @@
+//! Norms, activations, sums, casts, linear layers and RoPE.
+
+use candle_core::{DType, Tensor};
+use tributary_kernels::{
+    Pairing, Positions, Rope, RopeScaling, add, add_rms_norm, cast, linear, linear_f32, linear_onto, rms_norm, silu_mul,
+};
+
+use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
+
+fn normed(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+    let row = |row: &[f64]| {
+        let factor = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + eps).sqrt();
+        row.iter().zip(weight).map(|(x, w)| x * factor * w).collect::<Vec<_>>()
+    };
+    x.chunks(weight.len()).flat_map(row).collect()
+}
+
+#[test]
+fn norms_of_rows_and_heads() {
+    let (device, mut random) = (gpu(), Random::new(2));
+    for (dtype, bound) in TYPES {
+        for shape in [&[3, 8][..], &[1, 4096], &[5, 72], &[2, 3, 128], &[7, 5, 64], &[2, 300], &[4, 16384], &[3, 61], &[2, 257]] {
+            let dim = shape[shape.len() - 1];
+            let (x, weight) = (random.tensor(shape, dtype), random.tensor(&[dim], DType::F32));
+            let expected = normed(&values(&x), &values(&weight), 1e-5);
+            let (x, on_gpu) = (on(&x, &device), on(&weight, &device));
+            let found = rms_norm(&x, &on_gpu, 1e-5).unwrap();
+            assert_eq!((found.dims(), found.dtype()), (shape, dtype));
+            assert_near(&format!("{dtype:?} {shape:?}"), &found, &expected, bound);
+        }
+    }
+}
+
+#[test]
+fn a_norm_of_a_sum() {
+    let (device, mut random) = (gpu(), Random::new(3));
+    for (dtype, bound) in TYPES {
+        for (rows, dim) in [(1, 64), (3, 2048), (2, 16384), (5, 77)] {
+            let (x, more) = (random.tensor(&[rows, dim], dtype), random.tensor(&[rows, dim], dtype));
+            let weight = random.tensor(&[dim], DType::F32);
+            let sum: Vec<f64> = values(&x).iter().zip(values(&more)).map(|(a, b)| a + b).collect();
+            let expected = normed(&sum, &values(&weight), 1e-6);
+            let (found, of_it) =
+                add_rms_norm(&on(&x, &device), &on(&more, &device), &on(&weight, &device), 1e-6).unwrap();
+            assert_near(&format!("sum {dtype:?} {rows} x {dim}"), &found, &sum, bound);
+            assert_near(&format!("norm {dtype:?} {rows} x {dim}"), &of_it, &expected, bound);
+        }
+    }
+}
+
+#[test]
+fn activations_and_sums() {
+    let (device, mut random) = (gpu(), Random::new(4));
+    let silu_of = |gate: f64, up: f64| gate / (1.0 + (-gate).exp()) * up;
+    for (dtype, bound) in TYPES {
+        for (rows, dim) in [(1, 8), (3, 88), (5, 13), (2, 1000), (1, 1)] {
+            let both = random.tensor(&[rows, 2 * dim], dtype);
+            let (gate, up) = (both.narrow(1, 0, dim).unwrap(), both.narrow(1, dim, dim).unwrap());
+            let pairs: Vec<(f64, f64)> = values(&gate).into_iter().zip(values(&up)).collect();
+            let halves = on(&both, &device);
+            let apart = (halves.narrow(1, 0, dim).unwrap(), halves.narrow(1, dim, dim).unwrap());
+            let together = (on(&gate.contiguous().unwrap(), &device), on(&up.contiguous().unwrap(), &device));
+            for (gate, up) in [apart, together] {
+                let silu: Vec<f64> = pairs.iter().map(|&(gate, up)| silu_of(gate, up)).collect();
+                assert_near(&format!("silu {dtype:?} {rows} x {dim}"), &silu_mul(&gate, &up).unwrap(), &silu, bound);
+                let sum: Vec<f64> = pairs.iter().map(|(a, b)| a + b).collect();
+                assert_near(&format!("add {dtype:?} {rows} x {dim}"), &add(&gate, &up).unwrap(), &sum, bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn casts_round_to_nearest() {
+    let (device, mut random) = (gpu(), Random::new(5));
+    for count in [1, 7, 8, 4097] {
+        for (from, _) in TYPES {
+            let x = random.tensor(&[count], from);
+            for (to, _) in TYPES {
+                let found = cast(&on(&x, &device), to).unwrap();
+                assert_eq!(found.dtype(), to);
+                assert_eq!(values(&found), values(&x.to_dtype(to).unwrap()), "{from:?} to {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn linear_layers() {
+    let (device, mut random) = (gpu(), Random::new(6));
+    for (dtype, bound) in TYPES {
+        for (rows, inputs, outputs) in [(1, 8, 3), (5, 64, 300), (33, 24, 129)] {
+            let what = format!("{dtype:?} {rows} x {inputs} x {outputs}");
+            let (x, weight) = (random.tensor(&[rows, inputs], dtype), random.tensor(&[outputs, inputs], dtype));
+            let (bias, residual) = (random.tensor(&[outputs], DType::F32), random.tensor(&[rows, outputs], dtype));
+            let (a, w, b, r) = (values(&x), values(&weight), values(&bias), values(&residual));
+            let dot = |row: usize, out: usize| -> f64 {
+                a[row * inputs..][..inputs].iter().zip(&w[out * inputs..][..inputs]).map(|(a, w)| a * w).sum()
+            };
+            let each = |more: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
+                (0..rows * outputs)
+                    .map(|i| dot(i / outputs, i % outputs) + more(i / outputs, i % outputs))
+                    .collect()
+            };
+            let [x, weight, bias, residual] = [&x, &weight, &bias, &residual].map(|x| on(x, &device));
+            assert_near(&what, &linear(&x, &weight, None).unwrap(), &each(&|_, _| 0.0), bound);
+            assert_near(&what, &linear(&x, &weight, Some(&bias)).unwrap(), &each(&|_, out| b[out]), bound);
+            let onto = linear_onto(&residual, &x, &weight, None).unwrap();
+            assert_near(&what, &onto, &each(&|row, out| r[row * outputs + out]), bound);
+            let onto = linear_onto(&residual, &x, &weight, Some(&bias)).unwrap();
+            assert_near(&what, &onto, &each(&|row, out| r[row * outputs + out] + b[out]), bound);
+            assert_eq!(values(&residual), r, "the residual is left alone");
+            let wide = linear_f32(&x, &weight).unwrap();
+            assert_eq!(wide.dtype(), DType::F32);
+            assert_near(&what, &wide, &each(&|_, _| 0.0), 1e-5);
+            let columns = linear(&x.narrow(1, 0, inputs / 2).unwrap(), &weight.narrow(1, 0, inputs / 2).unwrap(), None);
+            assert_eq!(columns.unwrap().dims(), &[rows, outputs]);
+        }
+    }
+}
+
+#[test]
+fn rotations_of_every_kind() {
+    let (device, mut random) = (gpu(), Random::new(7));
+    let shapes = [(128, 128), (64, 64), (96, 96), (80, 40), (64, 16), (20, 12), (128, 64)];
+    for (dtype, bound) in TYPES {
+        for (head_dim, rotary_dims) in shapes {
+            for pairing in [Pairing::Half, Pairing::Interleaved] {
+                let rope = Rope::new(head_dim, rotary_dims, 1e4, &RopeScaling::None, pairing, 500).unwrap();
+                let at: Vec<u32> = (0..9).map(|_| random.below(500)).collect();
+                let at = Positions::in_sequence(at.clone(), at);
+                let x = random.tensor(&[9, 3, head_dim], dtype);
+                // The CPU's rotation is tested against values by hand in tests/rope.rs.
+                let expected = values(&rope.apply(&x.to_dtype(DType::F32).unwrap(), &at).unwrap());
+                let what = format!("{dtype:?} {rotary_dims} of {head_dim} {pairing:?}");
+                assert_near(&what, &rope.apply(&on(&x, &device), &at).unwrap(), &expected, bound);
+                let row = on(&x, &device).narrow(0, 4, 1).unwrap();
+                let found = rope.apply(&row, &at.select(&[4])).unwrap();
+                assert_near(&what, &found, &expected[4 * 3 * head_dim..][..3 * head_dim], bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_rows_at_all() {
+    let device = gpu();
+    for (dtype, _) in TYPES {
+        let nothing = |shape: &[usize]| tributary_kernels::cuda::nothing(shape, dtype, &device).unwrap();
+        let weight = on(&Random::new(8).tensor(&[6, 16], dtype), &device);
+        let norm = on(&Random::new(9).tensor(&[16], DType::F32), &device);
+        assert_eq!(rms_norm(&nothing(&[0, 16]), &norm, 1e-5).unwrap().dims(), &[0, 16]);
+        assert_eq!(add_rms_norm(&nothing(&[0, 16]), &nothing(&[0, 16]), &norm, 1e-5).unwrap().1.dims(), &[0, 16]);
+        assert_eq!(silu_mul(&nothing(&[0, 16]), &nothing(&[0, 16])).unwrap().dims(), &[0, 16]);
+        assert_eq!(linear(&nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
+        assert_eq!(linear_onto(&nothing(&[0, 6]), &nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
+        let rope = Rope::new(16, 16, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+        assert_eq!(rope.apply(&nothing(&[0, 2, 16]), &Positions::run(0, 0)).unwrap().dims(), &[0, 2, 16]);
+        let cast_to: Tensor = cast(&nothing(&[0, 16]), DType::F32).unwrap();
+        assert_eq!((cast_to.dims(), cast_to.dtype()), (&[0, 16][..], DType::F32));
+    }
+}

@@ -1,0 +1,10 @@
+//! The CUDA kernels against sums in f64, on random data of odd shapes. On a machine without a GPU they run on an emulated one
+//! (`make cuda-test`); fresh memory is NaN there, so what a kernel leaves out shows.
+
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
+mod device;
+mod kit;
+mod layers;
+mod merging;
+mod moving;
