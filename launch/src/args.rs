@@ -223,9 +223,13 @@ pub type ExchangeChoice = Option<Exchange>;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
+    /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
+    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
+    #[arg(long)]
+    pub allow_shared_gpu: bool,
     /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N")]
     pub world_size: Option<usize>,
@@ -270,12 +274,14 @@ pub struct RunArgs {
 /// What carries messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// mpi under a launcher, else local
+    /// mpi under a launcher, else local; tensors between GPUs over nccl
     Auto,
     /// Ranks are threads of this process
     Local,
-    /// Ranks are processes, started by a launcher
+    /// Ranks are processes, started by a launcher; tensors too go over MPI
     Mpi,
+    /// Tensors go from GPU to GPU over NCCL, all else as with auto
+    Nccl,
 }
 
 /// The settings of one method, from the options.

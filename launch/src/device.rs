@@ -4,7 +4,7 @@
 use candle_core::Device;
 use tributary_kernels::cuda;
 
-use crate::args::{DeviceChoice, ModelArgs};
+use crate::args::{DeviceChoice, GroupArgs, ModelArgs};
 use crate::failure::{TooLittle, configuration};
 use crate::ranks::Ranks;
 
@@ -23,6 +23,8 @@ pub struct Place {
 pub struct Gpu {
     /// Its name.
     pub name: String,
+    /// How many this process sees.
+    pub count: usize,
     /// Memory that weights, chunk caches and requests of this process may take together.
     pub budget_bytes: u64,
 }
@@ -33,18 +35,35 @@ impl Place {
     /// # Errors
     /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
     /// free.
-    pub fn open(args: &ModelArgs, ranks: &Ranks) -> anyhow::Result<Self> {
+    pub fn open(args: &ModelArgs, run: &GroupArgs, ranks: &Ranks) -> anyhow::Result<Self> {
         if args.device == DeviceChoice::Cpu {
             return Ok(Self::cpu());
         }
         let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
         let count = cuda::count().map_err(refused)?;
-        let ordinal = ordinal(ranks, count)?;
+        let ordinal = ordinal(ranks, count, run.allow_shared_gpu)?;
         let name = cuda::identity(ordinal).map_err(refused)?.name;
         let device = cuda::device(ordinal).map_err(refused)?;
         let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
-        let budget_bytes = budget(args.device_memory, free_bytes)?;
-        Ok(Self { device, gpu: Some(Gpu { name, budget_bytes }) })
+        let sharing = match ranks {
+            Ranks::Process(process) if run.allow_shared_gpu => process.facts.local_size.div_ceil(count),
+            _ => 1,
+        };
+        let budget_bytes = budget(args.device_memory, free_bytes)? / sharing as u64;
+        Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
+    }
+
+    /// The place of a rank that is a thread and has a device, or at least a stream of it, of its own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn of_thread(args: &ModelArgs, rank: usize) -> anyhow::Result<Self> {
+        let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
+        if args.device == DeviceChoice::Cpu {
+            return Ok(Self::cpu());
+        }
+        let ordinal = rank % cuda::count().map_err(refused)?.max(1);
+        Ok(Self { device: cuda::device(ordinal).map_err(refused)?, gpu: None })
     }
 
     /// The host's cores.
@@ -62,7 +81,7 @@ impl Place {
 }
 
 /// Which of so many devices this process's ranks use.
-fn ordinal(ranks: &Ranks, count: usize) -> anyhow::Result<usize> {
+fn ordinal(ranks: &Ranks, count: usize, allow_shared_gpu: bool) -> anyhow::Result<usize> {
     let local_rank = match ranks {
         Ranks::Threads { .. } => 0,
         Ranks::Process(process) => process.facts.local_rank,
@@ -71,8 +90,10 @@ fn ordinal(ranks: &Ranks, count: usize) -> anyhow::Result<usize> {
         0 => Err(configuration("--device cuda: the driver finds no device; is CUDA_VISIBLE_DEVICES empty?")),
         1 => Ok(0),
         _ if local_rank < count => Ok(local_rank),
+        _ if allow_shared_gpu => Ok(local_rank % count),
         _ => Err(configuration(format!(
-            "--device cuda: {count} devices on this host, and this is its rank number {}; start one rank a device",
+            "--device cuda: {count} devices on this host, and this is its rank number {}; start one rank a device, or \
+             pass --allow-shared-gpu for a test that is not timed",
             local_rank + 1
         ))),
     }
@@ -104,8 +125,8 @@ mod tests {
     #[test]
     fn threads_use_the_first_device() {
         let threads = Ranks::Threads { world: 3 };
-        assert_eq!(ordinal(&threads, 1).unwrap(), 0);
-        assert_eq!(ordinal(&threads, 4).unwrap(), 0);
-        assert_eq!(exit_code(&ordinal(&threads, 0).unwrap_err()), 78);
+        assert_eq!(ordinal(&threads, 1, false).unwrap(), 0);
+        assert_eq!(ordinal(&threads, 4, false).unwrap(), 0);
+        assert_eq!(exit_code(&ordinal(&threads, 0, false).unwrap_err()), 78);
     }
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod carrier;
 pub mod command;
 mod compare;
 mod device;

@@ -3,7 +3,9 @@
 use tributary_coordinator::{Machine, MemoryOf};
 
 use crate::args::GroupArgs;
+use crate::carrier::Carrier;
 use crate::device::{Gpu, Place};
+use crate::failure::usage;
 use crate::ranks::Ranks;
 
 /// FLOPs a second that any core of the last fifteen years does on one thread. Deadlines follow from it: better too few.
@@ -19,18 +21,22 @@ const LOCAL_BYTES_PER_S: f64 = 1e10;
 const NETWORK_BYTES_PER_S: f64 = 1e9;
 
 /// This machine, as `world` ranks of `threads` threads on a kind of device see it.
-pub fn machine(ranks: &Ranks, place: &Place, world: usize, threads: usize) -> Machine {
+pub fn machine(ranks: &Ranks, place: &Place, carrier: Carrier, world: usize, threads: usize) -> Machine {
     match &place.gpu {
         None => host(ranks, world, threads),
-        Some(gpu) => device(ranks, gpu, world),
+        Some(gpu) => device(ranks, gpu, carrier, world),
     }
 }
 
-/// Ranks on GPUs: threads share one with its weights, a process has its own.
-fn device(ranks: &Ranks, gpu: &Gpu, world: usize) -> Machine {
-    let (ranks_here, link_bytes_per_s) = match ranks {
-        Ranks::Threads { .. } => (world, LOCAL_BYTES_PER_S),
-        Ranks::Process(_) => (1, NETWORK_BYTES_PER_S),
+/// Ranks on GPUs: threads share one with its weights, or each has its own, as processes have, unless they share it.
+fn device(ranks: &Ranks, gpu: &Gpu, carrier: Carrier, world: usize) -> Machine {
+    let (ranks_here, weight_copies, link_bytes_per_s) = match (ranks, carrier) {
+        (Ranks::Threads { .. }, Carrier::Own) => (world, 1, LOCAL_BYTES_PER_S),
+        (Ranks::Threads { .. }, Carrier::Nccl(_)) => {
+            let ranks_here = world.div_ceil(gpu.count.max(1));
+            (ranks_here, ranks_here, LOCAL_BYTES_PER_S)
+        }
+        (Ranks::Process(_), _) => (1, 1, NETWORK_BYTES_PER_S),
     };
     Machine {
         flops_per_s: SAFE_GPU_FLOPS_PER_S / ranks_here.max(1) as f64,
@@ -38,7 +44,7 @@ fn device(ranks: &Ranks, gpu: &Gpu, world: usize) -> Machine {
         memory: MemoryOf::Device,
         available_bytes: Some(gpu.budget_bytes),
         ranks_here,
-        weight_copies: 1,
+        weight_copies,
     }
 }
 
@@ -65,15 +71,43 @@ fn host(ranks: &Ranks, world: usize, threads: usize) -> Machine {
 
 /// Bytes of chunks that each of `world` ranks may keep: what was asked for, or its share of a quarter of what is free, on a
 /// device of what the weights leave of the budget.
-pub fn chunk_cache_bytes(run: &GroupArgs, ranks: &Ranks, place: &Place, weight_bytes: u64, world: usize) -> u64 {
+pub fn chunk_cache_bytes(
+    run: &GroupArgs,
+    ranks: &Ranks,
+    place: &Place,
+    carrier: Carrier,
+    weight_bytes: u64,
+    world: usize,
+) -> u64 {
     let (free_bytes, ranks_here) = match (&place.gpu, ranks) {
-        (Some(gpu), Ranks::Threads { .. }) => (Some(gpu.budget_bytes.saturating_sub(weight_bytes)), world),
-        (Some(gpu), Ranks::Process(_)) => (Some(gpu.budget_bytes.saturating_sub(weight_bytes)), 1),
+        (Some(gpu), _) => {
+            let Machine { ranks_here, weight_copies, .. } = device(ranks, gpu, carrier, world);
+            (Some(gpu.budget_bytes.saturating_sub(weight_bytes * weight_copies as u64)), ranks_here)
+        }
         (None, Ranks::Threads { .. }) => (available_bytes(), world),
         (None, Ranks::Process(process)) => (process.available_bytes, process.facts.local_size),
     };
     let quarter = free_bytes.map_or(0, |bytes| bytes / 4);
     run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+}
+
+/// The most threads of a host's ranks together: beyond any machine, and few enough to be started.
+const MAX_THREADS: usize = 4096;
+
+/// Whether so many ranks of a host can be started with so many threads each.
+///
+/// # Errors
+/// None at all, or more than any machine has.
+pub fn check_threads(ranks: usize, threads: usize) -> anyhow::Result<()> {
+    if threads == 0 {
+        return Err(usage("--threads 0: must be at least 1"));
+    }
+    match ranks.saturating_mul(threads) {
+        ..=MAX_THREADS => Ok(()),
+        all => Err(usage(format!(
+            "--world-size {ranks} with --threads {threads}: {all} threads on a host, at most {MAX_THREADS} are allowed"
+        ))),
+    }
 }
 
 /// Cores of this host, whoever may use them.

@@ -76,9 +76,13 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 struct ReachArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
+    /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
+    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
+    #[arg(long)]
+    allow_shared_gpu: bool,
     /// Seconds that a collective may take; ten times the estimate where that is longer
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
     collective_timeout: u64,
@@ -159,6 +163,7 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
         run: RunArgs {
             group: GroupArgs {
                 backend: reach.backend,
+                allow_shared_gpu: reach.allow_shared_gpu,
                 world_size: None,
                 threads: choices.threads.unwrap_or(1),
                 collective_timeout: reach.collective_timeout,
