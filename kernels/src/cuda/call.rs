@@ -102,6 +102,15 @@ impl Output {
         Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape })
     }
 
+    /// Zeros in f32.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn zeros_f32(device: &CudaDevice, count: usize) -> Result<Self> {
+        let slice = CudaStorageSlice::F32(device.cuda_stream().alloc_zeros(count.max(1)).w()?);
+        Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape: count.into() })
+    }
+
     /// The address for work on `stream` that writes; the work must be given to the stream before the guard is dropped.
     pub fn address<'a>(&'a mut self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
         with_slice!(&mut self.storage.slice, slice => slice.device_ptr_mut(stream)).expect("one of the types of `new`")
@@ -152,9 +161,7 @@ impl<'a> Call<'a> {
 
     /// The address of what the kernel writes.
     pub fn output(&mut self, output: &'a mut Output) -> &mut Self {
-        let (address, guard) = output.address(self.stream);
-        self.guards.push(guard);
-        self.places |= address;
+        let address = self.address_of_output(output);
         self.word(address)
     }
 
@@ -177,6 +184,21 @@ impl<'a> Call<'a> {
         let (address, guard) = input.address(self.stream);
         self.guards.push(guard);
         self.places |= address;
+        address
+    }
+
+    /// The address of what the kernel writes, to be part of a block.
+    pub fn address_of_output(&mut self, output: &'a mut Output) -> u64 {
+        let (address, guard) = output.address(self.stream);
+        self.guards.push(guard);
+        self.places |= address;
+        address
+    }
+
+    /// The address of memory that is no tensor, to be part of a block.
+    pub fn address_of_slice<T>(&mut self, slice: &'a CudaSlice<T>) -> u64 {
+        let (address, guard) = slice.device_ptr(self.stream);
+        self.guards.push(guard);
         address
     }
 

@@ -7,6 +7,8 @@
 //!
 //! [`Device`]: candle_core::Device
 
+mod arguments;
+mod attend;
 mod call;
 mod device;
 mod event;
@@ -17,10 +19,13 @@ mod linear;
 mod memory;
 mod merge;
 mod module;
+mod prepared;
 mod rope;
 mod rows;
+mod scores;
+mod sight;
 
-pub(crate) use call::tensor;
+pub(crate) use attend::attend;
 pub use device::{Identity, count, device, identity};
 pub(crate) use device::{capability, multiprocessors};
 pub use event::Event;
@@ -30,4 +35,5 @@ pub(crate) use linear::product;
 pub use memory::{Memory, Pool, is_out_of_memory, memory, nothing, pool, upload};
 pub(crate) use merge::merge;
 pub(crate) use rope::{RopeTables, rotated};
+pub(crate) use scores::column_scores;
 pub(crate) use rows::{contiguous, gather, join, replaced};

@@ -158,6 +158,7 @@ fn profile(
         name: format!("{folder}-{world}x{}", calibration.threads),
         description: format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
         measured_here: true,
+        projected: false,
         ranks: world,
         ranks_per_host: here,
         transfers_overlap: true,
