@@ -147,7 +147,7 @@ pub fn uniform(_key: [u8; 32], _spread: f32, _shape: &[usize], _dtype: DType, _d
 
 /// No copies on devices.
 #[derive(Debug, Default)]
-pub(crate) struct RopeTables;
+pub(crate) struct RopeTables {}
 
 pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<Tensor>> {
     Ok(None)

@@ -5,6 +5,7 @@
 
 mod attention;
 mod device;
+mod filling;
 mod kit;
 mod layers;
 mod merging;

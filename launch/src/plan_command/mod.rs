@@ -111,10 +111,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
 
 /// The shape by its name or from a folder's config.
 fn shape(model: &str, dtype: Dtype) -> anyhow::Result<ModelShape> {
-    let dtype_bytes = match dtype {
-        Dtype::F32 => 4,
-        Dtype::Bf16 => 2,
-    };
+    let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;
         shape.weight_bytes = shape.parameters() * dtype_bytes as u64;
