@@ -9,7 +9,7 @@ DENY_VERSION = 0.20.2
 MPI = --features tributary/mpi,tributary/failpoints
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test check bench study deny clean tools mpi-tools slurm-test
+.PHONY: help build mpi demo test check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
+	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -63,6 +64,16 @@ bench: build
 study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
 	$(TRIBUTARY) bench --study studies/dummy-25m.toml --profile target/here.toml --out target/study --force
+
+# What only a GPU can show: docs/gpu.md. Where there is none, this says so.
+gpu:
+	@command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 || { \
+	  echo "no GPU on this machine: nothing was run. \`make gpu-bundle\` builds target/gpu for one that has it (docs/gpu.md)" >&2; exit 69; }
+	sh gpu/bundle.sh
+	sh gpu/run.sh target/gpu target/gpu-results
+
+gpu-bundle:
+	sh gpu/bundle.sh
 
 clean:
 	$(CARGO) clean

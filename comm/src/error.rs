@@ -88,6 +88,30 @@ pub enum Error {
     /// The ranks did not find each other in time.
     #[error("start: the ranks did not find each other within {0:?}")]
     StartTimeout(Duration),
+    /// A call of NCCL failed, here or on another rank.
+    #[error("NCCL: {call}: {cause}")]
+    Nccl {
+        /// The function, or what it was for.
+        call: &'static str,
+        /// What NCCL says.
+        cause: String,
+        /// The exit code that stands for it.
+        exit_code: u8,
+    },
+    /// Ranks that have one GPU between them.
+    #[error(
+        "ranks {} share one GPU of {host}, {gpu}: start as many ranks as GPUs, or pass --allow-shared-gpu for a test that is \
+         not timed",
+        list(ranks)
+    )]
+    SharedGpu {
+        /// The ranks.
+        ranks: Vec<usize>,
+        /// Their host.
+        host: String,
+        /// The GPU's UUID and its address on the bus.
+        gpu: String,
+    },
     /// Ranks that speak different versions of the protocol.
     #[error("the ranks run different versions of this program: {}", table(versions, "protocol"))]
     Version {
@@ -104,10 +128,10 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Timeout { .. } | Error::StartTimeout(_) => 75,
-            Error::Aborted { exit_code, .. } => *exit_code,
+            Error::Aborted { exit_code, .. } | Error::Nccl { exit_code, .. } => *exit_code,
             Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => 69,
             Error::Version { .. } => 76,
-            Error::NotBuilt { .. } | Error::Start(_) => 78,
+            Error::NotBuilt { .. } | Error::Start(_) | Error::SharedGpu { .. } => 78,
             Error::Mismatch { .. } | Error::Frame(_) | Error::Tensor(_) => 70,
         }
     }
@@ -122,6 +146,16 @@ impl Error {
 fn table(versions: &[u32], what: &str) -> String {
     let entries = versions.iter().enumerate().map(|(rank, version)| format!("rank {rank}: {what} {version}"));
     entries.collect::<Vec<_>>().join(", ")
+}
+
+/// `0, 1 and 2`.
+fn list(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, first)) => format!("{} and {last}", first.join(", ")),
+        None => String::new(),
+    }
 }
 
 impl From<candle_core::Error> for Error {

@@ -2,16 +2,19 @@
 //! coordinator and workers exchange ([`wire`]).
 //!
 //! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process) and [`mpi`]
-//! (one process a rank, on one or more hosts; feature `mpi`).
+//! (one process a rank, on one or more hosts; feature `mpi`). Beside either of them [`nccl`] carries tensors between GPUs
+//! (feature `nccl`).
 
 pub mod conformance;
 mod error;
-// Part of it serves backends of processes only.
-#[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+// Parts of it serve backends of processes only, or of devices.
+#[cfg_attr(not(all(feature = "mpi", feature = "nccl")), allow(dead_code))]
 mod group;
 pub mod local;
 #[cfg_attr(not(feature = "mpi"), path = "mpi/absent.rs")]
 pub mod mpi;
+#[cfg_attr(not(feature = "nccl"), path = "nccl/absent.rs")]
+pub mod nccl;
 pub mod process;
 mod traffic;
 pub mod wire;

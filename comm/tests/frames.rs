@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tributary_comm::Error;
 use tributary_comm::wire::{
-    Chunk, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method, Order, Outcome,
-    Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode, link,
+    Chunk, DeviceMemory, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method, Order,
+    Outcome, Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode, link,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -189,6 +189,7 @@ fn events_and_orders_come_back() {
         scores: None,
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
+    report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4 });
     report.traffic.count(tributary_comm::Collective::AllGather, 3, 4);
     let events = [
         Event::FirstToken { request: 1, token: 2 },

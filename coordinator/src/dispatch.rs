@@ -133,7 +133,7 @@ mod tests {
     use tributary_comm::wire::{WorkerLink, link};
 
     use super::*;
-    use crate::{Cached, Machine, PlanInput, Settings, plan, shape::tests::DEMO};
+    use crate::{Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
 
     const TIMEOUT_MS: u64 = 500;
 
@@ -150,6 +150,7 @@ mod tests {
         let machine = Machine {
             flops_per_s: 1e12,
             link_bytes_per_s: 1e9,
+            memory: MemoryOf::Host,
             available_bytes: None,
             ranks_here: usize::MAX,
             weight_copies: 1,

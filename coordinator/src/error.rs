@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tributary_comm::wire::Method;
 
+use crate::MemoryOf;
+
 /// Result of the coordinator's steps.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -119,10 +121,15 @@ pub enum Error {
     },
     /// The request would need more memory than there is.
     #[error(
-        "needs about {:.1} GiB of memory, {:.1} GiB are available; use fewer tokens, bf16, or --exchange pass-q",
-        gib(*needed_bytes), gib(*available_bytes)
+        "needs about {:.1} GiB of {}, {:.1} GiB are available{}; use fewer tokens, bf16, or --exchange pass-q",
+        gib(*needed_bytes),
+        match of { MemoryOf::Host => "memory", MemoryOf::Device => "device memory" },
+        gib(*available_bytes),
+        match of { MemoryOf::Host => "", MemoryOf::Device => " (--device-memory)" }
     )]
     Memory {
+        /// Whose memory.
+        of: MemoryOf,
         /// Predicted from the plan.
         needed_bytes: u64,
         /// What the machine has to give.

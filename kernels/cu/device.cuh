@@ -63,6 +63,13 @@ DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
 DEVICE float reciprocal_sqrt(float x) { return rsqrtf(x); }
 
+/// Keeps the compiler from moving uses of these registers across this place.
+template <int N>
+DEVICE void hold(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+
 // ---- threads that meet ----
 
 DEVICE void sync_block() { __syncthreads(); }

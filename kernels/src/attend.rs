@@ -4,7 +4,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{Positions, Rope, cpu, plain};
+use crate::{Positions, Rope, cpu, cuda, plain};
 
 /// One block of keys and values and where they stand. Blocks are not copied together: attention walks over them.
 #[derive(Debug, Clone)]
@@ -69,11 +69,17 @@ impl Kernels {
         if self == Kernels::Auto && on_cpu(q) && !tracks(q, keys) {
             return cpu::attend(q, at_q, keys, rope, scale);
         }
+        if self == Kernels::Auto
+            && !tracks(q, keys)
+            && let Some(partial) = cuda::attend(q, at_q, keys, rope, scale)?
+        {
+            return Ok(partial);
+        }
         plain::attend(q, at_q, keys, rope, scale)
     }
 
-    /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention that the key receives,
-    /// averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
+    /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention
+    /// that the key receives, averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
     /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞.
     ///
     /// # Errors
@@ -98,6 +104,12 @@ impl Kernels {
         }
         if self == Kernels::Auto && on_cpu(q) {
             return cpu::column_scores(q, at_q, keys, rope, scale, lse, reduce);
+        }
+        if self == Kernels::Auto
+            && !tracks(q, keys)
+            && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, reduce)?
+        {
+            return Ok(scores);
         }
         plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
     }

@@ -76,6 +76,14 @@ impl Positions {
         order_q != PAD && order_k != PAD && order_k <= order_q && (segment_k == segment_q || segment_k == SHARED)
     }
 
+    /// Whether these are the very lists of the other positions, not only equal ones.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn is_same(&self, other: &Positions) -> bool {
+        Arc::ptr_eq(&self.rope, &other.rope)
+            && Arc::ptr_eq(&self.order, &other.order)
+            && Arc::ptr_eq(&self.segment, &other.segment)
+    }
+
     /// The rows at `indices`, in that order.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };

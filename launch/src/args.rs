@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use candle_core::DType;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
@@ -22,12 +23,46 @@ pub struct ModelArgs {
     /// Where weights come from; `dummy` draws them from --seed and needs a config.json only
     #[arg(long, value_enum, default_value_t = Load::Safetensors)]
     pub load_format: Load,
-    /// Type of weights and KV cache; products are f32 on a CPU
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    pub dtype: Dtype,
+    /// Where ranks compute; cuda: one NVIDIA GPU a rank
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Cpu)]
+    pub device: DeviceChoice,
+    /// Memory of each GPU that weights, chunk caches and requests may take together, such as 64GiB [default: nine tenths of
+    /// what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub device_memory: Option<u64>,
+    /// Type of weights and KV cache; products are f32 on a CPU [default: f32, on a GPU bf16]
+    #[arg(long, value_enum)]
+    pub dtype: Option<Dtype>,
     /// Kernels that compute: the fastest for the device, or the plain reference
     #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
     pub kernels: KernelChoice,
+}
+
+impl ModelArgs {
+    /// The type of weights and KV cache.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype.unwrap_or(self.device.dtype())
+    }
+}
+
+/// Where ranks compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceChoice {
+    /// On the host's cores
+    Cpu,
+    /// On NVIDIA GPUs
+    Cuda,
+}
+
+impl DeviceChoice {
+    /// The type of weights and KV cache where none is asked for.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            DeviceChoice::Cpu => Dtype::F32,
+            DeviceChoice::Cuda => Dtype::Bf16,
+        }
+    }
 }
 
 /// Where weights come from.
@@ -48,6 +83,28 @@ pub enum Dtype {
     F32,
     /// 16 bits, with f32's range
     Bf16,
+    /// 16 bits, with more digits and less range
+    F16,
+}
+
+impl Dtype {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+        }
+    }
+
+    /// As tensors have it.
+    pub fn tensor(self) -> DType {
+        match self {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+        }
+    }
 }
 
 /// Which kernels compute.
@@ -166,9 +223,13 @@ pub type ExchangeChoice = Option<Exchange>;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
+    /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
+    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
+    #[arg(long)]
+    pub allow_shared_gpu: bool,
     /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N")]
     pub world_size: Option<usize>,
@@ -213,12 +274,14 @@ pub struct RunArgs {
 /// What carries messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// mpi under a launcher, else local
+    /// mpi under a launcher, else local; tensors between GPUs over nccl
     Auto,
     /// Ranks are threads of this process
     Local,
-    /// Ranks are processes, started by a launcher
+    /// Ranks are processes, started by a launcher; tensors too go over MPI
     Mpi,
+    /// Tensors go from GPU to GPU over NCCL, all else as with auto
+    Nccl,
 }
 
 /// The settings of one method, from the options.
@@ -245,11 +308,16 @@ pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, re
     }
 }
 
+/// A size in bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    text.parse().map(Size::bytes)
+}
+
 /// A size, or `off`.
 pub fn chunk_cache(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
-        size => size.parse().map(Size::bytes),
+        text => size(text),
     }
 }
 

@@ -54,6 +54,25 @@ impl fmt::Display for Exhausted {
 
 impl std::error::Error for Exhausted {}
 
+/// A device has less memory than it was told to use.
+#[derive(Debug)]
+pub struct TooLittle {
+    /// What was asked for.
+    pub needed_bytes: u64,
+    /// What there is.
+    pub free_bytes: u64,
+}
+
+impl fmt::Display for TooLittle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let (needed, free) = (gib(self.needed_bytes), gib(self.free_bytes));
+        write!(f, "--device-memory {needed:.1} GiB: {free:.1} GiB are free on the device")
+    }
+}
+
+impl std::error::Error for TooLittle {}
+
 /// An error of bad usage.
 pub fn usage(what: impl Into<String>) -> anyhow::Error {
     Usage(what.into()).into()
@@ -97,7 +116,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<tributary_comm::Error>() {
         return error.exit_code();
     }
-    if error.downcast_ref::<Exhausted>().is_some() {
+    if error.downcast_ref::<Exhausted>().is_some() || error.downcast_ref::<TooLittle>().is_some() {
         return 71;
     }
     if error.downcast_ref::<std::io::Error>().is_some() {

@@ -1,4 +1,5 @@
-//! Ranks as threads of this process: one plain thread a rank, each with its own pool, sharing the model's weights.
+//! Ranks as threads of this process: one plain thread a rank, each with its own pool, sharing the model's weights, or with
+//! a device and weights of its own.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,6 +9,8 @@ use tributary_comm::local;
 use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
 use tributary_kernels::Kernels;
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
+
+pub use crate::carrier::Carrier;
 
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
@@ -31,19 +34,22 @@ pub struct GroupSettings {
     pub timeout: Duration,
     /// Bytes of chunks that each rank keeps.
     pub chunk_cache_bytes: u64,
+    /// What carries tensors.
+    pub carrier: Carrier,
 }
 
 impl Group {
-    /// Starts the ranks. `space` names the chunks that they keep.
+    /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device; `space` names the chunks that
+    /// they keep.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(model: &Arc<dyn Model>, space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
+    pub fn start(models: &[Arc<dyn Model>], space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
         let (link, worker_link) = link(PLANS_WAITING);
         let mut worker_link = Some(worker_link);
         let mut ranks = Vec::with_capacity(settings.world);
         for (rank, seat) in local::seats(settings.world).into_iter().enumerate() {
-            let (model, link) = (model.clone(), worker_link.take());
+            let (model, link) = (models[rank % models.len()].clone(), worker_link.take());
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(settings.threads)
                 .thread_name(move |index| format!("rank-{rank}-{index}"))
@@ -52,8 +58,8 @@ impl Group {
             let mut chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
             let run = move || {
                 pool.install(move || {
-                    let mut comm = seat.take();
-                    serve(&*model, settings.kernels, &mut comm, link.as_ref(), settings.timeout, &mut chunk_cache)
+                    let mut comm = settings.carrier.on_thread(seat, model.device())?;
+                    serve(&*model, settings.kernels, &mut *comm, link.as_ref(), settings.timeout, &mut chunk_cache)
                 })
             };
             ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);

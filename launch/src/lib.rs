@@ -2,10 +2,13 @@
 
 mod args;
 mod bench;
+mod carrier;
 pub mod command;
 mod compare;
+mod device;
 pub mod doctor;
 mod dump;
+mod environment;
 mod failure;
 pub mod group;
 mod highlight;

@@ -1,11 +1,18 @@
 //! What the planner is told about this machine.
 
-use tributary_coordinator::Machine;
+use tributary_coordinator::{Machine, MemoryOf};
 
+use crate::args::GroupArgs;
+use crate::carrier::Carrier;
+use crate::device::{Gpu, Place};
+use crate::failure::usage;
 use crate::ranks::Ranks;
 
 /// FLOPs a second that any core of the last fifteen years does on one thread. Deadlines follow from it: better too few.
 const SAFE_FLOPS_PER_S: f64 = 5e9;
+
+/// FLOPs a second that a GPU with tensor cores does at the least.
+const SAFE_GPU_FLOPS_PER_S: f64 = 1e13;
 
 /// Bytes a second between threads of one process, where a tensor is handed over, not copied.
 const LOCAL_BYTES_PER_S: f64 = 1e10;
@@ -13,8 +20,35 @@ const LOCAL_BYTES_PER_S: f64 = 1e10;
 /// Bytes a second between processes: what a cheap network gives.
 const NETWORK_BYTES_PER_S: f64 = 1e9;
 
-/// This machine, as `world` ranks of `threads` threads see it.
-pub fn machine(ranks: &Ranks, world: usize, threads: usize) -> Machine {
+/// This machine, as `world` ranks of `threads` threads on a kind of device see it.
+pub fn machine(ranks: &Ranks, place: &Place, carrier: Carrier, world: usize, threads: usize) -> Machine {
+    match &place.gpu {
+        None => host(ranks, world, threads),
+        Some(gpu) => device(ranks, gpu, carrier, world),
+    }
+}
+
+/// Ranks on GPUs: threads share one with its weights, or each has its own, as processes have, unless they share it.
+fn device(ranks: &Ranks, gpu: &Gpu, carrier: Carrier, world: usize) -> Machine {
+    let (ranks_here, weight_copies, link_bytes_per_s) = match (ranks, carrier) {
+        (Ranks::Threads { .. }, Carrier::Own) => (world, 1, LOCAL_BYTES_PER_S),
+        (Ranks::Threads { .. }, Carrier::Nccl(_)) => {
+            let ranks_here = world.div_ceil(gpu.count.max(1));
+            (ranks_here, ranks_here, LOCAL_BYTES_PER_S)
+        }
+        (Ranks::Process(_), _) => (1, 1, NETWORK_BYTES_PER_S),
+    };
+    Machine {
+        flops_per_s: SAFE_GPU_FLOPS_PER_S / ranks_here.max(1) as f64,
+        link_bytes_per_s,
+        memory: MemoryOf::Device,
+        available_bytes: Some(gpu.budget_bytes),
+        ranks_here,
+        weight_copies,
+    }
+}
+
+fn host(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     let (ranks_here, weight_copies, link_bytes_per_s, available_bytes) = match ranks {
         Ranks::Threads { .. } => (world, 1, LOCAL_BYTES_PER_S, available_bytes()),
@@ -28,9 +62,51 @@ pub fn machine(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     Machine {
         flops_per_s: SAFE_FLOPS_PER_S * threads as f64 * share,
         link_bytes_per_s,
+        memory: MemoryOf::Host,
         available_bytes,
         ranks_here,
         weight_copies,
+    }
+}
+
+/// Bytes of chunks that each of `world` ranks may keep: what was asked for, or its share of a quarter of what is free, on a
+/// device of what the weights leave of the budget.
+pub fn chunk_cache_bytes(
+    run: &GroupArgs,
+    ranks: &Ranks,
+    place: &Place,
+    carrier: Carrier,
+    weight_bytes: u64,
+    world: usize,
+) -> u64 {
+    let (free_bytes, ranks_here) = match (&place.gpu, ranks) {
+        (Some(gpu), _) => {
+            let Machine { ranks_here, weight_copies, .. } = device(ranks, gpu, carrier, world);
+            (Some(gpu.budget_bytes.saturating_sub(weight_bytes * weight_copies as u64)), ranks_here)
+        }
+        (None, Ranks::Threads { .. }) => (available_bytes(), world),
+        (None, Ranks::Process(process)) => (process.available_bytes, process.facts.local_size),
+    };
+    let quarter = free_bytes.map_or(0, |bytes| bytes / 4);
+    run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+}
+
+/// The most threads of a host's ranks together: beyond any machine, and few enough to be started.
+const MAX_THREADS: usize = 4096;
+
+/// Whether so many ranks of a host can be started with so many threads each.
+///
+/// # Errors
+/// None at all, or more than any machine has.
+pub fn check_threads(ranks: usize, threads: usize) -> anyhow::Result<()> {
+    if threads == 0 {
+        return Err(usage("--threads 0: must be at least 1"));
+    }
+    match ranks.saturating_mul(threads) {
+        ..=MAX_THREADS => Ok(()),
+        all => Err(usage(format!(
+            "--world-size {ranks} with --threads {threads}: {all} threads on a host, at most {MAX_THREADS} are allowed"
+        ))),
     }
 }
 

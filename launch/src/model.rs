@@ -7,7 +7,8 @@ use candle_core::DType;
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
 use tributary_worker::{Config, LoadFormat, Model, load};
 
-use crate::args::{Dtype, IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
+use crate::args::{IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
+use crate::device::Place;
 use tributary_kernels::Kernels;
 
 /// A model folder, its weights not read yet.
@@ -50,10 +51,7 @@ impl ModelFolder {
             (true, TemplateChoice::Auto) => Template::from_folder(&path)?,
             _ => None,
         };
-        let dtype = match args.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::Bf16 => DType::BF16,
-        };
+        let dtype = args.dtype().tensor();
         let format = match args.load_format {
             Load::Safetensors => LoadFormat::Safetensors,
             Load::Dummy => LoadFormat::Dummy { seed },
@@ -61,12 +59,12 @@ impl ModelFolder {
         Ok(Self { path, config, tokenizer, template, dtype, format })
     }
 
-    /// Reads or draws the weights.
+    /// Reads or draws the weights, onto the device of a place.
     ///
     /// # Errors
     /// Damaged, missing or misshapen weights.
-    pub fn load(&self) -> anyhow::Result<Arc<dyn Model>> {
-        Ok(load(&self.path, self.format, self.dtype, &candle_core::Device::Cpu)?)
+    pub fn load(&self, place: &Place) -> anyhow::Result<Arc<dyn Model>> {
+        Ok(load(&self.path, self.format, self.dtype, &place.device)?)
     }
 
     /// Where the weights come from.

@@ -54,8 +54,8 @@ pub struct PrefillArgs {
 /// Runs the command; says what went wrong.
 pub fn prefill(args: &PrefillArgs) -> ExitCode {
     ranks::run(&args.run.group, |ranks| match ranks {
-        Ranks::Process(process) if !process.leads() => follow(&args.model, &args.intake, &args.run, process),
-        _ => lead(args, ranks),
+        ranks if !ranks.leads() => follow(&args.model, &args.intake, &args.run, ranks),
+        ranks => lead(args, ranks),
     })
 }
 

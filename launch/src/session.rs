@@ -12,12 +12,15 @@ use tributary_coordinator::{
 use tributary_kernels::Kernels;
 use tributary_worker::{Model, fingerprint};
 
-use crate::args::{Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice};
+use crate::args::{IntakeArgs, ModelArgs, RunArgs};
+use crate::carrier::Carrier;
+use crate::device::{Gpu, Place};
+use crate::environment::environment;
 use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
-use crate::machine::{available_bytes, machine};
+use crate::machine::{check_threads, chunk_cache_bytes, machine};
 use crate::model::ModelFolder;
-use crate::ranks::{Identity, Process, Ranks, Serving};
+use crate::ranks::{Identity, Ranks, Serving};
 use crate::request::Question;
 
 /// What one request came to.
@@ -46,10 +49,12 @@ pub struct Session<'a> {
     folder: ModelFolder,
     intake: &'a IntakeArgs,
     environment: Environment,
+    place: Place,
     kernels: Kernels,
     timeout: Duration,
     machines: BTreeMap<(usize, usize), Machine>,
-    model: Option<Arc<dyn Model>>,
+    /// The weights: one for all of this process's ranks, or one a rank.
+    models: Vec<Arc<dyn Model>>,
     ranks: &'a mut Ranks,
     /// Groups of threads, by ranks and threads a rank.
     groups: BTreeMap<(usize, usize), Group>,
@@ -76,16 +81,18 @@ impl<'a> Session<'a> {
         run: &'a RunArgs,
         ranks: &'a mut Ranks,
     ) -> anyhow::Result<Self> {
+        let place = Place::open(model, &run.group, ranks)?;
         let folder = ModelFolder::open(model, intake, run.seed)?;
-        let environment = environment(model, intake, run, ranks.backend(), folder.template.is_some());
+        let environment = environment(model, intake, run, ranks.backend(), &place, folder.template.is_some());
         Ok(Self {
             folder,
             intake,
             environment,
+            place,
             kernels: model.kernels.into(),
             timeout: Duration::from_secs(run.group.collective_timeout),
             machines: BTreeMap::new(),
-            model: None,
+            models: Vec::new(),
             ranks,
             groups: BTreeMap::new(),
             space: None,
@@ -127,6 +134,7 @@ impl<'a> Session<'a> {
         };
         check_threads(here, way.threads)?;
         self.check_ranks(way)?;
+        self.carrier(way)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
         let machine = self.machine(way);
         let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &self.full_caches(way) })?;
@@ -139,30 +147,29 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The weights', the system's.
     pub fn start(&mut self, way: &Way) -> anyhow::Result<()> {
-        let model = match &self.model {
-            Some(model) => model,
-            None => self.model.insert(self.folder.load()?),
+        let (carrier, chunk_cache_bytes) = (self.carrier(way)?, self.chunk_cache_bytes(way)?);
+        let (model_args, run) = self.args;
+        let ranks_in_process = match &*self.ranks {
+            Ranks::Threads { .. } => way.settings.world,
+            Ranks::Process(_) => 1,
         };
+        carrier.load(&self.folder, &self.place, model_args, ranks_in_process, &mut self.models)?;
+        let (kernels, timeout, key) = (self.kernels, self.timeout, (way.settings.world, way.threads));
+        let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes, carrier };
         if let Ranks::Process(process) = &mut *self.ranks {
             if self.serving.is_none() {
-                let (model_args, run) = self.args;
                 let identity = Identity::new(&self.folder, model_args, &run.group, process.facts.size);
-                let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
-                self.serving = Some(process.serve(model, self.kernels, way.threads, self.timeout, identity, bytes)?);
+                self.serving = Some(process.serve(&self.models[0], settings, identity)?);
             }
             return Ok(());
         }
-        let key = (way.settings.world, way.threads);
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
-            let (kernels, timeout) = (self.kernels, self.timeout);
-            let (model_args, run) = self.args;
             let space = match &self.space {
                 Some(space) => space,
                 None => self.space.insert(key_space(&self.folder, model_args)?),
             };
-            let chunk_cache_bytes = chunk_cache_bytes(&run.group, available_bytes(), key.0);
-            let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes };
-            let group = Group::start(model, space, settings).map_err(|cause| Exhausted { cause, settings })?;
+            let models = &self.models[..carrier.weight_copies(key.0)];
+            let group = Group::start(models, space, settings).map_err(|cause| Exhausted { cause, settings })?;
             slot.insert(group);
             self.directories.insert(key, Directory::new(space.clone()));
         }
@@ -202,7 +209,8 @@ impl<'a> Session<'a> {
             directory.note(&answer.reports);
         }
         let text = self.text(&answer.outcome.tokens)?;
-        let environment = Environment { threads: way.threads, ..self.environment.clone() };
+        let backend = self.backend_of(way.settings.world);
+        let environment = Environment { threads: way.threads, backend, ..self.environment.clone() };
         let shape = self.folder.shape();
         let report = report(&planned, &answer, &environment, &shape, text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
@@ -230,9 +238,24 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What carries messages between ranks, for reports.
+    /// The GPU of this process's ranks, if they compute on one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.place.gpu.as_ref()
+    }
+
+    /// What carries messages between as many ranks as a method has where it does not say, for reports.
     pub fn backend(&self) -> String {
-        self.ranks.backend()
+        self.backend_of(self.ranks.world())
+    }
+
+    fn backend_of(&self, world: usize) -> String {
+        let carrier = Carrier::choose(&self.args.1.group, self.ranks, &self.place, world);
+        carrier.unwrap_or(Carrier::Own).label(self.ranks.backend())
+    }
+
+    /// What carries tensors between a way's ranks.
+    fn carrier(&self, way: &Way) -> anyhow::Result<Carrier> {
+        Carrier::choose(&self.args.1.group, self.ranks, &self.place, way.settings.world)
     }
 
     /// Ends all ranks.
@@ -271,17 +294,19 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Bytes of chunks that each of a way's ranks may keep.
+    fn chunk_cache_bytes(&self, way: &Way) -> anyhow::Result<u64> {
+        let (run, weight_bytes) = (&self.args.1.group, self.folder.shape().weight_bytes);
+        let (carrier, world) = (self.carrier(way)?, way.settings.world);
+        Ok(chunk_cache_bytes(run, self.ranks, &self.place, carrier, weight_bytes, world))
+    }
+
     /// Bytes that each rank's chunk cache has when it is full; nothing where requests leave nothing behind.
     fn full_caches(&self, way: &Way) -> Vec<u64> {
         if !self.keeps_chunks {
             return Vec::new();
         }
-        let (_, run) = self.args;
-        let (available_bytes, here) = match &*self.ranks {
-            Ranks::Threads { .. } => (available_bytes(), way.settings.world),
-            Ranks::Process(process) => (process.available_bytes, process.facts.local_size),
-        };
-        vec![chunk_cache_bytes(&run.group, available_bytes, here); way.settings.world]
+        vec![self.chunk_cache_bytes(way).unwrap_or(0); way.settings.world]
     }
 
     /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for the first.
@@ -317,7 +342,9 @@ impl<'a> Session<'a> {
     /// The machine as it was before anything was loaded, so that every plan of a session is made alike.
     fn machine(&mut self, way: &Way) -> Machine {
         let key = (way.settings.world, way.threads);
-        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, key.0, key.1))
+        // What cannot run was refused before.
+        let carrier = self.carrier(way).unwrap_or(Carrier::Own);
+        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, carrier, key.0, key.1))
     }
 
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
@@ -334,67 +361,24 @@ impl<'a> Session<'a> {
 ///
 /// # Errors
 /// The model's; the failure that ended the group.
-pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, process: &mut Process) -> anyhow::Result<()> {
+pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
     fail::fail_point!("launch::load");
+    let place = Place::open(model, &run.group, ranks)?;
+    let carrier = Carrier::choose(&run.group, ranks, &place, ranks.world())?;
     let folder = ModelFolder::open_for_worker(model, intake, run.seed)?;
-    let identity = Identity::new(&folder, model, &run.group, process.facts.size);
+    let world = ranks.world();
+    let identity = Identity::new(&folder, model, &run.group, world);
     let timeout = Duration::from_secs(run.group.collective_timeout);
     check_threads(1, run.group.threads)?;
-    let bytes = chunk_cache_bytes(&run.group, process.available_bytes, process.facts.local_size);
-    process.serve(&folder.load()?, model.kernels.into(), run.group.threads, timeout, identity, bytes)?.end()
-}
-
-/// Bytes of chunks that each of a host's ranks may keep.
-fn chunk_cache_bytes(run: &GroupArgs, available_bytes: Option<u64>, ranks_here: usize) -> u64 {
-    let quarter = available_bytes.map_or(0, |bytes| bytes / 4);
-    run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+    let weight_bytes = folder.shape().weight_bytes;
+    let chunk_cache_bytes = chunk_cache_bytes(&run.group, ranks, &place, carrier, weight_bytes, world);
+    let (threads, kernels) = (run.group.threads, model.kernels.into());
+    let settings = GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier };
+    let Ranks::Process(process) = ranks else { unreachable!("only processes follow") };
+    process.serve(&folder.load(&place)?, settings, identity)?.end()
 }
 
 /// What names the chunks of a model.
 fn key_space(folder: &ModelFolder, model: &ModelArgs) -> anyhow::Result<KeySpace> {
-    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype)))
-}
-
-/// The most threads of a host's ranks together: beyond any machine, and few enough to be started.
-const MAX_THREADS: usize = 4096;
-
-fn check_threads(ranks: usize, threads: usize) -> anyhow::Result<()> {
-    if threads == 0 {
-        return Err(usage("--threads 0: must be at least 1"));
-    }
-    match ranks.saturating_mul(threads) {
-        ..=MAX_THREADS => Ok(()),
-        all => Err(usage(format!(
-            "--world-size {ranks} with --threads {threads}: {all} threads on a host, at most {MAX_THREADS} are allowed"
-        ))),
-    }
-}
-
-fn environment(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, backend: String, templated: bool) -> Environment {
-    let template = match (intake.template, templated) {
-        (TemplateChoice::None, _) => "none",
-        _ if intake.synthetic.is_some() => "none",
-        (TemplateChoice::Auto, true) => "auto: the model's",
-        (TemplateChoice::Auto, false) => "auto: the model has none",
-    };
-    Environment {
-        model: model.model.display().to_string(),
-        load_format: match model.load_format {
-            Load::Safetensors => "safetensors".to_owned(),
-            Load::Dummy => format!("dummy, seed {}", run.seed),
-        },
-        dtype: match model.dtype {
-            Dtype::F32 => "f32".to_owned(),
-            Dtype::Bf16 => "bf16".to_owned(),
-        },
-        kernels: match model.kernels {
-            KernelChoice::Auto => "auto".to_owned(),
-            KernelChoice::Plain => "plain".to_owned(),
-        },
-        backend,
-        threads: run.group.threads,
-        chunking: intake.synthetic.map_or_else(|| intake.chunk.to_string(), |shape| format!("synthetic {shape}")),
-        prefix: intake.prefix.to_string(),
-        template: template.to_owned(),
-    }
+    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype())))
 }

@@ -5,6 +5,7 @@ mod kit;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::process::Command;
 
 use candle_core::{Device, Tensor, safetensors};
 use kit::{demo, request, root, tributary};
@@ -218,6 +219,22 @@ fn more_memory_than_there_is() {
     let path = folder.path().display().to_string();
     let arguments = ["--model", &path, "--load-format", "dummy", "--synthetic", "4x512"];
     refused(&arguments, 71, &["memory", "GiB"]);
+}
+
+#[test]
+fn a_gpu_that_is_not_there() {
+    // With CUDA built in, the driver is told to show no device.
+    let says = match tributary_kernels::cuda::count() {
+        Err(tributary_kernels::Error::NotBuilt) => "this program was built without CUDA: build with `--features cuda`",
+        _ => "--device cuda: ",
+    };
+    let arguments = ["prefill", "--model", &demo(), "--request", &request("hop2-0"), "--device", "cuda"];
+    let output = Command::new(env!("CARGO_BIN_EXE_tributary")).args(arguments).env("CUDA_VISIBLE_DEVICES", "").output();
+    let output = output.expect("the command starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{errors}");
+    assert!(errors.lines().count() == 1 && errors.contains(says), "{errors}");
+    assert!(output.stdout.is_empty());
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn signals_end_all_ranks_with_their_own_codes() {
 fn ranks_that_differ_say_how() {
     let (model, request) = (demo(), request("hop2-0"));
     let cases = [
-        ("comm::mpi::version=return", 76, "the ranks run different versions of this program: rank 0: protocol 1"),
+        ("comm::mpi::version=return", 76, "the ranks run different versions of this program: rank 0: protocol 2"),
         ("launch::build=return(0.0.9 abc)", 76, "the ranks do not agree on build"),
         ("launch::model=return(other)", 78, "the ranks do not agree on model"),
         ("launch::config=return(other)", 78, "the ranks do not agree on config"),

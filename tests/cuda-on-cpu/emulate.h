@@ -160,6 +160,9 @@ DEVICE u32 f32x2_to_f16x2(float low, float high) { return f16_of(low) | f16_of(h
 DEVICE float exp2_fast(float x) { return exp2f(x); }
 DEVICE float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
 
+template <int N>
+DEVICE void hold(float (&)[N]) {}
+
 // ---- threads that meet ----
 
 DEVICE void sync_block() { emulate::barrier(0, blockDim.x * blockDim.y * blockDim.z, true); }

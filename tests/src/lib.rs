@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use tributary::group::{Group, GroupSettings};
+use tributary::group::{Carrier, Group, GroupSettings};
 use tributary_comm::wire::{
     Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
     Sampling, Score,
@@ -118,9 +118,10 @@ pub fn run_all(
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
     let chunk_cache_bytes = 1 << 30;
-    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes };
+    let settings =
+        GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier: Carrier::Own };
     let space = KeySpace::new([0; 32], "f32");
-    let group = Group::start(model, &space, settings).expect("the group starts");
+    let group = Group::start(std::slice::from_ref(model), &space, settings).expect("the group starts");
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     results

@@ -63,7 +63,7 @@ impl<'a> Context<'a> {
     /// Tools for a request of `positions` positions.
     ///
     /// # Errors
-    /// The rotary tables cannot be made.
+    /// The rotary tables cannot be made; the device's.
     pub fn new(
         model: &'a dyn Model,
         comm: &'a mut dyn Communicator,
@@ -71,8 +71,8 @@ impl<'a> Context<'a> {
         positions: usize,
         chunk_cache: &'a mut ChunkCache,
     ) -> Result<Self> {
-        let mut timeline = Timeline::start();
-        timeline.enter(Phase::Dispatch, comm);
+        let mut timeline = Timeline::start(model.device())?;
+        timeline.enter(Phase::Dispatch, comm)?;
         checkpoint(comm.rank(), Phase::Dispatch);
         Ok(Self {
             math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
@@ -97,10 +97,14 @@ impl<'a> Context<'a> {
 
     /// Opens a phase, with the deadline that its collectives have: the timeout, or ten times the plan's estimate where
     /// that is longer (slow is not dead).
-    pub fn enter(&mut self, phase: Phase, plan: &Plan) {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn enter(&mut self, phase: Phase, plan: &Plan) -> Result<()> {
         self.comm.set_deadline(phase, deadline(plan));
-        self.timeline.enter(phase, self.comm);
+        self.timeline.enter(phase, self.comm)?;
         checkpoint(self.rank(), phase);
+        Ok(())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use tributary_kernels::cuda;
+
 /// Result of a rank's work.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -113,6 +115,7 @@ impl Error {
             | Error::NotFinite { .. } => 65,
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
+            Error::Tensor(error) if cuda::is_out_of_memory(error) => 71,
             Error::Tensor(_) => 70,
         }
     }

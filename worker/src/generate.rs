@@ -32,17 +32,17 @@ pub fn generate(
     prefilled: &Prefilled,
     on_first: &mut dyn FnMut(u32) -> Result<()>,
 ) -> Result<Generated> {
-    cx.enter(Phase::FirstToken, plan);
+    cx.enter(Phase::FirstToken, plan)?;
     let mut sampler = Sampler::new(plan.sampling);
     let logits = prefilled.last.as_ref().map(|last| finite_logits(cx, last)).transpose()?;
     let first = announce(cx, prefilled.owner, logits.as_ref().map(|logits| sampler.draw(logits)))?;
     on_first(first)?;
-    cx.timeline.close(cx.comm);
+    cx.timeline.close(cx.comm)?;
     let traffic = cx.comm.traffic().clone();
     cx.comm.reset_traffic();
     let mut tokens = vec![first];
     if plan.max_tokens > 1 && !plan.eos.contains(&first) {
-        cx.enter(Phase::Decode, plan);
+        cx.enter(Phase::Decode, plan)?;
         let mut decoder = Decoder::new(cx, plan, prefilled)?;
         while tokens.len() < plan.max_tokens && !tokens.last().is_some_and(|token| plan.eos.contains(token)) {
             let logits = decoder.step(cx, &tokens)?;

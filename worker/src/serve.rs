@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_comm::wire::{self, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
+use tributary_comm::wire::{self, DeviceMemory, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
 use tributary_kernels::Kernels;
+use tributary_kernels::cuda::{self, Pool};
 
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, checkpoint};
@@ -94,22 +95,32 @@ fn run(
         None => Ok(()),
     };
     let generated = generate(&mut cx, plan, &prefilled, &mut on_first)?;
-    cx.timeline.close(cx.comm);
+    cx.timeline.close(cx.comm)?;
     // The first token is long out: copying does not count towards it.
     strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
     let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
     let report = RankReport {
         rank: comm.rank(),
         drew_first_token: is_owner,
-        spans: timeline.into_spans(),
+        spans: timeline.into_spans()?,
         traffic: generated.traffic.clone(),
         decode_traffic: comm.traffic().clone(),
         prefilled_rows,
         recomputed_rows,
         chunk_cache: chunk_cache.report(),
+        device_memory: device_memory(model)?,
     };
     let outcome = is_owner.then(|| outcome(plan, prefilled.selection, generated));
     answer(comm, link, plan, report, outcome)
+}
+
+/// What the model's device holds, if it has a memory of its own.
+fn device_memory(model: &dyn Model) -> Result<Option<DeviceMemory>> {
+    if model.device().is_cpu() {
+        return Ok(None);
+    }
+    let Pool { used_bytes, used_high_bytes, reserved_bytes } = cuda::pool(model.device())?;
+    Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes }))
 }
 
 fn outcome(plan: &Plan, selection: Selection, generated: Generated) -> Outcome {

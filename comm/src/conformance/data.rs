@@ -36,12 +36,20 @@ fn values(tag: Tag, count: usize) -> Vec<u32> {
     (0..count).map(|_| draw.below(256) as u32).collect()
 }
 
-/// The tensor of a tag: `rows` rows of `row_dims`.
-pub(super) fn tensor(tag: Tag, rows: usize, row_dims: &[usize], dtype: DType) -> candle_core::Result<Tensor> {
-    let mut dims = vec![rows];
+/// The tensor of a tag: `rows` rows of `row_dims`, made on the CPU.
+pub(super) fn tensor(
+    tag: Tag,
+    rows: usize,
+    row_dims: &[usize],
+    dtype: DType,
+    device: &Device,
+) -> candle_core::Result<Tensor> {
+    // One row at least: CUDA has no memory of no bytes.
+    let mut dims = vec![rows.max(1)];
     dims.extend(row_dims);
     let count = dims.iter().product();
-    Tensor::from_vec(values(tag, count), dims, &Device::Cpu)?.to_dtype(dtype)
+    let made = Tensor::from_vec(values(tag, count), dims, &Device::Cpu)?.to_dtype(dtype)?;
+    made.to_device(device)?.narrow(0, 0, rows)
 }
 
 /// Says how a tensor differs from its tag's.
@@ -54,7 +62,8 @@ pub(super) fn expect(found: &Tensor, tag: Tag, rows: usize, row_dims: &[usize], 
         let (shape, kind) = (found.dims(), found.dtype());
         return Err(format!("{at}: {kind:?} {shape:?}, not {dtype:?} {dims:?}"));
     }
-    let flat = found.to_dtype(DType::U32).and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
+    let here = found.to_device(&Device::Cpu).and_then(|here| here.to_dtype(DType::U32));
+    let flat = here.and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
     let flat = flat.map_err(|error| format!("{at}: {error}"))?;
     let wanted = values(tag, flat.len());
     match flat.iter().zip(&wanted).position(|(found, wanted)| found != wanted) {

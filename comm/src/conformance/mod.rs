@@ -9,7 +9,7 @@ mod tensors;
 
 use std::time::Duration;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 
 use self::control::{control, gather};
 use self::data::{Draw, Ledger};
@@ -22,6 +22,9 @@ type Check = std::result::Result<(), String>;
 /// Forms of a row that are sent: 1-D to 3-D tensors.
 const ROW_DIMS: [&[usize]; 3] = [&[], &[5], &[2, 3]];
 
+/// Rows of a few hundred bytes: backends may send those of equal ranks in another way than small ones.
+const LONG_ROW: &[usize] = &[4, 32];
+
 /// Dtypes that are sent.
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::U32];
 
@@ -31,11 +34,20 @@ const RANDOM_ROUNDS: u64 = 100;
 /// Steps that one check takes at most: numbers its tags.
 const STEPS_A_CHECK: u64 = 1000;
 
-/// Runs every check. To be called on every rank of a group that has done nothing else; it resets the counters.
+/// Runs every check with tensors on the CPU. To be called on every rank of a group that has done nothing else; it resets the
+/// counters.
 ///
 /// # Errors
 /// The first claim that does not hold, in words.
 pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
+    check_on(comm, &Device::Cpu)
+}
+
+/// As [`check`], with tensors on this rank's device.
+///
+/// # Errors
+/// The first claim that does not hold, in words.
+pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Result<(), String> {
     if comm.rank() >= comm.size() {
         return Err(format!("rank {} of {}", comm.rank(), comm.size()));
     }
@@ -45,7 +57,7 @@ pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
     let mut step = 0;
     for row_dims in ROW_DIMS {
         for dtype in DTYPES {
-            let form = Form { row_dims, dtype };
+            let form = Form { row_dims, dtype, device };
             for table in tables(comm.size()) {
                 all_gather(comm, &mut ledger, step, form, &table)?;
                 all_to_all(comm, &mut ledger, step + 1, form, &table)?;
@@ -56,9 +68,16 @@ pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
             }
         }
     }
+    let form = Form { row_dims: LONG_ROW, dtype: DType::BF16, device };
+    for table in tables(comm.size()) {
+        all_gather(comm, &mut ledger, step, form, &table)?;
+        out_of_order(comm, &mut ledger, step + 1, form, &table)?;
+        step += 3;
+    }
+    ledger.compare(comm)?;
     control(comm, &mut ledger, STEPS_A_CHECK)?;
     ledger.compare(comm)?;
-    random_rounds(comm, &mut ledger, 2 * STEPS_A_CHECK)?;
+    random_rounds(comm, &mut ledger, 2 * STEPS_A_CHECK, device)?;
     ledger.compare(comm)?;
     comm.reset_traffic();
     Ledger::default().compare(comm)
@@ -73,11 +92,11 @@ fn tables(world: usize) -> Vec<Vec<usize>> {
 }
 
 /// Calls, forms and sizes drawn from a seed that all ranks share.
-fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u64) -> Check {
+fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u64, device: &Device) -> Check {
     let mut draw = Draw(0x7419);
     for round in 0..RANDOM_ROUNDS {
         let step = first_step + 5 * round;
-        let form = Form { row_dims: ROW_DIMS[draw.below(3)], dtype: DTYPES[draw.below(3)] };
+        let form = Form { row_dims: ROW_DIMS[draw.below(3)], dtype: DTYPES[draw.below(3)], device };
         let rows: Vec<usize> = (0..comm.size()).map(|_| draw.below(20)).collect();
         match draw.below(5) {
             0 => all_gather(comm, ledger, step, form, &rows)?,

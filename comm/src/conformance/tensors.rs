@@ -1,6 +1,6 @@
 //! Checks of the collectives that carry tensors.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::data::{Ledger, Tag, expect, tensor};
 use super::{Check, count_of, others, said};
@@ -8,18 +8,20 @@ use crate::{Collective, Communicator};
 
 /// What all tensors of a call share.
 #[derive(Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct Form<'a> {
     pub(super) row_dims: &'static [usize],
     pub(super) dtype: DType,
+    /// Where they are sent from.
+    pub(super) device: &'a Device,
 }
 
-impl Form {
+impl Form<'_> {
     fn row_bytes(self) -> usize {
         self.row_dims.iter().product::<usize>() * self.dtype.size_in_bytes()
     }
 
     fn make(self, tag: Tag, rows: usize) -> Result<Tensor, String> {
-        tensor(tag, rows, self.row_dims, self.dtype).map_err(|error| error.to_string())
+        tensor(tag, rows, self.row_dims, self.dtype, self.device).map_err(|error| error.to_string())
     }
 
     fn expect(self, found: &Tensor, tag: Tag, rows: usize) -> Check {
@@ -32,7 +34,7 @@ pub(super) fn all_gather(
     comm: &mut dyn Communicator,
     ledger: &mut Ledger,
     step: u64,
-    form: Form,
+    form: Form<'_>,
     rows: &[usize],
 ) -> Check {
     let (me, world) = (comm.rank(), comm.size());
@@ -51,7 +53,7 @@ pub(super) fn all_to_all(
     comm: &mut dyn Communicator,
     ledger: &mut Ledger,
     step: u64,
-    form: Form,
+    form: Form<'_>,
     table: &[usize],
 ) -> Check {
     let (me, world) = (comm.rank(), comm.size());
@@ -69,7 +71,13 @@ pub(super) fn all_to_all(
 }
 
 /// A ring in each distance, that to oneself included.
-pub(super) fn ring(comm: &mut dyn Communicator, ledger: &mut Ledger, step: u64, form: Form, rows: &[usize]) -> Check {
+pub(super) fn ring(
+    comm: &mut dyn Communicator,
+    ledger: &mut Ledger,
+    step: u64,
+    form: Form<'_>,
+    rows: &[usize],
+) -> Check {
     let (me, world) = (comm.rank(), comm.size());
     for distance in 0..world {
         let to = (me + distance) % world;
@@ -91,7 +99,7 @@ pub(super) fn out_of_order(
     comm: &mut dyn Communicator,
     ledger: &mut Ledger,
     step: u64,
-    form: Form,
+    form: Form<'_>,
     rows: &[usize],
 ) -> Check {
     let (me, world) = (comm.rank(), comm.size());

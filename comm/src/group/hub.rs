@@ -27,6 +27,9 @@ struct State {
     death: Option<Death>,
     /// What each rank is doing.
     doing: Vec<Doing>,
+    /// How many calls each rank's device has come to, where devices carry the calls' tensors, and the last one's kind if
+    /// it stands in it.
+    reached: Vec<(u64, Option<Collective>)>,
     /// With one rank a process: the number of the call that this rank makes next.
     next: u64,
 }
@@ -58,8 +61,14 @@ pub struct Patience {
 impl Hub {
     pub fn new(world: usize) -> Self {
         let idle = Doing { phase: Phase::Start, since: Instant::now(), waits: None };
-        let state =
-            State { calls: BTreeMap::new(), left: vec![false; world], death: None, doing: vec![idle; world], next: 0 };
+        let state = State {
+            calls: BTreeMap::new(),
+            left: vec![false; world],
+            death: None,
+            doing: vec![idle; world],
+            reached: vec![(0, None); world],
+            next: 0,
+        };
         Self { world, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -83,15 +92,32 @@ impl Hub {
 
     /// What a rank is doing, in words.
     pub fn doing(&self, rank: usize) -> String {
-        let Doing { phase, since, waits } = self.lock().doing[rank].clone();
+        let state = self.lock();
+        let Doing { phase, since, waits } = state.doing[rank].clone();
+        let (calls, stands) = state.reached[rank];
+        drop(state);
         let seconds = since.elapsed().as_secs_f64();
         match waits {
+            None if stands.is_some() => {
+                let name = stands.map_or("", Collective::name);
+                format!("the device of rank {rank} stands in {name} (call {}, {phase})", calls.saturating_sub(1))
+            }
             None => format!("rank {rank} computes, {seconds:.1} s in {phase}"),
             Some(Waits { operation, sequence, missing, .. }) => {
                 let name = operation.name();
                 format!("rank {rank} waits for ranks {missing:?} in {name} (call {sequence}, {phase})")
             }
         }
+    }
+
+    /// Says how many calls a rank's device has come to, and the last one's kind if it stands in it.
+    pub fn reach(&self, rank: usize, calls: u64, stands: Option<Collective>) {
+        self.lock().reached[rank] = (calls, stands);
+    }
+
+    /// How many calls a rank's device has come to.
+    pub fn reached(&self, rank: usize) -> u64 {
+        self.lock().reached[rank].0
     }
 
     /// Puts a rank's part into a call.

@@ -28,6 +28,8 @@ pub struct Death {
 pub struct Received {
     pub tensors: Vec<Tensor>,
     pub bytes: Vec<Arc<Vec<u8>>>,
+    /// Whether it is a device that waits for the tensors, in its own order, and not the rank's thread.
+    pub on_device: bool,
 }
 
 impl Death {

@@ -7,6 +7,7 @@ pub mod call;
 mod check;
 pub mod hub;
 mod meeting;
+mod outlook;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -18,6 +19,7 @@ use candle_core::Tensor;
 use self::call::{Call, Contribution, Payload};
 pub use self::hub::Patience;
 pub use self::meeting::Received;
+pub use self::outlook::{Behind, Outlook};
 use crate::wire::Phase;
 use crate::{Collective, Communicator, Error, Pending, Result, Traffic};
 
@@ -32,8 +34,8 @@ pub trait Place {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// Says what the rank is doing, for those who ask why it does not come.
-    fn enter(&self, phase: Phase);
+    /// Says what the rank is doing, for those who ask why it does not come, and how long its next calls may take.
+    fn enter(&self, patience: Patience);
 
     /// Whether the group still lives.
     ///
@@ -55,6 +57,15 @@ pub trait Place {
 
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
+
+    /// The group as another thread of this rank sees it.
+    fn outlook(&self) -> Arc<dyn Outlook>;
+
+    /// How long a device has stood waiting in calls that have ended since the last time, where it is the device that waits.
+    /// Those that have not ended are told later, or never, if the rest is forgotten.
+    fn device_waits(&self, _forget_rest: bool) -> Vec<(Collective, Duration)> {
+        Vec::new()
+    }
 }
 
 /// The communicator of one rank. It stays on the thread that made it.
@@ -96,6 +107,25 @@ impl<P: Place> Member<P> {
         &self.place
     }
 
+    /// Where it meets the others, to be set up.
+    pub(crate) fn place_mut(&mut self) -> &mut P {
+        &mut self.place
+    }
+
+    /// The communicator of the same rank over another place, made from this one; it goes on where this one is.
+    pub(crate) fn move_to<Q: Place>(self, make: impl FnOnce(P, Patience) -> Result<Q>) -> Result<Member<Q>> {
+        let Self { place, next, patience, .. } = self;
+        let place = make(place, patience)?;
+        Ok(Member { next, patience, ..Member::new(place) })
+    }
+
+    /// Counts what is known by now of a device's waiting.
+    fn count_device_waits(&mut self) {
+        for (kind, time) in self.place.device_waits(false) {
+            self.traffic.waited(kind, time);
+        }
+    }
+
     fn start(&mut self, call: Call, payload: Payload, began: Instant) -> Result<Pending> {
         let rank = self.place.rank();
         let mut started = Started {
@@ -119,7 +149,10 @@ impl<P: Place> Member<P> {
             return Err(self.refuse(pending.sequence, "a wait for a foreign call", expected));
         };
         let outcome = self.place.take(pending.sequence, self.patience);
-        self.traffic.waited(started.kind, started.in_start + began.elapsed());
+        if !matches!(&outcome, Ok(received) if received.on_device) {
+            self.traffic.waited(started.kind, started.in_start + began.elapsed());
+            self.count_device_waits();
+        }
         let received = outcome?;
         self.traffic.count(started.kind, started.sent_bytes, started.received_bytes);
         Ok(received)
@@ -136,8 +169,9 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {
-        self.place.enter(phase);
         self.patience = Patience { phase, deadline };
+        self.place.enter(self.patience);
+        self.count_device_waits();
     }
 
     fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
@@ -233,6 +267,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn reset_traffic(&mut self) {
+        drop(self.place.device_waits(true));
         self.traffic = Traffic::default();
     }
 }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
-use crate::group::{Patience, Place, Received};
-use crate::wire::Phase;
-use crate::{Error, Result};
+use crate::group::{Behind, Outlook, Patience, Place, Received};
+use crate::{Collective, Error, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
@@ -57,8 +56,8 @@ impl Place for Membership {
         self.hub.world()
     }
 
-    fn enter(&self, phase: Phase) {
-        self.hub.enter(self.rank, phase);
+    fn enter(&self, patience: Patience) {
+        self.hub.enter(self.rank, patience.phase);
     }
 
     fn alive(&self) -> Result<()> {
@@ -76,6 +75,36 @@ impl Place for Membership {
 
     fn kill(&self, error: Error) -> Error {
         self.hub.kill(self.rank, error)
+    }
+
+    fn outlook(&self) -> Arc<dyn Outlook> {
+        Arc::new(Window { hub: Arc::clone(&self.hub), rank: self.rank })
+    }
+}
+
+/// The group from another thread of the rank.
+struct Window {
+    hub: Arc<Hub>,
+    rank: usize,
+}
+
+impl Outlook for Window {
+    fn alive(&self) -> Result<()> {
+        self.hub.alive(self.rank)
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.hub.kill(self.rank, error)
+    }
+
+    fn reach(&self, calls: u64, stands: Option<Collective>) {
+        self.hub.reach(self.rank, calls, stands);
+    }
+
+    fn behind(&self, sequence: u64) -> Behind {
+        let missing: Vec<usize> = (0..self.hub.world()).filter(|&rank| self.hub.reached(rank) <= sequence).collect();
+        let states = missing.iter().map(|&rank| self.hub.doing(rank)).collect();
+        Behind { missing, states }
     }
 }
 

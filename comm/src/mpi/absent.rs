@@ -1,9 +1,8 @@
 //! What stands in for the MPI backend where it was not built: every door says how to build it.
 
 use crate::group::call::Contribution;
-use crate::group::{Member, Patience, Place, Received};
+use crate::group::{Member, Outlook, Patience, Place, Received};
 use crate::process::{Facts, Settings};
-use crate::wire::Phase;
 use crate::{Error, Result};
 
 /// Name and version of the MPI library.
@@ -55,6 +54,13 @@ impl Seat {
     }
 }
 
+impl Mpi {
+    /// Never called.
+    pub fn receiving_on(self, _: candle_core::Device) -> Self {
+        match self.place().0 {}
+    }
+}
+
 impl Ender {
     /// Never called.
     pub fn end(&self, _: &str, _: u8) -> Error {
@@ -81,7 +87,7 @@ impl Place for Berth {
         match self.0 {}
     }
 
-    fn enter(&self, _: Phase) {
+    fn enter(&self, _: Patience) {
         match self.0 {}
     }
 
@@ -98,6 +104,10 @@ impl Place for Berth {
     }
 
     fn kill(&self, _: Error) -> Error {
+        match self.0 {}
+    }
+
+    fn outlook(&self) -> std::sync::Arc<dyn Outlook> {
         match self.0 {}
     }
 }

@@ -74,9 +74,9 @@ impl Letter {
         Ok(Self { to, kind: Kind::Ask, head: wire::encode(&number)?, body: Body::None })
     }
 
-    /// What a rank is doing: the answer to the question of this number.
-    pub fn answer(to: usize, number: u64, doing: &str) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&(number, short(doing)))?, body: Body::None })
+    /// How many calls a rank's device has come to, and what the rank is doing: the answer to the question of this number.
+    pub fn answer(to: usize, number: u64, reached: u64, doing: &str) -> Result<Self> {
+        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&(number, reached, short(doing)))?, body: Body::None })
     }
 
     /// A letter that says all by its kind.

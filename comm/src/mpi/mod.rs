@@ -23,10 +23,9 @@ use self::body::Body;
 use self::letter::Letter;
 use self::post::Post;
 use crate::group::call::{Call, Contribution};
-use crate::group::{Member, Patience, Place, Received};
+use crate::group::{Behind, Member, Outlook, Patience, Place, Received};
 use crate::process::{Facts, Settings};
-use crate::wire::Phase;
-use crate::{Error, Result};
+use crate::{Collective, Error, Result};
 
 /// The communicator of this process's rank.
 pub type Mpi = Member<Berth>;
@@ -104,6 +103,14 @@ impl Ender {
     }
 }
 
+impl Mpi {
+    /// The same, with received tensors put on a device.
+    pub fn receiving_on(mut self, device: Device) -> Self {
+        self.place_mut().device = device;
+        self
+    }
+}
+
 /// What a rank holds of the backend.
 pub struct Berth {
     post: Arc<Post>,
@@ -147,8 +154,8 @@ impl Place for Berth {
         self.post.world
     }
 
-    fn enter(&self, phase: Phase) {
-        self.post.hub.enter(self.post.rank, phase);
+    fn enter(&self, patience: Patience) {
+        self.post.hub.enter(self.post.rank, patience.phase);
     }
 
     fn alive(&self) -> Result<()> {
@@ -180,6 +187,28 @@ impl Place for Berth {
 
     fn kill(&self, error: Error) -> Error {
         self.post.kill(error)
+    }
+
+    fn outlook(&self) -> Arc<dyn Outlook> {
+        Arc::clone(&self.post) as Arc<dyn Outlook>
+    }
+}
+
+impl Outlook for Post {
+    fn alive(&self) -> Result<()> {
+        self.hub.alive(self.rank)
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.kill(error)
+    }
+
+    fn reach(&self, calls: u64, stands: Option<Collective>) {
+        self.hub.reach(self.rank, calls, stands);
+    }
+
+    fn behind(&self, sequence: u64) -> Behind {
+        self.behind(sequence)
     }
 }
 

@@ -18,7 +18,7 @@ use super::body::Room;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
 use super::meet::meet;
 use super::pace::Pace;
-use super::post::Post;
+use super::post::{Post, Said};
 use crate::group::call::Contribution;
 use crate::process::{Facts, Settings};
 use crate::wire;
@@ -135,12 +135,13 @@ impl Owner {
             }
             Some(Kind::Ask) => {
                 let number: u64 = wire::decode(&bytes)?;
-                let answer = Letter::answer(from, number, &self.post.hub.doing(self.post.rank))?;
+                let (rank, hub) = (self.post.rank, &self.post.hub);
+                let answer = Letter::answer(from, number, hub.reached(rank), &hub.doing(rank))?;
                 self.post.send_urgently(vec![answer]);
             }
             Some(Kind::Answer) => {
-                let (number, doing): (u64, String) = wire::decode(&bytes)?;
-                self.post.answered(from, number, doing);
+                let (number, reached, doing): (u64, u64, String) = wire::decode(&bytes)?;
+                self.post.answered(from, number, Said { reached, doing });
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
         }

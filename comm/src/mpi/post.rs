@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::letter::{Kind, Letter};
 use crate::Error;
+use crate::group::Behind;
 use crate::group::hub::Hub;
 
 /// How long the others may take to say what they are doing. Who does not answer is stopped or cut off.
@@ -38,7 +39,7 @@ struct Desk {
     urgent: Vec<Letter>,
     /// The number of the last question to the others, and what they say to it.
     asked: u64,
-    answers: BTreeMap<usize, String>,
+    answers: BTreeMap<usize, Said>,
     /// How many urgent letters have been handed over, and how many have left.
     urgent_handed: usize,
     urgent_left: usize,
@@ -47,6 +48,13 @@ struct Desk {
     /// Who has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
+}
+
+/// What a rank says to the question what it is doing.
+pub struct Said {
+    /// How many calls its device has come to.
+    pub reached: u64,
+    pub doing: String,
 }
 
 impl Desk {
@@ -129,6 +137,20 @@ impl Post {
 
     /// Asks all others what they are doing: who does not answer, and what the `missing` ranks say.
     pub fn ask(&self, missing: &[usize]) -> Vec<String> {
+        self.question(|desk| self.states(desk, missing))
+    }
+
+    /// Asks all others whose device has not come to a call: they are missing, and who does not answer is too.
+    pub fn behind(&self, sequence: u64) -> Behind {
+        self.question(|desk| {
+            let late = |rank: &usize| desk.answers.get(rank).is_none_or(|said| said.reached <= sequence);
+            let missing: Vec<usize> = self.others().filter(late).collect();
+            Behind { states: self.states(desk, &missing), missing }
+        })
+    }
+
+    /// Asks all others, waits for their answers, reads them, and lets those before this rank speak first.
+    fn question<T>(&self, read: impl FnOnce(&Desk) -> T) -> T {
         let number = {
             let mut desk = self.desk();
             desk.answers.clear();
@@ -140,26 +162,26 @@ impl Post {
         let waited = self.changed.wait_timeout_while(self.desk(), ANSWER_LIMIT, some_are_silent);
         let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
         let before = desk.answers.range(..self.rank).count() as u32;
-        let states = self.states(&desk, missing);
+        let answer = read(&desk);
         drop(desk);
         // All who wait ask at the same time: the first of those who live speaks for all.
         self.hub.dead_within((TURN * before).min(ANSWER_LIMIT));
-        states
+        answer
     }
 
     /// Who has not answered, and what the missing ranks said.
     fn states(&self, desk: &Desk, missing: &[usize]) -> Vec<String> {
         let silent = self.others().filter(|rank| !desk.answers.contains_key(rank));
         let silent = silent.map(|rank| format!("rank {rank} does not answer"));
-        let answers = missing.iter().filter_map(|rank| desk.answers.get(rank).cloned());
+        let answers = missing.iter().filter_map(|rank| Some(desk.answers.get(rank)?.doing.clone()));
         silent.chain(answers).collect()
     }
 
     /// Takes an answer, unless it is to an earlier question.
-    pub fn answered(&self, from: usize, number: u64, doing: String) {
+    pub fn answered(&self, from: usize, number: u64, said: Said) {
         let mut desk = self.desk();
         if number == desk.asked {
-            desk.answers.insert(from, doing);
+            desk.answers.insert(from, said);
         }
         drop(desk);
         self.changed.notify_all();

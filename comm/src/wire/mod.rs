@@ -18,4 +18,4 @@ pub use link::{CoordinatorLink, WorkerLink, link};
 pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
 pub use phase::Phase;
 pub use plan::{Chunk, Order, Plan, Returns, Sampling};
-pub use report::{ChunkCacheReport, Event, Outcome, RankReport, Span};
+pub use report::{ChunkCacheReport, DeviceMemory, Event, Outcome, RankReport, Span};

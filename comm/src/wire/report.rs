@@ -73,6 +73,19 @@ pub struct RankReport {
     pub recomputed_rows: usize,
     /// What the chunk cache did for the request.
     pub chunk_cache: ChunkCacheReport,
+    /// The memory of its device; none on a CPU.
+    pub device_memory: Option<DeviceMemory>,
+}
+
+/// The pool that a device's tensors come from. Ranks that share a device and a process share it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+pub struct DeviceMemory {
+    /// Bytes in tensors after the request: weights, chunk caches.
+    pub used_bytes: u64,
+    /// The most that were in tensors at once since the process began.
+    pub high_bytes: u64,
+    /// Bytes that the pool has taken from the device; they grow only where `high_bytes` does.
+    pub reserved_bytes: u64,
 }
 
 /// What one rank's chunk cache did for a request, and what it holds now. The shared prefix is an entry like a chunk.

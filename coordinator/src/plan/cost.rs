@@ -4,6 +4,16 @@ use tributary_comm::wire::Exchange;
 
 use crate::ModelShape;
 
+/// Whose memory weights and requests take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MemoryOf {
+    /// The host's: activations are f32.
+    #[default]
+    Host,
+    /// A device's: activations are of the weights' type.
+    Device,
+}
+
 /// What the planner knows about the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
@@ -11,7 +21,10 @@ pub struct Machine {
     pub flops_per_s: f64,
     /// Bytes that one rank receives in a second.
     pub link_bytes_per_s: f64,
-    /// Memory that is free for weights and request together; unknown where absent. The ranks of a host share it.
+    /// Whose memory weights and request take.
+    pub memory: MemoryOf,
+    /// Memory that is free for weights and request together; unknown where absent. The ranks of a host, or of a device, share
+    /// it.
     pub available_bytes: Option<u64>,
     /// Ranks that share that memory.
     pub ranks_here: usize,
@@ -106,6 +119,7 @@ mod tests {
         let machine = Machine {
             flops_per_s: 1e9,
             link_bytes_per_s: 1e9,
+            memory: MemoryOf::Host,
             available_bytes: None,
             ranks_here: usize::MAX,
             weight_copies: 1,

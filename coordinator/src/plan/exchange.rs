@@ -91,6 +91,7 @@ mod tests {
             let machine = Machine {
                 flops_per_s,
                 link_bytes_per_s,
+                memory: crate::MemoryOf::Host,
                 available_bytes: None,
                 ranks_here: usize::MAX,
                 weight_copies: 1,

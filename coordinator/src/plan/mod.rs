@@ -14,7 +14,7 @@ use self::settings::{budget, setting};
 use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
-pub use self::cost::Machine;
+pub use self::cost::{Machine, MemoryOf};
 pub use self::settings::Settings;
 
 /// A request as token ids.
@@ -91,6 +91,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
         }
     }
     Err(Error::Memory {
+        of: machine.memory,
         needed_bytes: smallest.map_or(0, |planned| planned.memory_bytes),
         available_bytes: machine.available_bytes.unwrap_or(0),
     })

@@ -3,13 +3,14 @@
 use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, Machine, PlanInput, Planned, Settings, plan};
+use super::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 
 const MACHINE: Machine = Machine {
     flops_per_s: 1e10,
     link_bytes_per_s: 4e9,
+    memory: MemoryOf::Host,
     available_bytes: None,
     ranks_here: usize::MAX,
     weight_copies: 1,
@@ -165,7 +166,7 @@ fn the_exchange_follows_from_bytes_and_memory() {
     for (settings, available, needed) in [(auto(4), pass_q - 1, pass_q), (forced, replicate - 1, replicate)] {
         let error = of(&settings, &with(available)).unwrap_err();
         assert!(
-            matches!(error, Error::Memory { needed_bytes, available_bytes }
+            matches!(error, Error::Memory { needed_bytes, available_bytes, .. }
                 if needed_bytes == needed && available_bytes == available),
             "{error}"
         );

@@ -12,7 +12,7 @@ use tributary_comm::wire::{Exchange, Method, Plan};
 
 use super::homes::{kept_rows, shards, warm_rows};
 use crate::ModelShape;
-use crate::plan::Machine;
+use crate::plan::{Machine, MemoryOf};
 
 /// A process without weights and requests: program, threads, rotary tables, the allocator's own. About 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;
@@ -20,31 +20,47 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 /// Activations are counted with this factor: freed pieces of other sizes stay with the process. 1.0 to 1.15 was measured.
 const SLACK: f64 = 1.2;
 
-/// Rows that pass through the feed-forward part at a time.
+/// What a device holds besides: the libraries' workspace, parts of attention over few rows, positions.
+const DEVICE_BYTES: u64 = 128 << 20;
+
+/// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
 const MLP_TILE_ROWS: usize = 2048;
+const DEVICE_MLP_TILE_ROWS: usize = 8192;
 
 /// Bytes that a request takes at its worst moment on a host whose ranks are those that need most: weights and chunk cache
 /// included. `cached_bytes` is what each rank's chunk cache holds already; empty stands for nothing.
 ///
-/// Where ranks are threads, what they gather from each other is handed over and lies in memory once.
+/// Where ranks are threads, what they gather from each other is handed over and lies in memory once. On a device there is no
+/// program, and numbers between layers are of the weights' type; beside them lie a layer's keys, put together and rotated.
 pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine, cached_bytes: &[u64]) -> u64 {
     let copies = machine.weight_copies as u64;
     let threads = machine.ranks_here > 1 && copies == 1;
-    let mut largest_first = ranks(plan, world, shape, cached_bytes, threads);
+    let mut largest_first = ranks(plan, world, shape, cached_bytes, threads, machine.memory);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    copies.saturating_mul(shape.weight_bytes + PROGRAM_BYTES).saturating_add(of_ranks)
+    let besides = match machine.memory {
+        MemoryOf::Host => PROGRAM_BYTES,
+        MemoryOf::Device => DEVICE_BYTES,
+    };
+    copies.saturating_mul(shape.weight_bytes + besides).saturating_add(of_ranks)
 }
 
 /// Bytes that a request takes at its worst moment on each rank, which shares nothing with the others: weights and chunk
 /// cache included.
 pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, cached_bytes: &[u64]) -> Vec<u64> {
     let with_weights = |bytes| bytes + shape.weight_bytes + PROGRAM_BYTES;
-    ranks(plan, world, shape, cached_bytes, false).into_iter().map(with_weights).collect()
+    ranks(plan, world, shape, cached_bytes, false, MemoryOf::Host).into_iter().map(with_weights).collect()
 }
 
-fn ranks(plan: &Plan, world: usize, shape: &ModelShape, cached_bytes: &[u64], threads: bool) -> Vec<u64> {
-    let of = Count { plan, world, shape, threads };
+fn ranks(
+    plan: &Plan,
+    world: usize,
+    shape: &ModelShape,
+    cached_bytes: &[u64],
+    threads: bool,
+    memory: MemoryOf,
+) -> Vec<u64> {
+    let of = Count { plan, world, shape, threads, memory };
     let cached = |rank: usize| cached_bytes.get(rank).copied().unwrap_or(0);
     (0..world).map(|rank| of.rank(rank, cached(rank))).collect()
 }
@@ -73,6 +89,7 @@ struct Count<'a> {
     world: usize,
     shape: &'a ModelShape,
     threads: bool,
+    memory: MemoryOf,
 }
 
 impl Count<'_> {
@@ -85,9 +102,10 @@ impl Count<'_> {
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
         let logits = 2 * 4 * shape.vocab as u64;
-        let prefill = stale + flying + self.activations(held.own, 1);
-        let queries = 4 * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
-        let recompute = all + self.activations(held.recomputed, 2) + slack(queries) + logits;
+        let prefill = stale + flying + self.activations(held.own, 1) + self.rotated(held.own);
+        let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
+        let turned = self.rotated(held.own + held.others + held.fresh + warm_rows(plan, self.world)[rank]);
+        let recompute = all + self.activations(held.recomputed, 2) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && !plan.method.is_exact() { kv(held.own) } else { 0 };
@@ -144,9 +162,34 @@ impl Count<'_> {
         let before = 2 * hidden + 2 * query + 4 * kv;
         let attention = hidden + query + partials * (query + shape.heads);
         let finish = 3 * hidden + query;
-        let tile = rows.min(MLP_TILE_ROWS) * (2 * hidden + 3 * shape.intermediate);
+        let tile_rows = match self.memory {
+            MemoryOf::Host => MLP_TILE_ROWS,
+            MemoryOf::Device => DEVICE_MLP_TILE_ROWS,
+        };
+        let tile = rows.min(tile_rows) * (2 * hidden + 3 * shape.intermediate);
         let behind = rows * finish + tile.max(rows * hidden);
-        slack(4 * (rows * before.max(attention)).max(behind) as u64)
+        slack(self.number_bytes() * (rows * before.max(attention)).max(behind) as u64)
+    }
+
+    /// Bytes of a number between layers.
+    fn number_bytes(&self) -> u64 {
+        match self.memory {
+            MemoryOf::Host => 4,
+            MemoryOf::Device => self.shape.dtype_bytes as u64,
+        }
+    }
+
+    /// Bytes of one layer's keys and values of so many rows, put together, its keys once more rotated, and of the rotary
+    /// tables, where that happens: on a CPU a tile at a time.
+    fn rotated(&self, rows: usize) -> u64 {
+        match self.memory {
+            MemoryOf::Host => 0,
+            MemoryOf::Device => {
+                let layer = rows as u64 * self.shape.layer_kv_bytes();
+                let tables = 4 * (self.plan.total_tokens() + self.plan.max_tokens) * self.shape.head_dim;
+                slack(layer + layer / 2 + tables as u64)
+            }
+        }
     }
 }
 
@@ -187,6 +230,22 @@ mod tests {
             assert!(found >= measured, "{method}, world {world}, {exchange:?}: {found} MB, {measured} measured");
             assert!(found < 1.34 * measured, "{method}, world {world}, {exchange:?}: {found} MB, {measured} measured");
         }
+    }
+
+    #[test]
+    fn a_device_holds_numbers_of_the_weights_type_and_a_layers_keys_put_together() {
+        let shape = QWEN3_14B;
+        let plan = planned("full", 32_768, 2048, 1, &shape);
+        let on = |memory, plan: &Plan| host_bytes(plan, 1, &shape, &Machine { memory, ..ANY }, &[]);
+        let kv = 32_768 * shape.kv_bytes();
+        let activations = |memory| on(memory, &plan) - shape.weight_bytes - kv;
+        let (host, device) = (activations(MemoryOf::Host), activations(MemoryOf::Device));
+        assert!(device < host, "bf16 beside f32, but a larger tile and a layer's keys: {device}, {host}");
+        assert!(device > host / 2, "{device}, {host}");
+        // 29.5 GB of weights, 21.5 GB of keys and values, and what passes through.
+        let long = planned("full", 131_072, 2048, 1, &shape);
+        let bytes = on(MemoryOf::Device, &long);
+        assert!((55_000_000_000..75_000_000_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

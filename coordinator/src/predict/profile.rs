@@ -28,6 +28,9 @@ pub struct Profile {
     pub description: String,
     /// Whether the numbers were measured on the machine at hand. Those of shipped profiles were not.
     pub measured_here: bool,
+    /// Whether one rank was measured and the links were not: times on several ranks are projected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub projected: bool,
     /// Number of ranks.
     pub ranks: usize,
     /// Ranks that share a host; the last host may have fewer.
@@ -119,8 +122,37 @@ impl Profile {
 
     /// Where its numbers come from, in a few words that stand beside every prediction.
     pub fn label(&self) -> String {
-        let measured = if self.measured_here { "measured here" } else { "not measured here" };
-        format!("{} ({measured})", self.name)
+        let origin = match (self.projected, self.measured_here) {
+            (true, _) => "projected: one rank measured, its links not",
+            (false, true) => "measured here",
+            (false, false) => "not measured here",
+        };
+        format!("{} ({origin})", self.name)
+    }
+
+    /// This machine with ranks as fast as those of a measured profile: what one rank's numbers come to over these links.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if the other profile was not measured.
+    pub fn with_rank_of(self, measured: &Profile) -> Result<Self> {
+        if !measured.measured_here {
+            let wanted = "a profile that `tributary bench --calibrate` measured".to_owned();
+            return Err(Error::Setting { name: "rank-rates", found: measured.name.clone(), wanted });
+        }
+        let mut sources = self.sources;
+        let of_rank = |(name, source): (&String, &String)| {
+            (!name.contains('.')).then(|| (name.clone(), format!("{}: {source}", measured.name)))
+        };
+        sources.extend(measured.sources.iter().filter_map(of_rank));
+        Ok(Self {
+            name: format!("{}, ranks of {}", self.name, measured.name),
+            description: format!("{}; every rank as measured: {}", self.description, measured.description),
+            measured_here: false,
+            projected: true,
+            rank: measured.rank.clone(),
+            sources,
+            ..self
+        })
     }
 
     /// Hosts that `world` ranks take.
@@ -202,6 +234,20 @@ mod tests {
             }
             assert_eq!(Profile::parse(&profile.to_toml(), Path::new(name)).unwrap(), profile);
         }
+    }
+
+    #[test]
+    fn a_measured_rank_is_projected_over_shipped_links_and_labelled_so() {
+        let shipped = Profile::by_name("h200x4").unwrap();
+        let mut measured = Profile::by_name("h100x4").unwrap();
+        let refusal = shipped.clone().with_rank_of(&measured).unwrap_err();
+        assert!(refusal.to_string().contains("--calibrate"), "{refusal}");
+        (measured.measured_here, measured.name) = (true, "one".into());
+        let projected = shipped.clone().with_rank_of(&measured).unwrap();
+        assert_eq!(projected.label(), "h200x4, ranks of one (projected: one rank measured, its links not)");
+        assert_eq!((&projected.rank, &projected.inside), (&measured.rank, &shipped.inside));
+        assert!(projected.sources["gemm_flops_per_s"].starts_with("one: "));
+        assert_eq!(projected.sources["inside.bytes_per_s"], shipped.sources["inside.bytes_per_s"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use tributary_comm::wire::{Exchange, Plan};
 
 use super::{Predicted, Profile, memory, ttft};
-use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
+use crate::plan::{Cached, Machine, MemoryOf, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -138,6 +138,7 @@ fn machine(profile: &Profile) -> Machine {
     Machine {
         flops_per_s: profile.rank.gemm_flops_per_s,
         link_bytes_per_s: profile.inside.bytes_per_s,
+        memory: MemoryOf::Host,
         available_bytes: None,
         ranks_here: profile.ranks_per_host,
         weight_copies: profile.ranks_per_host,

@@ -3,13 +3,19 @@
 use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 
 use super::{Predicted, Profile, Work, ttft, work};
-use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
+use crate::plan::{Cached, Machine, MemoryOf, PlanInput, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
 
 /// A machine that never says no.
-pub(super) const ANY: Machine =
-    Machine { flops_per_s: 1e14, link_bytes_per_s: 1e11, available_bytes: None, ranks_here: 1, weight_copies: 1 };
+pub(super) const ANY: Machine = Machine {
+    flops_per_s: 1e14,
+    link_bytes_per_s: 1e11,
+    memory: MemoryOf::Host,
+    available_bytes: None,
+    ranks_here: 1,
+    weight_copies: 1,
+};
 
 /// Qwen3-14B, for as many positions as there are.
 const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };

@@ -16,6 +16,11 @@ pub struct Environment {
     pub dtype: String,
     /// Kernels that compute.
     pub kernels: String,
+    /// Where ranks compute.
+    pub device: String,
+    /// Bytes that weights, chunk caches and requests may take on each device; absent on a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_budget_bytes: Option<u64>,
     /// What carries messages between ranks.
     pub backend: String,
     /// Threads of each rank.

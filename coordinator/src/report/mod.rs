@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tributary_comm::Traffic;
-use tributary_comm::wire::{Method, RankReport};
+use tributary_comm::wire::{DeviceMemory, Method, RankReport};
 
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
@@ -83,6 +83,20 @@ pub struct RankRow {
     pub tensor_bytes_received: u64,
     /// Its phases, one after the other, on its own clock.
     pub spans: Vec<SpanRow>,
+    /// The memory of its device; absent on a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<DeviceMemoryRow>,
+}
+
+/// The pool that a device's tensors come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DeviceMemoryRow {
+    /// Bytes in tensors after the request: weights, chunk caches.
+    pub used_bytes: u64,
+    /// The most that were in tensors at once since the process began.
+    pub high_bytes: u64,
+    /// Bytes that the pool has taken from the device.
+    pub reserved_bytes: u64,
 }
 
 /// One phase on one rank.
@@ -235,6 +249,9 @@ fn rank_row(report: &RankReport) -> RankRow {
         waited_ms: ms(report.traffic.waited_s()),
         tensor_bytes_received: report.traffic.tensor_bytes_received(),
         spans: spans.collect(),
+        device_memory: report.device_memory.map(|DeviceMemory { used_bytes, high_bytes, reserved_bytes }| {
+            DeviceMemoryRow { used_bytes, high_bytes, reserved_bytes }
+        }),
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) fn render(report: &Report) -> String {
     }
     text.push('\n');
     text += &tokens(report);
+    text += &device_memory(report);
     for note in &report.notes {
         text += &format!("note: {note}\n");
     }
@@ -97,6 +98,17 @@ fn bytes_row(name: &str, row: &BytesRow) -> Vec<String> {
         row.max_rank_received_bytes.to_string(),
         format!("{:.2}", row.max_rank_waited_ms),
     ]
+}
+
+/// What the fullest device held, beside what it was to hold.
+fn device_memory(report: &Report) -> String {
+    let rows = report.ranks.iter().filter_map(|rank| rank.device_memory);
+    let Some(fullest) = rows.max_by_key(|row| row.high_bytes) else { return String::new() };
+    let budget = report.settings.environment.device_budget_bytes.unwrap_or(0);
+    format!(
+        "device memory: {} bytes at the most, {} taken from the device; {} predicted, {budget} allowed\n",
+        fullest.high_bytes, fullest.reserved_bytes, report.predicted_memory_bytes
+    )
 }
 
 fn tokens(report: &Report) -> String {

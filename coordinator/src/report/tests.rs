@@ -8,7 +8,7 @@ use tributary_comm::wire::{Outcome, Phase, RankReport, Span};
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Cached, Machine, PlanInput, Planned, Settings, plan};
+use crate::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, plan};
 
 fn planned(settings: &Settings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
@@ -17,6 +17,7 @@ fn planned(settings: &Settings) -> Planned {
     let machine = Machine {
         flops_per_s: 1e10,
         link_bytes_per_s: 1e9,
+        memory: MemoryOf::Host,
         available_bytes: None,
         ranks_here: usize::MAX,
         weight_copies: 1,

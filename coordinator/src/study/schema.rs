@@ -73,6 +73,9 @@ pub struct Design {
     /// Kernels that compute: `auto` or `plain`.
     #[serde(default)]
     pub kernels: String,
+    /// Where ranks compute: `cpu` or `cuda`.
+    #[serde(default)]
+    pub device: String,
     /// Threads a rank.
     pub threads: usize,
     /// Tokens a chunk.

@@ -4,7 +4,7 @@
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
-use crate::{Partial, Positions, Rope};
+use crate::{Keys, Partial, Positions, Reduce, Rope};
 
 /// Who a GPU is, wherever it is seen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub fn uniform(_key: [u8; 32], _spread: f32, _shape: &[usize], _dtype: DType, _d
 
 /// No copies on devices.
 #[derive(Debug, Default)]
-pub(crate) struct RopeTables;
+pub(crate) struct RopeTables {}
 
 pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<Tensor>> {
     Ok(None)
@@ -200,5 +200,22 @@ pub(crate) fn replaced(_base: &Tensor, _rows: &Tensor, _source: &[u32]) -> Resul
 }
 
 pub(crate) fn join(_parts: &[&Tensor], _dim: usize) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn attend(_: &Tensor, _: &Positions, _: &[Keys], _: Option<&Rope>, _: f32) -> Result<Option<Partial>> {
+    Ok(None)
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn column_scores(
+    _: &Tensor,
+    _: &Positions,
+    _: &[Keys],
+    _: Option<&Rope>,
+    _: f32,
+    _: &Tensor,
+    _: Reduce<'_>,
+) -> Result<Option<Tensor>> {
     Ok(None)
 }

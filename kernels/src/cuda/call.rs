@@ -6,7 +6,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, StorageRef, Tensor};
-use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop, sys};
 
 use super::{failure, module};
 use crate::error::{Error, Result};
@@ -102,6 +102,15 @@ impl Output {
         Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape })
     }
 
+    /// Zeros in f32.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn zeros_f32(device: &CudaDevice, count: usize) -> Result<Self> {
+        let slice = CudaStorageSlice::F32(device.cuda_stream().alloc_zeros(count.max(1)).w()?);
+        Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape: count.into() })
+    }
+
     /// The address for work on `stream` that writes; the work must be given to the stream before the guard is dropped.
     pub fn address<'a>(&'a mut self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
         with_slice!(&mut self.storage.slice, slice => slice.device_ptr_mut(stream)).expect("one of the types of `new`")
@@ -130,6 +139,9 @@ pub fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
+/// Shared memory that a block may have without asking for more.
+const SHARED_BYTES: u32 = 48 << 10;
+
 /// A launch in the making. Arguments are pushed in the order of the kernel's parameters.
 pub struct Call<'a> {
     function: CudaFunction,
@@ -152,9 +164,7 @@ impl<'a> Call<'a> {
 
     /// The address of what the kernel writes.
     pub fn output(&mut self, output: &'a mut Output) -> &mut Self {
-        let (address, guard) = output.address(self.stream);
-        self.guards.push(guard);
-        self.places |= address;
+        let address = self.address_of_output(output);
         self.word(address)
     }
 
@@ -177,6 +187,21 @@ impl<'a> Call<'a> {
         let (address, guard) = input.address(self.stream);
         self.guards.push(guard);
         self.places |= address;
+        address
+    }
+
+    /// The address of what the kernel writes, to be part of a block.
+    pub fn address_of_output(&mut self, output: &'a mut Output) -> u64 {
+        let (address, guard) = output.address(self.stream);
+        self.guards.push(guard);
+        self.places |= address;
+        address
+    }
+
+    /// The address of memory that is no tensor, to be part of a block.
+    pub fn address_of_slice<T>(&mut self, slice: &'a CudaSlice<T>) -> u64 {
+        let (address, guard) = slice.device_ptr(self.stream);
+        self.guards.push(guard);
         address
     }
 
@@ -221,6 +246,11 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The driver refuses.
     pub unsafe fn launch(self, grid: (u32, u32, u32), block_threads: u32, shared_bytes: u32) -> Result<()> {
+        if shared_bytes > SHARED_BYTES {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
+            self.function.set_attribute(most, bytes).map_err(failure::of)?;
+        }
         let mut launch = self.stream.launch_builder(&self.function);
         for words in &self.arguments {
             launch.arg(&words[0]); // only its address counts

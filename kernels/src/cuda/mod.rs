@@ -7,25 +7,33 @@
 //!
 //! [`Device`]: candle_core::Device
 
+mod arguments;
+mod attend;
 mod call;
 mod device;
 mod event;
 mod failure;
+mod fill;
 mod layer;
 mod linear;
 mod memory;
 mod merge;
 mod module;
+mod prepared;
 mod rope;
 mod rows;
+mod scores;
+mod sight;
 
-pub(crate) use call::tensor;
+pub(crate) use attend::attend;
 pub use device::{Identity, count, device, identity};
 pub(crate) use device::{capability, multiprocessors};
 pub use event::Event;
+pub use fill::uniform;
 pub(crate) use layer::{add, add_rms_norm, cast, rms_norm, silu_mul};
 pub(crate) use linear::product;
 pub use memory::{Memory, Pool, is_out_of_memory, memory, nothing, pool, upload};
 pub(crate) use merge::merge;
 pub(crate) use rope::{RopeTables, rotated};
+pub(crate) use scores::column_scores;
 pub(crate) use rows::{contiguous, gather, join, replaced};

@@ -3,8 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
+mod attention;
 mod device;
+mod filling;
 mod kit;
 mod layers;
 mod merging;
 mod moving;
+#[path = "../naive/mod.rs"]
+mod naive;
+
+use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tributary_coordinator::study::schema::{Cache, Design};
 
 use super::scalar::{CacheState, Ratio, Tokens};
-use crate::args::{Dtype, KernelChoice, Load};
+use crate::args::{DeviceChoice, Dtype, KernelChoice, Load};
 use crate::compare::spec::Spec;
 use crate::failure::usage;
 
@@ -26,7 +26,10 @@ pub struct Choices {
     /// Where weights come from; `dummy` draws them from --seed [default: safetensors]
     #[arg(long, value_enum)]
     pub load_format: Option<Load>,
-    /// Type of weights and KV cache [default: f32]
+    /// Where ranks compute [default: cpu]
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceChoice>,
+    /// Type of weights and KV cache [default: f32, on a GPU bf16]
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
     /// Kernels that compute [default: auto]
@@ -77,6 +80,7 @@ impl Choices {
         Self {
             model: self.model.or(others.model),
             load_format: self.load_format.or(others.load_format),
+            device: self.device.or(others.device),
             dtype: self.dtype.or(others.dtype),
             kernels: self.kernels.or(others.kernels),
             threads: self.threads.or(others.threads),
@@ -104,6 +108,12 @@ impl Choices {
         Ok(Self {
             model: Some(design.model.clone().into()),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
+            // A report from before there were devices names none.
+            device: if design.device.is_empty() {
+                None
+            } else {
+                Some(clap::ValueEnum::from_str(&design.device, true)?)
+            },
             dtype: Some(clap::ValueEnum::from_str(&design.dtype, true)?),
             kernels: Some(if design.kernels.is_empty() { KernelChoice::Auto } else { known(&design.kernels)? }),
             threads: Some(design.threads),
@@ -131,6 +141,8 @@ impl Choices {
         };
         let methods = self.methods.unwrap_or_else(|| ["full", "ring", "all-gather", "infoflow"].map(Spec::bare).into());
         let seed = self.seed.unwrap_or(0);
+        let device = self.device.unwrap_or(DeviceChoice::Cpu);
+        let dtype = self.dtype.unwrap_or(device.dtype());
         let caches: Vec<Cache> = self.caches.map_or(vec![Cache::Cold], |all| all.iter().map(|state| state.0).collect());
         let design = Design {
             model: model.display().to_string(),
@@ -138,7 +150,8 @@ impl Choices {
                 Load::Safetensors => "safetensors".to_owned(),
                 Load::Dummy => format!("dummy, seed {seed}"),
             },
-            dtype: word(&self.dtype.unwrap_or(Dtype::F32)),
+            device: word(&device),
+            dtype: word(&dtype),
             kernels: word(&self.kernels.unwrap_or(KernelChoice::Auto)),
             threads: self.threads.unwrap_or(1),
             chunk_tokens: self.chunk_tokens.map_or(CHUNK_TOKENS, |tokens| tokens.0),
@@ -277,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_design_gives_its_choices_back() {
-        let text = "model = \"m\"\nload_format = \"dummy\"\nseed = 4\ndtype = \"bf16\"\nkernels = \"plain\"\nthreads = 2\n\
-                    lengths = [96]\nchunk_tokens = 32\nquery_tokens = 5\nworlds = [3]\nmethods = [\"relay:reorder\"]\n\
+        let text = "model = \"m\"\nload_format = \"dummy\"\nseed = 4\ndevice = \"cpu\"\ndtype = \"bf16\"\n\
+                    kernels = \"plain\"\nthreads = 2\nlengths = [96]\nchunk_tokens = 32\nquery_tokens = 5\nworlds = [3]\nmethods = [\"relay:reorder\"]\n\
                     ratios = [0.5]\ncaches = [0.25]\nwarmups = 0\nrepeats = 1\n";
         let choices = parse(text).unwrap();
         let (design, _) = choices.clone().design(None).unwrap();

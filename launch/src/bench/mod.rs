@@ -29,8 +29,8 @@ use self::output::Output;
 pub use self::rounds::Over;
 use self::targets::{Sweep, Target, targets};
 use crate::args::{
-    Backend, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
-    chunk_cache,
+    Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
+    chunk_cache, size,
 };
 use crate::failure::{exit_code, one_line, usage};
 use crate::model::ModelFolder;
@@ -76,9 +76,13 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 struct ReachArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local
+    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
+    /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
+    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
+    #[arg(long)]
+    allow_shared_gpu: bool,
     /// Seconds that a collective may take; ten times the estimate where that is longer
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
     collective_timeout: u64,
@@ -89,6 +93,10 @@ struct ReachArgs {
     /// among the ranks of a host]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
     chunk_cache: Option<u64>,
+    /// Memory of each GPU that weights, chunk caches and requests may take together, such as 64GiB [default: nine tenths of
+    /// what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    device_memory: Option<u64>,
     /// mpi: longest message in bytes; what is longer goes in pieces
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
     max_message_bytes: u64,
@@ -110,8 +118,8 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
     ranks::run(&common.run.group, |ranks| match ranks {
         Ranks::Process(process) if !process.leads() && args.dry_run => leave(process, &common),
         ranks if args.calibrate.is_some() => calibrated(args, &choices, &common, ranks),
-        Ranks::Process(process) if !process.leads() => follow(&common.model, &common.intake, &common.run, process),
-        _ => lead(args, choices, &common, ranks),
+        ranks if !ranks.leads() => follow(&common.model, &common.intake, &common.run, ranks),
+        ranks => lead(args, choices, &common, ranks),
     })
 }
 
@@ -141,7 +149,9 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
         model: ModelArgs {
             model,
             load_format: choices.load_format.unwrap_or(Load::Safetensors),
-            dtype: choices.dtype.unwrap_or(Dtype::F32),
+            device: choices.device.unwrap_or(DeviceChoice::Cpu),
+            device_memory: reach.device_memory,
+            dtype: choices.dtype,
             kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
         },
         intake: IntakeArgs {
@@ -153,6 +163,7 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
         run: RunArgs {
             group: GroupArgs {
                 backend: reach.backend,
+                allow_shared_gpu: reach.allow_shared_gpu,
                 world_size: None,
                 threads: choices.threads.unwrap_or(1),
                 collective_timeout: reach.collective_timeout,
@@ -175,6 +186,9 @@ fn calibrated(args: &BenchArgs, choices: &Choices, common: &Common, ranks: &mut 
     };
     if world == 0 || threads == 0 {
         return Err(usage(format!("--worlds {world} with --threads {threads}: both must be at least 1")));
+    }
+    if common.model.device != DeviceChoice::Cpu {
+        return Err(usage("--calibrate with --device cuda: profiles are measured on CPUs only"));
     }
     let folder = ModelFolder::open(&common.model, &common.intake, common.run.seed)?;
     let calibration = Calibration {

@@ -32,7 +32,7 @@ pub fn provenance(session: &Session<'_>, profile: Option<&Profile>) -> anyhow::R
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_set: instructions().to_owned(),
         memory_bytes: text("/proc/meminfo").as_deref().and_then(memory_bytes).unwrap_or(0),
-        accelerators: Vec::new(),
+        accelerators: session.gpu().map(|gpu| gpu.name.clone()).into_iter().collect(),
         backend: session.backend(),
         model_hash: model.iter().map(|byte| format!("{byte:02x}")).collect(),
         profile: profile.map_or_else(|| NO_PROFILE.to_owned(), Profile::label),

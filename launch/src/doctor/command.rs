@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tributary_comm::wire::Phase;
-use tributary_comm::{Communicator, local};
+use tributary_comm::{Communicator, local, nccl};
 
 use super::{Checks, DoctorArgs, Report, examine};
 use crate::args::GroupArgs;
@@ -41,7 +41,7 @@ fn show(args: &DoctorCommand, report: Option<Report>) -> anyhow::Result<()> {
 }
 
 fn on_threads(args: &DoctorCommand, world: usize) -> anyhow::Result<Option<Report>> {
-    let launcher = format!("none: {world} ranks are threads of this process");
+    let launcher = format!("none: {world} ranks are threads of this process{}", beside());
     let examine_one = |seat: local::Seat| {
         let mut comm = seat.take();
         set_deadline(args, &mut comm);
@@ -70,7 +70,8 @@ fn is_consequence(error: &anyhow::Error) -> bool {
 }
 
 fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<()> {
-    let launcher = format!("{}, {} ranks; {}", process.launcher.name, process.facts.size, process.facts.library);
+    let Process { launcher, facts, .. } = &*process;
+    let launcher = format!("{}, {} ranks; {}{}", launcher.name, facts.size, facts.library, beside());
     let mut comm = process.seat()?.take();
     set_deadline(args, &mut comm);
     let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm);
@@ -82,6 +83,11 @@ fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<()>
     }
     // Collectives that fail are of no more use: the group ends once the report is printed.
     show(args, report).inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
+}
+
+/// The library that would carry tensors between GPUs, where this program has one.
+fn beside() -> String {
+    nccl::library_version().map_or_else(|_| String::new(), |version| format!("; {version} between GPUs"))
 }
 
 fn set_deadline(args: &DoctorCommand, comm: &mut dyn Communicator) {

@@ -5,7 +5,7 @@ mod answer;
 mod render;
 mod units;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -34,6 +34,9 @@ pub struct PlanArgs {
     /// The machine: h100x4, h100x8, h100x8x2, h200x4, h200x8, h200x8x2, or a .toml file
     #[arg(long, value_name = "NAME|FILE", help_heading = "Machine")]
     profile: String,
+    /// Take the speed of a rank from this file, which `bench --calibrate` has written, and only the links from --profile
+    #[arg(long, value_name = "FILE", help_heading = "Machine")]
+    rank_rates: Option<PathBuf>,
     /// Number of ranks [default: all of the profile]
     #[arg(long, visible_alias = "world-size", value_name = "N", help_heading = "Machine")]
     world: Option<usize>,
@@ -89,7 +92,10 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 }
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
-    let profile = Profile::find(&args.profile)?;
+    let mut profile = Profile::find(&args.profile)?;
+    if let Some(measured) = &args.rank_rates {
+        profile = profile.with_rank_of(&Profile::from_file(measured)?)?;
+    }
     let shape = shape(&args.model, args.dtype)?;
     let scenarios = scenarios(args, &shape, &profile)?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, &profile)?;
@@ -105,10 +111,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
 
 /// The shape by its name or from a folder's config.
 fn shape(model: &str, dtype: Dtype) -> anyhow::Result<ModelShape> {
-    let dtype_bytes = match dtype {
-        Dtype::F32 => 4,
-        Dtype::Bf16 => 2,
-    };
+    let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;
         shape.weight_bytes = shape.parameters() * dtype_bytes as u64;

@@ -57,6 +57,8 @@ pub fn by_mpi(
     launcher: Option<&Launcher>,
     built: Result<(), String>,
 ) -> anyhow::Result<bool> {
+    // NCCL carries tensors beside either.
+    let backend = if backend == Backend::Nccl { Backend::Auto } else { backend };
     let Some(launcher) = launcher else {
         return match (backend, built) {
             (Backend::Mpi, Err(how)) => Err(configuration(how)),

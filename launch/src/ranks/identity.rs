@@ -24,7 +24,7 @@ impl Identity {
         Self {
             folder: folder.path.clone(),
             format: folder.format(),
-            dtype: format!("{:?}", model.dtype),
+            dtype: format!("{:?}", model.dtype()),
             settings: settings(model, run),
             world,
         }
@@ -72,5 +72,6 @@ fn model_hash(hash: &[u8; 32]) -> String {
 /// The settings that shape what a rank does and that no plan carries.
 fn settings(model: &ModelArgs, run: &GroupArgs) -> String {
     fail::fail_point!("launch::config", Option::unwrap_or_default);
-    format!("kernels {:?}, collective timeout {} s", model.kernels, run.collective_timeout)
+    let (kernels, device) = (model.kernels, model.device);
+    format!("kernels {kernels:?}, device {device:?}, collective timeout {} s", run.collective_timeout)
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
-use tributary_comm::mpi;
+use tributary_comm::{mpi, nccl};
 
 pub use self::discover::launcher;
 pub use self::identity::{Identity, program_hash};
@@ -45,6 +45,13 @@ impl Ranks {
     /// # Errors
     /// What [`discover::by_mpi`] refuses; MPI's.
     fn find(run: &GroupArgs) -> anyhow::Result<Self> {
+        if run.allow_shared_gpu {
+            // Now: the process has one thread yet. A build without NCCL has nothing to allow.
+            match nccl::allow_shared_gpu() {
+                Ok(()) | Err(tributary_comm::Error::NotBuilt { .. }) => {}
+                Err(error) => return Err(tributary_worker::Error::from(error).into()),
+            }
+        }
         let launcher = launcher();
         let built = mpi::library_version().map(drop).map_err(|error| error.to_string());
         if discover::by_mpi(run.backend, run.world_size, launcher.as_ref(), built)?

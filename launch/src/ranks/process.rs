@@ -8,7 +8,6 @@ use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender, Mpi, Seat};
 use tributary_comm::process::{Facts, Settings};
 use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
-use tributary_kernels::Kernels;
 use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::{Disagreement, agree};
@@ -18,6 +17,7 @@ use super::identity::Identity;
 use super::watch::Watch;
 use crate::args::GroupArgs;
 use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
+use crate::group::GroupSettings;
 use crate::machine::available_bytes;
 
 /// How many plans may wait for rank 0.
@@ -98,12 +98,10 @@ impl Process {
     pub fn serve(
         &mut self,
         model: &Arc<dyn Model>,
-        kernels: Kernels,
-        threads: usize,
-        timeout: Duration,
+        settings: GroupSettings,
         identity: Identity,
-        chunk_cache_bytes: u64,
     ) -> anyhow::Result<Serving> {
+        let GroupSettings { threads, kernels, timeout, chunk_cache_bytes, carrier, .. } = settings;
         let (coordinator, worker) = link(PLANS_WAITING);
         let link = self.leads().then_some((coordinator, worker));
         let (coordinator, worker) =
@@ -127,11 +125,12 @@ impl Process {
                 });
                 // Whoever leaves without a word would be taken for done.
                 let space = agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                let mut comm = carrier.on_process(comm, model.device()).map_err(tributary_worker::Error::from)?;
                 let mut chunk_cache = ChunkCache::new(space.clone(), chunk_cache_bytes);
                 // Set once: this thread is the only one that does.
                 let _ = known.set(space);
                 watch.over();
-                serve(&*model, kernels, &mut comm, worker.as_ref(), timeout, &mut chunk_cache)?;
+                serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
                 leave(&watch, comm, timeout);
                 Ok(())
             })
@@ -188,7 +187,7 @@ impl Serving {
     }
 }
 
-fn leave(watch: &Watch, comm: Mpi, limit: Duration) {
+fn leave<C>(watch: &Watch, comm: C, limit: Duration) {
     watch.disarm();
     watch.limit("leaving MPI", limit);
     drop(comm);

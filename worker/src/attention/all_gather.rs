@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions};
+use tributary_kernels::{Keys, Positions, contiguous, join};
 
 use super::rounds::last_of;
 use crate::context::Math;
@@ -52,11 +52,11 @@ impl Attention for AllGather<'_> {
         let mut parts = Vec::new();
         for from in (0..kv_heads).step_by(self.heads_per_gather) {
             let heads = self.heads_per_gather.min(kv_heads - from);
-            let (k, v) = (k.narrow(1, from, heads)?.contiguous()?, v.narrow(1, from, heads)?.contiguous()?);
-            let q = q.narrow(1, from * group, heads * group)?.contiguous()?;
+            let (k, v) = (contiguous(&k.narrow(1, from, heads)?)?, contiguous(&v.narrow(1, from, heads)?)?);
+            let q = contiguous(&q.narrow(1, from * group, heads * group)?)?;
             parts.push(self.some_heads(&q, &k, &v)?);
         }
-        Ok(Tensor::cat(&parts, 1)?)
+        Ok(join(&parts.iter().collect::<Vec<_>>(), 1)?)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, Reduce, merge};
+use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
 
 use super::rounds::{added, merge_all};
 use crate::context::Math;
@@ -64,7 +64,7 @@ impl QueryProbe<'_> {
         }
         let counts = vec![self.at.len(); size];
         let wide = own.out.dtype();
-        let out = self.comm.start_all_gather_v(&own.out.to_dtype(dtype)?, &counts)?;
+        let out = self.comm.start_all_gather_v(&cast(&own.out, dtype)?, &counts)?;
         let lse = self.comm.start_all_gather_v(&own.lse, &counts)?;
         let out = self.comm.wait(out)?;
         let lse = self.comm.wait(lse)?;

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending};
-use tributary_kernels::{Partial, Positions, add, merge};
+use tributary_kernels::{self as kernels, Partial, Positions, add, cast};
 
 use crate::error::Result;
 
@@ -14,7 +14,7 @@ pub(super) fn start_queries(
     counts: &[usize],
     dtype: DType,
 ) -> Result<Pending> {
-    Ok(comm.start_all_gather_v(&q.to_dtype(dtype)?, counts)?)
+    Ok(comm.start_all_gather_v(&cast(q, dtype)?, counts)?)
 }
 
 /// Ends what [`start_queries`] started for `own`: all ranks' queries in rank order, in the dtype of `own`. This rank's did not
@@ -22,7 +22,7 @@ pub(super) fn start_queries(
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
     parts[comm.rank()] = own.clone();
-    let wide = parts.iter().map(|part| Ok(part.to_dtype(own.dtype())?)).collect::<Result<Vec<_>>>()?;
+    let wide = parts.iter().map(|part| Ok(cast(part, own.dtype())?)).collect::<Result<Vec<_>>>()?;
     join(&wide)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
     match (filled.as_slice(), parts) {
         ([], [first, ..]) => Ok(first.clone()),
         ([one], _) => Ok((*one).clone()),
-        (several, _) => Ok(Tensor::cat(several, 0)?),
+        (several, _) => Ok(kernels::join(several, 0)?),
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn bring_home(
         return Ok(all.clone());
     }
     let home = vec![counts[rank]; size];
-    let out = comm.start_all_to_all_v(&split(&all.out.to_dtype(dtype)?, counts)?, &home)?;
+    let out = comm.start_all_to_all_v(&split(&cast(&all.out, dtype)?, counts)?, &home)?;
     let lse = comm.start_all_to_all_v(&split(&all.lse, counts)?, &home)?;
     let mut out = comm.wait(out)?;
     let lse = comm.wait(lse)?;
@@ -85,10 +85,10 @@ pub(super) fn split(tensor: &Tensor, counts: &[usize]) -> Result<Vec<Tensor>> {
 
 /// Merges partial results over disjoint keys, in the order given and in `dtype`.
 pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Result<Partial> {
-    let part = |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: out.to_dtype(dtype)?, lse }) };
-    let mut parts = out.into_iter().zip(lse).map(part);
-    let first = parts.next().expect("a world has at least one rank")?;
-    parts.try_fold(first, |merged, part| Ok(merge(&merged, &part?)?))
+    let part = |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: cast(&out, dtype)?, lse }) };
+    let parts = out.into_iter().zip(lse).map(part).collect::<Result<Vec<_>>>()?;
+    let merged = kernels::merge_all(&parts.iter().collect::<Vec<_>>())?;
+    Ok(merged.expect("a world has at least one rank"))
 }
 
 /// One layer's scores on top of those before it: on the device, so that no layer waits for the host.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Rope, add, gather, linear, linear_onto, rms_norm, silu_mul};
+use tributary_kernels::{Rope, add, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul};
 
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
@@ -224,7 +224,7 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Plan(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        Ok(Rows { hidden: gather(&self.embedding, ids)?.to_dtype(self.activations)? })
+        Ok(Rows { hidden: cast(&gather(&self.embedding, ids)?, self.activations)? })
     }
 
     fn qkv_of_last(&self, index: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
@@ -243,7 +243,7 @@ impl Model for Decoder {
         };
         let k = normed(layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
         let v = layer.v.apply(&x)?.reshape((count, kv_heads, head_dim))?;
-        Ok(Qkv { q, k: k.to_dtype(self.dtype)?, v: v.to_dtype(self.dtype)? })
+        Ok(Qkv { q, k: cast(&k, self.dtype)?, v: cast(&v, self.dtype)? })
     }
 
     fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
@@ -258,11 +258,12 @@ impl Model for Decoder {
             let tile = hidden.narrow(0, from, self.mlp_tile_rows.min(count - from))?;
             self.mlp(layer, &tile)
         });
-        Ok(Rows { hidden: Tensor::cat(&tiles.collect::<Result<Vec<_>>>()?, 0)? })
+        let tiles = tiles.collect::<Result<Vec<_>>>()?;
+        Ok(Rows { hidden: join(&tiles.iter().collect::<Vec<_>>(), 0)? })
     }
 
     fn logits(&self, rows: &Rows) -> Result<Tensor> {
         let x = rms_norm(&rows.hidden, &self.norm, self.config.norm_eps)?;
-        Ok(linear(&x, &self.head, None)?.to_dtype(DType::F32)?)
+        Ok(linear_f32(&x, &self.head)?)
     }
 }

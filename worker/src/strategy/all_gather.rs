@@ -18,7 +18,7 @@ pub struct AllGather {
 
 impl Strategy for AllGather {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        cx.enter(Phase::ChunkPrefill, plan);
+        cx.enter(Phase::ChunkPrefill, plan)?;
         let shards = Shards::new(plan, cx.comm.size(), contiguous);
         let rows = shards.embed(cx, plan)?;
         let config = cx.model.config();

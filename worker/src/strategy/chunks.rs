@@ -28,7 +28,7 @@ struct Stock {
 /// # Errors
 /// Kernels' and communicator's.
 pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
-    cx.enter(Phase::ChunkPrefill, plan);
+    cx.enter(Phase::ChunkPrefill, plan)?;
     let size = cx.comm.size();
     let stock = Stock::look_up(cx, plan);
     let replicates = plan.exchange == Exchange::Replicate && size > 1;

@@ -1,8 +1,9 @@
 //! Evidence for selectors: what the query attends to, what chosen rows attend to. Measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_comm::wire::{Exchange, Layout, Plan};
+use tributary_kernels::cuda;
 
 use super::{chunks, recompute};
 use crate::attention::{PassQ, Probe, QueryProbe};
@@ -42,7 +43,7 @@ pub(super) fn probe(
     };
     let scores = match attention.run(cx.model, rows)? {
         Some(scores) => scores,
-        None => Tensor::zeros(own_rows, DType::F32, &device)?,
+        None => from_host(vec![0.0; own_rows], &device)?,
     };
     gather(cx, plan, &scores, probe.layers.len())
 }
@@ -76,8 +77,16 @@ pub(super) fn pass(
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
     let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
-    let count = own.len();
-    gather(cx, plan, &Tensor::from_vec(own, count, cx.model.device())?, 1)
+    let own = from_host(own, cx.model.device())?;
+    gather(cx, plan, &own, 1)
+}
+
+/// Numbers of this rank on a device, `[len]` f32. A device gives no memory for nothing.
+fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
+    match numbers.len() {
+        0 => Ok(cuda::nothing(0, DType::F32, device)?),
+        count => Ok(Tensor::from_vec(numbers, count, device)?),
+    }
 }
 
 /// Every rank's sums over so many layers (`[own rows]` f32) as means on every rank, one a context row in the request's own

@@ -14,7 +14,7 @@ pub struct Full;
 
 impl Strategy for Full {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        cx.enter(Phase::ChunkPrefill, plan);
+        cx.enter(Phase::ChunkPrefill, plan)?;
         let placement = Placement::new(plan, &request_order(plan), Layout::Global);
         let owner = cx.last_rank();
         let mut this = Prefilled {

@@ -15,7 +15,7 @@ pub struct Ring;
 
 impl Strategy for Ring {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        cx.enter(Phase::ChunkPrefill, plan);
+        cx.enter(Phase::ChunkPrefill, plan)?;
         let shards = Shards::new(plan, cx.comm.size(), zigzag);
         let rows = shards.embed(cx, plan)?;
         let mut attention = attention::Ring {

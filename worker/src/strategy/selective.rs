@@ -22,7 +22,7 @@ impl Strategy for Selective {
         let order = reorder(cx, plan, &chunks.cache)?;
         let selection = self.select(cx, plan, &chunks.cache, order)?;
         let placement = Placement::new(plan, &selection.order, Layout::Global);
-        cx.enter(Phase::Recompute, plan);
+        cx.enter(Phase::Recompute, plan)?;
         let mut cache = chunks.receive(cx, plan)?;
         let last = recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows)?;
         Ok(Prefilled {
@@ -61,21 +61,21 @@ impl Selective {
         loop {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe(what) => {
-                    cx.enter(Phase::Probe, plan);
+                    cx.enter(Phase::Probe, plan)?;
                     seen = evidence::probe(cx, plan, cache, &what, &order, layout)?;
                 }
                 Need::Pass { rows, weights } => {
-                    cx.enter(Phase::Probe, plan);
+                    cx.enter(Phase::Probe, plan)?;
                     seen = evidence::pass(cx, plan, cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
                 Need::Scores(scores) => {
-                    cx.enter(Phase::Select, plan);
+                    cx.enter(Phase::Select, plan)?;
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
                     return Ok(Selection { measured, ..found(agree(cx, best)?, Some(scores), order) });
                 }
                 Need::Rows(rows) => {
-                    cx.enter(Phase::Select, plan);
+                    cx.enter(Phase::Select, plan)?;
                     return Ok(found(rows, None, order));
                 }
             }
@@ -95,7 +95,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Res
     if plan.chunks.len() < 2 {
         return Ok(given);
     }
-    cx.enter(Phase::Reorder, plan);
+    cx.enter(Phase::Reorder, plan)?;
     let scores = evidence::probe(cx, plan, cache, &probe, &given, Layout::HlTp)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     agree(cx, order)

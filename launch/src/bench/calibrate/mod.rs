@@ -16,6 +16,7 @@ use tributary_worker::Model;
 
 use self::measure::{Found, measure};
 use super::output::{parent, write_whole};
+use crate::device::Place;
 use crate::failure::{exit_code, usage};
 use crate::machine::available_bytes;
 use crate::model::ModelFolder;
@@ -52,7 +53,7 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     }
     let progress = Progress::start("loading the weights");
     let free_bytes = available_bytes();
-    let model = calibration.folder.load()?;
+    let model = calibration.folder.load(&Place::cpu())?;
     progress.now("calibrating".to_owned());
     let (found, here, backend) = match ranks {
         Ranks::Threads { .. } => {
@@ -157,6 +158,7 @@ fn profile(
         name: format!("{folder}-{world}x{}", calibration.threads),
         description: format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
         measured_here: true,
+        projected: false,
         ranks: world,
         ranks_per_host: here,
         transfers_overlap: true,

@@ -1,0 +1,45 @@
+//! What stands in for the NCCL backend where it was not built: every door says how to build it.
+
+use std::time::Duration;
+
+use candle_core::Device;
+
+use crate::group::{Member, Place};
+use crate::{Communicator, Error, Result};
+
+/// How a group is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How long connecting may take.
+    pub start_timeout: Duration,
+    /// Whether ranks may share a GPU.
+    pub allow_shared_gpu: bool,
+}
+
+/// Name and version of the NCCL library.
+///
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn library_version() -> Result<String> {
+    Err(not_built())
+}
+
+/// Lets NCCL connect several ranks of one GPU.
+///
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn allow_shared_gpu() -> Result<()> {
+    Err(not_built())
+}
+
+/// A communicator of the same ranks whose tensors go over NCCL.
+///
+/// # Errors
+/// [`Error::NotBuilt`], always; the group is dead then.
+pub fn start<P: Place + 'static>(control: Member<P>, _: &Device, _: Settings) -> Result<Box<dyn Communicator>> {
+    Err(control.place().kill(not_built()))
+}
+
+fn not_built() -> Error {
+    Error::NotBuilt { backend: "nccl" }
+}

@@ -1,0 +1,323 @@
+//! The calls into NCCL and to raw device memory: all of the backend's `unsafe`.
+//!
+//! NCCL's communicators are nonblocking here: a call may come back before it has done its work, and [`Handle::progress`]
+//! tells when it has. Until then no other call may follow on that communicator, but for [`Handle::abort`].
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use candle_core::backend::{BackendDevice as _, BackendStorage as _};
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
+use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor, op::BackpropOp};
+use cudarc::driver::sys as driver;
+use cudarc::nccl::sys::{self, ncclResult_t as Code};
+
+use crate::{Error, Result};
+
+/// Bytes of an id that names a group of ranks.
+pub const ID_BYTES: usize = 128;
+
+/// The version of the bindings' configuration: 2.28.
+const CONFIG_VERSION: c_uint = 22_800;
+
+/// What NCCL puts at the start of a configuration, and takes for a number that was not set (`nccl.h`, 2.28:
+/// `NCCL_CONFIG_INITIALIZER`, `NCCL_CONFIG_UNDEF_INT`).
+const CONFIG_MAGIC: c_uint = 0xcafe_beef;
+const UNDEFINED: c_int = c_int::MIN;
+
+/// The variable by which NCCL lets several ranks share a GPU, from 2.30 on.
+pub const SHARED_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// Whether a call has done its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    Underway,
+}
+
+/// One message of a call, in device memory.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    Send {
+        address: u64,
+        bytes: usize,
+        peer: usize,
+    },
+    Receive {
+        address: u64,
+        bytes: usize,
+        peer: usize,
+    },
+    /// As many bytes from every rank, this one's too, one behind the other at `to`.
+    Gather {
+        from: u64,
+        to: u64,
+        bytes: usize,
+    },
+}
+
+/// Version of the NCCL that this program runs with, as NCCL counts: 23007 is 2.30.7.
+pub fn version() -> Result<i32> {
+    let mut version = 0;
+    // SAFETY: NCCL writes one number to the place it is given.
+    check("ncclGetVersion", unsafe { sys::ncclGetVersion(&mut version) }, ptr::null_mut())?;
+    Ok(version)
+}
+
+/// A new id for a group.
+pub fn unique_id() -> Result<[u8; ID_BYTES]> {
+    let mut id = sys::ncclUniqueId { internal: [0; ID_BYTES] };
+    // SAFETY: NCCL fills the id that it is given.
+    check("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&mut id) }, ptr::null_mut())?;
+    Ok(id.internal.map(|byte| byte as u8))
+}
+
+/// Sets a variable of this process's environment, unless it has that value.
+///
+/// # Errors
+/// The process has more than one thread: another might read the environment meanwhile.
+pub fn set_variable(name: &str, value: &str) -> Result<()> {
+    if std::env::var(name).is_ok_and(|set| set == value) {
+        return Ok(());
+    }
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return Err(Error::Start(format!("{name} cannot be set with {threads} threads: set it before the start")));
+    }
+    // SAFETY: this is the process's only thread, so nobody reads the environment at the same time.
+    unsafe { std::env::set_var(name, value) };
+    Ok(())
+}
+
+/// The address of a GPU on its host's bus.
+pub fn bus_id(context: &CudaContext) -> Result<String> {
+    let mut text = [0 as c_char; 32];
+    // SAFETY: the driver writes at most as many bytes as it is told the text has, with a zero at the end.
+    let outcome = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, context.cu_device()) };
+    outcome.result().map_err(cuda)?;
+    // SAFETY: the driver has ended the text with a zero.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Ok(text.to_string_lossy().into_owned())
+}
+
+/// A failure of CUDA.
+pub fn cuda(error: impl std::fmt::Debug) -> Error {
+    Error::Tensor(format!("CUDA: {error:?}"))
+}
+
+/// A rank's NCCL communicator. Calls from several threads come one after the other.
+pub struct Handle {
+    /// NCCL's address of it, until it has been ended.
+    communicator: Mutex<Option<usize>>,
+}
+
+impl Handle {
+    /// Starts to connect this rank with the others that have the same id. The stream's context must be the thread's.
+    pub fn connect(id: &[u8; ID_BYTES], world: usize, rank: usize) -> Result<Self> {
+        let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
+        let mut config = config();
+        let mut communicator = ptr::null_mut();
+        // SAFETY: NCCL copies the configuration and the id, and writes the communicator's address to the place it is given.
+        let code =
+            unsafe { sys::ncclCommInitRankConfig(&mut communicator, world as c_int, id, rank as c_int, &mut config) };
+        check("ncclCommInitRankConfig", code, communicator)?;
+        Ok(Self { communicator: Mutex::new(Some(communicator.expose_provenance())) })
+    }
+
+    /// Whether the last call has done its work.
+    ///
+    /// # Errors
+    /// What has gone wrong since, here or on another rank.
+    pub fn progress(&self) -> Result<Progress> {
+        let open = self.lock();
+        let communicator = address(&open)?;
+        let mut state = Code::ncclSuccess;
+        // SAFETY: the communicator has not been ended: whoever ends it takes its address out under the same lock.
+        let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
+        check("ncclCommGetAsyncError", code, communicator)?;
+        check("a collective", state, communicator)
+    }
+
+    /// Puts messages on a stream, as one group.
+    pub fn submit(&self, works: &[Work], stream: &CudaStream) -> Result<Progress> {
+        let open = self.lock();
+        let communicator = address(&open)?;
+        let stream = stream.cu_stream().cast::<sys::CUstream_st>();
+        // SAFETY: a group is the calling thread's; it is closed below on every way out.
+        check("ncclGroupStart", unsafe { sys::ncclGroupStart() }, communicator)?;
+        let put = works.iter().try_for_each(|work| put(*work, communicator, stream));
+        // SAFETY: the group was opened above.
+        let ended = check("ncclGroupEnd", unsafe { sys::ncclGroupEnd() }, communicator);
+        put.and(ended)
+    }
+
+    /// Ends it whatever it does: work on the device that waits for other ranks ends too, with nothing of use received.
+    pub fn abort(&self) {
+        let Some(address) = self.lock().take() else { return };
+        // SAFETY: the address was NCCL's and has just been taken out: nobody uses it any more. What comes of it does not
+        // matter: the group is dead.
+        unsafe { sys::ncclCommAbort(ptr::with_exposed_provenance_mut(address)) };
+    }
+
+    /// Begins to end it in peace: what is under way is completed.
+    pub fn finalize(&self) -> Result<Progress> {
+        let open = self.lock();
+        let communicator = address(&open)?;
+        // SAFETY: the communicator has not been ended, as the lock shows.
+        check("ncclCommFinalize", unsafe { sys::ncclCommFinalize(communicator) }, communicator)
+    }
+
+    /// Frees it when [`finalize`](Self::finalize) has done its work.
+    pub fn destroy(&self) {
+        let Some(address) = self.lock().take() else { return };
+        // SAFETY: as in `abort`.
+        unsafe { sys::ncclCommDestroy(ptr::with_exposed_provenance_mut(address)) };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<usize>> {
+        self.communicator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn address(open: &Option<usize>) -> Result<sys::ncclComm_t> {
+    let ended = || Error::Nccl { call: "a call", cause: "the communicator has been ended".to_owned(), exit_code: 69 };
+    Ok(ptr::with_exposed_provenance_mut(open.ok_or_else(ended)?))
+}
+
+/// Nonblocking; all else as NCCL chooses.
+fn config() -> sys::ncclConfig_t {
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: CONFIG_MAGIC,
+        version: CONFIG_VERSION,
+        blocking: 0,
+        cgaClusterSize: UNDEFINED,
+        minCTAs: UNDEFINED,
+        maxCTAs: UNDEFINED,
+        netName: ptr::null(),
+        splitShare: UNDEFINED,
+        trafficClass: UNDEFINED,
+        commName: ptr::null(),
+        collnetEnable: UNDEFINED,
+        CTAPolicy: UNDEFINED,
+        shrinkShare: UNDEFINED,
+        nvlsCTAs: UNDEFINED,
+        nChannelsPerNetPeer: UNDEFINED,
+        nvlinkCentricSched: UNDEFINED,
+    }
+}
+
+fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> Result<()> {
+    let byte = sys::ncclDataType_t::ncclUint8;
+    let place = |address: u64| address as usize as *mut c_void;
+    // SAFETY: the addresses are of device memory of at least that many bytes, which the caller keeps until the stream has
+    // passed this work; the communicator has not been ended, the stream lives.
+    let (call, code) = unsafe {
+        match work {
+            Work::Send { address, bytes, peer } => {
+                ("ncclSend", sys::ncclSend(place(address), bytes, byte, peer as c_int, communicator, stream))
+            }
+            Work::Receive { address, bytes, peer } => {
+                ("ncclRecv", sys::ncclRecv(place(address), bytes, byte, peer as c_int, communicator, stream))
+            }
+            Work::Gather { from, to, bytes } => {
+                ("ncclAllGather", sys::ncclAllGather(place(from), place(to), bytes, byte, communicator, stream))
+            }
+        }
+    };
+    check(call, code, communicator).map(drop)
+}
+
+fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Result<Progress> {
+    let exit_code = match code {
+        Code::ncclSuccess => return Ok(Progress::Done),
+        Code::ncclInProgress => return Ok(Progress::Underway),
+        // Another rank or the way to it.
+        Code::ncclRemoteError | Code::ncclSystemError => 69,
+        // Such as two ranks on one GPU.
+        Code::ncclInvalidUsage => 78,
+        _ => 70,
+    };
+    // SAFETY: NCCL answers every code with a text that it never frees.
+    let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(code)) }.to_string_lossy();
+    // SAFETY: NCCL takes no communicator too; the text is its own, and is copied at once.
+    let more = unsafe { sys::ncclGetLastError(communicator) };
+    let more = if more.is_null() {
+        String::new()
+    } else {
+        // SAFETY: not null, and ended with a zero by NCCL.
+        unsafe { CStr::from_ptr(more) }.to_string_lossy().trim().replace('\n', " ")
+    };
+    let cause = if more.is_empty() { text.into_owned() } else { format!("{text}: {more}") };
+    Err(Error::Nccl { call, cause, exit_code })
+}
+
+/// Device memory for what a call receives.
+pub struct Buffer {
+    storage: CudaStorage,
+    dims: Vec<usize>,
+}
+
+impl Buffer {
+    /// Memory for a tensor, allocated in the order of the device's stream. What is in it is not defined.
+    pub fn new(device: &CudaDevice, dtype: DType, dims: Vec<usize>) -> Result<Self> {
+        // The pool gives no memory of no bytes.
+        let count = dims.iter().product::<usize>().max(1);
+        // SAFETY: nobody reads it before the call that fills it has ended: it becomes a tensor only then.
+        let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) }?;
+        Ok(Self { storage, dims })
+    }
+
+    /// Where it is. Work that is put on `stream` from now on finds it allocated.
+    pub fn address(&mut self, stream: &CudaStream) -> Result<u64> {
+        place_of(&mut self.storage, stream)
+    }
+
+    /// The tensor, once `stream` is behind the call that has filled it.
+    pub fn into_tensor(mut self, stream: &CudaStream) -> Result<Tensor> {
+        // Notes for other streams that it has been written.
+        place_of(&mut self.storage, stream)?;
+        Ok(Tensor::from_storage(Storage::Cuda(self.storage), self.dims, BackpropOp::none(), false))
+    }
+}
+
+/// Does the same with the slice of any dtype that candle computes with.
+macro_rules! with_slice {
+    ($storage:expr, $slice:ident => $body:expr) => {
+        match $storage {
+            CudaStorageSlice::U8($slice) => Ok($body),
+            CudaStorageSlice::U32($slice) => Ok($body),
+            CudaStorageSlice::I16($slice) => Ok($body),
+            CudaStorageSlice::I32($slice) => Ok($body),
+            CudaStorageSlice::I64($slice) => Ok($body),
+            CudaStorageSlice::BF16($slice) => Ok($body),
+            CudaStorageSlice::F16($slice) => Ok($body),
+            CudaStorageSlice::F32($slice) => Ok($body),
+            CudaStorageSlice::F64($slice) => Ok($body),
+            _ => Err(Error::Tensor("NCCL carries no tensors of this dtype".to_owned())),
+        }
+    };
+}
+
+fn place_of(storage: &mut CudaStorage, stream: &CudaStream) -> Result<u64> {
+    fn of<T>(slice: &mut CudaSlice<T>, stream: &CudaStream) -> u64 {
+        slice.device_ptr_mut(stream).0
+    }
+    with_slice!(&mut storage.slice, slice => of(slice, stream))
+}
+
+/// Where a tensor's data is; it must be contiguous and on a GPU. `stream` is behind what has been written to it so far.
+pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
+    fn of<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
+        slice.device_ptr(stream).0
+    }
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else {
+        return Err(Error::Tensor(format!("NCCL carries tensors on a GPU, this one is on {:?}", tensor.device())));
+    };
+    let start_bytes = (layout.start_offset() * storage.dtype().size_in_bytes()) as u64;
+    let address: Result<u64> = with_slice!(&storage.slice, slice => of(slice, stream));
+    Ok(address? + start_bytes)
+}

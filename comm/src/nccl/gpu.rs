@@ -1,0 +1,123 @@
+//! Which GPU a rank has, and whether another has it too.
+
+use candle_core::{CudaDevice, Device};
+
+use super::ffi::{self, SHARED_GPU_VARIABLE, cuda};
+use super::version_text;
+use crate::{Error, Result};
+
+/// The first NCCL that lets ranks share a GPU, as NCCL counts.
+const SHARING_VERSION: i32 = 23_000;
+
+/// What ranks tell each other before NCCL starts.
+#[derive(Debug, Clone, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+pub struct Card {
+    pub host: String,
+    pub uuid: String,
+    pub bus: String,
+    pub nccl_version: i32,
+}
+
+impl Card {
+    /// This rank's.
+    pub fn of(device: &CudaDevice) -> Result<Self> {
+        let stream = device.cuda_stream();
+        let context = stream.context();
+        let uuid = context.uuid().map_err(cuda)?.bytes.map(|byte| byte as u8);
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Ok(Self {
+            host: host.trim().to_owned(),
+            uuid: spelled(uuid),
+            bus: ffi::bus_id(context)?,
+            nccl_version: ffi::version()?,
+        })
+    }
+}
+
+/// The device as CUDA's; NCCL knows no other.
+pub fn cuda_device(device: &Device) -> Result<&CudaDevice> {
+    match device {
+        Device::Cuda(device) => Ok(device),
+        other => Err(Error::Start(format!("NCCL carries tensors between GPUs, this rank's device is {other:?}"))),
+    }
+}
+
+/// As `nvidia-smi -L` spells it.
+fn spelled(uuid: [u8; 16]) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    format!("GPU-{}", parts.join("-"))
+}
+
+/// Whether NCCL can connect these ranks, in rank order.
+///
+/// # Errors
+/// Different versions; ranks that share a GPU, if that is not allowed or not possible.
+pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
+    let version = cards[0].nccl_version;
+    if let Some(rank) = cards.iter().position(|card| card.nccl_version != version) {
+        return Err(Error::Start(format!(
+            "rank 0 runs NCCL {}, rank {rank} {}: make them equal",
+            version_text(version),
+            version_text(cards[rank].nccl_version)
+        )));
+    }
+    for card in cards {
+        let ranks: Vec<usize> = (0..cards.len()).filter(|&rank| cards[rank].uuid == card.uuid).collect();
+        if ranks.len() == 1 {
+            continue;
+        }
+        if !allow_shared_gpu {
+            let gpu = format!("{} ({})", card.uuid, card.bus);
+            return Err(Error::SharedGpu { ranks, host: card.host.clone(), gpu });
+        }
+        if version < SHARING_VERSION {
+            return Err(Error::Start(format!(
+                "ranks that share a GPU need NCCL {} or newer, this is {}",
+                version_text(SHARING_VERSION),
+                version_text(version)
+            )));
+        }
+        if std::env::var(SHARED_GPU_VARIABLE).is_ok_and(|value| value == "1") {
+            continue;
+        }
+        return Err(Error::Start(format!("ranks that share a GPU need {SHARED_GPU_VARIABLE}=1 before NCCL starts")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(gpu: u8) -> Card {
+        let uuid = spelled([gpu; 16]);
+        Card { host: "node".to_owned(), uuid, bus: format!("0000:0{gpu}:00.0"), nccl_version: 22_807 }
+    }
+
+    #[test]
+    fn a_gpu_of_two_ranks_is_named() {
+        assert_eq!(check(&[card(1), card(2), card(3)], false), Ok(()));
+        let error = check(&[card(1), card(2), card(1)], false).expect_err("shared");
+        assert_eq!(
+            error.to_string(),
+            "ranks 0 and 2 share one GPU of node, GPU-01010101-0101-0101-0101-010101010101 (0000:01:00.0): start as many \
+             ranks as GPUs, or pass --allow-shared-gpu for a test that is not timed"
+        );
+        assert_eq!(error.exit_code(), 78);
+    }
+
+    #[test]
+    fn sharing_needs_a_new_nccl() {
+        let error = check(&[card(1), card(1)], true).expect_err("too old");
+        assert_eq!(error.to_string(), "start: ranks that share a GPU need NCCL 2.30.0 or newer, this is 2.28.7");
+    }
+
+    #[test]
+    fn versions_must_be_equal() {
+        let newer = Card { nccl_version: 23_007, ..card(2) };
+        let error = check(&[card(1), newer], false).expect_err("differ");
+        assert_eq!(error.to_string(), "start: rank 0 runs NCCL 2.28.7, rank 1 2.30.7: make them equal");
+        assert_eq!(error.exit_code(), 78);
+    }
+}

@@ -1,0 +1,154 @@
+//! What a call sends and receives: messages between device memories, and what becomes of them.
+
+use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::{CudaDevice, DType, Tensor};
+
+use super::ffi::{Buffer, Work, address_of};
+use crate::group::call::{Call, Form, Payload};
+use crate::{Error, Result};
+
+/// All parts of a gathered tensor begin at multiples of so many bytes, as allocations do.
+const ALIGNMENT_BYTES: usize = 256;
+
+/// A call's tensors on this rank.
+pub struct Messages {
+    pub works: Vec<Work>,
+    /// What is sent: kept until the call has ended.
+    sent: Vec<Tensor>,
+    incoming: Incoming,
+}
+
+/// Where what is received lies.
+enum Incoming {
+    /// Each in memory of its own, in the order in which they are given.
+    Parts(Vec<Part>),
+    /// All ranks' rows, as many each, one behind the other; the own rank's is the tensor that was sent.
+    Together { buffer: Buffer, rows: usize, world: usize, own: (usize, Tensor) },
+}
+
+enum Part {
+    /// This rank's own contribution: it changes hands without a copy.
+    Own(Tensor),
+    Received(Buffer),
+}
+
+/// What stays the same for all parts of a call.
+struct Post<'a> {
+    form: &'a Form,
+    device: &'a CudaDevice,
+    compute: &'a CudaStream,
+    works: Vec<Work>,
+    sent: Vec<Tensor>,
+}
+
+impl Messages {
+    /// The messages of a call that carries tensors. Received ones are allocated in the order of `compute`.
+    ///
+    /// # Errors
+    /// Tensors that are not on a GPU; no memory.
+    pub fn new(rank: usize, call: &Call, payload: Payload, device: &CudaDevice, compute: &CudaStream) -> Result<Self> {
+        let form = call.form().expect("a call with tensors has a form");
+        let tensors = payload.tensors.into_iter().map(|tensor| tensor.expect("a call brings its own tensors"));
+        let tensors: Vec<Tensor> = tensors.collect();
+        let mut post = Post { form, device, compute, works: Vec::new(), sent: Vec::new() };
+        let incoming = match call {
+            Call::Exchange { to, from, rows, .. } => {
+                post.send(&tensors[0], *to, rank)?;
+                let part = post.receive(*rows, *from, (rank, &tensors[0]))?;
+                Incoming::Parts(vec![part])
+            }
+            Call::AllGather { rows, .. } => match post.together(rows, rank, &tensors[0])? {
+                Some(incoming) => incoming,
+                None => {
+                    (0..rows.len()).try_for_each(|to| post.send(&tensors[0], to, rank))?;
+                    post.receive_all(rows, (rank, &tensors[0]))?
+                }
+            },
+            Call::AllToAll { rows, .. } => {
+                tensors.iter().enumerate().try_for_each(|(to, tensor)| post.send(tensor, to, rank))?;
+                post.receive_all(rows, (rank, &tensors[rank]))?
+            }
+            Call::BroadcastBytes { .. } | Call::GatherBytes { .. } | Call::Barrier => {
+                return Err(Error::Tensor("a call without tensors is not NCCL's".to_owned()));
+            }
+        };
+        Ok(Self { works: post.works, sent: post.sent, incoming })
+    }
+
+    /// What was received, in the order of the call; `compute` is behind the call's end.
+    pub fn into_tensors(self, compute: &CudaStream) -> Result<Vec<Tensor>> {
+        drop(self.sent);
+        match self.incoming {
+            Incoming::Parts(parts) => parts.into_iter().map(|part| part.into_tensor(compute)).collect(),
+            Incoming::Together { buffer, rows, world, own: (rank, mine) } => {
+                let all = buffer.into_tensor(compute)?;
+                let of = |source| if source == rank { Ok(mine.clone()) } else { all.narrow(0, source * rows, rows) };
+                Ok((0..world).map(of).collect::<candle_core::Result<_>>()?)
+            }
+        }
+    }
+}
+
+impl Part {
+    fn into_tensor(self, compute: &CudaStream) -> Result<Tensor> {
+        match self {
+            Part::Own(tensor) => Ok(tensor),
+            Part::Received(buffer) => buffer.into_tensor(compute),
+        }
+    }
+}
+
+impl Post<'_> {
+    fn send(&mut self, tensor: &Tensor, peer: usize, rank: usize) -> Result<()> {
+        let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+        if peer == rank || bytes == 0 {
+            return Ok(());
+        }
+        let address = address_of(tensor, self.compute)?;
+        self.works.push(Work::Send { address, bytes, peer });
+        self.sent.push(tensor.clone());
+        Ok(())
+    }
+
+    /// Room for `rows` rows of rank `peer`; what this rank sends itself is `own`.
+    fn receive(&mut self, rows: usize, peer: usize, own: (usize, &Tensor)) -> Result<Part> {
+        if peer == own.0 {
+            return Ok(Part::Own(own.1.clone()));
+        }
+        let mut buffer = self.room(rows)?;
+        let bytes = self.form.bytes(rows) as usize;
+        if bytes > 0 {
+            let address = buffer.address(self.compute)?;
+            self.works.push(Work::Receive { address, bytes, peer });
+        }
+        Ok(Part::Received(buffer))
+    }
+
+    /// Room for `rows[r]` rows of every rank r.
+    fn receive_all(&mut self, rows: &[usize], own: (usize, &Tensor)) -> Result<Incoming> {
+        let parts = rows.iter().enumerate().map(|(peer, &rows)| self.receive(rows, peer, own));
+        Ok(Incoming::Parts(parts.collect::<Result<_>>()?))
+    }
+
+    /// An all-gather of equal parts: NCCL's own, which is faster than messages between pairs. None if the parts differ, or
+    /// would not be aligned as allocations are, which kernels may count on.
+    fn together(&mut self, rows: &[usize], rank: usize, mine: &Tensor) -> Result<Option<Incoming>> {
+        let bytes = self.form.bytes(rows[rank]) as usize;
+        let equal = rows.iter().all(|&other| other == rows[rank]);
+        if rows.len() == 1 || !equal || bytes == 0 || !bytes.is_multiple_of(ALIGNMENT_BYTES) {
+            return Ok(None);
+        }
+        let mut buffer = self.room(rows[rank] * rows.len())?;
+        let (from, to) = (address_of(mine, self.compute)?, buffer.address(self.compute)?);
+        self.works.push(Work::Gather { from, to, bytes });
+        self.sent.push(mine.clone());
+        let own = (rank, mine.clone());
+        Ok(Some(Incoming::Together { buffer, rows: rows[rank], world: rows.len(), own }))
+    }
+
+    fn room(&self, rows: usize) -> Result<Buffer> {
+        let dtype: DType = self.form.dtype;
+        let dims = std::iter::once(rows).chain(self.form.row_dims.iter().copied()).collect();
+        Buffer::new(self.device, dtype, dims)
+    }
+}

@@ -1,0 +1,132 @@
+//! Tensors between GPUs over NCCL, beside a control communicator that carries everything else: bytes, barriers, aborts, and
+//! before all that NCCL's own id.
+//!
+//! A call's messages go on a stream of their own. The start records an event on the stream that computes and makes the
+//! second stream wait for it; [`wait`](crate::Communicator::wait) makes the computing stream wait for the call's end. The
+//! host waits for neither, so that a layer is enqueued while others are computed and sent. Every size is known before the
+//! call; ranks do not compare their arguments (that would be a message a call). Ranks whose sizes differ wait for each other
+//! until the deadline, and are told that all have come.
+//!
+//! Because the host does not wait, two others look after the group:
+//!
+//! * A watching thread a rank (`watch.rs`) asks every few milliseconds how far the device is. When a call that the device has
+//!   come to outlives its deadline, or NCCL reports an error, or the group dies by another rank's word, it ends the group
+//!   and then NCCL's communicator. What the device waits for comes to an end by that, and so does a rank's thread that stands
+//!   in the driver. What has been received then is worth nothing.
+//! * Bytes are the only thing that leaves a rank for the outside (a selection, a token, a report). Before a call with bytes
+//!   the rank's thread waits until its device has passed the last call that it has waited for. The group's death is noted
+//!   before the device is let go, so that no word leaves that rests on a call that has not ended well.
+//!
+//! A rank that is late is named: every rank's watching thread counts the calls that its device has come to, and the one
+//! whose deadline passes asks the others, over the control communicator, how far they are.
+//!
+//! Two communicators of NCCL in one process work as long as each rank has its own device, or its own stream where ranks
+//! share a GPU for a test.
+
+mod ffi;
+mod gpu;
+mod messages;
+mod place;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use candle_core::Device;
+
+use self::ffi::{Handle, Progress};
+use self::gpu::Card;
+use self::place::Links;
+use crate::group::{Member, Outlook, Place};
+use crate::wire::{self, Phase};
+use crate::{Communicator, Error, Result};
+
+/// How a group is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How long connecting may take.
+    pub start_timeout: Duration,
+    /// Whether ranks may share a GPU, for tests of function: no time measured so counts. [`allow_shared_gpu`] comes before.
+    pub allow_shared_gpu: bool,
+}
+
+/// Name and version of the NCCL library that this program runs with.
+///
+/// # Errors
+/// The library does not say.
+pub fn library_version() -> Result<String> {
+    Ok(format!("NCCL {}", version_text(ffi::version()?)))
+}
+
+/// Lets NCCL connect several ranks of one GPU. To be called before the process starts its second thread, and before
+/// anything of NCCL.
+///
+/// # Errors
+/// The process has several threads.
+pub fn allow_shared_gpu() -> Result<()> {
+    ffi::set_variable(ffi::SHARED_GPU_VARIABLE, "1")
+}
+
+/// A communicator of the same ranks whose tensors go over NCCL; `device` is this rank's GPU. Every rank calls it at the same
+/// place.
+///
+/// # Errors
+/// [`Error::Start`] if the device is no GPU or NCCL cannot connect the ranks, [`Error::SharedGpu`] if two have one GPU,
+/// [`Error::StartTimeout`] if it takes too long; the control communicator's. The group is dead then.
+pub fn start<P: Place + 'static>(
+    mut control: Member<P>,
+    device: &Device,
+    settings: Settings,
+) -> Result<Box<dyn Communicator>> {
+    control.set_deadline(Phase::Start, settings.start_timeout);
+    let handle = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
+    let device = gpu::cuda_device(device)?.clone();
+    let links = control.move_to(|place, patience| Links::new(place, patience, device, handle))?;
+    Ok(Box::new(links))
+}
+
+/// Shows all ranks' cards to rank 0, gets the id from it, and connects.
+fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<Handle> {
+    let device = gpu::cuda_device(device)?;
+    let (rank, world) = (control.rank(), control.size());
+    let cards = control.gather_bytes(0, wire::encode(&Card::of(device)?)?)?;
+    let id = if rank == 0 {
+        let cards = cards.iter().map(|bytes| wire::decode(bytes)).collect::<Result<Vec<Card>>>()?;
+        gpu::check(&cards, settings.allow_shared_gpu)?;
+        Some(ffi::unique_id()?.to_vec())
+    } else {
+        None
+    };
+    let id = control.broadcast_bytes(0, id)?;
+    let id = id.try_into().map_err(|bytes: Vec<u8>| Error::Start(format!("an id of {} bytes", bytes.len())))?;
+    device.cuda_stream().context().bind_to_thread().map_err(ffi::cuda)?;
+    let handle = Handle::connect(&id, world, rank)?;
+    let limit = settings.start_timeout;
+    let late = || Error::StartTimeout(limit);
+    until_done(&handle, &*control.place().outlook(), limit, late).inspect_err(|_| handle.abort())?;
+    Ok(handle)
+}
+
+/// Waits until NCCL has done its work.
+fn until_done(handle: &Handle, outlook: &dyn Outlook, limit: Duration, late: impl FnOnce() -> Error) -> Result<()> {
+    /// How long it looks without a rest, and how long it rests then.
+    const BUSY: Duration = Duration::from_micros(200);
+    const REST: Duration = Duration::from_micros(50);
+    let began = Instant::now();
+    loop {
+        // First: whoever ends the group ends NCCL behind it, and the group knows why.
+        outlook.alive()?;
+        if handle.progress()? == Progress::Done {
+            return Ok(());
+        }
+        match began.elapsed() {
+            time if time > limit => return Err(late()),
+            time if time > BUSY => std::thread::sleep(REST),
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+/// `2.30.7` of 23007.
+fn version_text(version: i32) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}

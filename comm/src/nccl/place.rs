@@ -1,0 +1,234 @@
+//! Where a rank meets the others when NCCL carries its tensors: calls with tensors are put on the device, all others go to
+//! the control communicator's place.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
+
+use super::ffi::{Handle, Progress, cuda};
+use super::messages::Messages;
+use super::until_done;
+use super::watch::{Flying, Watch};
+use crate::group::call::Contribution;
+use crate::group::{Outlook, Patience, Place, Received};
+use crate::{Collective, Error, Result};
+
+/// How long leaving in peace may take.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a rank holds of the backend.
+pub struct Links<P: Place> {
+    device: CudaDevice,
+    /// The stream that computes: candle's.
+    compute: Arc<CudaStream>,
+    /// The stream on which messages go.
+    messages: Arc<CudaStream>,
+    watch: Watch,
+    patience: Cell<Patience>,
+    /// Calls that were started and not waited for.
+    flights: RefCell<BTreeMap<u64, Flight>>,
+    waits: RefCell<VecDeque<DeviceWait>>,
+    /// The device has passed the last call that was waited for.
+    passed: RefCell<Option<Arc<CudaEvent>>>,
+    // Dropped last.
+    inner: P,
+}
+
+/// A call that was started.
+struct Flight {
+    kind: Collective,
+    messages: Messages,
+    done: Arc<CudaEvent>,
+}
+
+/// The device's wait for a call, from one event to the other.
+struct DeviceWait {
+    kind: Collective,
+    begins: CudaEvent,
+    ends: Arc<CudaEvent>,
+}
+
+impl<P: Place> Links<P> {
+    /// Of a rank that NCCL has connected.
+    pub fn new(inner: P, patience: Patience, device: CudaDevice, handle: Handle) -> Result<Self> {
+        let compute = device.cuda_stream();
+        let context = Arc::clone(compute.context());
+        let made = context.new_stream().map_err(cuda).and_then(|messages| {
+            let watch = Watch::start(handle, inner.outlook(), inner.rank(), context)?;
+            Ok((messages, watch))
+        });
+        let (messages, watch) = made.map_err(|error| inner.kill(error))?;
+        Ok(Self {
+            device,
+            compute,
+            messages,
+            watch,
+            patience: Cell::new(patience),
+            flights: RefCell::default(),
+            waits: RefCell::default(),
+            passed: RefCell::default(),
+            inner,
+        })
+    }
+
+    /// Puts a call's messages on the device.
+    fn fly(&self, sequence: u64, part: Contribution) -> Result<()> {
+        let Contribution { call, payload } = part;
+        let (rank, kind) = (self.inner.rank(), call.kind());
+        if !call.fits(rank, &call, rank) {
+            let (found, expected) = (call.to_string(), "what fits itself".to_owned());
+            return Err(Error::Mismatch { sequence, rank, found, other: rank, expected });
+        }
+        let messages = Messages::new(rank, &call, payload, &self.device, &self.compute)?;
+        let ready = self.compute.record_event(None).map_err(cuda)?;
+        self.messages.wait(&ready).map_err(cuda)?;
+        let launched = self.launch(sequence, kind, &messages);
+        if let Err(error) = launched {
+            // What NCCL may still read and write is freed behind it, in the order of the device.
+            let error = self.watch.end(error);
+            let _ = self.compute.join(&self.messages);
+            return Err(error);
+        }
+        let done = Arc::new(self.messages.record_event(None).map_err(cuda)?);
+        let patience = self.patience.get();
+        let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
+        self.watch.add(flying);
+        self.flights.borrow_mut().insert(sequence, Flight { kind, messages, done });
+        Ok(())
+    }
+
+    /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each other.
+    fn launch(&self, sequence: u64, kind: Collective, messages: &Messages) -> Result<()> {
+        if messages.works.is_empty() || self.watch.handle.submit(&messages.works, &self.messages)? == Progress::Done {
+            return Ok(());
+        }
+        let patience = self.patience.get();
+        self.watch.outlook.reach(sequence + 1, Some(kind));
+        let late = || self.watch.overdue(sequence, kind, patience);
+        until_done(&self.watch.handle, &*self.watch.outlook, patience.deadline, late)
+    }
+
+    /// Makes the device wait for a call's end.
+    fn land(&self, flight: Flight) -> Result<Received> {
+        let Flight { kind, messages, done } = flight;
+        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let begins = self.compute.record_event(timed).map_err(cuda)?;
+        self.compute.wait(&done).map_err(cuda)?;
+        let ends = Arc::new(self.compute.record_event(timed).map_err(cuda)?);
+        *self.passed.borrow_mut() = Some(Arc::clone(&ends));
+        self.waits.borrow_mut().push_back(DeviceWait { kind, begins, ends });
+        Ok(Received { tensors: messages.into_tensors(&self.compute)?, bytes: Vec::new(), on_device: true })
+    }
+
+    /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
+    /// that the group dies.
+    fn settle(&self) -> Result<()> {
+        /// How long it looks without a rest, and how long it rests then.
+        const BUSY: Duration = Duration::from_micros(100);
+        const REST: Duration = Duration::from_micros(20);
+        let Some(passed) = self.passed.borrow_mut().take() else { return Ok(()) };
+        let began = Instant::now();
+        while !passed.try_is_complete().map_err(cuda)? {
+            self.inner.alive()?;
+            if began.elapsed() > BUSY {
+                std::thread::sleep(REST);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        // A dead group's calls end too, with nothing of use received.
+        self.inner.alive()
+    }
+
+    /// Leaves NCCL in peace.
+    fn leave(&self) -> Result<()> {
+        self.inner.alive()?;
+        self.settle()?;
+        if self.watch.handle.finalize()? == Progress::Underway {
+            let late = || Error::StartTimeout(LEAVE_LIMIT);
+            until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, late)?;
+        }
+        self.watch.handle.destroy();
+        Ok(())
+    }
+}
+
+impl<P: Place> Place for Links<P> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+
+    fn enter(&self, patience: Patience) {
+        self.patience.set(patience);
+        self.inner.enter(patience);
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.inner.alive()
+    }
+
+    fn put(&self, sequence: u64, part: Contribution) -> Result<()> {
+        self.inner.alive()?;
+        if part.call.form().is_none() {
+            self.settle().map_err(|error| self.kill(error))?;
+            return self.inner.put(sequence, part);
+        }
+        self.fly(sequence, part).map_err(|error| self.kill(error))
+    }
+
+    fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
+        let flight = self.flights.borrow_mut().remove(&sequence);
+        let Some(flight) = flight else { return self.inner.take(sequence, patience) };
+        self.inner.alive()?;
+        self.land(flight).map_err(|error| self.kill(error))
+    }
+
+    fn kill(&self, error: Error) -> Error {
+        self.watch.end(error)
+    }
+
+    fn outlook(&self) -> Arc<dyn Outlook> {
+        self.inner.outlook()
+    }
+
+    fn device_waits(&self, forget_rest: bool) -> Vec<(Collective, Duration)> {
+        let mut waits = self.waits.borrow_mut();
+        let mut known = Vec::new();
+        // In the order of the device: behind one that has not ended, none has.
+        while let Some(wait) = waits.front() {
+            if !wait.ends.is_complete() {
+                break;
+            }
+            let elapsed_ms = wait.begins.elapsed_ms(&wait.ends).unwrap_or(0.0).max(0.0);
+            known.push((wait.kind, Duration::from_secs_f64(f64::from(elapsed_ms) / 1e3)));
+            waits.pop_front();
+        }
+        if forget_rest {
+            waits.clear();
+        }
+        known
+    }
+}
+
+impl<P: Place> Drop for Links<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.kill(Error::panicked(self.inner.rank()));
+        }
+        self.watch.close();
+        if self.flights.get_mut().is_empty() && self.leave().is_ok() {
+            return;
+        }
+        self.watch.handle.abort();
+        // What was received and not waited for is freed behind it.
+        let _ = self.compute.join(&self.messages);
+    }
+}

@@ -1,0 +1,169 @@
+//! The thread that watches a rank's calls on the device: no other thread of the rank can, because it may stand in the driver
+//! until the device has come so far, which it never does when another rank stays away.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent};
+
+use super::ffi::{Handle, cuda};
+use crate::group::{Behind, Outlook, Patience};
+use crate::{Collective, Error, Result};
+
+/// How often it looks while calls are under way.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A call that the device has not finished.
+pub struct Flying {
+    pub sequence: u64,
+    pub kind: Collective,
+    pub patience: Patience,
+    /// The device has come to the call: what was computed before it is done.
+    pub ready: CudaEvent,
+    /// The call has ended on the device.
+    pub done: Arc<CudaEvent>,
+    /// When the device was seen to have come to the call. From then on the deadline counts: before that it computes.
+    pub ready_since: Option<Instant>,
+}
+
+/// What the watching thread shares with the rank's.
+pub struct Watched {
+    pub handle: Handle,
+    pub outlook: Arc<dyn Outlook>,
+    pub rank: usize,
+    context: Arc<CudaContext>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// In the order of the calls, which is that of the device.
+    flying: VecDeque<Flying>,
+    closing: bool,
+}
+
+/// The watching thread. It ends with this.
+pub struct Watch {
+    watched: Arc<Watched>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts to watch.
+    pub fn start(handle: Handle, outlook: Arc<dyn Outlook>, rank: usize, context: Arc<CudaContext>) -> Result<Self> {
+        let queue = Mutex::new(Queue::default());
+        let watched = Arc::new(Watched { handle, outlook, rank, context, queue, changed: Condvar::new() });
+        let shared = Arc::clone(&watched);
+        let thread = std::thread::Builder::new().name(format!("nccl-{rank}")).spawn(move || shared.watch());
+        let thread = thread.map_err(|error| Error::Start(format!("no thread to watch NCCL: {error}")))?;
+        Ok(Self { watched, thread: Some(thread) })
+    }
+
+    /// Adds a call that has been put on the device.
+    pub fn add(&self, flying: Flying) {
+        self.watched.lock().flying.push_back(flying);
+        self.watched.changed.notify_all();
+    }
+
+    /// Ends the thread.
+    pub fn close(&mut self) {
+        self.watched.lock().closing = true;
+        self.watched.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to give; a panic has told itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::ops::Deref for Watch {
+    type Target = Watched;
+
+    fn deref(&self) -> &Watched {
+        &self.watched
+    }
+}
+
+impl Watched {
+    /// The end of the group because a call has not ended in time: names the ranks whose devices have not come to it.
+    pub fn overdue(&self, sequence: u64, operation: Collective, patience: Patience) -> Error {
+        let Behind { missing, mut states } = self.outlook.behind(sequence);
+        if missing.is_empty() {
+            states.push("all have made it: their sizes differ, or a GPU or a link between two is stuck".to_owned());
+        }
+        let (phase, after) = (patience.phase, patience.deadline);
+        Error::Timeout { rank: self.rank, operation, sequence, phase, missing, states, after }
+    }
+
+    /// Ends the group, then what the device still does for it. In this order: whoever the end of the device's work wakes
+    /// must find the group dead, and not take what has been received for something.
+    pub fn end(&self, error: Error) -> Error {
+        let seen = self.outlook.kill(error);
+        self.handle.abort();
+        seen
+    }
+
+    fn watch(&self) {
+        if let Err(error) = self.context.bind_to_thread() {
+            self.end(cuda(error));
+            return;
+        }
+        loop {
+            let queue = self.lock();
+            let idle = |queue: &mut Queue| !queue.closing && queue.flying.is_empty();
+            let queue = self.changed.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
+            if queue.closing {
+                return;
+            }
+            drop(queue);
+            if let Err(error) = self.look() {
+                self.end(error);
+                return;
+            }
+            let queue = self.lock();
+            let waited = self.changed.wait_timeout_while(queue, LOOK, |queue| !queue.closing);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Looks how far the device is.
+    fn look(&self) -> Result<()> {
+        self.outlook.alive()?;
+        self.handle.progress()?;
+        let Some((sequence, kind, patience, since)) = self.oldest()? else { return Ok(()) };
+        if since.elapsed() <= patience.deadline {
+            return Ok(());
+        }
+        let error = self.overdue(sequence, kind, patience);
+        // Asking takes its time: it may have ended meanwhile.
+        match self.oldest()? {
+            Some((oldest, ..)) if oldest == sequence => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The oldest call that the device has come to and not finished.
+    fn oldest(&self) -> Result<Option<(u64, Collective, Patience, Instant)>> {
+        let mut queue = self.lock();
+        while let Some(first) = queue.flying.front_mut() {
+            if first.done.try_is_complete().map_err(cuda)? {
+                self.outlook.reach(first.sequence + 1, None);
+                queue.flying.pop_front();
+                continue;
+            }
+            if first.ready_since.is_none() && first.ready.try_is_complete().map_err(cuda)? {
+                self.outlook.reach(first.sequence + 1, Some(first.kind));
+                first.ready_since = Some(Instant::now());
+            }
+            return Ok(first.ready_since.map(|since| (first.sequence, first.kind, first.patience, since)));
+        }
+        Ok(None)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

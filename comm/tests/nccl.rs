@@ -1,0 +1,283 @@
+//! Threads as ranks, their tensors on GPUs and carried by NCCL: what every backend promises, and what happens when a rank
+//! fails. Runs on an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) and unchanged on a real one; there it needs two
+//! GPUs, or NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1 for two ranks that share one.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::cuda_backend::cudarc::driver::CudaContext;
+use candle_core::{Device, Tensor};
+use tributary_comm::local::seats;
+use tributary_comm::wire::Phase;
+use tributary_comm::{Collective, Communicator, Error, Result, conformance, nccl};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+/// How long a test may take before something hangs.
+const LONG: Duration = Duration::from_secs(20);
+
+type Comm = Box<dyn Communicator>;
+
+fn gpus() -> usize {
+    CudaContext::device_count().expect("a driver") as usize
+}
+
+fn shares_gpus() -> bool {
+    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
+}
+
+/// The most ranks that can be connected here.
+fn most_ranks() -> usize {
+    let most = if shares_gpus() { gpus().max(2) } else { gpus() };
+    assert!(most >= 2, "needs two GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
+    most
+}
+
+/// Runs one closure a rank, each on its own thread with its own device; gives the results in rank order.
+fn run_on<T: Send>(
+    world: usize,
+    gpu_of: impl Fn(usize) -> usize,
+    rank: impl Fn(Result<Comm>, Device) -> T + Sync,
+) -> Vec<T> {
+    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu: shares_gpus() };
+    thread::scope(|scope| {
+        let start = |seat: tributary_comm::local::Seat| {
+            let (gpu, rank) = (gpu_of(seat.rank()), &rank);
+            scope.spawn(move || {
+                let device = Device::new_cuda_with_stream(gpu).expect("a GPU");
+                rank(nccl::start(seat.take(), &device, settings), device)
+            })
+        };
+        let threads: Vec<_> = seats(world).into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the rank does not panic")).collect()
+    })
+}
+
+fn run<T: Send>(world: usize, rank: impl Fn(Comm, Device) -> T + Sync) -> Vec<T> {
+    let (gpus, connected) = (gpus(), Barrier::new(world));
+    let begin = |comm: Result<Comm>, device| {
+        let comm = comm.expect("connected");
+        // A rank that fails at once must find the others connected.
+        connected.wait();
+        rank(comm, device)
+    };
+    run_on(world, |rank| rank % gpus, begin)
+}
+
+fn rows(count: usize, value: f32, device: &Device) -> Tensor {
+    Tensor::from_vec(vec![value; count * 2], (count, 2), &Device::Cpu)
+        .expect("of this shape")
+        .to_device(device)
+        .expect("moved")
+}
+
+fn conforms(world: usize) {
+    let outcomes = run(world, |mut comm, device| {
+        let outcome = conformance::check_on(&mut *comm, &device);
+        comm.barrier().expect("all are there");
+        outcome
+    });
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome, Ok(()), "rank {rank} of {world}");
+    }
+}
+
+#[test]
+fn one_rank_conforms() {
+    conforms(1);
+}
+
+#[test]
+fn several_ranks_conform() {
+    (2..=most_ranks().min(4)).for_each(conforms);
+}
+
+#[test]
+fn tensors_stay_on_the_device_and_order_is_that_of_the_device() {
+    let outcomes = run(2, |mut comm, device| {
+        let me = comm.rank();
+        let mut mine = rows(300, me as f32, &device);
+        // Each step sends what the one before has brought, and the host waits for none.
+        for _ in 0..5 {
+            let pending = comm.start_exchange(&mine, 1 - me, 1 - me, 300).expect("started");
+            mine = comm.wait(pending).expect("received").remove(0);
+        }
+        assert!(mine.device().same_device(&device));
+        mine.to_vec2::<f32>().expect("read")
+    });
+    for (rank, values) in outcomes.iter().enumerate() {
+        assert!(values.iter().flatten().all(|&value| value == (1 - rank) as f32), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
+    let meet = Arc::new(Barrier::new(2));
+    let outcomes = run(2, |mut comm, device| {
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("all are there");
+        comm.set_deadline(Phase::Recompute, SHORT);
+        if comm.rank() == 1 {
+            meet.wait();
+            return (comm.barrier().expect_err("the group is dead"), Duration::ZERO);
+        }
+        let began = Instant::now();
+        let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
+        // Stands in the driver until the watching thread ends the call. What it reads is worth nothing.
+        let _ = gathered[1].to_vec2::<f32>();
+        let waited = began.elapsed();
+        meet.wait();
+        (comm.broadcast_bytes(0, Some(vec![1])).expect_err("nothing leaves a dead group"), waited)
+    });
+    let (error, waited) = &outcomes[0];
+    let Error::Timeout {
+        rank: 0,
+        operation: Collective::AllGather,
+        sequence,
+        phase: Phase::Recompute,
+        missing,
+        states,
+        ..
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    // The cards and the id have had a call each before the first gather.
+    assert_eq!((*sequence, missing.as_slice()), (3, &[1][..]));
+    assert!(states[0].starts_with("rank 1 computes"), "{states:?}");
+    assert!(*waited >= SHORT, "{waited:?}");
+    assert!(*waited < LONG, "{waited:?}");
+    assert!(matches!(&outcomes[1].0, Error::Aborted { rank: 0, exit_code: 75, .. }), "{:?}", outcomes[1].0);
+}
+
+#[test]
+fn bytes_do_not_leave_before_the_device_has_passed_the_calls() {
+    let outcomes = run(2, |mut comm, device| {
+        comm.set_deadline(Phase::Probe, SHORT);
+        if comm.rank() == 1 {
+            thread::sleep(3 * SHORT);
+            return comm.barrier().expect_err("the group is dead");
+        }
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
+        comm.broadcast_bytes(0, Some(vec![1])).expect_err("the gather has not ended")
+    });
+    let named =
+        matches!(&outcomes[0], Error::Timeout { operation: Collective::AllGather, missing, .. } if missing == &[1]);
+    assert!(named, "{outcomes:?}");
+}
+
+#[test]
+fn an_abort_wakes_those_who_stand_in_the_driver() {
+    let outcomes = run(2, |mut comm, device| {
+        comm.set_deadline(Phase::Probe, LONG);
+        let began = Instant::now();
+        if comm.rank() == 1 {
+            thread::sleep(SHORT);
+            comm.abort("disk full", 74);
+        } else {
+            let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
+            let _ = gathered[1].to_vec2::<f32>();
+        }
+        let error = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect_err("the group is dead");
+        (error, comm.barrier().expect_err("the group is dead"), began.elapsed())
+    });
+    for (rank, (error, again, waited)) in outcomes.iter().enumerate() {
+        let wanted = Error::Aborted { rank: 1, cause: "disk full".to_owned(), exit_code: 74 };
+        assert_eq!((error, again), (&wanted, &wanted), "rank {rank}");
+        assert!(*waited < LONG, "rank {rank}: {waited:?}");
+    }
+}
+
+#[test]
+fn sizes_that_differ_end_by_the_deadline() {
+    let outcomes = run(2, |mut comm, device| {
+        comm.set_deadline(Phase::Probe, SHORT);
+        let (own, other) = if comm.rank() == 0 { (300, 200) } else { (100, 300) };
+        let counts = if comm.rank() == 0 { [own, other] } else { [other, own] };
+        comm.all_gather_v(&rows(own, 1.0, &device), &counts).expect("started");
+        comm.barrier().expect_err("the sizes differ")
+    });
+    let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
+    // Rank 0 waits for rows that do not come. Rank 1 has got what it waits for, and finds that rank 0 does not come on.
+    let told = told.iter().any(|error| {
+        error.contains("all have made it: their sizes differ") || error.contains("rank 0 stands in all-gather (call 2")
+    });
+    assert!(told, "{outcomes:?}");
+    assert!(outcomes.iter().all(|error| error.exit_code() == 75), "{outcomes:?}");
+}
+
+#[test]
+fn arguments_that_do_not_fit_themselves_are_refused_at_once() {
+    let outcomes = run(1, |mut comm, device| {
+        let error = comm.start_exchange(&rows(1, 0.0, &device), 0, 0, 2).expect_err("one row and two");
+        (error, comm.barrier().expect_err("the group is dead"))
+    });
+    assert!(matches!(&outcomes[0].0, Error::Mismatch { rank: 0, other: 0, .. }), "{outcomes:?}");
+    assert_eq!(outcomes[0].0, outcomes[0].1);
+}
+
+#[test]
+fn tensors_of_the_cpu_are_refused() {
+    let outcomes = run(2, |mut comm, _| {
+        let error = comm.all_gather_v(&rows(1, 0.0, &Device::Cpu), &[1, 1]).expect_err("not on a GPU");
+        error.to_string()
+    });
+    assert!(outcomes.iter().any(|error| error.starts_with("tensor: NCCL carries tensors on a GPU")), "{outcomes:?}");
+}
+
+#[test]
+fn calls_that_nobody_waits_for_hold_nobody_up() {
+    let outcomes = run(2, |mut comm, device| {
+        let pending = comm.start_all_gather_v(&rows(2, 1.0, &device), &[2, 2]).expect("started");
+        drop(pending);
+        comm.rank()
+    });
+    assert_eq!(outcomes, [0, 1]);
+}
+
+#[test]
+fn a_panicking_rank_ends_the_group() {
+    let outcomes = run(2, |mut comm, device| {
+        comm.set_deadline(Phase::Probe, LONG);
+        if comm.rank() == 1 {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let comm = comm;
+                panic!("of rank {}, on purpose", comm.rank());
+            }));
+            assert!(panicked.is_err());
+            return None;
+        }
+        let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).and_then(|_| comm.barrier());
+        gathered.err()
+    });
+    assert_eq!(outcomes[0], Some(Error::Aborted { rank: 1, cause: "rank 1 panicked".into(), exit_code: 70 }));
+}
+
+#[test]
+fn waiting_is_counted_on_the_device() {
+    let waited_s = run(2, |mut comm, device| {
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("connected");
+        comm.barrier().expect("all are there");
+        comm.reset_traffic();
+        if comm.rank() == 1 {
+            thread::sleep(SHORT);
+        }
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
+        comm.barrier().expect("all are there");
+        comm.traffic().entries[&Collective::AllGather].waited_s
+    });
+    assert!(waited_s[0] > 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+    assert!(waited_s[1] < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+}
+
+#[test]
+fn ranks_with_one_gpu_are_refused() {
+    if shares_gpus() {
+        return eprintln!("skipped: NCCL_MULTI_RANK_GPU_ENABLE=1 allows what is refused here");
+    }
+    let outcomes = run_on(2, |_| 0, |comm, _| comm.err().expect("refused"));
+    let Error::SharedGpu { ranks, gpu, .. } = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert_eq!(ranks, &[0, 1]);
+    assert!(gpu.starts_with("GPU-"), "{gpu}");
+    assert!(matches!(&outcomes[1], Error::Aborted { rank: 0, exit_code: 78, .. }), "{outcomes:?}");
+}

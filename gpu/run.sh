@@ -1,0 +1,91 @@
+#!/bin/sh
+# Everything that a GPU must show, on the machine that has it: kernels and methods checked, then measured. About eight minutes.
+#
+#   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
+#   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead
+#   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
+#
+# Every step runs, whatever became of those before; the exit code is 1 if one failed.
+set -u
+cd "$(dirname "$0")/.."
+sanitize=""
+if [ "$1" = --sanitize ]; then
+    sanitize=yes
+    shift
+fi
+bundle=$1
+out=$2
+steps=${STEPS:-kernels stack nccl pytorch bench llama qwen}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+
+# CUDA's libraries: where the system has them, else those that came with PyTorch.
+libraries=$work/bin
+for folder in /usr/local/cuda/lib64 /usr/local/nvidia/lib64 \
+    $(python3 -c 'import glob, site, sys
+for root in set(site.getsitepackages() + sys.path):
+    print(*glob.glob(root + "/nvidia/*/lib"))' 2>/dev/null); do
+    libraries=$libraries:$folder
+done
+export LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
+
+mkdir -p "$work/bin"
+for file in "$bundle"/*; do
+    name=$(basename "$file" .xz)
+    case $file in
+    *.xz) xz -dc "$file" >"$work/bin/$name" ;;
+    *) cp "$file" "$work/bin/$name" ;;
+    esac
+    chmod +x "$work/bin/$name"
+done
+bin=$work/bin
+
+failed=""
+step() {
+    name=$1
+    shift
+    case " $steps " in *" $name "*) ;; *) return ;; esac
+    echo "== $name"
+    began=$(date +%s)
+    if "$@" >"$out/$name.txt" 2>&1; then
+        tail -n "${LINES_SHOWN:-40}" "$out/$name.txt"
+    else
+        failed="$failed $name"
+        echo "FAILED:"
+        tail -n 60 "$out/$name.txt"
+    fi
+    echo "== $name took $(($(date +%s) - began)) s"
+}
+
+# The study of one model: exact, warm and cold, then the two methods that show what selection costs and brings.
+study() {
+    model=$1
+    common="--model models/$model --load-format dummy --device cuda --dtype bf16 --chunk-tokens 2048 --query-tokens 64"
+    # The options are meant to be split into words.
+    # shellcheck disable=SC2086
+    "$bin/tributary" bench $common --lengths 8k,16k,32k --worlds 1 --methods full infoflow --caches cold,warm \
+        --warmups 1 --repeats 5 --out "$out/$model-short" --force &&
+        "$bin/tributary" bench $common --lengths 64k,128k --worlds 1 --methods full infoflow --caches cold,warm \
+            --warmups 1 --repeats 2 --out "$out/$model-long" --force &&
+        "$bin/tributary" bench $common --lengths 32k --worlds 1 --methods none epic --caches cold,warm \
+            --warmups 1 --repeats 3 --out "$out/$model-others" --force &&
+        "$bin/tributary" bench $common --worlds 1 --calibrate "$out/$model.toml" --force
+}
+
+if [ -n "$sanitize" ]; then
+    steps=sanitize
+    step sanitize compute-sanitizer --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1
+    [ -z "$failed" ]
+    exit
+fi
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+step kernels "$bin/kernels-cuda" --test-threads 1
+step stack "$bin/stack-cuda" --test-threads 1
+step nccl "$bin/nccl-cuda" --include-ignored --test-threads 1
+step pytorch sh -c "python3 gpu/pytorch.py >'$out/pytorch.json' && cat '$out/pytorch.json'"
+step bench env PYTORCH_JSON="$out/pytorch.json" GPU_BENCH_JSON="$out/kernels.json" "$bin/kernels-bench"
+step llama study llama-3.1-8b
+step qwen study qwen3-14b
+[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }

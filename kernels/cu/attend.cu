@@ -1,0 +1,213 @@
+// Attention of query rows to keys where they lie: blocks of keys are read in place, RoPE is applied to a tile of keys once it
+// has arrived, products run on a warp's tensor cores (mma.sync, from sm_80 on). For devices before Hopper, and everywhere for
+// few query rows (probe, decode), where the keys are read once and a packing pass would cost more than it brings.
+//
+// A block has 64 rows (a row is a query row and one of the heads that share a KV head) and walks over its item's key tiles of
+// 64 keys, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
+#include "attention.cuh"
+
+static constexpr u32 ROWS = 64;
+static constexpr u32 KEYS = 64;
+static constexpr u32 THREADS = 128;
+
+/// Bytes of a row of a tile: whole multiples of 128, so that eight rows of a 16-byte column fill all banks.
+template <int D>
+static constexpr u32 ROW_BYTES = D <= 64 ? 128 : 256;
+
+/// Where piece `piece` of row `row` stands in a tile.
+template <int D>
+DEVICE u32 place(u32 row, u32 piece) {
+    return row * ROW_BYTES<D> + ((piece ^ (row & 7)) << 4);
+}
+
+/// Query rows, turned, to shared memory; rows beyond the last are zero.
+template <int D, typename T>
+DEVICE void load_queries(const AttendArguments& a, const Item& item, u8* tile) {
+    const u32 rows_per_tile = ROWS / a.group, head = blockIdx.y * a.group;
+    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
+        const u32 row = i / (D / 8), piece = i % (D / 8);
+        const u32 at = item.tile * rows_per_tile + row / a.group;
+        Bytes16 bytes{0, 0, 0, 0};
+        if (row / a.group < rows_per_tile && at < a.queries) {
+            const u64 first = ((u64)a.rows[at] * a.kv_heads * a.group + head + row % a.group) * D;
+            bytes = load_turned<T>(a.q + first, piece, a.rope[at], a.turn);
+        }
+        store16(tile + place<D>(row, piece), bytes);
+    }
+}
+
+/// Sets out for a tile of keys and values; keys beyond the last are zero.
+template <int D>
+DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, u32 key_tile, u32 k_tile, u32 v_tile) {
+    const u32 row_length = a.kv_heads * D;
+    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
+        const u32 row = i / (D / 8), piece = i % (D / 8), at = key_tile * KEYS + row;
+        const bool valid = at < a.keys;
+        const u32 source = a.key_source[valid ? at : 0];
+        const u64 offset = blockIdx.y * D + 8 * piece;
+        copy16_async_or_zero(k_tile + place<D>(row, piece), row_of(blocks.k, source, row_length) + offset, valid);
+        copy16_async_or_zero(v_tile + place<D>(row, piece), row_of(blocks.v, source, row_length) + offset, valid);
+    }
+    copies_commit();
+}
+
+/// Turns a tile of keys in place.
+template <int D, typename T>
+DEVICE void turn_keys(const AttendArguments& a, u32 key_tile, u8* tile) {
+    const Turn& turn = a.key_turn;
+    const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;  // of one row, each with its other half
+    for (u32 i = threadIdx.x; i < KEYS * pieces; i += THREADS) {
+        const u32 row = i / pieces, piece = i % pieces, at = key_tile * KEYS + row;
+        if (at >= a.keys) continue;
+        const u32 position = a.key_rope[at];
+        u8* low = tile + place<D>(row, piece);
+        if (turn.interleaved) {
+            store16(low, turned_pairs<T>(load16(low), 8 * piece, position, turn));
+            continue;
+        }
+        u8* high = tile + place<D>(row, piece + turn.half / 8);
+        const Bytes16 x = load16(low), y = load16(high);
+        store16(low, turned<T>(x, y, 8 * piece, position, turn));
+        store16(high, turned<T>(y, x, 8 * piece + turn.half, position, turn));
+    }
+}
+
+/// s [16 x 64] = this warp's queries times the tile's keys.
+template <int D, typename T>
+DEVICE void dot_products(float (&s)[KEYS / 2], const u32 (&q)[D / 16][4], u32 k_tile) {
+    const u32 lane = lane_id();
+#pragma unroll
+    for (u32 j = 0; j < KEYS / 8; j += 2) {
+        float d[2][4] = {};
+#pragma unroll
+        for (u32 k = 0; k < D / 16; k++) {
+            u32 b[4];
+            load_matrices(b, k_tile + place<D>(8 * j + lane % 8 + 8 * (lane / 16), 2 * k + lane / 8 % 2));
+            multiply_add<T>(d[0], q[k], b[0], b[1]);
+            multiply_add<T>(d[1], q[k], b[2], b[3]);
+        }
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) s[4 * j + i] = d[i / 4][i % 4];
+    }
+}
+
+/// o [16 x D] += the weights `s` times the tile's values.
+template <int D, typename T>
+DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_tile) {
+    const u32 lane = lane_id();
+#pragma unroll
+    for (u32 k = 0; k < KEYS / 16; k++) {
+        u32 p[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) p[i] = T::narrow2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+#pragma unroll
+        for (u32 j = 0; j < D / 8; j += 2) {
+            u32 b[4];
+            load_matrices_transposed(b, v_tile + place<D>(16 * k + lane % 16, j + lane / 16));
+            multiply_add<T>(o[j], p, b[0], b[1]);
+            multiply_add<T>(o[j + 1], p, b[2], b[3]);
+        }
+    }
+}
+
+/// This warp's 16 rows to their place: the output through shared memory, so that rows are written whole; or a partial result.
+template <int D, typename T>
+DEVICE void write(const AttendArguments& a, const Item& item, float (&o)[D / 8][4], const Running& running, u8* tile) {
+    const u32 lane = lane_id(), first = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
+    float lse[2], factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) factor[half] = softmax_end(running, half, a.scale_log2, lse[half]);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u32 row = first + lane / 4 + 8 * half, at = item.tile * rows_per_tile + row / a.group;
+        const bool valid = row / a.group < rows_per_tile && at < a.queries;
+        const u64 part = ((u64)item.slot * a.kv_heads + blockIdx.y) * ROWS + row;
+        if (item.slot != NO_SLOT && lane % 4 == 0) a.part_lse[part] = lse[half];
+        if (item.slot == NO_SLOT && valid && lane % 4 == 0)
+            a.lse[((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group] = lse[half];
+#pragma unroll
+        for (u32 j = 0; j < D / 8; j++) {
+            const float x = o[j][2 * half] * factor[half], y = o[j][2 * half + 1] * factor[half];
+            if (item.slot == NO_SLOT) {
+                *reinterpret_cast<u32*>(tile + place<D>(row, j) + 4 * (lane % 4)) = T::narrow2(x, y);
+            } else {
+                float* to = a.part_out + part * D + 8 * j + 2 * (lane % 4);
+                to[0] = x;
+                to[1] = y;
+            }
+        }
+    }
+    if (item.slot != NO_SLOT) return;
+    sync_warp();
+    for (u32 i = lane; i < 16 * (D / 8); i += 32) {
+        const u32 row = first + i / (D / 8), piece = i % (D / 8), at = item.tile * rows_per_tile + row / a.group;
+        if (row / a.group >= rows_per_tile || at >= a.queries) continue;
+        const u64 to = (((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group) * D + 8 * piece;
+        store16(a.out + to, load16(tile + place<D>(row, piece)));
+    }
+}
+
+template <int D, typename T>
+DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
+    constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
+    u8* shared = dynamic_shared();  // queries, then two tiles of keys, then two of values
+    u8* k_tiles = shared + TILE_BYTES;
+    const u32 k_address = shared_address(k_tiles), v_address = k_address + 2 * TILE_BYTES;
+    const Item item = a.items[blockIdx.x];
+    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
+    const u32 count = item.list_end - item.list_begin;
+    if (count > 0) fetch<D>(a, blocks, a.tiles[item.list_begin] & ~MASKED, k_address, v_address);
+    load_queries<D, T>(a, item, shared);
+    Sight sight[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const u32 row = (warp_row + lane / 4 + 8 * half) / a.group, at = item.tile * rows_per_tile + row;
+        sight[half] = row < rows_per_tile && at < a.queries ? a.sight[at] : Sight{0, 0, 0};
+    }
+    sync_block();
+    u32 q[D / 16][4];
+#pragma unroll
+    for (u32 k = 0; k < D / 16; k++)
+        load_matrices(q[k], shared_address(shared) + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
+    float o[D / 8][4] = {};
+    Running running = nothing_yet();
+    for (u32 n = 0; n < count; n++) {
+        const u32 stage = n % 2 * TILE_BYTES, entry = a.tiles[item.list_begin + n], key_tile = entry & ~MASKED;
+        if (n + 1 < count) {
+            const u32 next = (n + 1) % 2 * TILE_BYTES;
+            fetch<D>(a, blocks, a.tiles[item.list_begin + n + 1] & ~MASKED, k_address + next, v_address + next);
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        sync_block();
+        if (a.key_turn.half > 0) {
+            turn_keys<D, T>(a, key_tile, k_tiles + stage);
+            sync_block();
+        }
+        float s[KEYS / 2], shrink[2];
+        dot_products<D, T>(s, q, k_address + stage);
+        if (entry & MASKED) hide(s, sight, key_tile * KEYS + 2 * (lane % 4));
+        softmax_step(s, running, shrink, a.scale_log2);
+#pragma unroll
+        for (u32 j = 0; j < D / 8; j++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) o[j][i] *= shrink[i / 2];
+        add_values<D, T>(o, s, v_address + stage);
+        sync_block();  // before the stage is filled again
+    }
+    write<D, T>(a, item, o, running, shared);
+}
+
+#define ATTEND(D, T, type)                                                                        \
+    KERNEL(THREADS, 2) attend_##type##_##D(ARGUMENT AttendArguments a, ARGUMENT Blocks blocks) { \
+        attend<D, T>(a, blocks);                                                                  \
+    }                                                                                             \
+    EXPORT(attend_##type##_##D)
+
+ATTEND(64, Bf16, bf16)
+ATTEND(96, Bf16, bf16)
+ATTEND(128, Bf16, bf16)
+ATTEND(64, F16, f16)
+ATTEND(96, F16, f16)
+ATTEND(128, F16, f16)

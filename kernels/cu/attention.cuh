@@ -1,0 +1,173 @@
+// What the attention kernels share: their arguments, the sight of a query row, the rotation of keys and queries on load, and
+// the running softmax.
+//
+// The host (kernels/src/cuda/sight.rs) puts keys in an order in which every query row sees at most two runs of them: keys of
+// the shared segment up to some place, and keys of its own segment between two places. Query rows are put in the same order,
+// `group` heads of a row side by side, so that a tile of query rows has a narrow staircase; for every tile of query rows it
+// lists the tiles of keys that any of them sees, and marks those that not all of them see whole.
+#pragma once
+
+#include "device.cuh"
+
+/// Blocks of keys that one launch can reach.
+static constexpr u32 MAX_BLOCKS = 240;
+/// A key's place: block in the high bits, row within it in the low ones.
+static constexpr u32 ROW_BITS = 22;
+/// Set in a list of key tiles where not every row of the query tile sees every key of it.
+static constexpr u32 MASKED = 0x80000000u;
+/// An item that is the only one of its query tile has no slot for a partial result.
+static constexpr u32 NO_SLOT = 0xffffffffu;
+
+/// Where blocks of keys and values begin, each [rows, kv_heads, head_dim] of 16-bit numbers.
+struct Blocks {
+    const u16* k[MAX_BLOCKS];
+    const u16* v[MAX_BLOCKS];
+};
+
+/// The rotary embedding. half = 0: none.
+struct Turn {
+    const float* cosine;  // [positions, half]
+    const float* sine;
+    u32 half;  // dims half..2 half turn with dims 0..half, or neighbours with each other
+    u32 interleaved;
+};
+
+/// The keys that a query row sees: places below shared_end, and those from begin to end.
+struct Sight {
+    u32 shared_end, begin, end;
+};
+
+/// Work of one block: a tile of query rows and a part of its list of key tiles.
+struct Item {
+    u32 tile, list_begin, list_end, slot;
+};
+
+struct AttendArguments {
+    const u16* q;        // [queries, heads, head_dim], before RoPE if turn.half > 0
+    const u32* rows;     // [queries]: place to row of q
+    const u32* rope;     // [queries]: place to position
+    const Sight* sight;  // [queries], by place
+    const u32* tiles;    // lists of key tiles
+    const Item* items;
+    const u32* key_source;  // [keys]: place to block and row
+    const u32* key_rope;    // [keys]: place to position
+    const u8* packed_k;     // [kv_heads, key tiles, tile]: of pack_sm90, for attend_sm90 only
+    const u8* packed_v;
+    u16* out;         // [queries, heads, head_dim]
+    float* lse;       // [queries, heads]
+    float* part_out;  // [slots, kv_heads, tile rows, head_dim]
+    float* part_lse;  // [slots, kv_heads, tile rows]
+    Turn turn;        // of the queries
+    Turn key_turn;    // of keys that are turned on load
+    u32 queries, keys, kv_heads, group, key_tiles;
+    float scale_log2;  // softmax scale / ln 2
+};
+
+DEVICE const u16* row_of(const u16* const (&blocks)[MAX_BLOCKS], u32 source, u32 row_length) {
+    return blocks[source >> ROW_BITS] + (u64)(source & ((1u << ROW_BITS) - 1)) * row_length;
+}
+
+DEVICE bool sees(const Sight& sight, u32 key) { return key < sight.shared_end || (key >= sight.begin && key < sight.end); }
+
+DEVICE Bytes16 load16(const void* from) { return *static_cast<const Bytes16*>(from); }
+DEVICE void store16(void* to, const Bytes16& bytes) { *static_cast<Bytes16*>(to) = bytes; }
+
+/// Eight numbers `x` of a head, from dim `first` on, turned to `position`; `other` gives those `half` dims away.
+template <typename T>
+DEVICE Bytes16 turned(const Bytes16& bytes, const Bytes16& other, u32 first, u32 position, const Turn& turn) {
+    float x[8], y[8], r[8];
+    widen8<T>(bytes, x);
+    widen8<T>(other, y);
+    const bool low = first < turn.half;
+    const u64 at = (u64)position * turn.half + (low ? first : first - turn.half);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float c = turn.cosine[at + i], s = turn.sine[at + i];
+        r[i] = low ? x[i] * c - y[i] * s : x[i] * c + y[i] * s;
+    }
+    return narrow8<T>(r);
+}
+
+/// The same where neighbours turn with each other.
+template <typename T>
+DEVICE Bytes16 turned_pairs(const Bytes16& bytes, u32 first, u32 position, const Turn& turn) {
+    float x[8], r[8];
+    widen8<T>(bytes, x);
+    const u64 at = (u64)position * turn.half + first / 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float c = turn.cosine[at + i], s = turn.sine[at + i];
+        r[2 * i] = x[2 * i] * c - x[2 * i + 1] * s;
+        r[2 * i + 1] = x[2 * i + 1] * c + x[2 * i] * s;
+    }
+    return narrow8<T>(r);
+}
+
+/// Piece `piece` (eight dims) of the head at `head`, turned to `position`.
+template <typename T>
+DEVICE Bytes16 load_turned(const u16* head, u32 piece, u32 position, const Turn& turn) {
+    const u32 first = 8 * piece;
+    Bytes16 bytes = load16(head + first);
+    if (first >= 2 * turn.half) return bytes;
+    if (turn.interleaved) return turned_pairs<T>(bytes, first, position, turn);
+    const u32 other = first < turn.half ? first + turn.half : first - turn.half;
+    return turned<T>(bytes, load16(head + other), first, position, turn);
+}
+
+/// The softmax of two rows of a tile, as far as keys have come. A thread holds the numbers of its columns; the four threads
+/// of a row share its maximum.
+struct Running {
+    float max[2];  // of the raw dot products
+    float sum[2];  // of this thread's columns
+};
+
+DEVICE Running nothing_yet() { return Running{{NEGATIVE_INFINITY, NEGATIVE_INFINITY}, {0.0f, 0.0f}}; }
+
+/// Turns dot products into weights in place; `shrink` is what earlier results of the two rows must be multiplied by. Register
+/// i of `s` belongs to row (i / 2) % 2.
+template <int N>
+DEVICE void softmax_step(float (&s)[N], Running& running, float (&shrink)[2], float scale_log2) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float largest = running.max[row];
+#pragma unroll
+        for (int i = 0; i < N; i += 4) largest = fmaxf(largest, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
+        largest = fmaxf(largest, shuffle_xor(largest, 1));
+        largest = fmaxf(largest, shuffle_xor(largest, 2));
+        // A row that has seen nothing has weights exp(-inf - 0) = 0.
+        const float origin = largest == NEGATIVE_INFINITY ? 0.0f : largest * scale_log2;
+        shrink[row] = exp2_fast(running.max[row] * scale_log2 - origin);
+        running.max[row] = largest;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float weight = exp2_fast(s[i + 2 * row + e] * scale_log2 - origin);
+                s[i + 2 * row + e] = weight;
+                sum += weight;
+            }
+        }
+        running.sum[row] = running.sum[row] * shrink[row] + sum;
+    }
+}
+
+/// Ends the softmax of row `row`: what its output must be multiplied by; `lse` in natural units.
+DEVICE float softmax_end(const Running& running, int row, float scale_log2, float& lse) {
+    float sum = running.sum[row];
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    lse = sum > 0.0f ? (running.max[row] * scale_log2 + log2f(sum)) * LN_2 : NEGATIVE_INFINITY;
+    return sum > 0.0f ? 1.0f / sum : 0.0f;
+}
+
+/// Hides the dot products of keys that the two rows do not see. `first` is the place of this thread's first column; its
+/// columns are first, first + 1, first + 8, first + 9, ..
+template <int N>
+DEVICE void hide(float (&s)[N], const Sight (&sight)[2], u32 first) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const u32 key = first + 8 * (i / 4) + i % 2;
+        if (!sees(sight[i / 2 % 2], key)) s[i] = NEGATIVE_INFINITY;
+    }
+}

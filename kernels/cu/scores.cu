@@ -1,0 +1,196 @@
+// What each key receives from the query rows: probabilities recomputed from the rows' log-sum-exp, averaged over the heads, and
+// reduced over the rows to one number a key, in one pass.
+//
+// A block has 64 keys. For each tile of 64 query rows it goes through the heads, two tiles of queries in flight, and adds up
+// probabilities in registers; each KV head's keys are fetched once a tile of rows and turned on load. Queries come turned.
+#include "attention.cuh"
+
+static constexpr u32 ROWS = 64;
+static constexpr u32 KEYS = 64;
+static constexpr u32 THREADS = 128;
+
+/// How a row's attention to a key counts.
+enum Reduce : u32 { NORM = 0, MASS = 1, WEIGHTED = 2 };
+
+struct ScoreArguments {
+    const u16* q;          // [queries, heads, head_dim], turned
+    const float* lse;      // [queries, heads]
+    const float* weights;  // [queries], for WEIGHTED
+    const u32* rows;       // [queries]: place to row of q
+    const Sight* sight;    // [queries], by place
+    const Sight* tile_sight;  // [tiles of rows]: the keys that any row of the tile may see
+    const u32* key_source;    // [keys]: place to block and row
+    const u32* key_rope;      // [keys]: place to position
+    const u32* key_number;    // [keys]: place to the key's number among all
+    float* out;               // one a key number; keys that nobody sees are left alone
+    Turn key_turn;
+    u32 queries, keys, kv_heads, group, reduce;
+    float scale_log2;
+};
+
+template <int D>
+static constexpr u32 ROW_BYTES = D <= 64 ? 128 : 256;
+
+template <int D>
+DEVICE u32 place(u32 row, u32 piece) {
+    return row * ROW_BYTES<D> + ((piece ^ (row & 7)) << 4);
+}
+
+/// Sets out for one head's queries of a tile of rows; rows beyond the last are zero.
+template <int D>
+DEVICE void fetch_queries(const ScoreArguments& a, u32 row_tile, u32 head, u32 tile) {
+    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
+        const u32 row = i / (D / 8), piece = i % (D / 8), at = row_tile * ROWS + row;
+        const u64 first = ((u64)a.rows[at < a.queries ? at : 0] * a.kv_heads * a.group + head) * D + 8 * piece;
+        copy16_async_or_zero(tile + place<D>(row, piece), a.q + first, at < a.queries);
+    }
+}
+
+template <int D>
+DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, u32 kv_head, u32 tile) {
+    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
+        const u32 row = i / (D / 8), piece = i % (D / 8), at = blockIdx.x * KEYS + row;
+        const u32 source = a.key_source[at < a.keys ? at : 0];
+        const u16* from = row_of(blocks.k, source, a.kv_heads * D) + kv_head * D + 8 * piece;
+        copy16_async_or_zero(tile + place<D>(row, piece), from, at < a.keys);
+    }
+}
+
+template <int D, typename T>
+DEVICE void turn_keys(const ScoreArguments& a, u8* tile) {
+    const Turn& turn = a.key_turn;
+    const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;
+    for (u32 i = threadIdx.x; i < KEYS * pieces; i += THREADS) {
+        const u32 row = i / pieces, piece = i % pieces, at = blockIdx.x * KEYS + row;
+        if (at >= a.keys) continue;
+        const u32 position = a.key_rope[at];
+        u8* low = tile + place<D>(row, piece);
+        if (turn.interleaved) {
+            store16(low, turned_pairs<T>(load16(low), 8 * piece, position, turn));
+            continue;
+        }
+        u8* high = tile + place<D>(row, piece + turn.half / 8);
+        const Bytes16 x = load16(low), y = load16(high);
+        store16(low, turned<T>(x, y, 8 * piece, position, turn));
+        store16(high, turned<T>(y, x, 8 * piece + turn.half, position, turn));
+    }
+}
+
+/// Adds this head's probabilities of 16 rows and 64 keys.
+template <int D, typename T>
+DEVICE void add_head(float (&p)[KEYS / 2], const ScoreArguments& a, u32 q_tile, u32 k_tile, const float (&lse_log2)[2],
+                     const Sight (&sight)[2]) {
+    const u32 lane = lane_id(), first = threadIdx.x / 32 * 16, column = blockIdx.x * KEYS + 2 * (lane % 4);
+    u32 q[D / 16][4];
+#pragma unroll
+    for (u32 k = 0; k < D / 16; k++) load_matrices(q[k], q_tile + place<D>(first + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+    for (u32 j = 0; j < KEYS / 8; j += 2) {
+        float d[2][4] = {};
+#pragma unroll
+        for (u32 k = 0; k < D / 16; k++) {
+            u32 b[4];
+            load_matrices(b, k_tile + place<D>(8 * j + lane % 8 + 8 * (lane / 16), 2 * k + lane / 8 % 2));
+            multiply_add<T>(d[0], q[k], b[0], b[1]);
+            multiply_add<T>(d[1], q[k], b[2], b[3]);
+        }
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            const int half = i / 2 % 2;
+            const bool seen = sees(sight[half], column + 8 * (j + i / 4) + i % 2);
+            const float weight = exp2_fast(d[i / 4][i % 4] * a.scale_log2 - lse_log2[half]);
+            p[4 * j + i] += seen ? weight : 0.0f;
+        }
+    }
+}
+
+/// What the threads of a tile's rows add to a column, from all rows of the block to one number a key.
+DEVICE void write(const ScoreArguments& a, float (&columns)[KEYS / 4], float* sums) {
+    const u32 lane = lane_id(), warp = threadIdx.x / 32;
+#pragma unroll
+    for (u32 i = 0; i < KEYS / 4; i++) {
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) columns[i] += shuffle_xor(columns[i], lanes);
+        if (lane < 4) sums[warp * KEYS + 8 * (i / 2) + 2 * lane + i % 2] = columns[i];
+    }
+    sync_block();
+    const u32 at = blockIdx.x * KEYS + threadIdx.x;
+    if (threadIdx.x >= KEYS || at >= a.keys) return;
+    float sum = 0.0f;
+    for (u32 w = 0; w < THREADS / 32; w++) sum += sums[w * KEYS + threadIdx.x];
+    a.out[a.key_number[at]] = a.reduce == NORM ? sqrtf(sum) : sum;
+}
+
+template <int D, typename T>
+DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
+    constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
+    u8* shared = dynamic_shared();  // keys, then two tiles of queries, then sums
+    const u32 k_tile = shared_address(shared), q_tiles = k_tile + TILE_BYTES;
+    float* sums = reinterpret_cast<float*>(shared + 3 * TILE_BYTES);
+    const u32 lane = lane_id(), heads = a.kv_heads * a.group;
+    const u32 key_first = blockIdx.x * KEYS, key_end = key_first + KEYS;
+    float columns[KEYS / 4] = {};
+    for (u32 row_tile = 0; row_tile * ROWS < a.queries; row_tile++) {
+        const Sight any = a.tile_sight[row_tile];
+        if (key_first >= any.shared_end && (key_first >= any.end || key_end <= any.begin)) continue;
+        Sight sight[2];
+        u32 row[2];
+        float weight[2], p[KEYS / 2] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const u32 at = row_tile * ROWS + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
+            const bool valid = at < a.queries;
+            sight[half] = valid ? a.sight[at] : Sight{0, 0, 0};
+            row[half] = a.rows[valid ? at : 0];
+            weight[half] = a.reduce == WEIGHTED ? a.weights[row[half]] : 1.0f;
+        }
+        fetch_queries<D>(a, row_tile, 0, q_tiles);
+        fetch_keys<D>(a, blocks, 0, k_tile);
+        copies_commit();
+        for (u32 head = 0; head < heads; head++) {
+            const bool new_keys = head % a.group == 0;
+            copies_wait<0>();
+            sync_block();
+            if (new_keys && a.key_turn.half > 0) {
+                turn_keys<D, T>(a, shared);
+                sync_block();
+            }
+            if (head + 1 < heads) fetch_queries<D>(a, row_tile, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
+            copies_commit();
+            float lse_log2[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float lse = a.lse[(u64)row[half] * heads + head];
+                // A row that saw nothing gives nothing: exp2(x - inf) = 0.
+                lse_log2[half] = lse == NEGATIVE_INFINITY ? -NEGATIVE_INFINITY : lse * LOG2_E;
+            }
+            add_head<D, T>(p, a, q_tiles + head % 2 * TILE_BYTES, k_tile, lse_log2, sight);
+            if (head + 1 < heads && (head + 1) % a.group == 0) {
+                sync_block();  // nobody reads the old keys any more
+                fetch_keys<D>(a, blocks, (head + 1) / a.group, k_tile);
+                copies_commit();
+            }
+        }
+        sync_block();  // before the tiles are filled again
+        const float mean = 1.0f / (float)heads;
+#pragma unroll
+        for (u32 i = 0; i < KEYS / 2; i++) {
+            const float x = p[i] * mean;
+            columns[i / 4 * 2 + i % 2] += a.reduce == NORM ? x * x : x * weight[i / 2 % 2];
+        }
+    }
+    write(a, columns, sums);
+}
+
+#define SCORES(D, T, type)                                                                       \
+    KERNEL(THREADS, 2) scores_##type##_##D(ARGUMENT ScoreArguments a, ARGUMENT Blocks blocks) { \
+        scores<D, T>(a, blocks);                                                                 \
+    }                                                                                            \
+    EXPORT(scores_##type##_##D)
+
+SCORES(64, Bf16, bf16)
+SCORES(96, Bf16, bf16)
+SCORES(128, Bf16, bf16)
+SCORES(64, F16, f16)
+SCORES(96, F16, f16)
+SCORES(128, F16, f16)

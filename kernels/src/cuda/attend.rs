@@ -1,0 +1,280 @@
+//! Attention on CUDA: which kernel runs, what it is told, and what it leaves.
+//!
+//! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then read by
+//! `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them where they lie.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use candle_core::{CudaDevice, DType, Device, Tensor};
+use cudarc::driver::CudaStream;
+
+use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
+use super::call::{Call, Input, Output, suffix};
+use super::prepared::{Prepared, prepared};
+use super::rope::{DeviceTables, tables as rope_tables};
+use super::rows::contiguous;
+use super::sight::{MAX_BLOCKS, ROW_BITS, Tiling};
+use super::{capability, memory, multiprocessors};
+use crate::error::{Error, Result};
+use crate::{Keys, Partial, Positions, Rope};
+
+/// Rows of queries and heads from which packing the keys pays: below, they are read hardly more than once.
+const WIDE_ROWS: usize = 512;
+
+/// Rows and keys of a tile of the packed kernel, and of the other one.
+const WIDE_TILE: usize = 128;
+const TILE: usize = 64;
+
+/// Shapes of one call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub queries: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+impl Shape {
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}
+
+/// The shapes of a call that the kernels are made for; `None` where candle's operations must do.
+pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Option<Shape>> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    let Some(block) = keys.first() else { return Ok(None) };
+    let shape = Shape { queries, heads, kv_heads: block.k.dim(1)?, head_dim };
+    let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
+    let rows: usize = keys.iter().map(|block| block.at.len()).sum();
+    let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
+    let fits = matches!(head_dim, 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
+    let kind = matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda();
+    Ok((fits && kind).then_some(shape))
+}
+
+/// See [`crate::Kernels::attend`]; `None` for what the kernels are not made for.
+///
+/// # Errors
+/// A position beyond the tables, the driver's.
+pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Option<Partial>> {
+    let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
+    let Device::Cuda(device) = q.device() else { return Ok(None) };
+    if let Some(rope) = rope {
+        let positions = keys.iter().flat_map(|block| block.at.rope()).chain(at.rope()).copied();
+        rope.check(shape.head_dim, positions)?;
+    }
+    if shape.queries == 0 {
+        let out = memory::nothing((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
+        return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
+    }
+    let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
+    let many = shape.queries * shape.group() >= WIDE_ROWS;
+    let wide = many && major == 9;
+    // Without a packing pass, many rows would turn every key again and again: once before is enough.
+    let turned = match rope.filter(|_| many && !wide) {
+        Some(rope) => Some(turned(keys, rope)?),
+        None => None,
+    };
+    let rows = if wide { WIDE_TILE } else { TILE };
+    let resident = processors * if wide { 1 } else { 2 };
+    let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
+    let launcher = Launcher {
+        device,
+        stream: device.cuda_stream(),
+        shape,
+        q: contiguous(q)?,
+        keys: joined(turned.as_deref().unwrap_or(keys))?,
+        ready: prepared(device, at, keys, tiling)?,
+        rope,
+        key_rope: if turned.is_some() { None } else { rope },
+        rows,
+        scale,
+    };
+    launcher.run(wide).map(Some)
+}
+
+/// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more than it can name.
+pub(super) fn joined(keys: &[Keys]) -> Result<Vec<Tensor>> {
+    let part = |pick: fn(&Keys) -> &Tensor| -> Result<Vec<Tensor>> {
+        let mut all = keys.iter().map(|block| contiguous(pick(block))).collect::<Result<Vec<_>>>()?;
+        if all.len() > MAX_BLOCKS {
+            let rest = all.split_off(MAX_BLOCKS - 1);
+            all.push(crate::join(&rest.iter().collect::<Vec<_>>(), 0)?);
+        }
+        Ok(all)
+    };
+    let (k, v) = (part(|block| &block.k)?, part(|block| &block.v)?);
+    Ok(k.into_iter().zip(v).flat_map(|(k, v)| [k, v]).collect())
+}
+
+/// These tensors, held for a launch.
+pub(super) fn inputs(tensors: &[Tensor]) -> Result<Vec<Input<'_>>> {
+    tensors.iter().map(input).collect()
+}
+
+/// This tensor, held for a launch.
+pub(super) fn input(tensor: &Tensor) -> Result<Input<'_>> {
+    let elsewhere = || Error::NoDevice("a tensor of a launch is elsewhere".to_owned());
+    Input::new(tensor).ok_or_else(elsewhere)
+}
+
+/// A rotary embedding's tables on a device.
+pub(super) fn tables(rope: Option<&Rope>, device: &CudaDevice) -> Result<Option<Arc<DeviceTables>>> {
+    rope.map(|rope| rope_tables(rope, device)).transpose()
+}
+
+/// The blocks with their keys turned.
+fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
+    let turn = |block: &Keys| Ok(Keys { k: rope.apply(&block.k, &block.at)?, v: block.v.clone(), at: block.at.clone() });
+    keys.iter().map(turn).collect()
+}
+
+/// Everything of one call.
+struct Launcher<'a> {
+    device: &'a CudaDevice,
+    stream: Arc<CudaStream>,
+    shape: Shape,
+    q: Tensor,
+    /// Keys and values in turn.
+    keys: Vec<Tensor>,
+    ready: Rc<Prepared>,
+    /// The rotation of the queries.
+    rope: Option<&'a Rope>,
+    /// The rotation of the keys; none where they are turned already.
+    key_rope: Option<&'a Rope>,
+    /// Rows of a query tile.
+    rows: usize,
+    scale: f32,
+}
+
+/// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
+struct Results {
+    out: Output,
+    lse: Output,
+    part_out: Output,
+    part_lse: Output,
+}
+
+/// Keys and values as `pack_sm90` leaves them.
+struct Packed {
+    k: Tensor,
+    v: Tensor,
+}
+
+impl Launcher<'_> {
+    fn run(&self, wide: bool) -> Result<Partial> {
+        let Shape { queries, heads, kv_heads, head_dim } = self.shape;
+        let parts = (self.ready.slots * kv_heads * self.rows).max(1);
+        let new = |dtype: DType, dims: &[usize]| Output::new(self.device, dtype, dims);
+        let mut results = Results {
+            out: new(self.q.dtype(), &[queries, heads, head_dim])?,
+            lse: new(DType::F32, &[queries, heads])?,
+            part_out: new(DType::F32, &[parts, head_dim])?,
+            part_lse: new(DType::F32, &[parts])?,
+        };
+        let packed = if wide { Some(self.pack()?) } else { None };
+        self.attend(packed.as_ref(), &mut results)?;
+        let Results { out, lse, part_out, part_lse } = results;
+        if self.ready.splits == 0 {
+            return Ok(Partial { out: out.tensor(), lse: lse.tensor() });
+        }
+        self.combine(out, lse, &part_out.tensor(), &part_lse.tensor())
+    }
+
+    fn name(&self, kernel: &str) -> String {
+        let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
+        format!("{kernel}_{suffix}_{}", self.shape.head_dim)
+    }
+
+    /// Bytes of a packed tile of keys, and of values.
+    fn tile_bytes(&self) -> (usize, usize) {
+        let head_dim = self.shape.head_dim;
+        (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
+    }
+
+    fn pack(&self) -> Result<Packed> {
+        let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
+        let tiles = self.ready.keys.div_ceil(WIDE_TILE);
+        let (k_bytes, v_bytes) = self.tile_bytes();
+        let count = kv_heads * tiles;
+        let mut k = Output::new(self.device, DType::U8, count * k_bytes)?;
+        let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
+        if tiles > 0 {
+            let tables = tables(self.rope, self.device)?;
+            let lists = self.ready.input()?;
+            let held = inputs(&self.keys)?;
+            let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
+            let lists = self.ready.addresses(call.address_of(&lists));
+            let mut words = vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
+            words.extend(match (self.rope, &tables) {
+                (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+                _ => NO_TURN,
+            });
+            words.extend([pair(self.ready.keys, kv_heads), pair(tiles, 0)]);
+            let table = blocks(&mut call, &held);
+            call.block(words).block(table);
+            let shared_bytes = (WIDE_TILE * (head_dim / 2 + 1) * 4) as u32;
+            // SAFETY: PackArguments and Blocks. It reads the keys that the lists name and writes `tiles` tiles a KV head.
+            unsafe { call.launch((tiles as u32, kv_heads as u32, 1), 256, shared_bytes) }?;
+        }
+        Ok(Packed { k: k.tensor(), v: v.tensor() })
+    }
+
+    fn attend(&self, packed: Option<&Packed>, results: &mut Results) -> Result<()> {
+        let head_dim = self.shape.head_dim;
+        let (k_bytes, v_bytes) = self.tile_bytes();
+        let (file, threads, shared_bytes) = match packed {
+            Some(_) => ("attend_sm90", 384, head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes) + 64),
+            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
+        };
+        let tables = tables(self.rope, self.device)?;
+        let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
+        let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
+        let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;
+        let lists = self.ready.addresses(call.address_of(&lists));
+        let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
+        words.extend([lists.key_source, lists.key_rope]);
+        words.extend(match &packed {
+            Some((k, v)) => [call.address_of(k), call.address_of(v)],
+            None => [0, 0],
+        });
+        words.extend([call.address_of_output(&mut results.out), call.address_of_output(&mut results.lse)]);
+        words.extend([call.address_of_output(&mut results.part_out), call.address_of_output(&mut results.part_lse)]);
+        let turn = match (self.rope, &tables) {
+            (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+            _ => NO_TURN,
+        };
+        words.extend(turn);
+        words.extend(if self.key_rope.is_some() { turn } else { NO_TURN });
+        words.push(pair(self.shape.queries, self.ready.keys));
+        words.push(pair(self.shape.kv_heads, self.shape.group()));
+        words.push(pair_real(self.ready.keys.div_ceil(WIDE_TILE), self.scale * std::f32::consts::LOG2_E));
+        call.block(words);
+        if packed.is_none() {
+            let table = blocks(&mut call, &held);
+            call.block(table);
+        }
+        let grid = (self.ready.items as u32, self.shape.kv_heads as u32, 1);
+        // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and keys that exist; every query
+        // tile has an item, which writes its rows or its slot.
+        unsafe { call.launch(grid, threads, shared_bytes as u32) }
+    }
+
+    fn combine(&self, mut out: Output, mut lse: Output, part_out: &Tensor, part_lse: &Tensor) -> Result<Partial> {
+        let Shape { queries, kv_heads, head_dim, .. } = self.shape;
+        let (part_out, part_lse, lists) = (input(part_out)?, input(part_lse)?, self.ready.input()?);
+        let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
+        let mut call = Call::new(self.device, &self.stream, "attend_combine", &format!("attend_combine_{suffix}"))?;
+        let lists = self.ready.addresses(call.address_of(&lists));
+        let mut words = vec![call.address_of(&part_out), call.address_of(&part_lse), lists.splits, lists.rows];
+        words.extend([call.address_of_output(&mut out), call.address_of_output(&mut lse)]);
+        words.extend([pair(queries, kv_heads), pair(self.shape.group(), self.rows), pair(head_dim, 0)]);
+        call.block(words);
+        let grid = (self.ready.splits as u32, self.rows as u32, kv_heads as u32);
+        // SAFETY: CombineArguments. Every slot of a split has been written by the launch before.
+        unsafe { call.launch(grid, head_dim as u32, 0) }?;
+        Ok(Partial { out: out.tensor(), lse: lse.tensor() })
+    }
+}

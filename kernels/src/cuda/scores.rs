@@ -1,0 +1,97 @@
+//! Scores of keys on CUDA: `kernels/cu/scores.cu`.
+
+use candle_core::{DType, Tensor};
+
+use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
+use super::attend::{Shape, input, inputs, joined, shape, tables};
+use super::call::{Call, Output, suffix};
+use super::memory;
+use super::prepared::prepared;
+use super::rows::contiguous;
+use super::sight::Tiling;
+use crate::error::Result;
+use crate::{Keys, Positions, Reduce, Rope};
+
+/// Rows and keys of a tile.
+const TILE: usize = 64;
+
+/// See [`crate::Kernels::column_scores`]; `None` for what the kernel is not made for.
+///
+/// # Errors
+/// A position beyond the tables, the driver's.
+#[allow(clippy::too_many_arguments)]
+pub fn column_scores(
+    q: &Tensor,
+    at: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    reduce: Reduce<'_>,
+) -> Result<Option<Tensor>> {
+    let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
+    let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    if count == 0 {
+        return memory::nothing(0, DType::F32, q.device()).map(Some);
+    }
+    if shape.queries == 0 {
+        return Ok(Some(Tensor::zeros(count, DType::F32, q.device())?));
+    }
+    let q = match rope {
+        Some(rope) => {
+            rope.check(shape.head_dim, keys.iter().flat_map(|block| block.at.rope()).copied())?;
+            contiguous(&rope.apply(q, at)?)?
+        }
+        None => contiguous(q)?,
+    };
+    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, reduce).map(Some)
+}
+
+fn launch(
+    q: &Tensor,
+    lse: &Tensor,
+    shape: Shape,
+    (at, keys): (&Positions, &[Keys]),
+    rope: Option<&Rope>,
+    scale: f32,
+    reduce: Reduce<'_>,
+) -> Result<Tensor> {
+    let device = q.device().as_cuda_device()?;
+    let stream = device.cuda_stream();
+    let Shape { queries, kv_heads, head_dim, .. } = shape;
+    // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
+    let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
+    let ready = prepared(device, at, keys, tiling)?;
+    let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    let mut out = Output::zeros_f32(device, count)?;
+    if ready.keys == 0 {
+        return Ok(out.tensor());
+    }
+    let (kind, weights) = match reduce {
+        Reduce::Norm => (0, Tensor::new(&[0f32], q.device())?),
+        Reduce::Mass => (1, Tensor::new(&[0f32], q.device())?),
+        Reduce::Weighted(weights) => (2, Tensor::new(weights, q.device())?),
+    };
+    let (blocks_of, tables) = (joined(keys)?, tables(rope, device)?);
+    let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
+    let (lists, held) = (ready.input()?, inputs(&blocks_of)?);
+    let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
+    let mut call = Call::new(device, &stream, "scores", &format!("scores_{suffix}_{head_dim}"))?;
+    let lists = ready.addresses(call.address_of(&lists));
+    let mut words = vec![call.address_of(&query), call.address_of(&lse), call.address_of(&weights), lists.rows];
+    words.extend([lists.sight, lists.tile_sight, lists.key_source, lists.key_rope, lists.key_number]);
+    words.push(call.address_of_output(&mut out));
+    words.extend(match (rope, &tables) {
+        (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
+        _ => NO_TURN,
+    });
+    words.extend([pair(queries, ready.keys), pair(kv_heads, shape.group())]);
+    words.push(pair_real(kind, scale * std::f32::consts::LOG2_E));
+    let table = blocks(&mut call, &held);
+    call.block(words).block(table);
+    let row_bytes = if head_dim <= 64 { 128 } else { 256 };
+    let shared_bytes = (3 * TILE * row_bytes + 4 * TILE * size_of::<f32>()) as u32;
+    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name; the others stay 0.
+    unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;
+    Ok(out.tensor())
+}

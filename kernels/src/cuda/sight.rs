@@ -1,0 +1,233 @@
+//! Who sees whom, worked out once for all layers of a pass: keys and queries are put in an order in which a query sees at
+//! most two runs of keys, and for every tile of queries the tiles of keys that it meets are listed.
+//!
+//! The order is the kernels' own; results are written back to where the caller expects them. So no layout, no overlay of
+//! fresh rows and no hidden row costs more than the keys that are seen.
+
+use crate::positions::{PAD, Positions, SHARED};
+
+/// Set in a list of key tiles where not every row of the query tile sees every key (`MASKED` in attention.cuh).
+pub(super) const MASKED: u32 = 1 << 31;
+
+/// Blocks of keys that a launch reaches (`MAX_BLOCKS` in attention.cuh). Where there are more, the last one stands for all
+/// the others, joined.
+pub(super) const MAX_BLOCKS: usize = 240;
+
+/// Bits of a key's row within its block (`ROW_BITS` in attention.cuh).
+pub(super) const ROW_BITS: u32 = 22;
+
+/// An item without a partial result (`NO_SLOT` in attention.cuh).
+pub(super) const NO_SLOT: u32 = u32::MAX;
+
+/// Parts shorter than this many key tiles are not worth a merge.
+const SHORTEST_PART: usize = 4;
+
+/// How a kernel cuts its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Rows of a query tile, the heads of a group counted one by one.
+    pub rows: usize,
+    /// Keys of a key tile.
+    pub keys: usize,
+    /// Query heads a KV head.
+    pub group: usize,
+    /// KV heads, each of which takes every item.
+    pub kv_heads: usize,
+    /// Blocks that the device runs at a time.
+    pub resident: usize,
+}
+
+impl Tiling {
+    /// Query rows of a tile.
+    pub fn queries(&self) -> usize {
+        self.rows / self.group
+    }
+}
+
+/// The keys in the kernels' order.
+#[derive(Debug, Default)]
+pub(super) struct KeyOrder {
+    /// Place to block and row.
+    pub source: Vec<u32>,
+    /// Place to rotary position.
+    pub rope: Vec<u32>,
+    /// Place to number among all keys, block by block.
+    pub number: Vec<u32>,
+    /// Place to causal order.
+    order: Vec<u32>,
+    /// End of the shared keys, which come first.
+    shared: usize,
+    /// Segment and first place of each, ascending.
+    segments: Vec<(u32, usize)>,
+}
+
+impl KeyOrder {
+    /// Puts the keys of all blocks in order: shared ones, then segment by segment, each by causal order. Padding is left out.
+    pub fn new(blocks: &[&Positions]) -> Self {
+        let mut entries: Vec<(u64, u32, u32, u32)> = Vec::new(); // class and order, source, rope, number
+        let (mut number, mut joined) = (0, 0);
+        for (index, at) in blocks.iter().enumerate() {
+            let block = index.min(MAX_BLOCKS - 1) as u32;
+            let before = if index < MAX_BLOCKS { 0 } else { joined };
+            joined = before + at.len();
+            for row in 0..at.len() {
+                let (order, segment) = (at.order()[row], at.segment()[row]);
+                if order != PAD {
+                    let class = if segment == SHARED { 0 } else { u64::from(segment) + 1 };
+                    let source = block << ROW_BITS | (before + row) as u32;
+                    entries.push((class << 32 | u64::from(order), source, at.rope()[row], number));
+                }
+                number += 1;
+            }
+        }
+        entries.sort_by_key(|entry| entry.0); // stable, and fast on what is sorted in runs
+        let class = |place: usize| entries[place].0 >> 32;
+        let shared = entries.partition_point(|entry| entry.0 >> 32 == 0);
+        let starts = (shared..entries.len()).filter(|&place| place == shared || class(place) != class(place - 1));
+        let segments = starts.map(|place| ((class(place) - 1) as u32, place)).collect();
+        Self {
+            source: entries.iter().map(|entry| entry.1).collect(),
+            rope: entries.iter().map(|entry| entry.2).collect(),
+            number: entries.iter().map(|entry| entry.3).collect(),
+            order: entries.iter().map(|entry| entry.0 as u32).collect(),
+            shared,
+            segments,
+        }
+    }
+
+    /// Number of keys that anybody may see.
+    pub fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    /// What a query of this order and segment sees: the end of the shared keys, begin and end of its segment's.
+    fn sight(&self, order: u32, segment: u32) -> [u32; 3] {
+        if order == PAD {
+            return [0; 3];
+        }
+        let shared_end = self.order[..self.shared].partition_point(|&key| key <= order) as u32;
+        let Ok(index) = self.segments.binary_search_by_key(&segment, |entry| entry.0) else {
+            return [shared_end, shared_end, shared_end];
+        };
+        let begin = self.segments[index].1;
+        let end = self.segments.get(index + 1).map_or(self.order.len(), |next| next.1);
+        let seen = self.order[begin..end].partition_point(|&key| key <= order);
+        [shared_end, begin as u32, (begin + seen) as u32]
+    }
+}
+
+/// The queries in the kernels' order.
+#[derive(Debug)]
+pub(super) struct QueryOrder {
+    /// Place to row.
+    pub rows: Vec<u32>,
+    /// Place to rotary position.
+    pub rope: Vec<u32>,
+    /// Place to what the row sees.
+    pub sight: Vec<[u32; 3]>,
+}
+
+impl QueryOrder {
+    /// Puts queries in order: by segment, then by causal order.
+    pub fn new(at: &Positions, keys: &KeyOrder) -> Self {
+        let class = |&row: &u32| (at.segment()[row as usize], at.order()[row as usize]);
+        let mut rows: Vec<u32> = (0..at.len() as u32).collect();
+        rows.sort_by_key(class);
+        let rope = rows.iter().map(|&row| at.rope()[row as usize]).collect();
+        let sight = rows.iter().map(class_to_sight(at, keys)).collect();
+        Self { rows, rope, sight }
+    }
+
+    /// For every `count` queries, runs of keys outside which none of them sees anything.
+    pub fn hulls(&self, count: usize) -> Vec<[u32; 3]> {
+        self.sight.chunks(count).map(|rows| Hull::of(rows).outer()).collect()
+    }
+}
+
+fn class_to_sight<'a>(at: &'a Positions, keys: &'a KeyOrder) -> impl Fn(&u32) -> [u32; 3] + 'a {
+    |&row| keys.sight(at.order()[row as usize], at.segment()[row as usize])
+}
+
+/// What the rows of a tile see together: some of them, and all of them.
+struct Hull {
+    any_shared: u32,
+    all_shared: u32,
+    any: Option<(u32, u32)>,
+    all: (u32, u32),
+}
+
+impl Hull {
+    fn of(rows: &[[u32; 3]]) -> Self {
+        let own = rows.iter().filter(|row| row[1] < row[2]);
+        let any = own.clone().map(|row| row[1]).min().zip(own.map(|row| row[2]).max());
+        Self {
+            any_shared: rows.iter().map(|row| row[0]).max().unwrap_or(0),
+            all_shared: rows.iter().map(|row| row[0]).min().unwrap_or(0),
+            any,
+            all: (rows.iter().map(|row| row[1]).max().unwrap_or(0), rows.iter().map(|row| row[2]).min().unwrap_or(0)),
+        }
+    }
+
+    fn outer(&self) -> [u32; 3] {
+        let (begin, end) = self.any.unwrap_or((0, 0));
+        [self.any_shared, begin, end]
+    }
+
+    /// The key tiles of `size` keys that some row sees, marked where not all see them whole.
+    fn tiles(&self, size: u32) -> Vec<u32> {
+        let shared = 0..self.any_shared.div_ceil(size);
+        let (begin, end) = self.any.unwrap_or((0, 0));
+        let own = (begin / size).max(shared.end)..end.div_ceil(size).max(shared.end);
+        let mark = |tile: u32| {
+            let (first, last) = (tile * size, (tile + 1) * size);
+            let whole = last <= self.all_shared || (first >= self.all.0 && last <= self.all.1);
+            if whole { tile } else { tile | MASKED }
+        };
+        shared.chain(own).map(mark).collect()
+    }
+}
+
+/// The work of a launch.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Lists of key tiles, one after the other.
+    pub tiles: Vec<u32>,
+    /// Query tile, begin and end of its part of the list, slot: the longest first.
+    pub items: Vec<[u32; 4]>,
+    /// Query tiles in several parts: tile, first slot, number of slots.
+    pub splits: Vec<[u32; 3]>,
+    /// Number of slots.
+    pub slots: usize,
+}
+
+impl Work {
+    /// Cuts the work so that every multiprocessor has some: long lists into parts where there are few query tiles.
+    pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
+        let lists: Vec<Vec<u32>> =
+            queries.sight.chunks(tiling.queries()).map(|rows| Hull::of(rows).tiles(tiling.keys as u32)).collect();
+        let total: usize = lists.iter().map(Vec::len).sum();
+        // Two rounds of blocks, so that the second evens out what the first left uneven.
+        let wanted = (2 * tiling.resident).div_ceil(tiling.kv_heads);
+        let part = total.div_ceil(wanted).max(SHORTEST_PART);
+        let mut work = Self::default();
+        for (tile, list) in lists.iter().enumerate() {
+            let parts = if list.len() * 2 > part * 3 { list.len().div_ceil(part) } else { 1 };
+            let (begin, first_slot) = (work.tiles.len(), work.slots);
+            work.tiles.extend(list);
+            for index in 0..parts {
+                let cut = |index: usize| (begin + list.len() * index / parts) as u32;
+                let slot = if parts == 1 { NO_SLOT } else { (first_slot + index) as u32 };
+                work.items.push([tile as u32, cut(index), cut(index + 1), slot]);
+            }
+            if parts > 1 {
+                work.splits.push([tile as u32, first_slot as u32, parts as u32]);
+                work.slots += parts;
+            }
+        }
+        work.items.sort_by_key(|item| std::cmp::Reverse(item[2] - item[1]));
+        work
+    }
+}
+
+#[cfg(test)]
+mod tests;

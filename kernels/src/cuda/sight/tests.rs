@@ -1,0 +1,111 @@
+//! Orders and lists against the definition of sight, on random positions.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn positions(rows: &[(u32, u32)]) -> Positions {
+    let rope: Vec<u32> = (0..rows.len() as u32).collect();
+    let order: Vec<u32> = rows.iter().map(|row| if row.0 == 30 { PAD } else { row.0 }).collect();
+    let segment: Vec<u32> = rows.iter().map(|row| if row.1 == 3 { SHARED } else { row.1 }).collect();
+    Positions::new(rope, order, segment)
+}
+
+fn rows(most: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
+    proptest::collection::vec((0..31u32, 0..4u32), 0..most)
+}
+
+proptest! {
+    #[test]
+    fn sights_lists_and_parts_follow_the_definition(
+        first in rows(40), second in rows(40), queries in rows(40), group in 1usize..4, resident in 1usize..40,
+    ) {
+        let (first, second, at) = (positions(&first), positions(&second), positions(&queries));
+        let blocks = [&first, &second];
+        let keys = KeyOrder::new(&blocks);
+        let order = QueryOrder::new(&at, &keys);
+        let all = Positions::concat(&blocks);
+        let tiling = Tiling { rows: 12, keys: 4, group, kv_heads: 2, resident };
+        let work = Work::new(&order, tiling);
+        let sees = |place: usize, key: usize| {
+            let [shared, begin, end] = order.sight[place];
+            (key as u32) < shared || (begin..end).contains(&(key as u32))
+        };
+        for (place, &row) in order.rows.iter().enumerate() {
+            let seen: Vec<bool> = (0..keys.len()).map(|key| sees(place, key)).collect();
+            for (key, &number) in keys.number.iter().enumerate() {
+                prop_assert_eq!(seen[key], at.sees(row as usize, &all, number as usize), "row {} key {}", row, number);
+                let (block, index) = ((keys.source[key] >> ROW_BITS) as usize, keys.source[key] & ((1 << ROW_BITS) - 1));
+                prop_assert_eq!(index + [0, first.len() as u32][block], number);
+            }
+            let left_out = (0..all.len()).filter(|number| !keys.number.contains(&(*number as u32)));
+            for number in left_out {
+                prop_assert!(!at.sees(row as usize, &all, number), "row {} key {}", row, number);
+            }
+        }
+        check_work(&work, &order, &keys, tiling, &sees)?;
+    }
+}
+
+/// Every pair that sees each other is in exactly one item; unmarked tiles are seen whole by all rows.
+fn check_work(
+    work: &Work,
+    order: &QueryOrder,
+    keys: &KeyOrder,
+    tiling: Tiling,
+    sees: &dyn Fn(usize, usize) -> bool,
+) -> Result<(), TestCaseError> {
+    let mut met = vec![vec![0; keys.len()]; order.rows.len()];
+    let mut slots = vec![0; work.slots];
+    for &[tile, begin, end, slot] in &work.items {
+        if slot != NO_SLOT {
+            slots[slot as usize] += 1;
+        }
+        let places = tile as usize * tiling.queries()..((tile as usize + 1) * tiling.queries()).min(order.rows.len());
+        for &entry in &work.tiles[begin as usize..end as usize] {
+            let first = (entry & !MASKED) as usize * tiling.keys;
+            for place in places.clone() {
+                for key in first..first + tiling.keys {
+                    let seen = key < keys.len() && sees(place, key);
+                    prop_assert!(seen || entry & MASKED != 0, "tile {} place {} key {}", tile, place, key);
+                    if seen {
+                        met[place][key] += 1;
+                    }
+                }
+            }
+        }
+    }
+    prop_assert!(slots.iter().all(|&uses| uses == 1));
+    prop_assert_eq!(work.splits.iter().map(|split| split[2] as usize).sum::<usize>(), work.slots);
+    let tiles: std::collections::BTreeSet<u32> = work.items.iter().map(|item| item[0]).collect();
+    prop_assert_eq!(tiles.len(), order.rows.len().div_ceil(tiling.queries()), "every tile has an item");
+    for (place, row) in met.iter().enumerate() {
+        for (key, &times) in row.iter().enumerate() {
+            prop_assert_eq!(times, usize::from(sees(place, key)), "place {} key {}", place, key);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn few_queries_over_many_keys_are_cut_into_parts_for_all_multiprocessors() {
+    let at = Positions::run(32768, 64);
+    let keys = KeyOrder::new(&[&Positions::run(0, 32768)]);
+    let order = QueryOrder::new(&at, &keys);
+    let tiling = Tiling { rows: 64, keys: 64, group: 4, kv_heads: 8, resident: 264 };
+    let work = Work::new(&order, tiling);
+    assert_eq!(work.items.len(), 68, "4 tiles in 17 parts");
+    assert!(work.items.iter().all(|item| (30..=31).contains(&(item[2] - item[1]))));
+    assert!(work.tiles.iter().all(|entry| entry & MASKED == 0));
+}
+
+#[test]
+fn many_queries_are_not_cut() {
+    let at = Positions::run(0, 4096);
+    let keys = KeyOrder::new(&[&at]);
+    let work = Work::new(&QueryOrder::new(&at, &keys), Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 });
+    assert_eq!((work.items.len(), work.slots), (128, 0));
+    let masked = work.tiles.iter().filter(|&&entry| entry & MASKED != 0).count();
+    assert_eq!(masked, 128, "one tile on the staircase for each tile of 32 queries");
+    assert_eq!(work.items[0][2] - work.items[0][1], 32, "the longest first");
+}

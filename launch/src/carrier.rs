@@ -1,0 +1,212 @@
+//! What carries tensors between ranks: the ranks' own way (threads hand them over, MPI sends them through the host), or NCCL
+//! beside it, from GPU to GPU.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+use tributary_comm::{Communicator, Error, local, mpi, nccl};
+use tributary_worker::Model;
+
+use crate::args::{Backend, GroupArgs, ModelArgs};
+use crate::device::Place;
+use crate::failure::{configuration, usage};
+use crate::model::ModelFolder;
+use crate::ranks::Ranks;
+
+/// What carries tensors.
+#[derive(Debug, Clone, Copy)]
+pub enum Carrier {
+    /// The same as all else.
+    Own,
+    /// NCCL, with a GPU or at least a stream of its own for every rank.
+    Nccl(nccl::Settings),
+}
+
+/// What the choice depends on.
+#[derive(Debug, Clone, Copy)]
+struct Ask {
+    backend: Backend,
+    /// Whether ranks are processes.
+    processes: bool,
+    world: usize,
+    /// Number of GPUs that this process sees; none computes on the host.
+    gpus: Option<usize>,
+    allow_shared_gpu: bool,
+    built: bool,
+}
+
+impl Carrier {
+    /// For `world` ranks at a place.
+    ///
+    /// # Errors
+    /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
+    pub fn choose(run: &GroupArgs, ranks: &Ranks, place: &Place, world: usize) -> anyhow::Result<Self> {
+        let ask = Ask {
+            backend: run.backend,
+            processes: matches!(ranks, Ranks::Process(_)),
+            world,
+            gpus: place.gpu.as_ref().map(|gpu| gpu.count),
+            allow_shared_gpu: run.allow_shared_gpu,
+            built: nccl::library_version().is_ok(),
+        };
+        let settings = nccl::Settings {
+            start_timeout: Duration::from_secs(run.start_timeout),
+            allow_shared_gpu: run.allow_shared_gpu,
+        };
+        Ok(if takes_nccl(ask)? { Self::Nccl(settings) } else { Self::Own })
+    }
+
+    /// As reports name it, beside the way of all else.
+    pub fn label(&self, own: String) -> String {
+        match (self, nccl::library_version()) {
+            (Self::Nccl(_), Ok(version)) => format!("{version}, {own}"),
+            _ => own,
+        }
+    }
+
+    /// How many ranks of this process have weights of their own.
+    pub fn weight_copies(&self, world: usize) -> usize {
+        match self {
+            Self::Own => 1,
+            Self::Nccl(_) => world,
+        }
+    }
+
+    /// The communicator of a rank that is a thread and computes on `device`.
+    ///
+    /// # Errors
+    /// NCCL cannot connect the ranks.
+    pub fn on_thread(&self, seat: local::Seat, device: &Device) -> Result<Box<dyn Communicator>, Error> {
+        match self {
+            Self::Own => Ok(Box::new(seat.take())),
+            Self::Nccl(settings) => nccl::start(seat.take(), device, *settings),
+        }
+    }
+
+    /// The communicator of a rank that is a process and computes on `device`. The others have been found by `control`.
+    ///
+    /// # Errors
+    /// NCCL cannot connect the ranks.
+    pub fn on_process(&self, control: mpi::Mpi, device: &Device) -> Result<Box<dyn Communicator>, Error> {
+        match self {
+            Self::Own => Ok(Box::new(control.receiving_on(device.clone()))),
+            Self::Nccl(settings) => nccl::start(control, device, *settings),
+        }
+    }
+
+    /// Loads what is missing of the models of `world` ranks of this process: one for all, or one a rank on its own device.
+    ///
+    /// # Errors
+    /// The weights', the devices'.
+    pub fn load(
+        &self,
+        folder: &ModelFolder,
+        place: &Place,
+        args: &ModelArgs,
+        world: usize,
+        models: &mut Vec<Arc<dyn Model>>,
+    ) -> anyhow::Result<()> {
+        while models.len() < self.weight_copies(world) {
+            let model = match models.len() {
+                0 => folder.load(place)?,
+                rank => folder.load(&Place::of_thread(args, rank)?)?,
+            };
+            models.push(model);
+        }
+        Ok(())
+    }
+}
+
+/// Whether NCCL carries the tensors.
+fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
+    let Some(gpus) = ask.gpus else {
+        return match ask.backend {
+            Backend::Nccl => Err(usage("--backend nccl carries tensors between GPUs: add --device cuda")),
+            _ => Ok(false),
+        };
+    };
+    let asked = ask.backend == Backend::Nccl;
+    if ask.world == 1 && !asked {
+        return Ok(false);
+    }
+    let not_built = |instead: &str| {
+        configuration(format!(
+            "{} ranks on GPUs need NCCL, and this program was built without it: build with `--features nccl`{instead}",
+            ask.world
+        ))
+    };
+    if ask.processes {
+        return match (ask.backend, ask.built) {
+            (Backend::Mpi, _) => Ok(false),
+            (_, true) => Ok(true),
+            (_, false) => Err(not_built(", or pass --backend mpi to send tensors through the host")),
+        };
+    }
+    let shared = ask.world > if ask.backend == Backend::Local { 1 } else { gpus };
+    if shared && !ask.allow_shared_gpu {
+        return Err(configuration(format!(
+            "{} ranks as threads would share {}: start as many ranks as GPUs, or pass --allow-shared-gpu for a test that is \
+             not timed",
+            ask.world,
+            if ask.backend == Backend::Local || gpus == 1 { "one GPU".to_owned() } else { format!("{gpus} GPUs") },
+        )));
+    }
+    match (ask.backend, ask.built) {
+        (Backend::Local, _) => Ok(false),
+        (Backend::Nccl, true) => Ok(true),
+        (Backend::Nccl, false) => Err(not_built("")),
+        // Threads that share a GPU hand tensors over in the order of its stream.
+        _ if shared => Ok(false),
+        (_, true) => Ok(true),
+        (_, false) => Err(not_built(", or pass --backend local --allow-shared-gpu for all on one GPU")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::exit_code;
+
+    const THREADS: Ask =
+        Ask { backend: Backend::Auto, processes: false, world: 2, gpus: Some(2), allow_shared_gpu: false, built: true };
+
+    fn chosen(ask: Ask) -> Result<bool, (u8, String)> {
+        takes_nccl(ask).map_err(|error| (exit_code(&error), error.to_string()))
+    }
+
+    #[test]
+    fn several_ranks_on_gpus_take_nccl() {
+        assert_eq!(chosen(THREADS), Ok(true));
+        assert_eq!(chosen(Ask { processes: true, gpus: Some(1), ..THREADS }), Ok(true));
+        assert_eq!(chosen(Ask { processes: true, backend: Backend::Mpi, built: false, ..THREADS }), Ok(false));
+        assert_eq!(chosen(Ask { world: 1, ..THREADS }), Ok(false));
+        assert_eq!(chosen(Ask { world: 1, backend: Backend::Nccl, ..THREADS }), Ok(true));
+        assert_eq!(chosen(Ask { gpus: None, built: false, ..THREADS }), Ok(false));
+    }
+
+    #[test]
+    fn ranks_that_share_a_gpu_must_be_allowed_to() {
+        let share = Ask { allow_shared_gpu: true, ..THREADS };
+        assert_eq!(chosen(Ask { gpus: Some(1), ..share }), Ok(false));
+        assert_eq!(chosen(Ask { gpus: Some(1), backend: Backend::Nccl, ..share }), Ok(true));
+        assert_eq!(chosen(Ask { backend: Backend::Local, ..share }), Ok(false));
+        let refusals = [
+            (
+                Ask { gpus: Some(1), ..THREADS },
+                78,
+                "2 ranks as threads would share one GPU: start as many ranks as GPUs",
+            ),
+            (Ask { backend: Backend::Local, ..THREADS }, 78, "2 ranks as threads would share one GPU"),
+            (Ask { world: 3, ..THREADS }, 78, "3 ranks as threads would share 2 GPUs"),
+            (Ask { built: false, ..THREADS }, 78, "build with `--features nccl`"),
+            (Ask { built: false, processes: true, ..THREADS }, 78, "or pass --backend mpi"),
+            (Ask { gpus: None, backend: Backend::Nccl, ..THREADS }, 64, "add --device cuda"),
+        ];
+        for (ask, code, text) in refusals {
+            let (found, said) = chosen(ask).expect_err(text);
+            assert_eq!(found, code, "{said}");
+            assert!(said.contains(text), "{said}");
+        }
+    }
+}

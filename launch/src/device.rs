@@ -1,0 +1,132 @@
+//! Where this process's ranks compute: the cores of the host, or an NVIDIA GPU, which is opened before anything is read or
+//! loaded, with a budget of its memory.
+
+use candle_core::Device;
+use tributary_kernels::cuda;
+
+use crate::args::{DeviceChoice, GroupArgs, ModelArgs};
+use crate::failure::{TooLittle, configuration};
+use crate::ranks::Ranks;
+
+/// The device of this process's ranks. Ranks that are threads share it, and with it its stream: what one hands to another is
+/// in order.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The device.
+    pub device: Device,
+    /// What is known of it where it is a GPU.
+    pub gpu: Option<Gpu>,
+}
+
+/// A GPU as ranks use it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// How many this process sees.
+    pub count: usize,
+    /// Memory that weights, chunk caches and requests of this process may take together.
+    pub budget_bytes: u64,
+}
+
+impl Place {
+    /// Finds and opens what was asked for. The device of a process is that of its number on its host, or the only one.
+    ///
+    /// # Errors
+    /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
+    /// free.
+    pub fn open(args: &ModelArgs, run: &GroupArgs, ranks: &Ranks) -> anyhow::Result<Self> {
+        if args.device == DeviceChoice::Cpu {
+            return Ok(Self::cpu());
+        }
+        let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
+        let count = cuda::count().map_err(refused)?;
+        let ordinal = ordinal(ranks, count, run.allow_shared_gpu)?;
+        let name = cuda::identity(ordinal).map_err(refused)?.name;
+        let device = cuda::device(ordinal).map_err(refused)?;
+        let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
+        let sharing = match ranks {
+            Ranks::Process(process) if run.allow_shared_gpu => process.facts.local_size.div_ceil(count),
+            _ => 1,
+        };
+        let budget_bytes = budget(args.device_memory, free_bytes)? / sharing as u64;
+        Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
+    }
+
+    /// The place of a rank that is a thread and has a device, or at least a stream of it, of its own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn of_thread(args: &ModelArgs, rank: usize) -> anyhow::Result<Self> {
+        let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
+        if args.device == DeviceChoice::Cpu {
+            return Ok(Self::cpu());
+        }
+        let ordinal = rank % cuda::count().map_err(refused)?.max(1);
+        Ok(Self { device: cuda::device(ordinal).map_err(refused)?, gpu: None })
+    }
+
+    /// The host's cores.
+    pub fn cpu() -> Self {
+        Self { device: Device::Cpu, gpu: None }
+    }
+
+    /// As reports name it.
+    pub fn label(&self) -> String {
+        match &self.gpu {
+            None => "cpu".to_owned(),
+            Some(gpu) => format!("cuda ({})", gpu.name),
+        }
+    }
+}
+
+/// Which of so many devices this process's ranks use.
+fn ordinal(ranks: &Ranks, count: usize, allow_shared_gpu: bool) -> anyhow::Result<usize> {
+    let local_rank = match ranks {
+        Ranks::Threads { .. } => 0,
+        Ranks::Process(process) => process.facts.local_rank,
+    };
+    match count {
+        0 => Err(configuration("--device cuda: the driver finds no device; is CUDA_VISIBLE_DEVICES empty?")),
+        1 => Ok(0),
+        _ if local_rank < count => Ok(local_rank),
+        _ if allow_shared_gpu => Ok(local_rank % count),
+        _ => Err(configuration(format!(
+            "--device cuda: {count} devices on this host, and this is its rank number {}; start one rank a device, or \
+             pass --allow-shared-gpu for a test that is not timed",
+            local_rank + 1
+        ))),
+    }
+}
+
+/// What was asked for, or nine tenths of what is free: the rest is for the driver, libraries and their buffers.
+fn budget(asked: Option<u64>, free_bytes: u64) -> anyhow::Result<u64> {
+    match asked {
+        None => Ok(free_bytes / 10 * 9),
+        Some(needed_bytes) if needed_bytes > free_bytes => Err(TooLittle { needed_bytes, free_bytes }.into()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::exit_code;
+
+    #[test]
+    fn a_budget_is_what_was_asked_for_or_most_of_what_is_free() {
+        assert_eq!(budget(None, 1000).unwrap(), 900);
+        assert_eq!(budget(Some(1000), 1000).unwrap(), 1000);
+        let error = budget(Some(3 << 30), 2 << 30).unwrap_err();
+        assert_eq!(exit_code(&error), 71);
+        assert_eq!(error.to_string(), "--device-memory 3.0 GiB: 2.0 GiB are free on the device");
+    }
+
+    #[test]
+    fn threads_use_the_first_device() {
+        let threads = Ranks::Threads { world: 3 };
+        assert_eq!(ordinal(&threads, 1, false).unwrap(), 0);
+        assert_eq!(ordinal(&threads, 4, false).unwrap(), 0);
+        assert_eq!(exit_code(&ordinal(&threads, 0, false).unwrap_err()), 78);
+    }
+}
