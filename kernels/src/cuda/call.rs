@@ -6,9 +6,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, StorageRef, Tensor};
-use cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop,
-};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop, sys};
 
 use super::{failure, module};
 use crate::error::{Error, Result};
@@ -141,6 +139,9 @@ pub fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
+/// Shared memory that a block may have without asking for more.
+const SHARED_BYTES: u32 = 48 << 10;
+
 /// A launch in the making. Arguments are pushed in the order of the kernel's parameters.
 pub struct Call<'a> {
     function: CudaFunction,
@@ -245,11 +246,17 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The driver refuses.
     pub unsafe fn launch(self, grid: (u32, u32, u32), block_threads: u32, shared_bytes: u32) -> Result<()> {
+        if shared_bytes > SHARED_BYTES {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
+            self.function.set_attribute(most, bytes).map_err(failure::of)?;
+        }
         let mut launch = self.stream.launch_builder(&self.function);
         for words in &self.arguments {
             launch.arg(&words[0]); // only its address counts
         }
-        let config = LaunchConfig { grid_dim: grid, block_dim: (block_threads, 1, 1), shared_mem_bytes: shared_bytes };
+        let config =
+            LaunchConfig { grid_dim: grid, block_dim: (block_threads, 1, 1), shared_mem_bytes: shared_bytes };
         // SAFETY: the caller promises what the driver cannot check.
         unsafe { launch.launch(config) }.map_err(failure::of)?;
         drop(self.guards);
