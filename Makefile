@@ -7,13 +7,17 @@ DENY_VERSION = 0.20.2
 
 # Ranks as processes, and places where tests make them fail.
 MPI = --features tributary/mpi,tributary/failpoints
+# GPUs, emulated: one set of features for everything built with CUDA, so that it is built once.
+CUDA = --features tributary/nccl,tributary-tests/cuda
+EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle
+.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
 	@echo "make test    all tests"
+	@echo "make cuda-test  the tests of CUDA code alone, on an emulated GPU"
 	@echo "make check   formatting, lints, documentation, licences"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
@@ -35,10 +39,21 @@ mpi: mpi-tools
 demo: build
 	@sh models/demo/demo.sh $(TRIBUTARY)
 
-# Everything without MPI first, then what concerns processes, with it.
+# Everything without MPI first, then what concerns processes, with it, then what concerns GPUs.
 test: mpi-tools
 	$(CARGO) test --release --locked --workspace
 	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary -p tributary-comm $(MPI)
+	@$(MAKE) --no-print-directory cuda-test
+
+# The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU.
+cuda-test: emulated
+	sh .ci/cuda nvrtc
+	target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
+	$(EMULATED) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
+	  --lib --test 'cuda*' --test nccl
+
+emulated: tools
+	@sh .ci/cuda emulated
 
 # A real Slurm of one node, as root: not part of `make test`, because it installs and starts daemons.
 slurm-test: mpi
@@ -48,6 +63,8 @@ check: mpi-tools
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --release --locked --workspace --all-targets $(MPI) -- -D warnings
+	@$(MAKE) --no-print-directory emulated
+	$(EMULATED) $(CARGO) clippy --release --locked --workspace --all-targets $(CUDA) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
 	@$(MAKE) --no-print-directory deny
 
@@ -74,6 +91,11 @@ gpu:
 
 gpu-bundle:
 	sh gpu/bundle.sh
+
+# The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
+gpu-rehearsal:
+	sh gpu/bundle.sh emulated
+	$(EMULATED) SMALL=yes STEPS="kernels stack nccl bench llama qwen" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
 
 clean:
 	$(CARGO) clean

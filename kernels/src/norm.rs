@@ -105,6 +105,9 @@ fn same_shape(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
 /// # Errors
 /// A dtype that candle does not convert.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    if x.elem_count() == 0 && x.dtype() != dtype {
+        return cuda::nothing(x.shape(), dtype, x.device());
+    }
     match cuda::cast(x, dtype)? {
         Some(cast) => Ok(cast),
         None => Ok(x.to_dtype(dtype)?),

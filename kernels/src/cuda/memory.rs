@@ -46,7 +46,10 @@ pub fn memory(device: &Device) -> Result<Memory> {
     let context = device.as_cuda_device()?.cuda_stream().context().clone();
     let (free, total) = context.mem_get_info().map_err(failure::of)?;
     let pool = pool(device)?;
-    Ok(Memory { free_bytes: free as u64 + (pool.reserved_bytes - pool.used_bytes), total_bytes: total as u64 })
+    let unused = pool.reserved_bytes - pool.used_bytes;
+    // The two numbers are not of one moment: others may have taken or given memory between them.
+    let free_bytes = (free as u64 + unused).min(total as u64);
+    Ok(Memory { free_bytes, total_bytes: total as u64 })
 }
 
 /// The state of a device's pool. Does not wait for its work: what that will free counts as used.
