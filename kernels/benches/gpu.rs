@@ -97,7 +97,8 @@ impl Attention {
         let positions = 1 + at.rope().iter().chain(keys_at.rope()).max().copied().unwrap_or(0) as usize;
         let rope = Rope::new(DIM, DIM, 5e5, &RopeScaling::None, Pairing::Half, positions).unwrap();
         let q = random(1, &[at.len(), HEADS, DIM], device);
-        let (k, v) = (random(2, &[keys_at.len(), KV_HEADS, DIM], device), random(3, &[keys_at.len(), KV_HEADS, DIM], device));
+        let (k, v) =
+            (random(2, &[keys_at.len(), KV_HEADS, DIM], device), random(3, &[keys_at.len(), KV_HEADS, DIM], device));
         Self { q, at, keys: vec![Keys { k, v, at: keys_at }], rope }
     }
 
@@ -192,7 +193,8 @@ fn attention_cases(keys: usize, device: &Device) -> Vec<Case> {
         case("chunks of 2048", Bound::Products, Attention::new(chunked.clone(), chunked, device)),
         case("probe, 64 rows", Bound::Memory, probe).beside("probe_64"),
         scores,
-        case("decode, 1 row", Bound::Memory, Attention::new(Positions::run(keys as u32, 1), all, device)).beside("decode_1"),
+        case("decode, 1 row", Bound::Memory, Attention::new(Positions::run(keys as u32, 1), all, device))
+            .beside("decode_1"),
     ]
 }
 
@@ -217,8 +219,12 @@ fn small_cases(keys: usize, device: &Device) -> Vec<Case> {
         Case::new("rms_norm", Bound::Memory, 0.0, bytes(2 * hidden), move || rms_norm(&normed, &weight, 1e-5).unwrap()),
         Case::new("add", Bound::Memory, 0.0, bytes(3 * hidden), move || add(&x, &y).unwrap()),
         Case::new("silu_mul", Bound::Memory, 0.0, bytes(3 * wide), move || silu_mul(&gate, &up).unwrap()),
-        Case::new("rope of keys", Bound::Memory, 0.0, bytes(2 * KV_HEADS * DIM), move || rope.apply(&heads, &at).unwrap()),
-        Case::new("merge of two", Bound::Memory, 0.0, bytes(3 * hidden + 6 * HEADS), move || merge(&a, &b).unwrap().out),
+        Case::new("rope of keys", Bound::Memory, 0.0, bytes(2 * KV_HEADS * DIM), move || {
+            rope.apply(&heads, &at).unwrap()
+        }),
+        Case::new("merge of two", Bound::Memory, 0.0, bytes(3 * hidden + 6 * HEADS), move || {
+            merge(&a, &b).unwrap().out
+        }),
         Case::new("100 small launches", Bound::Nothing, 0.0, 0.0, move || {
             (0..100).fold(small.clone(), |sum, _| add(&sum, &other).unwrap())
         }),
@@ -235,12 +241,16 @@ fn main() {
     let keys = setting("GPU_BENCH_KEYS", 32768);
     let side = setting("GPU_BENCH_PEAK", 8192);
     let copy = setting("GPU_BENCH_COPY", 1 << 30);
-    println!("# {}, driver for CUDA {}.{}; {keys} keys, {HEADS} over {KV_HEADS} heads of {DIM}, bf16", who.name, who.driver.0, who.driver.1);
+    println!(
+        "# {}, driver for CUDA {}.{}; {keys} keys, {HEADS} over {KV_HEADS} heads of {DIM}, bf16",
+        who.name, who.driver.0, who.driver.1
+    );
     let (a, b) = (random(15, &[side, side], &device), random(16, &[side, side], &device));
     let cube = 2.0 * (side as f64).powi(3);
     let piece = random(17, &[copy / 2], &device);
     let mut cases = vec![
-        Case::new("matrix product", Bound::Nothing, cube, 0.0, move || linear(&a, &b, None).unwrap()).beside("matmul_8192"),
+        Case::new("matrix product", Bound::Nothing, cube, 0.0, move || linear(&a, &b, None).unwrap())
+            .beside("matmul_8192"),
         Case::new("copy", Bound::Nothing, 0.0, 2.0 * copy as f64, move || piece.copy().unwrap()).beside("copy_1gib"),
     ];
     cases.extend(attention_cases(keys, &device));
@@ -299,15 +309,27 @@ fn report(cases: &[Case], keys: usize) {
         );
         let comma = if index == 0 { "" } else { ", " };
         let (operations, bytes) = (case.operations, case.bytes);
-        write!(json, "{comma}{{\"name\": {:?}, \"ms\": {:?}, \"operations\": {operations}, \"bytes\": {bytes}", case.name, case.times_ms)
-            .unwrap();
-        write!(json, ", \"error\": {}, \"pytorch_ms\": {}}}", case.error.map_or("null".into(), |e| e.to_string()), theirs.map_or("null".into(), |t| t.to_string()))
-            .unwrap();
+        write!(
+            json,
+            "{comma}{{\"name\": {:?}, \"ms\": {:?}, \"operations\": {operations}, \"bytes\": {bytes}",
+            case.name, case.times_ms
+        )
+        .unwrap();
+        write!(
+            json,
+            ", \"error\": {}, \"pytorch_ms\": {}}}",
+            case.error.map_or("null".into(), |e| e.to_string()),
+            theirs.map_or("null".into(), |t| t.to_string())
+        )
+        .unwrap();
     }
     json.push_str("]}\n");
     // The goal: at most 1.15 times its share of the dense kernel's time.
     let stairs = &cases[3];
-    println!("# staircase: {:.3} x its share of the dense kernel's time", stairs.median_ms() * dense / stairs.operations);
+    println!(
+        "# staircase: {:.3} x its share of the dense kernel's time",
+        stairs.median_ms() * dense / stairs.operations
+    );
     if let Ok(path) = std::env::var("GPU_BENCH_JSON") {
         std::fs::write(path, json).unwrap();
     }

@@ -34,13 +34,7 @@ pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<
     onto(Some(residual), x, weight, bias, x.dtype())
 }
 
-fn onto(
-    residual: Option<&Tensor>,
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    dtype: DType,
-) -> Result<Tensor> {
+fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
     let (rows, inputs) = x.dims2()?;
     let (outputs, weight_inputs) = weight.dims2()?;
     expect("linear", "input width of the weight", inputs, weight_inputs)?;

@@ -54,9 +54,14 @@ pub fn dummy_model(config: &serde_json::Value, seed: u64) -> Arc<dyn Model> {
 
 /// A model with random weights from a config.json's text; keys and values in `dtype` too.
 pub fn dummy_model_of(config: &serde_json::Value, seed: u64, dtype: DType) -> Arc<dyn Model> {
+    dummy_model_on(config, seed, dtype, &Device::Cpu)
+}
+
+/// The same on a device.
+pub fn dummy_model_on(config: &serde_json::Value, seed: u64, dtype: DType, device: &Device) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder for the config");
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("the config is written");
-    load(folder.path(), LoadFormat::Dummy { seed }, dtype, &Device::Cpu).expect("a dummy model loads")
+    load(folder.path(), LoadFormat::Dummy { seed }, dtype, device).expect("a dummy model loads")
 }
 
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.

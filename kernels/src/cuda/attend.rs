@@ -127,7 +127,8 @@ pub(super) fn tables(rope: Option<&Rope>, device: &CudaDevice) -> Result<Option<
 
 /// The blocks with their keys turned.
 fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
-    let turn = |block: &Keys| Ok(Keys { k: rope.apply(&block.k, &block.at)?, v: block.v.clone(), at: block.at.clone() });
+    let turn =
+        |block: &Keys| Ok(Keys { k: rope.apply(&block.k, &block.at)?, v: block.v.clone(), at: block.at.clone() });
     keys.iter().map(turn).collect()
 }
 
@@ -207,7 +208,8 @@ impl Launcher<'_> {
             let held = inputs(&self.keys)?;
             let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
             let lists = self.ready.addresses(call.address_of(&lists));
-            let mut words = vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
+            let mut words =
+                vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
             words.extend(match (self.rope, &tables) {
                 (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
                 _ => NO_TURN,

@@ -20,9 +20,8 @@ pub fn merge(parts: &[&Partial]) -> Result<Option<Partial>> {
         return merge(&rest);
     }
     let dtype = parts[0].out.dtype();
-    let known = |part: &&Partial| {
-        ours(&[&part.out, &part.lse]) && part.out.dtype() == dtype && part.lse.dtype() == DType::F32
-    };
+    let known =
+        |part: &&Partial| ours(&[&part.out, &part.lse]) && part.out.dtype() == dtype && part.lse.dtype() == DType::F32;
     let Some(suffix) = suffix(dtype).filter(|_| parts.iter().all(known)) else { return Ok(None) };
     let (rows, heads, head_dim) = parts[0].out.dims3()?;
     let outs: Vec<Tensor> = parts.iter().map(|part| contiguous(&part.out)).collect::<Result<_>>()?;

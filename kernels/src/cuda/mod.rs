@@ -35,5 +35,5 @@ pub(crate) use linear::product;
 pub use memory::{Memory, Pool, is_out_of_memory, memory, nothing, pool, upload};
 pub(crate) use merge::merge;
 pub(crate) use rope::{RopeTables, rotated};
-pub(crate) use scores::column_scores;
 pub(crate) use rows::{contiguous, gather, join, replaced};
+pub(crate) use scores::column_scores;

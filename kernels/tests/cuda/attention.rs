@@ -149,7 +149,11 @@ fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
     let device = kit::gpu();
     let rows = |seed: u64, count: usize| {
         let values = Random::new(seed).values(count * 2 * 64);
-        Tensor::from_vec(values, (count, 2, 64), &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap().to_device(&device)
+        Tensor::from_vec(values, (count, 2, 64), &Device::Cpu)
+            .unwrap()
+            .to_dtype(DType::BF16)
+            .unwrap()
+            .to_device(&device)
     };
     let (q, k, v) = (rows(1, 40).unwrap(), rows(2, 300).unwrap(), rows(3, 300).unwrap());
     let at = Positions::run(100, 40);

@@ -19,7 +19,9 @@ fn normed(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
 fn norms_of_rows_and_heads() {
     let (device, mut random) = (gpu(), Random::new(2));
     for (dtype, bound) in TYPES {
-        for shape in [&[3, 8][..], &[1, 4096], &[5, 72], &[2, 3, 128], &[7, 5, 64], &[2, 300], &[4, 16384], &[3, 61], &[2, 257]] {
+        for shape in
+            [&[3, 8][..], &[1, 4096], &[5, 72], &[2, 3, 128], &[7, 5, 64], &[2, 300], &[4, 16384], &[3, 61], &[2, 257]]
+        {
             let dim = shape[shape.len() - 1];
             let (x, weight) = (random.tensor(shape, dtype), random.tensor(&[dim], DType::F32));
             let expected = normed(&values(&x), &values(&weight), 1e-5);
@@ -98,9 +100,7 @@ fn linear_layers() {
                 a[row * inputs..][..inputs].iter().zip(&w[out * inputs..][..inputs]).map(|(a, w)| a * w).sum()
             };
             let each = |more: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
-                (0..rows * outputs)
-                    .map(|i| dot(i / outputs, i % outputs) + more(i / outputs, i % outputs))
-                    .collect()
+                (0..rows * outputs).map(|i| dot(i / outputs, i % outputs) + more(i / outputs, i % outputs)).collect()
             };
             let [x, weight, bias, residual] = [&x, &weight, &bias, &residual].map(|x| on(x, &device));
             assert_near(&what, &linear(&x, &weight, None).unwrap(), &each(&|_, _| 0.0), bound);

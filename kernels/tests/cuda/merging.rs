@@ -7,10 +7,8 @@ use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
 
 /// A part of random numbers; every third row of part `which` saw no key, and holds NaN to prove that nobody reads it.
 fn part(random: &mut Random, which: usize, rows: usize, heads: usize, head_dim: usize, dtype: DType) -> Partial {
-    let (mut out, mut lse) = (
-        values(&random.tensor(&[rows, heads, head_dim], dtype)),
-        values(&random.tensor(&[rows, heads], DType::F32)),
-    );
+    let (mut out, mut lse) =
+        (values(&random.tensor(&[rows, heads, head_dim], dtype)), values(&random.tensor(&[rows, heads], DType::F32)));
     for row in (0..rows * heads).filter(|row| row % 3 == which % 3) {
         lse[row] = f64::NEG_INFINITY;
         out[row * head_dim..][..head_dim].fill(f64::NAN);
@@ -41,15 +39,15 @@ fn expected(parts: &[Partial], head_dim: usize) -> (Vec<f64>, Vec<f64>) {
 fn parts_of_every_number_and_type() {
     let (device, mut random) = (gpu(), Random::new(20));
     for (dtype, bound) in TYPES {
-        for (count, rows, heads, head_dim) in [(2, 5, 3, 64), (1, 2, 1, 8), (3, 1, 7, 96), (17, 2, 2, 128), (2, 3, 2, 13)] {
+        for (count, rows, heads, head_dim) in
+            [(2, 5, 3, 64), (1, 2, 1, 8), (3, 1, 7, 96), (17, 2, 2, 128), (2, 3, 2, 13)]
+        {
             let what = format!("{count} parts {dtype:?} {rows} x {heads} x {head_dim}");
             let parts: Vec<Partial> =
                 (0..count).map(|which| part(&mut random, which, rows, heads, head_dim, dtype)).collect();
             let (out, lse) = expected(&parts, head_dim);
-            let on_gpu: Vec<Partial> = parts
-                .iter()
-                .map(|part| Partial { out: on(&part.out, &device), lse: on(&part.lse, &device) })
-                .collect();
+            let on_gpu: Vec<Partial> =
+                parts.iter().map(|part| Partial { out: on(&part.out, &device), lse: on(&part.lse, &device) }).collect();
             let merged = merge_all(&on_gpu.iter().collect::<Vec<_>>()).unwrap().unwrap();
             assert_eq!(merged.out.dtype(), dtype);
             assert_near(&what, &merged.out, &out, bound);
@@ -71,7 +69,8 @@ fn two_and_none() {
     let merged = merge(&a, &b).unwrap();
     assert_near("two", &merged.out, &out, 1e-5);
     assert!(merge_all(&[]).unwrap().is_none());
-    let empty = |part: &Partial| Partial { out: part.out.narrow(0, 0, 0).unwrap(), lse: part.lse.narrow(0, 0, 0).unwrap() };
+    let empty =
+        |part: &Partial| Partial { out: part.out.narrow(0, 0, 0).unwrap(), lse: part.lse.narrow(0, 0, 0).unwrap() };
     assert_eq!(merge(&empty(&a), &empty(&b)).unwrap().out.dims(), &[0, 2, 32]);
     assert!(merge(&a, &empty(&b)).is_err());
 }

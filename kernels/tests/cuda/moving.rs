@@ -34,7 +34,11 @@ fn rows_are_gathered_and_replaced() {
             assert_same(&what, &found, &picked);
             let patched = scatter(&base, &indices, &picked).unwrap();
             assert_same(&what, &scatter(&on(&base, &device), &indices, &found).unwrap(), &patched);
-            assert_same(&what, &gather(&on(&base, &device).narrow(0, 1, 1).unwrap(), &[0]).unwrap(), &base.narrow(0, 1, 1).unwrap());
+            assert_same(
+                &what,
+                &gather(&on(&base, &device).narrow(0, 1, 1).unwrap(), &[0]).unwrap(),
+                &base.narrow(0, 1, 1).unwrap(),
+            );
             assert!(gather(&on(&base, &device), &[rows]).is_err(), "{what}: beyond the rows");
             assert_eq!(gather(&on(&base, &device), &[]).unwrap().dims()[0], 0);
         }
@@ -63,10 +67,13 @@ fn parts_are_joined() {
                 };
                 let parts: Vec<Tensor> = (1..=count).map(|i| tensor(&mut random, &part(i), dtype)).collect();
                 let expected = Tensor::cat(&parts, dim).unwrap();
-                let moved: Vec<Tensor> = parts.iter().map(|part| match part.elem_count() {
-                    0 => tributary_kernels::cuda::nothing(part.shape(), dtype, &device).unwrap(),
-                    _ => on(part, &device),
-                }).collect();
+                let moved: Vec<Tensor> = parts
+                    .iter()
+                    .map(|part| match part.elem_count() {
+                        0 => tributary_kernels::cuda::nothing(part.shape(), dtype, &device).unwrap(),
+                        _ => on(part, &device),
+                    })
+                    .collect();
                 let joined = join(&moved.iter().collect::<Vec<_>>(), dim).unwrap();
                 assert_same(&what, &joined, &expected);
             }

@@ -103,7 +103,8 @@ fn few_queries_over_many_keys_are_cut_into_parts_for_all_multiprocessors() {
 fn many_queries_are_not_cut() {
     let at = Positions::run(0, 4096);
     let keys = KeyOrder::new(&[&at]);
-    let work = Work::new(&QueryOrder::new(&at, &keys), Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 });
+    let work =
+        Work::new(&QueryOrder::new(&at, &keys), Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 });
     assert_eq!((work.items.len(), work.slots), (128, 0));
     let masked = work.tiles.iter().filter(|&&entry| entry & MASKED != 0).count();
     assert_eq!(masked, 128, "one tile on the staircase for each tile of 32 queries");

@@ -1,0 +1,155 @@
+//! The whole stack on a GPU against the same on the CPU: the same weights in bf16, every method and exchange, ranks as threads
+//! that share a device. On a machine without a GPU the device is an emulated one (`make cuda-test`).
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use tributary_comm::wire::{Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_kernels::{Kernels, cuda};
+use tributary_tests::{
+    dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
+};
+use tributary_worker::Model;
+
+/// What 16 bits leave of a logit after these few layers, relative to the largest logit.
+const TOLERANCE: f64 = 2e-2;
+
+/// How near to the cut, relative, a score must lie for its row to be selected on one side only.
+const NEAR_TIE: f64 = 3e-2;
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+
+/// Prefix, chunk lengths, query length: uneven; shorter than a tile and longer.
+const SHAPE: (usize, &[usize], usize) = (3, &[37, 70, 2, 18], 5);
+
+/// Models of one seed in bf16, on the CPU and on the first GPU.
+struct Pair {
+    cpu: Arc<dyn Model>,
+    gpu: Arc<dyn Model>,
+}
+
+fn models() -> Pair {
+    let changes = [
+        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
+        ("hidden_size", 128.into()),
+        ("intermediate_size", 192.into()),
+        ("num_hidden_layers", 3.into()),
+        ("head_dim", 64.into()),
+    ];
+    let config = tiny_config(&changes);
+    let device = cuda::device(0).expect("a GPU, or an emulated one");
+    let on = |device: &Device| dummy_model_on(&config, 7, DType::BF16, device);
+    Pair { cpu: on(&Device::Cpu), gpu: on(&device) }
+}
+
+fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan {
+    let (prefix, chunks, query) = SHAPE;
+    with_ratio(plan(prefix, chunks, query, world, method, exchange), ratio)
+}
+
+/// Runs plans on both and compares; gives what the device answered.
+fn compared(models: &Pair, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
+    let expected = run_all(&models.cpu, Kernels::Auto, world, plans);
+    let found = run_all(&models.gpu, Kernels::Auto, world, plans);
+    for ((found, expected), plan) in found.iter().zip(&expected).zip(plans) {
+        let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
+        let same = same_selection(&found.0, &expected.0, plan.prefix_tokens() as u32, &what);
+        assert_eq!(found.0.order, expected.0.order, "{what}");
+        let error = relative_error(logits(&found.0), logits(&expected.0));
+        println!("{what}: logits differ by {error:.1e}, same selection: {same}");
+        assert!(!same || error < TOLERANCE, "{what}: {error:e}");
+    }
+    found
+}
+
+/// Whether the selections are the same; they may differ where scores are near the cut.
+fn same_selection(found: &Outcome, expected: &Outcome, prefix: u32, what: &str) -> bool {
+    if found.selected == expected.selected {
+        return true;
+    }
+    let scores = expected.scores.as_ref().expect("a method without scores selects the same rows");
+    let score = |row: &u32| f64::from(scores[(row - prefix) as usize]);
+    let cut = expected.selected.iter().map(score).fold(f64::INFINITY, f64::min);
+    assert_eq!(found.selected.len(), expected.selected.len(), "{what}");
+    let differ = |a: &Outcome, b: &Outcome| -> Vec<u32> {
+        a.selected.iter().copied().filter(|row| b.selected.binary_search(row).is_err()).collect()
+    };
+    for row in differ(found, expected).into_iter().chain(differ(expected, found)) {
+        let distance = ((score(&row) - cut) / cut).abs();
+        assert!(distance < NEAR_TIE, "{what}: row {row} differs, its score is {distance:e} from the cut");
+    }
+    false
+}
+
+#[test]
+fn dummy_weights_are_the_same_on_every_device() {
+    let models = models();
+    let ids: Vec<u32> = (0..96).collect();
+    let rows = |model: &Arc<dyn Model>| {
+        let hidden = model.embed(&ids).expect("embedded").hidden.to_device(&Device::Cpu).expect("on the host");
+        hidden.to_dtype(DType::F32).and_then(|x| x.flatten_all()).and_then(|x| x.to_vec1::<f32>()).expect("numbers")
+    };
+    assert!(rows(&models.gpu) == rows(&models.cpu));
+}
+
+#[test]
+fn exact_methods_answer_as_on_the_cpu() {
+    let models = models();
+    let methods = [
+        Method::Full,
+        Method::Ring,
+        Method::AllGather { heads_per_gather: None },
+        Method::AllGather { heads_per_gather: Some(1) },
+    ];
+    for world in [1, 2, 3] {
+        let plans = methods.clone().map(|method| planned(world, method, Exchange::PassQ, 0.0));
+        compared(&models, world, &plans);
+    }
+}
+
+#[test]
+fn selective_methods_answer_as_on_the_cpu() {
+    let models = models();
+    let methods = [
+        infoflow(0, 2),
+        Method::ProphetKv { layout: Layout::TlTp },
+        Method::Relay { layout: Layout::Global },
+        Method::Epic { per_chunk: None },
+        Method::None,
+    ];
+    for world in [1, 3] {
+        for exchange in EXCHANGES {
+            let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, m.clone(), exchange, 0.3)).collect();
+            plans.push(reordered(planned(world, infoflow(0, 2), exchange, 0.3)));
+            compared(&models, world, &plans);
+        }
+    }
+}
+
+#[test]
+fn warm_chunks_answer_as_cold_ones_do() {
+    let models = models();
+    for world in [1, 2] {
+        let cold = Plan { keep_chunks: true, ..planned(world, infoflow(0, 2), Exchange::PassQ, 0.3) };
+        let mut warm = cold.clone();
+        warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+        let found = compared(&models, world, &[cold, warm.clone()]);
+        let hits: usize = found[1].1.iter().map(|report| report.chunk_cache.hits).sum();
+        assert_eq!(hits, warm.chunks.len());
+        assert_eq!(found[0].0.selected, found[1].0.selected, "world {world}");
+        assert_eq!(logits(&found[0].0), logits(&found[1].0), "world {world}");
+    }
+}
+
+#[test]
+fn phases_on_a_device_follow_one_another() {
+    let model = models().gpu;
+    let found = run_all(&model, Kernels::Auto, 2, &[planned(2, infoflow(0, 2), Exchange::PassQ, 0.3)]);
+    for report in &found[0].1 {
+        assert!(report.spans.len() > 4, "{:?}", report.spans);
+        for pair in report.spans.windows(2) {
+            let end_s = pair[0].start_s + pair[0].seconds;
+            assert!(pair[0].seconds >= 0.0 && pair[1].start_s >= end_s - 1e-3, "{pair:?}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A device's memory while requests run on it. One test in a process of its own: all of a process share the device's pool.
+
+use candle_core::DType;
+use tributary_comm::wire::{Exchange, RankReport};
+use tributary_coordinator::predict::memory::host_bytes;
+use tributary_coordinator::{Machine, MemoryOf, ModelShape};
+use tributary_kernels::{Kernels, cuda};
+use tributary_tests::{dummy_model_on, infoflow, plan, run_all, tiny_config, with_ratio};
+
+#[test]
+fn memory_is_taken_once_and_never_above_the_prediction() {
+    let device = cuda::device(0).expect("a GPU, or an emulated one");
+    let changes = [("head_dim", 64.into()), ("num_attention_heads", 8.into()), ("intermediate_size", 512.into())];
+    let model = dummy_model_on(&tiny_config(&changes), 7, DType::BF16, &device);
+    let config = model.config();
+    let shape = ModelShape {
+        layers: config.layers,
+        hidden: config.hidden,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        intermediate: config.intermediate,
+        vocab: config.vocab,
+        tied_embeddings: config.tied_embeddings,
+        max_positions: config.max_positions,
+        weight_bytes: (config.parameters() * 2) as u64,
+        dtype_bytes: 2,
+    };
+    let plan = with_ratio(plan(3, &[90, 31, 64, 17], 5, 2, infoflow(0, 2), Exchange::Replicate), 0.3);
+    let plans = vec![plan; 3];
+    let of = |reports: &[RankReport]| reports[0].device_memory.expect("a device has a memory of its own");
+    let seen: Vec<_> = run_all(&model, Kernels::Auto, 2, &plans).iter().map(|(_, reports)| of(reports)).collect();
+    let machine = Machine {
+        flops_per_s: 1.0,
+        link_bytes_per_s: 1.0,
+        memory: MemoryOf::Device,
+        available_bytes: None,
+        ranks_here: 2,
+        weight_copies: 1,
+    };
+    let predicted = host_bytes(&plans[0], 2, &shape, &machine, &[]);
+    println!("{seen:?}, {predicted} predicted");
+    assert_eq!(seen[1].reserved_bytes, seen[2].reserved_bytes, "the pool grows after the first pass: {seen:?}");
+    assert!(seen[2].used_bytes > shape.weight_bytes / 2 && seen[2].high_bytes > seen[2].used_bytes, "{seen:?}");
+    assert!(seen[2].high_bytes < predicted, "{seen:?}: {predicted} predicted");
+}
