@@ -12,7 +12,7 @@ CUDA = --features tributary/nccl,tributary-tests/cuda
 EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle
+.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -91,6 +91,11 @@ gpu:
 
 gpu-bundle:
 	sh gpu/bundle.sh
+
+# The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
+gpu-rehearsal:
+	sh gpu/bundle.sh emulated
+	$(EMULATED) SMALL=yes STEPS="kernels stack nccl bench llama qwen" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
 
 clean:
 	$(CARGO) clean

@@ -1,38 +1,39 @@
 #!/bin/sh
-# Builds what a GPU machine runs into target/gpu, compressed, so that it can be carried. Needs no GPU: `.ci/cuda toolkit` has the
-# compiler. The first build takes about ten CPU minutes, most of it in candle's kernels.
+# Builds what a GPU machine runs into target/gpu, compressed, so that it can be carried. Needs no GPU.
+#   sh gpu/bundle.sh             with nvcc 13.0, which `.ci/cuda toolkit` gets; the first build takes about fifteen CPU minutes
+#   sh gpu/bundle.sh emulated    for the emulated GPU, to rehearse gpu/run.sh where there is none (SMALL=yes)
 set -eu
 cd "$(dirname "$0")/.."
+kind=${1:-toolkit}
+case $kind in
+toolkit) environment=target/cuda-toolkit/env out=target/gpu ;;
+emulated) environment=target/cuda-on-cpu/env out=target/gpu-emulated ;;
+*) echo "usage: gpu/bundle.sh [toolkit | emulated]" >&2 && exit 64 ;;
+esac
 sh .ci/tools
-sh .ci/cuda toolkit
-# shellcheck disable=SC1091
-. target/cuda-toolkit/env
-cargo=${CARGO:-cargo}
-out=target/gpu
+sh .ci/cuda "$kind"
+# shellcheck disable=SC1090
+. "$environment"
+messages=$(mktemp)
+trap 'rm -f "$messages"' EXIT
 mkdir -p "$out"
 
-# The program of the target named $1 that Cargo's messages on the input tell of.
-program() {
-    sed -n "s/.*\"name\":\"$1\",.*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1
-}
+# One build for all, with the features of `make cuda-test`: what they share is compiled once.
+"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/cuda --message-format=json \
+    -p tributary -p tributary-kernels -p tributary-comm -p tributary-tests \
+    --bin tributary --test 'cuda*' --test nccl --bench gpu >"$messages"
 
+# Name in the bundle, crate's folder, target: the program that Cargo's messages tell of.
 keep() {
-    [ -n "$2" ] || { echo "no program for $1 was built" >&2; exit 69; }
-    strip --strip-debug -o "$out/$1" "$2"
+    program=$(sed -n "s|.*\"manifest_path\":\"[^\"]*/$2/Cargo.toml\".*\"name\":\"$3\",.*\"executable\":\"\([^\"]*\)\".*|\1|p" "$messages")
+    [ -n "$program" ] || { echo "no program $3 of $2 was built" >&2 && exit 69; }
+    strip --strip-debug -o "$out/$1" "$program"
     xz -f -3 -T0 "$out/$1"
 }
 
-# Arguments: name in the bundle, Cargo's target, then what Cargo is told.
-bundle() {
-    name=$1
-    target=$2
-    shift 2
-    keep "$name" "$("$cargo" "$@" --release --locked --message-format=json | program "$target")"
-}
-
-bundle tributary tributary build --features cuda,nccl -p tributary --bin tributary
-bundle kernels-cuda cuda test --no-run --features cuda -p tributary-kernels --test cuda
-bundle kernels-bench gpu bench --no-run --features cuda -p tributary-kernels --bench gpu
-bundle nccl-cuda nccl test --no-run --features nccl -p tributary-comm --test nccl
-bundle stack-cuda cuda test --no-run --features cuda -p tributary-tests --test cuda
+keep tributary launch tributary
+keep kernels-cuda kernels cuda
+keep kernels-bench kernels gpu
+keep nccl-cuda comm nccl
+keep stack-cuda tests cuda
 ls -l "$out"

@@ -3,6 +3,7 @@
 #
 #   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
 #   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead
+#   SMALL=yes  a rehearsal: sizes that an emulated GPU manages (`sh gpu/bundle.sh emulated`, then with target/cuda-on-cpu/env)
 #   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
 #
 # Every step runs, whatever became of those before; the exit code is 1 if one failed.
@@ -60,17 +61,21 @@ step() {
 
 # The study of one model: exact, warm and cold, then the two methods that show what selection costs and brings.
 study() {
-    model=$1
-    common="--model models/$model --load-format dummy --device cuda --dtype bf16 --chunk-tokens 2048 --query-tokens 64"
+    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k
+    if [ -n "${SMALL:-}" ]; then
+        model=dummy-25m chunk=32 short=128,256 long=384 one=256
+    fi
+    begin="--model models/$model --load-format dummy --device cuda --dtype bf16 --worlds 1 --force"
+    sizes="--chunk-tokens $chunk --query-tokens 64"
     # The options are meant to be split into words.
     # shellcheck disable=SC2086
-    "$bin/tributary" bench $common --lengths 8k,16k,32k --worlds 1 --methods full infoflow --caches cold,warm \
-        --warmups 1 --repeats 5 --out "$out/$model-short" --force &&
-        "$bin/tributary" bench $common --lengths 64k,128k --worlds 1 --methods full infoflow --caches cold,warm \
-            --warmups 1 --repeats 2 --out "$out/$model-long" --force &&
-        "$bin/tributary" bench $common --lengths 32k --worlds 1 --methods none epic --caches cold,warm \
-            --warmups 1 --repeats 3 --out "$out/$model-others" --force &&
-        "$bin/tributary" bench $common --worlds 1 --calibrate "$out/$model.toml" --force
+    "$bin/tributary" bench $begin $sizes --lengths "$short" --methods full infoflow --caches cold,warm \
+        --warmups 1 --repeats 5 --out "$out/$1-short" &&
+        "$bin/tributary" bench $begin $sizes --lengths "$long" --methods full infoflow --caches cold,warm \
+            --warmups 1 --repeats 2 --out "$out/$1-long" &&
+        "$bin/tributary" bench $begin $sizes --lengths "$one" --methods none epic --caches cold,warm \
+            --warmups 1 --repeats 3 --out "$out/$1-others" &&
+        "$bin/tributary" bench $begin --calibrate "$out/$1.toml"
 }
 
 if [ -n "$sanitize" ]; then
@@ -80,7 +85,11 @@ if [ -n "$sanitize" ]; then
     exit
 fi
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+if [ -n "${SMALL:-}" ]; then
+    export GPU_BENCH_KEYS=300 GPU_BENCH_PEAK=128 GPU_BENCH_COPY=1048576 GPU_BENCH_ROUNDS=1
+else
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+fi
 step kernels "$bin/kernels-cuda" --test-threads 1
 step stack "$bin/stack-cuda" --test-threads 1
 step nccl "$bin/nccl-cuda" --include-ignored --test-threads 1

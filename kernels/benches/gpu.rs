@@ -10,7 +10,7 @@
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{Event, device, identity, pool, uniform};
@@ -79,8 +79,8 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
 }
 
-fn random(key: u64, dims: &[usize], device: &Device) -> Tensor {
-    uniform(key, 1.7, dims, DType::BF16, device).unwrap()
+fn random(key: u8, dims: &[usize], device: &Device) -> Tensor {
+    uniform([key; 32], 1.7, dims, DType::BF16, device).unwrap()
 }
 
 /// Attention of one kind: queries, where they stand, keys and where they stand.
@@ -201,16 +201,16 @@ fn attention_cases(keys: usize, device: &Device) -> Vec<Case> {
 /// The operations between products, by the bytes that they must move.
 fn small_cases(keys: usize, device: &Device) -> Vec<Case> {
     let (hidden, wide) = (HEADS * DIM, 14336);
-    let rows = |key: u64, width: usize| random(key, &[keys, width], device);
+    let rows = |key: u8, width: usize| random(key, &[keys, width], device);
     let bytes = |numbers: usize| (2 * keys * numbers) as f64;
     let (x, y) = (rows(4, hidden), rows(5, hidden));
     let (gate, up) = (rows(6, wide), rows(7, wide));
-    let weight = Tensor::ones(hidden, DType::F32, device).unwrap();
+    let weight = uniform([18; 32], 1.0, &[hidden], DType::F32, device).unwrap();
     let rope = Rope::new(DIM, DIM, 5e5, &RopeScaling::None, Pairing::Half, keys).unwrap();
     let (heads, at) = (random(8, &[keys, KV_HEADS, DIM], device), Positions::run(0, keys));
-    let partial = |key: u64| Partial {
+    let partial = |key: u8| Partial {
         out: random(key, &[keys, HEADS, DIM], device),
-        lse: uniform(key + 1, 1.0, &[keys, HEADS], DType::F32, device).unwrap(),
+        lse: uniform([key + 1; 32], 1.0, &[keys, HEADS], DType::F32, device).unwrap(),
     };
     let (a, b) = (partial(9), partial(11));
     let (small, other) = (random(13, &[1, hidden], device), random(14, &[1, hidden], device));

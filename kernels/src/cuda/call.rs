@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda::{CudaDType, CudaStorageSlice, WrapErr};
+use candle_core::cuda::{CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, StorageRef, Tensor};
 use cudarc::driver::{
@@ -133,12 +133,6 @@ impl Output {
     pub fn tensor(self) -> Tensor {
         Tensor::from_storage(Storage::Cuda(self.storage), self.shape, BackpropOp::none(), false)
     }
-}
-
-/// Memory that is full, or will be when the stream has come to its end, as a tensor.
-pub fn tensor<T: CudaDType>(slice: CudaSlice<T>, shape: impl Into<Shape>, device: &CudaDevice) -> Tensor {
-    let storage = CudaStorage::wrap_cuda_slice(slice, device.clone());
-    Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
 /// Shared memory that a block may have without asking for more.
