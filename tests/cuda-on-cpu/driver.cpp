@@ -129,6 +129,12 @@ API int cuDriverGetVersion(int* version) {
     return SUCCESS;
 }
 
+/// NVIDIA's own libraries ask for what is not documented, and do without it.
+API int cuGetExportTable(const void** table, const void*) {
+    *table = nullptr;
+    return NOT_FOUND;
+}
+
 API int cuDeviceGetCount(int* count) {
     if (!initialized) return NOT_INITIALIZED;
     *count = int(devices().size());

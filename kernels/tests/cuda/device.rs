@@ -27,6 +27,8 @@ fn memory_is_counted_and_runs_out() {
     assert!(before.free_bytes <= before.total_bytes);
     let error = Tensor::zeros(before.total_bytes as usize + 1, DType::U8, &device).unwrap_err();
     assert!(cuda::is_out_of_memory(&error), "{error}");
+    let error = error.context("weights").with_path("model");
+    assert!(cuda::is_out_of_memory(&error), "{error}");
     assert_eq!(tributary_kernels::Error::from(error).exit_code(), 71);
     let other = Tensor::zeros(3, DType::U8, &device).unwrap().reshape((4, 4)).unwrap_err();
     assert!(!cuda::is_out_of_memory(&other), "{other}");
