@@ -6,7 +6,9 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::{CudaDType, CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, StorageRef, Tensor};
-use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop, sys};
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop, sys,
+};
 
 use super::{failure, module};
 use crate::error::{Error, Result};
@@ -255,8 +257,7 @@ impl<'a> Call<'a> {
         for words in &self.arguments {
             launch.arg(&words[0]); // only its address counts
         }
-        let config =
-            LaunchConfig { grid_dim: grid, block_dim: (block_threads, 1, 1), shared_mem_bytes: shared_bytes };
+        let config = LaunchConfig { grid_dim: grid, block_dim: (block_threads, 1, 1), shared_mem_bytes: shared_bytes };
         // SAFETY: the caller promises what the driver cannot check.
         unsafe { launch.launch(config) }.map_err(failure::of)?;
         drop(self.guards);
