@@ -49,7 +49,8 @@ pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Op
     let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
     let rows: usize = keys.iter().map(|block| block.at.len()).sum();
     let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
-    let fits = matches!(head_dim, 32 | 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
+    let fits =
+        matches!(head_dim, 32 | 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
     let kind = matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda();
     Ok((fits && kind).then_some(shape))
 }
