@@ -1,5 +1,6 @@
 //! The measurements of a calibration: what prefill does, with its kernels, model and communicator. A run begins on all ranks
-//! at once and counts as long as its slowest rank's.
+//! at once and counts as long as its slowest rank's. On a device a run ends when the device has done it, and is made larger
+//! until that takes a while.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use tributary_comm::Communicator;
 use tributary_coordinator::study::statistics::median;
-use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_kernels::{Kernels, Keys, Positions, cuda};
 use tributary_worker::Model;
 
 /// Counted runs of each measurement.
@@ -22,6 +23,13 @@ const LAYER_ROWS: usize = 512;
 const CAUSAL_ROWS: usize = 2048;
 const PROBE_ROWS: usize = 32;
 const PROBE_KEYS: usize = 8192;
+
+/// A run on a device that is shorter grows, up to so many times these sizes: below, launches are measured.
+const LONG_ENOUGH_S: f64 = 5e-3;
+const LARGEST_GROWTH: usize = 16;
+
+/// One-row layers of a run on a device, whose end costs as much as one of them.
+const LAYERS_A_RUN: usize = 16;
 
 /// Layers that are taken in turn, so that weights come from memory.
 const LAYERS: usize = 4;
@@ -58,16 +66,13 @@ pub fn measure(
 ) -> anyhow::Result<Option<Found>> {
     let bench = Bench { model, kernels, works: comm.rank() < working };
     let (rank, world) = (comm.rank(), comm.size());
-    let gemm_s = bench.layers(comm, LAYER_ROWS)?;
-    let one_row_s = bench.layers(comm, 1)?;
-    let causal_s = bench.attention(comm, CAUSAL_ROWS, CAUSAL_ROWS)?;
-    let probe_s = bench.attention(comm, PROBE_ROWS, PROBE_KEYS)?;
-    let array: Vec<u64> = if bench.works { (0..ARRAY as u64).collect() } else { Vec::new() };
-    let memory_s = bench.time(comm, bench.works, |_, _| {
-        black_box(array.par_iter().copied().reduce(|| 0, u64::wrapping_add));
-        Ok(())
-    })?;
-    drop(array);
+    let (layer_growth, gemm_s) = bench.grown(comm, |comm, growth| bench.layers(comm, growth * LAYER_ROWS, 1))?;
+    let one_row_s = bench.layers(comm, 1, if model.device().is_cpu() { 1 } else { LAYERS_A_RUN })?;
+    let (causal_growth, causal_s) =
+        bench.grown(comm, |comm, growth| bench.attention(comm, growth * CAUSAL_ROWS, growth * CAUSAL_ROWS))?;
+    let (probe_growth, probe_s) =
+        bench.grown(comm, |comm, growth| bench.attention(comm, PROBE_ROWS, growth * PROBE_KEYS))?;
+    let (moved_bytes, memory_s) = bench.memory(comm)?;
     let latency_s = bench.gather(comm, 1)?;
     let large_s = bench.gather(comm, PART)?;
     let request_s = bench.time(comm, true, |comm, _| {
@@ -78,14 +83,15 @@ pub fn measure(
     })?;
     let Some(gemm_s) = gemm_s else { return Ok(None) };
     let known = |seconds: Option<f64>| seconds.unwrap_or(f64::NAN);
-    let gemm_flops_per_s = bench.layer_flops(LAYER_ROWS) / gemm_s;
-    let memory_bytes_per_s = (8 * ARRAY) as f64 / known(memory_s);
+    let (causal_rows, probe_keys) = (causal_growth * CAUSAL_ROWS, probe_growth * PROBE_KEYS);
+    let gemm_flops_per_s = bench.layer_flops(layer_growth * LAYER_ROWS) / gemm_s;
+    let memory_bytes_per_s = moved_bytes / known(memory_s);
     let arithmetic_s = (bench.layer_flops(1) / gemm_flops_per_s).max(bench.layer_bytes()? / memory_bytes_per_s);
     let received_bytes = (4 * PART * (world - 1)) as f64;
     Ok(Some(Found {
         gemm_flops_per_s,
-        attention_flops_per_s: bench.pair_flops() * (CAUSAL_ROWS * (CAUSAL_ROWS + 1) / 2) as f64 / known(causal_s),
-        probe_flops_per_s: bench.pair_flops() * (PROBE_ROWS * PROBE_KEYS) as f64 / known(probe_s),
+        attention_flops_per_s: bench.pair_flops() * (causal_rows * (causal_rows + 1) / 2) as f64 / known(causal_s),
+        probe_flops_per_s: bench.pair_flops() * (PROBE_ROWS * probe_keys) as f64 / known(probe_s),
         memory_bytes_per_s,
         layer_s: (known(one_row_s) - arithmetic_s).max(0.0),
         request_s: known(request_s),
@@ -116,6 +122,7 @@ impl Bench<'_> {
             let began = Instant::now();
             if works {
                 work(comm, run)?;
+                self.model.device().synchronize()?;
             }
             // A clock that is too coarse must not make a rate infinite.
             let run_s = began.elapsed().as_secs_f64().max(1e-9);
@@ -132,30 +139,74 @@ impl Bench<'_> {
         Ok(Some(median(&(0..RUNS).map(slowest).collect::<Vec<_>>())))
     }
 
-    /// Seconds of one layer of so many rows, all but its attention.
-    fn layers(&self, comm: &mut dyn Communicator, rows: usize) -> anyhow::Result<Option<f64>> {
+    /// Measures, on a device with ever larger sizes until a run takes long enough: how many times the first size that was, and
+    /// the seconds.
+    fn grown(
+        &self,
+        comm: &mut dyn Communicator,
+        measure: impl Fn(&mut dyn Communicator, usize) -> anyhow::Result<Option<f64>>,
+    ) -> anyhow::Result<(usize, Option<f64>)> {
+        let mut growth = 1;
+        loop {
+            let seconds = measure(comm, growth)?;
+            let enough = growth == LARGEST_GROWTH || self.model.device().is_cpu();
+            let enough = seconds.map(|seconds| vec![u8::from(enough || seconds >= LONG_ENOUGH_S)]);
+            if comm.broadcast_bytes(0, enough)? == [1] {
+                return Ok((growth, seconds));
+            }
+            growth *= 2;
+        }
+    }
+
+    /// Bytes that a pass over an array moves, and its seconds: a sum on a CPU, a copy on a device.
+    fn memory(&self, comm: &mut dyn Communicator) -> anyhow::Result<(f64, Option<f64>)> {
+        if !self.model.device().is_cpu() {
+            let array = Tensor::zeros(2 * ARRAY, DType::F32, self.model.device())?;
+            let seconds = self.time(comm, self.works, |_, _| {
+                black_box(array.copy()?);
+                Ok(())
+            })?;
+            return Ok(((2 * 8 * ARRAY) as f64, seconds));
+        }
+        let array: Vec<u64> = if self.works { (0..ARRAY as u64).collect() } else { Vec::new() };
+        let seconds = self.time(comm, self.works, |_, _| {
+            black_box(array.par_iter().copied().reduce(|| 0, u64::wrapping_add));
+            Ok(())
+        })?;
+        Ok(((8 * ARRAY) as f64, seconds))
+    }
+
+    /// Seconds of one layer of so many rows, all but its attention; of `repeats` in a run, the mean.
+    fn layers(&self, comm: &mut dyn Communicator, rows: usize, repeats: usize) -> anyhow::Result<Option<f64>> {
         let config = self.model.config();
         let ids: Vec<u32> = (0..rows).map(|row| (row % config.vocab) as u32).collect();
         let embedded = self.model.embed(&ids)?;
-        self.time(comm, self.works, |_, run| {
-            let layer = run % LAYERS.min(config.layers);
-            let qkv = self.model.qkv(layer, &embedded)?;
-            // Attention gives f32.
-            let attended = qkv.q.to_dtype(DType::F32)?;
-            black_box(self.model.finish(layer, embedded.clone(), attended)?);
+        let seconds = self.time(comm, self.works, |_, run| {
+            for repeat in 0..repeats {
+                let layer = (run + repeat) % LAYERS.min(config.layers);
+                let qkv = self.model.qkv(layer, &embedded)?;
+                // Attention gives f32 on a CPU.
+                let attended = if self.model.device().is_cpu() { qkv.q.to_dtype(DType::F32)? } else { qkv.q };
+                black_box(self.model.finish(layer, embedded.clone(), attended)?);
+            }
             Ok(())
-        })
+        })?;
+        Ok(seconds.map(|seconds| seconds / repeats as f64))
     }
 
     /// Seconds of one layer's attention of the last `queries` of `keys` rows.
     fn attention(&self, comm: &mut dyn Communicator, queries: usize, keys: usize) -> anyhow::Result<Option<f64>> {
         let config = self.model.config();
-        let noise = |rows: usize, heads: usize| -> anyhow::Result<Tensor> {
-            Ok(Tensor::randn(0f32, 1.0, (rows, heads, config.head_dim), &Device::Cpu)?) // [rows, heads, head_dim]
+        let (device, dtype) = (self.model.device(), self.model.embed(&[0])?.hidden.dtype());
+        let noise = |rows: usize, heads: usize, key: u8| -> anyhow::Result<Tensor> {
+            let shape = [rows, heads, config.head_dim];
+            match device {
+                Device::Cpu => Ok(Tensor::randn(0f32, 1.0, &shape, device)?.to_dtype(dtype)?),
+                _ => Ok(cuda::uniform([key; 32], 1.7, &shape, dtype, device)?),
+            }
         };
-        let (q, k, v) = (noise(queries, config.heads)?, noise(keys, config.kv_heads)?, noise(keys, config.kv_heads)?);
-        let dtype = self.model.embed(&[0])?.hidden.dtype();
-        let (k, v) = (k.to_dtype(dtype)?, v.to_dtype(dtype)?);
+        let q = noise(queries, config.heads, 1)?;
+        let (k, v) = (noise(keys, config.kv_heads, 2)?, noise(keys, config.kv_heads, 3)?);
         let (rope, scale) = (self.model.rope(keys)?, self.model.scale());
         let at_q = Positions::run((keys - queries) as u32, queries);
         let blocks = [Keys { k, v, at: Positions::run(0, keys) }];
@@ -167,7 +218,7 @@ impl Bench<'_> {
 
     /// Seconds of an all-gather of so many values a rank.
     fn gather(&self, comm: &mut dyn Communicator, values: usize) -> anyhow::Result<Option<f64>> {
-        let part = Tensor::zeros(values, DType::F32, &Device::Cpu)?; // [values of this rank]
+        let part = Tensor::zeros(values, DType::F32, self.model.device())?; // [values of this rank]
         let rows = vec![values; comm.size()];
         self.time(comm, true, |comm, _| {
             black_box(comm.all_gather_v(&part, &rows)?);

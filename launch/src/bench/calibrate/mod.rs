@@ -28,6 +28,8 @@ use crate::stdout::print;
 pub struct Calibration<'a> {
     /// The model whose shapes are measured.
     pub folder: &'a ModelFolder,
+    /// Where it is measured.
+    pub place: &'a Place,
     /// Its kernels.
     pub kernels: Kernels,
     /// Ranks, where they are threads.
@@ -52,8 +54,11 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
         check(file, calibration.force)?;
     }
     let progress = Progress::start("loading the weights");
-    let free_bytes = available_bytes();
-    let model = calibration.folder.load(&Place::cpu())?;
+    let free_bytes = match &calibration.place.gpu {
+        Some(gpu) => Some(gpu.budget_bytes),
+        None => available_bytes(),
+    };
+    let model = calibration.folder.load(calibration.place)?;
     progress.now("calibrating".to_owned());
     let (found, here, backend) = match ranks {
         Ranks::Threads { .. } => {
@@ -145,7 +150,7 @@ fn profile(
         ("gemm_flops_per_s", rate("both halves of a layer, norms and activation included")),
         ("attention_flops_per_s", rate("causal attention")),
         ("probe_flops_per_s", rate("attention of a query's rows to many keys")),
-        ("memory_bytes_per_s", rate("the sum of an array beyond the caches")),
+        ("memory_bytes_per_s", rate("the sum of an array beyond the caches; on a GPU a copy, bytes read and written")),
         ("memory_bytes", "what was free before the model was loaded, shared by the ranks of a host".to_owned()),
         ("layer_s", rate("a layer of one row, without what its weights and products take")),
         ("request_s", rate("a plan of 8192 tokens broadcast, rotary tables made")),
@@ -156,7 +161,10 @@ fn profile(
     let shared = free_bytes.unwrap_or(0) / here.max(1) as u64;
     Profile {
         name: format!("{folder}-{world}x{}", calibration.threads),
-        description: format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
+        description: match &calibration.place.gpu {
+            Some(gpu) => format!("one rank on {}, shapes of {folder}", gpu.name),
+            None => format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
+        },
         measured_here: true,
         projected: false,
         ranks: world,
