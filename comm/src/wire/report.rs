@@ -80,7 +80,7 @@ pub struct RankReport {
 /// The pool that a device's tensors come from. Ranks that share a device and a process share it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bincode::Encode, bincode::Decode)]
 pub struct DeviceMemory {
-    /// Bytes in tensors after the request: weights, chunk caches.
+    /// Bytes in tensors when the answer is out: weights, chunk caches, keys and values of the request.
     pub used_bytes: u64,
     /// The most that were in tensors at once since the process began.
     pub high_bytes: u64,

@@ -91,7 +91,7 @@ pub struct RankRow {
 /// The pool that a device's tensors come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DeviceMemoryRow {
-    /// Bytes in tensors after the request: weights, chunk caches.
+    /// Bytes in tensors when the answer is out: weights, chunk caches, keys and values of the request.
     pub used_bytes: u64,
     /// The most that were in tensors at once since the process began.
     pub high_bytes: u64,
