@@ -8,7 +8,7 @@ DENY_VERSION = 0.20.2
 # Ranks as processes, and places where tests make them fail.
 MPI = --features tributary/mpi,tributary/failpoints
 # GPUs, emulated: one set of features for everything built with CUDA, so that it is built once.
-CUDA = --features tributary/nccl,tributary-tests/cuda
+CUDA = --features tributary/nccl,tributary-tests/nccl
 EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
 OPENMPI5 = $(CURDIR)/target/openmpi5
 

@@ -19,7 +19,7 @@ trap 'rm -f "$messages"' EXIT
 mkdir -p "$out"
 
 # One build for all, with the features of `make cuda-test`: what they share is compiled once.
-"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/cuda --message-format=json \
+"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl --message-format=json \
     -p tributary -p tributary-kernels -p tributary-comm -p tributary-tests \
     --bin tributary --test 'cuda*' --test nccl --bench gpu >"$messages"
 

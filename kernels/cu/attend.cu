@@ -205,9 +205,11 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     }                                                                                             \
     EXPORT(attend_##type##_##D)
 
+ATTEND(32, Bf16, bf16)
 ATTEND(64, Bf16, bf16)
 ATTEND(96, Bf16, bf16)
 ATTEND(128, Bf16, bf16)
+ATTEND(32, F16, f16)
 ATTEND(64, F16, f16)
 ATTEND(96, F16, f16)
 ATTEND(128, F16, f16)

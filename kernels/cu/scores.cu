@@ -188,9 +188,11 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
     }                                                                                            \
     EXPORT(scores_##type##_##D)
 
+SCORES(32, Bf16, bf16)
 SCORES(64, Bf16, bf16)
 SCORES(96, Bf16, bf16)
 SCORES(128, Bf16, bf16)
+SCORES(32, F16, f16)
 SCORES(64, F16, f16)
 SCORES(96, F16, f16)
 SCORES(128, F16, f16)

@@ -278,7 +278,7 @@ pub enum Backend {
     Auto,
     /// Ranks are threads of this process
     Local,
-    /// Ranks are processes, started by a launcher; tensors too go over MPI
+    /// Ranks are processes, started by a launcher; tensors between GPUs over nccl
     Mpi,
     /// Tensors go from GPU to GPU over NCCL, all else as with auto
     Nccl,

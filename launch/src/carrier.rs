@@ -1,5 +1,5 @@
-//! What carries tensors between ranks: the ranks' own way (threads hand them over, MPI sends them through the host), or NCCL
-//! beside it, from GPU to GPU.
+//! What carries tensors between ranks: the ranks' own way (threads hand them over, MPI sends them), or NCCL beside it, from
+//! GPU to GPU. Processes with GPUs always take NCCL: nothing goes through the host because something is missing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,11 +137,7 @@ fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
         ))
     };
     if ask.processes {
-        return match (ask.backend, ask.built) {
-            (Backend::Mpi, _) => Ok(false),
-            (_, true) => Ok(true),
-            (_, false) => Err(not_built(", or pass --backend mpi to send tensors through the host")),
-        };
+        return if ask.built { Ok(true) } else { Err(not_built("")) };
     }
     let shared = ask.world > if ask.backend == Backend::Local { 1 } else { gpus };
     if shared && !ask.allow_shared_gpu {
@@ -179,7 +175,7 @@ mod tests {
     fn several_ranks_on_gpus_take_nccl() {
         assert_eq!(chosen(THREADS), Ok(true));
         assert_eq!(chosen(Ask { processes: true, gpus: Some(1), ..THREADS }), Ok(true));
-        assert_eq!(chosen(Ask { processes: true, backend: Backend::Mpi, built: false, ..THREADS }), Ok(false));
+        assert_eq!(chosen(Ask { processes: true, gpus: Some(1), backend: Backend::Mpi, ..THREADS }), Ok(true));
         assert_eq!(chosen(Ask { world: 1, ..THREADS }), Ok(false));
         assert_eq!(chosen(Ask { world: 1, backend: Backend::Nccl, ..THREADS }), Ok(true));
         assert_eq!(chosen(Ask { gpus: None, built: false, ..THREADS }), Ok(false));
@@ -200,7 +196,7 @@ mod tests {
             (Ask { backend: Backend::Local, ..THREADS }, 78, "2 ranks as threads would share one GPU"),
             (Ask { world: 3, ..THREADS }, 78, "3 ranks as threads would share 2 GPUs"),
             (Ask { built: false, ..THREADS }, 78, "build with `--features nccl`"),
-            (Ask { built: false, processes: true, ..THREADS }, 78, "or pass --backend mpi"),
+            (Ask { built: false, processes: true, ..THREADS }, 78, "build with `--features nccl`"),
             (Ask { gpus: None, backend: Backend::Nccl, ..THREADS }, 64, "add --device cuda"),
         ];
         for (ask, code, text) in refusals {

@@ -122,11 +122,21 @@ pub fn run_all(
     world: usize,
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
+    run_all_over(Carrier::Own, std::slice::from_ref(model), kernels, world, plans)
+}
+
+/// As [`run_all`], with what carries tensors, and a model of its own for each rank or one for all.
+pub fn run_all_over(
+    carrier: Carrier,
+    models: &[Arc<dyn Model>],
+    kernels: Kernels,
+    world: usize,
+    plans: &[Plan],
+) -> Vec<(Outcome, Vec<RankReport>)> {
     let chunk_cache_bytes = 1 << 30;
-    let settings =
-        GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier: Carrier::Own };
+    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    let group = Group::start(std::slice::from_ref(model), &space, settings).expect("the group starts");
+    let group = Group::start(models, &space, settings).expect("the group starts");
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     results

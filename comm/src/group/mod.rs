@@ -61,6 +61,15 @@ pub trait Place {
     /// The group as another thread of this rank sees it.
     fn outlook(&self) -> Arc<dyn Outlook>;
 
+    /// Waits until a device has passed the calls that were waited for, where it is the device that waits: bytes may rest on
+    /// what they have brought. It is no wait for other ranks, or is counted as the device's.
+    ///
+    /// # Errors
+    /// A dead group.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// How long a device has stood waiting in calls that have ended since the last time, where it is the device that waits.
     /// Those that have not ended are told later, or never, if the rest is forgotten.
     fn device_waits(&self, _forget_rest: bool) -> Vec<(Collective, Duration)> {
@@ -219,6 +228,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        self.place.settle()?;
         let began = Instant::now();
         self.is_rank(Collective::BroadcastBytes, root)?;
         let is_root = root == self.rank();
@@ -239,6 +249,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        self.place.settle()?;
         let began = Instant::now();
         self.is_rank(Collective::GatherBytes, root)?;
         let is_root = root == self.rank();
@@ -254,6 +265,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn barrier(&mut self) -> Result<()> {
+        self.place.settle()?;
         let pending = self.start(Call::Barrier, Payload::default(), Instant::now())?;
         self.finish(pending).map(drop)
     }

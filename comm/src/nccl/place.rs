@@ -126,7 +126,7 @@ impl<P: Place> Links<P> {
 
     /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
     /// that the group dies.
-    fn settle(&self) -> Result<()> {
+    fn pass(&self) -> Result<()> {
         /// How long it looks without a rest, and how long it rests then.
         const BUSY: Duration = Duration::from_micros(100);
         const REST: Duration = Duration::from_micros(20);
@@ -147,7 +147,7 @@ impl<P: Place> Links<P> {
     /// Leaves NCCL in peace.
     fn leave(&self) -> Result<()> {
         self.inner.alive()?;
-        self.settle()?;
+        self.pass()?;
         if self.watch.handle.finalize()? == Progress::Underway {
             let late = || Error::StartTimeout(LEAVE_LIMIT);
             until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, late)?;
@@ -178,7 +178,6 @@ impl<P: Place> Place for Links<P> {
     fn put(&self, sequence: u64, part: Contribution) -> Result<()> {
         self.inner.alive()?;
         if part.call.form().is_none() {
-            self.settle().map_err(|error| self.kill(error))?;
             return self.inner.put(sequence, part);
         }
         self.fly(sequence, part).map_err(|error| self.kill(error))
@@ -197,6 +196,10 @@ impl<P: Place> Place for Links<P> {
 
     fn outlook(&self) -> Arc<dyn Outlook> {
         self.inner.outlook()
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.pass().map_err(|error| self.kill(error))
     }
 
     fn device_waits(&self, forget_rest: bool) -> Vec<(Collective, Duration)> {

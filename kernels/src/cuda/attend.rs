@@ -49,7 +49,8 @@ pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Op
     let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
     let rows: usize = keys.iter().map(|block| block.at.len()).sum();
     let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
-    let fits = matches!(head_dim, 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
+    let fits =
+        matches!(head_dim, 32 | 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
     let kind = matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda();
     Ok((fits && kind).then_some(shape))
 }
@@ -71,7 +72,7 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
     }
     let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
     let many = shape.queries * shape.group() >= WIDE_ROWS;
-    let wide = many && major == 9;
+    let wide = many && major == 9 && shape.head_dim >= 64;
     // Without a packing pass, many rows would turn every key again and again: once before is enough.
     let turned = match rope.filter(|_| many && !wide) {
         Some(rope) => Some(turned(keys, rope)?),

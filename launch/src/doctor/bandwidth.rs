@@ -226,6 +226,7 @@ mod tests {
             shared_memory: None,
             limits: super::super::facts::Limits::default(),
             interfaces: Vec::new(),
+            gpus: Vec::new(),
         };
         let hosts = [host("a", &[0, 1], Some(4 << 30)), host("b", &[2], Some(1 << 30)), host("c", &[3], None)];
         assert_eq!(too_large(size("512MiB"), &hosts), None);

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use tributary_kernels::cuda;
 
 use super::network::{Interface, interfaces};
 
@@ -40,6 +41,24 @@ pub struct Facts {
     pub limits: Limits,
     /// Network interfaces, in the order of their names.
     pub interfaces: Vec<Interface>,
+    /// GPUs that this process may use, in the driver's order; none in a build without CUDA.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gpu {
+    /// The maker's name for it.
+    pub name: String,
+    /// The name that no other GPU has.
+    pub uuid: String,
+    /// Where it stands on the host.
+    pub bus_id: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// The newest CUDA that the driver knows, as 13.0.
+    pub driver: String,
 }
 
 /// A control group's limit of processor time.
@@ -101,8 +120,20 @@ impl Facts {
                 stack_bytes: soft(Resource::Stack),
             },
             interfaces: interfaces(),
+            gpus: gpus(),
         }
     }
+}
+
+/// What the driver shows. Where it shows none, that is a fact too.
+fn gpus() -> Vec<Gpu> {
+    let known = (0..cuda::count().unwrap_or(0)).filter_map(|ordinal| cuda::identity(ordinal).ok());
+    let gpu = |known: cuda::Identity| {
+        let (major, minor) = known.driver;
+        let cuda::Identity { name, uuid, bus_id, memory_bytes, .. } = known;
+        Gpu { name, uuid, bus_id, memory_bytes, driver: format!("{major}.{minor}") }
+    };
+    known.map(gpu).collect()
 }
 
 /// A file's text without the space around it.

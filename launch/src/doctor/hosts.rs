@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::facts::{CpuLimit, Facts, Limits, Space};
+use super::facts::{CpuLimit, Facts, Gpu, Limits, Space};
 use super::network::Interface;
 
 /// A host, as its lowest rank sees it.
@@ -28,6 +28,8 @@ pub struct Host {
     pub limits: Limits,
     /// Network interfaces.
     pub interfaces: Vec<Interface>,
+    /// GPUs that its ranks see, each once.
+    pub gpus: Vec<Gpu>,
 }
 
 /// The hosts of all ranks, in the order of their lowest rank. A host is known by its name and boot id.
@@ -38,6 +40,11 @@ pub fn hosts(ranks: &[Facts]) -> Vec<Host> {
             Some(host) => {
                 host.ranks.push(rank);
                 host.free_memory_bytes = host.free_memory_bytes.into_iter().chain(facts.free_memory_bytes).min();
+                for gpu in &facts.gpus {
+                    if host.gpus.iter().all(|known| known.uuid != gpu.uuid) {
+                        host.gpus.push(gpu.clone());
+                    }
+                }
             }
             None => hosts.push(Host {
                 name: facts.host.clone(),
@@ -49,6 +56,7 @@ pub fn hosts(ranks: &[Facts]) -> Vec<Host> {
                 shared_memory: facts.shared_memory,
                 limits: facts.limits,
                 interfaces: facts.interfaces.clone(),
+                gpus: facts.gpus.clone(),
             }),
         }
     }

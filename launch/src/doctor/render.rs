@@ -3,7 +3,7 @@
 use tributary_coordinator::table;
 
 use super::bandwidth::WARM_UPS;
-use super::facts::Limits;
+use super::facts::{Gpu, Limits};
 use super::hosts::{Host, ranges, rank_list};
 use super::network::Interface;
 use super::report::{Checks, Report};
@@ -125,6 +125,10 @@ fn describe(host: &Host) -> String {
         None => "  /dev/shm: none\n".to_owned(),
     };
     text += &format!("  limits: {}\n", limits(&host.limits));
+    text.extend(host.gpus.iter().map(|gpu| {
+        let Gpu { name, uuid, bus_id, memory_bytes, driver } = gpu;
+        format!("  GPU {bus_id}: {name}, {}, {uuid}, driver for CUDA {driver}\n", bytes(*memory_bytes))
+    }));
     if let Some(limit) = &host.cpu_limit {
         text += &format!("  control group {}: {} cores\n", limit.group, limit.cores);
     }
@@ -196,6 +200,13 @@ mod tests {
             loopback: false,
             addresses: vec!["10.0.0.1/24".into(), "2001:db8::1/64".into()],
         };
+        let gpu = Gpu {
+            name: "NVIDIA H200".into(),
+            uuid: "GPU-1".into(),
+            bus_id: "0000:1b:00.0".into(),
+            memory_bytes: 141 << 30,
+            driver: "13.0".into(),
+        };
         Facts {
             host: ["node-a", "node-b"][rank].into(),
             boot_id: "0123456789abcdef".into(),
@@ -209,6 +220,7 @@ mod tests {
             shared_memory: Some(Space { free_bytes: 1 << 30, total_bytes: 2 << 30 }),
             limits: Limits { open_files: Some(20000), stack_bytes: Some(8 << 20), ..Limits::default() },
             interfaces: vec![interface],
+            gpus: if rank == 0 { vec![gpu] } else { Vec::new() },
         }
     }
 
@@ -239,6 +251,7 @@ node-a (boot id 01234567): rank 0
   eth0          up  9000             2.5  10.0.0.1/24 2001:db8::1/64
   /dev/shm: 1.0 GiB free of 2.0 GiB
   limits: 20000 open files, unlimited locked memory, 8.0 MiB stack, unlimited core file
+  GPU 0000:1b:00.0: NVIDIA H200, 141.0 GiB, GPU-1, driver for CUDA 13.0
   control group /job: 2.5 cores
 
 node-b (boot id 01234567): rank 1

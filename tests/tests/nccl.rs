@@ -1,0 +1,83 @@
+//! Ranks on a GPU each, whose tensors NCCL carries, against the same ranks on one GPU, which hand them over: the kernels and
+//! the numbers are the same, so the answers are. On a machine without GPUs they are emulated (EMULATED_GPUS=4); on one with a
+//! single GPU it needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::DType;
+use tributary::group::Carrier;
+use tributary_comm::nccl;
+use tributary_comm::wire::{Exchange, Method, Plan};
+use tributary_kernels::{Kernels, cuda};
+use tributary_tests::{
+    dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
+};
+use tributary_worker::Model;
+
+/// The same kernels on the same numbers: what libraries that choose among products may leave.
+const TOLERANCE: f64 = 1e-3;
+
+fn shares_gpus() -> bool {
+    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
+}
+
+/// The same weights once a rank, each with a device or at least a stream of its own.
+fn models(world: usize) -> Vec<Arc<dyn Model>> {
+    let changes = [
+        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
+        ("hidden_size", 128.into()),
+        ("intermediate_size", 192.into()),
+        ("num_hidden_layers", 3.into()),
+        ("head_dim", 64.into()),
+    ];
+    let config = tiny_config(&changes);
+    let gpus = cuda::count().expect("a driver");
+    assert!(gpus >= 2 || shares_gpus(), "needs two GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
+    let model = |rank: usize| dummy_model_on(&config, 7, DType::BF16, &cuda::device(rank % gpus).expect("a GPU"));
+    (0..world).map(model).collect()
+}
+
+/// The most ranks that can be connected here, three at the most.
+fn most_ranks() -> usize {
+    let gpus = cuda::count().expect("a driver");
+    if shares_gpus() { gpus.clamp(2, 3) } else { gpus.min(3) }
+}
+
+fn plans(world: usize) -> Vec<Plan> {
+    let of = |method: Method, exchange| with_ratio(plan(3, &[37, 70, 2, 18], 5, world, method, exchange), 0.3);
+    let mut plans = vec![
+        of(Method::Full, Exchange::PassQ),
+        of(Method::Ring, Exchange::PassQ),
+        of(Method::AllGather { heads_per_gather: None }, Exchange::PassQ),
+    ];
+    for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
+        plans.push(of(infoflow(0, 2), exchange));
+    }
+    plans.push(reordered(of(infoflow(0, 2), Exchange::Replicate)));
+    plans.iter_mut().for_each(|plan| plan.max_tokens = 3);
+    plans
+}
+
+#[test]
+fn ranks_on_a_gpu_each_answer_as_on_one() {
+    let settings = nccl::Settings { start_timeout: Duration::from_secs(60), allow_shared_gpu: shares_gpus() };
+    let models = models(most_ranks());
+    for world in 2..=most_ranks() {
+        let plans = plans(world);
+        let expected = run_all(&models[0], Kernels::Auto, world, &plans);
+        let found = run_all_over(Carrier::Nccl(settings), &models[..world], Kernels::Auto, world, &plans);
+        for ((found, expected), plan) in found.iter().zip(&expected).zip(&plans) {
+            let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
+            assert_eq!(found.0.selected, expected.0.selected, "{what}");
+            let error = relative_error(logits(&found.0), logits(&expected.0));
+            println!("{what}: logits differ by {error:.1e}");
+            assert!(error < TOLERANCE, "{what}: {error:e}");
+            assert_eq!(found.0.tokens, expected.0.tokens, "{what}");
+            for (found, expected) in found.1.iter().zip(&expected.1) {
+                let (rank, bytes) = (found.rank, found.traffic.tensor_bytes_received());
+                assert_eq!(bytes, expected.traffic.tensor_bytes_received(), "{what}: rank {rank}");
+            }
+        }
+    }
+}
