@@ -11,6 +11,7 @@ mod layers;
 mod merging;
 mod moving;
 #[path = "../naive/mod.rs"]
+#[allow(dead_code)] // random cases of every kind are for the CPU
 mod naive;
 
 use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
