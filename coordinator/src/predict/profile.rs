@@ -136,7 +136,7 @@ impl Profile {
     /// [`Error::Setting`] if the other profile was not measured.
     pub fn with_rank_of(self, measured: &Profile) -> Result<Self> {
         if !measured.measured_here {
-            let wanted = "a profile that `tributary bench --calibrate` measured".to_owned();
+            let wanted = "must be a profile that `tributary bench --calibrate` has measured".to_owned();
             return Err(Error::Setting { name: "rank-rates", found: measured.name.clone(), wanted });
         }
         let mut sources = self.sources;
