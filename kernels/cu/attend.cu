@@ -4,21 +4,9 @@
 //
 // A block has 64 rows (a row is a query row and one of the heads that share a KV head) and walks over its item's key tiles of
 // 64 keys, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
-#include "attention.cuh"
+#include "tile64.cuh"
 
 static constexpr u32 ROWS = 64;
-static constexpr u32 KEYS = 64;
-static constexpr u32 THREADS = 128;
-
-/// Bytes of a row of a tile: whole multiples of 128, so that eight rows of a 16-byte column fill all banks.
-template <int D>
-static constexpr u32 ROW_BYTES = D <= 64 ? 128 : 256;
-
-/// Where piece `piece` of row `row` stands in a tile.
-template <int D>
-DEVICE u32 place(u32 row, u32 piece) {
-    return row * ROW_BYTES<D> + ((piece ^ (row & 7)) << 4);
-}
 
 /// Query rows, turned, to shared memory; rows beyond the last are zero.
 template <int D, typename T>
@@ -51,41 +39,13 @@ DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, u32 key_tile, 
     copies_commit();
 }
 
-/// Turns a tile of keys in place.
-template <int D, typename T>
-DEVICE void turn_keys(const AttendArguments& a, u32 key_tile, u8* tile) {
-    const Turn& turn = a.key_turn;
-    const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;  // of one row, each with its other half
-    for (u32 i = threadIdx.x; i < KEYS * pieces; i += THREADS) {
-        const u32 row = i / pieces, piece = i % pieces, at = key_tile * KEYS + row;
-        if (at >= a.keys) continue;
-        const u32 position = a.key_rope[at];
-        u8* low = tile + place<D>(row, piece);
-        if (turn.interleaved) {
-            store16(low, turned_pairs<T>(load16(low), 8 * piece, position, turn));
-            continue;
-        }
-        u8* high = tile + place<D>(row, piece + turn.half / 8);
-        const Bytes16 x = load16(low), y = load16(high);
-        store16(low, turned<T>(x, y, 8 * piece, position, turn));
-        store16(high, turned<T>(y, x, 8 * piece + turn.half, position, turn));
-    }
-}
-
 /// s [16 x 64] = this warp's queries times the tile's keys.
 template <int D, typename T>
 DEVICE void dot_products(float (&s)[KEYS / 2], const u32 (&q)[D / 16][4], u32 k_tile) {
-    const u32 lane = lane_id();
 #pragma unroll
     for (u32 j = 0; j < KEYS / 8; j += 2) {
         float d[2][4] = {};
-#pragma unroll
-        for (u32 k = 0; k < D / 16; k++) {
-            u32 b[4];
-            load_matrices(b, k_tile + place<D>(8 * j + lane % 8 + 8 * (lane / 16), 2 * k + lane / 8 % 2));
-            multiply_add<T>(d[0], q[k], b[0], b[1]);
-            multiply_add<T>(d[1], q[k], b[2], b[3]);
-        }
+        dot_products_of_16_keys<D, T>(d, q, k_tile, j);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) s[4 * j + i] = d[i / 4][i % 4];
     }
@@ -182,7 +142,7 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         }
         sync_block();
         if (a.key_turn.half > 0) {
-            turn_keys<D, T>(a, key_tile, k_tiles + stage);
+            turn_keys<D, T>(a.key_turn, a.key_rope, key_tile * KEYS, a.keys, k_tiles + stage);
             sync_block();
         }
         float s[KEYS / 2], shrink[2];
@@ -205,11 +165,4 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     }                                                                                             \
     EXPORT(attend_##type##_##D)
 
-ATTEND(32, Bf16, bf16)
-ATTEND(64, Bf16, bf16)
-ATTEND(96, Bf16, bf16)
-ATTEND(128, Bf16, bf16)
-ATTEND(32, F16, f16)
-ATTEND(64, F16, f16)
-ATTEND(96, F16, f16)
-ATTEND(128, F16, f16)
+EACH_HEAD(ATTEND)

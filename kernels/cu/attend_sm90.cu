@@ -233,9 +233,4 @@ DEVICE void attend(const AttendArguments& a) {
     KERNEL(THREADS, 1) attend_sm90_##type##_##D(ARGUMENT AttendArguments a) { attend<D, T>(a); } \
     EXPORT(attend_sm90_##type##_##D)
 
-ATTEND(64, Bf16, bf16)
-ATTEND(96, Bf16, bf16)
-ATTEND(128, Bf16, bf16)
-ATTEND(64, F16, f16)
-ATTEND(96, F16, f16)
-ATTEND(128, F16, f16)
+EACH_WIDE_HEAD(ATTEND)

@@ -171,3 +171,18 @@ DEVICE void hide(float (&s)[N], const Sight (&sight)[2], u32 first) {
         if (!sees(sight[i / 2 % 2], key)) s[i] = NEGATIVE_INFINITY;
     }
 }
+
+/// A kernel for every size of head and every type that tensor cores of a warpgroup are used for.
+#define EACH_WIDE_HEAD(KERNEL_OF) \
+    KERNEL_OF(64, Bf16, bf16)     \
+    KERNEL_OF(96, Bf16, bf16)     \
+    KERNEL_OF(128, Bf16, bf16)    \
+    KERNEL_OF(64, F16, f16)       \
+    KERNEL_OF(96, F16, f16)       \
+    KERNEL_OF(128, F16, f16)
+
+/// The same with small heads.
+#define EACH_HEAD(KERNEL_OF)  \
+    KERNEL_OF(32, Bf16, bf16) \
+    KERNEL_OF(32, F16, f16)   \
+    EACH_WIDE_HEAD(KERNEL_OF)

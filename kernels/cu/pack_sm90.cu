@@ -63,9 +63,4 @@ DEVICE void pack(const PackArguments& a, const Blocks& blocks) {
     }                                                                                                 \
     EXPORT(pack_sm90_##type##_##D)
 
-PACK(64, Bf16, bf16)
-PACK(96, Bf16, bf16)
-PACK(128, Bf16, bf16)
-PACK(64, F16, f16)
-PACK(96, F16, f16)
-PACK(128, F16, f16)
+EACH_WIDE_HEAD(PACK)

@@ -3,11 +3,9 @@
 //
 // A block has 64 keys. For each tile of 64 query rows it goes through the heads, two tiles of queries in flight, and adds up
 // probabilities in registers; each KV head's keys are fetched once a tile of rows and turned on load. Queries come turned.
-#include "attention.cuh"
+#include "tile64.cuh"
 
 static constexpr u32 ROWS = 64;
-static constexpr u32 KEYS = 64;
-static constexpr u32 THREADS = 128;
 
 /// How a row's attention to a key counts.
 enum Reduce : u32 { NORM = 0, MASS = 1, WEIGHTED = 2 };
@@ -27,14 +25,6 @@ struct ScoreArguments {
     u32 queries, keys, kv_heads, group, reduce;
     float scale_log2;
 };
-
-template <int D>
-static constexpr u32 ROW_BYTES = D <= 64 ? 128 : 256;
-
-template <int D>
-DEVICE u32 place(u32 row, u32 piece) {
-    return row * ROW_BYTES<D> + ((piece ^ (row & 7)) << 4);
-}
 
 /// Sets out for one head's queries of a tile of rows; rows beyond the last are zero.
 template <int D>
@@ -56,26 +46,6 @@ DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, u32 kv_hea
     }
 }
 
-template <int D, typename T>
-DEVICE void turn_keys(const ScoreArguments& a, u8* tile) {
-    const Turn& turn = a.key_turn;
-    const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;
-    for (u32 i = threadIdx.x; i < KEYS * pieces; i += THREADS) {
-        const u32 row = i / pieces, piece = i % pieces, at = blockIdx.x * KEYS + row;
-        if (at >= a.keys) continue;
-        const u32 position = a.key_rope[at];
-        u8* low = tile + place<D>(row, piece);
-        if (turn.interleaved) {
-            store16(low, turned_pairs<T>(load16(low), 8 * piece, position, turn));
-            continue;
-        }
-        u8* high = tile + place<D>(row, piece + turn.half / 8);
-        const Bytes16 x = load16(low), y = load16(high);
-        store16(low, turned<T>(x, y, 8 * piece, position, turn));
-        store16(high, turned<T>(y, x, 8 * piece + turn.half, position, turn));
-    }
-}
-
 /// Adds this head's probabilities of 16 rows and 64 keys.
 template <int D, typename T>
 DEVICE void add_head(float (&p)[KEYS / 2], const ScoreArguments& a, u32 q_tile, u32 k_tile, const float (&lse_log2)[2],
@@ -87,13 +57,7 @@ DEVICE void add_head(float (&p)[KEYS / 2], const ScoreArguments& a, u32 q_tile, 
 #pragma unroll
     for (u32 j = 0; j < KEYS / 8; j += 2) {
         float d[2][4] = {};
-#pragma unroll
-        for (u32 k = 0; k < D / 16; k++) {
-            u32 b[4];
-            load_matrices(b, k_tile + place<D>(8 * j + lane % 8 + 8 * (lane / 16), 2 * k + lane / 8 % 2));
-            multiply_add<T>(d[0], q[k], b[0], b[1]);
-            multiply_add<T>(d[1], q[k], b[2], b[3]);
-        }
+        dot_products_of_16_keys<D, T>(d, q, k_tile, j);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             const int half = i / 2 % 2;
@@ -152,7 +116,7 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
             copies_wait<0>();
             sync_block();
             if (new_keys && a.key_turn.half > 0) {
-                turn_keys<D, T>(a, shared);
+                turn_keys<D, T>(a.key_turn, a.key_rope, key_first, a.keys, shared);
                 sync_block();
             }
             if (head + 1 < heads) fetch_queries<D>(a, row_tile, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
@@ -188,11 +152,4 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
     }                                                                                            \
     EXPORT(scores_##type##_##D)
 
-SCORES(32, Bf16, bf16)
-SCORES(64, Bf16, bf16)
-SCORES(96, Bf16, bf16)
-SCORES(128, Bf16, bf16)
-SCORES(32, F16, f16)
-SCORES(64, F16, f16)
-SCORES(96, F16, f16)
-SCORES(128, F16, f16)
+EACH_HEAD(SCORES)

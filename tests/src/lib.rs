@@ -12,6 +12,7 @@ use tributary_comm::wire::{
     Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
     Sampling, Score,
 };
+use tributary_coordinator::ModelShape;
 use tributary_kernels::Kernels;
 use tributary_worker::{LoadFormat, Model, load};
 
@@ -175,4 +176,22 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     let largest = expected.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max);
     assert!(found.iter().all(|value| value.is_finite()), "not finite");
     difference / largest.max(f64::MIN_POSITIVE)
+}
+
+/// What the planner must know of a model whose weights are of `dtype`.
+pub fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
+    let config = model.config();
+    ModelShape {
+        layers: config.layers,
+        hidden: config.hidden,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        intermediate: config.intermediate,
+        vocab: config.vocab,
+        tied_embeddings: config.tied_embeddings,
+        max_positions: config.max_positions,
+        weight_bytes: (config.parameters() * dtype.size_in_bytes()) as u64,
+        dtype_bytes: dtype.size_in_bytes(),
+    }
 }

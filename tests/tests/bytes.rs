@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use tributary_comm::wire::{Exchange, Importance, Layout, Method, Plan};
-use tributary_coordinator::ModelShape;
 use tributary_coordinator::predict::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_tests::{dummy_model_of, infoflow, plan, run_all, tiny_config, with_ratio};
+use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -25,23 +24,6 @@ fn model(dtype: DType) -> Arc<dyn Model> {
         ("head_dim", 8.into()),
     ];
     dummy_model_of(&tiny_config(&changes), 5, dtype)
-}
-
-fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
-    let config = model.config();
-    ModelShape {
-        layers: config.layers,
-        hidden: config.hidden,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        intermediate: config.intermediate,
-        vocab: config.vocab,
-        tied_embeddings: config.tied_embeddings,
-        max_positions: config.max_positions,
-        weight_bytes: 0,
-        dtype_bytes: dtype.size_in_bytes(),
-    }
 }
 
 fn exact_methods() -> Vec<Method> {

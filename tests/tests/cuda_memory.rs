@@ -3,29 +3,16 @@
 use candle_core::DType;
 use tributary_comm::wire::{Exchange, RankReport};
 use tributary_coordinator::predict::memory::host_bytes;
-use tributary_coordinator::{Machine, MemoryOf, ModelShape};
+use tributary_coordinator::{Machine, MemoryOf};
 use tributary_kernels::{Kernels, cuda};
-use tributary_tests::{dummy_model_on, infoflow, plan, run_all, tiny_config, with_ratio};
+use tributary_tests::{dummy_model_on, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 
 #[test]
 fn memory_is_taken_once_and_never_above_the_prediction() {
     let device = cuda::device(0).expect("a GPU, or an emulated one");
     let changes = [("head_dim", 64.into()), ("num_attention_heads", 8.into()), ("intermediate_size", 512.into())];
     let model = dummy_model_on(&tiny_config(&changes), 7, DType::BF16, &device);
-    let config = model.config();
-    let shape = ModelShape {
-        layers: config.layers,
-        hidden: config.hidden,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        intermediate: config.intermediate,
-        vocab: config.vocab,
-        tied_embeddings: config.tied_embeddings,
-        max_positions: config.max_positions,
-        weight_bytes: (config.parameters() * 2) as u64,
-        dtype_bytes: 2,
-    };
+    let shape = shape(&*model, DType::BF16);
     let plan = with_ratio(plan(3, &[90, 31, 64, 17], 5, 2, infoflow(0, 2), Exchange::Replicate), 0.3);
     let plans = vec![plan; 3];
     let of = |reports: &[RankReport]| reports[0].device_memory.expect("a device has a memory of its own");
