@@ -21,7 +21,9 @@ help:
 	@echo "make check   formatting, lints, documentation, licences"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
-	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine"
+	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
+	@echo "             runs it on an emulated one"
+	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -84,8 +86,7 @@ study: build
 
 # What only a GPU can show: docs/gpu.md. Where there is none, this says so.
 gpu:
-	@command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 || { \
-	  echo "no GPU on this machine: nothing was run. \`make gpu-bundle\` builds target/gpu for one that has it (docs/gpu.md)" >&2; exit 69; }
+	@sh gpu/present.sh
 	sh gpu/bundle.sh
 	sh gpu/run.sh target/gpu target/gpu-results
 
@@ -95,7 +96,7 @@ gpu-bundle:
 # The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
 gpu-rehearsal:
 	sh gpu/bundle.sh emulated
-	$(EMULATED) SMALL=yes STEPS="kernels stack nccl bench llama qwen" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
+	$(EMULATED) SMALL=yes STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
 
 clean:
 	$(CARGO) clean

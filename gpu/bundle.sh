@@ -36,4 +36,7 @@ keep kernels-cuda kernels cuda
 keep kernels-bench kernels gpu
 keep nccl-cuda comm nccl
 keep stack-cuda tests cuda
+keep stack-memory tests cuda_memory
+keep stack-nccl tests nccl
+# Ranks that share a GPU need NCCL 2.30: a libnccl.so.2 put here by hand is taken before the machine's own.
 ls -l "$out"

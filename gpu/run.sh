@@ -8,18 +8,24 @@
 #
 # Every step runs, whatever became of those before; the exit code is 1 if one failed.
 set -u
-cd "$(dirname "$0")/.."
 sanitize=""
 if [ "$1" = --sanitize ]; then
     sanitize=yes
     shift
 fi
-bundle=$1
-out=$2
+[ $# = 2 ] || { echo "usage: gpu/run.sh [--sanitize] BUNDLE OUT" >&2 && exit 64; }
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c GPU)
+if [ "$gpus" = 0 ] && [ -z "${SMALL:-}" ]; then
+    echo "no GPU on this machine: nothing was run (docs/gpu.md)" >&2
+    exit 69
+fi
+mkdir -p "$2"
+bundle=$(cd "$1" && pwd)
+out=$(cd "$2" && pwd)
+cd "$(dirname "$0")/.."
 steps=${STEPS:-kernels stack nccl pytorch bench llama qwen}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$out"
 
 # CUDA's libraries: where the system has them, else those that came with PyTorch.
 libraries=$work/bin
@@ -90,9 +96,19 @@ if [ -n "${SMALL:-}" ]; then
 else
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 fi
+# Conformance of collectives, then whole requests; with one GPU two ranks share it, which NCCL 2.30 and later allows.
+between_ranks() {
+    [ "$gpus" != 1 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
+    "$bin/nccl-cuda" --test-threads 1 && "$bin/stack-nccl" --test-threads 1
+}
+
 step kernels "$bin/kernels-cuda" --test-threads 1
-step stack "$bin/stack-cuda" --test-threads 1
-step nccl "$bin/nccl-cuda" --include-ignored --test-threads 1
+step stack sh -c "'$bin/stack-cuda' --test-threads 1 && '$bin/stack-memory'"
+step nccl between_ranks
+if ! python3 -c 'import torch' 2>/dev/null; then
+    echo "PyTorch is not here: nothing to compare with"
+    steps=$(echo " $steps " | sed 's/ pytorch / /')
+fi
 step pytorch sh -c "python3 gpu/pytorch.py >'$out/pytorch.json' && cat '$out/pytorch.json'"
 step bench env PYTORCH_JSON="$out/pytorch.json" GPU_BENCH_JSON="$out/kernels.json" "$bin/kernels-bench"
 step llama study llama-3.1-8b

@@ -38,9 +38,10 @@ fn most_ranks() -> usize {
 fn run_on<T: Send>(
     world: usize,
     gpu_of: impl Fn(usize) -> usize,
+    allow_shared_gpu: bool,
     rank: impl Fn(Result<Comm>, Device) -> T + Sync,
 ) -> Vec<T> {
-    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu: shares_gpus() };
+    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu };
     thread::scope(|scope| {
         let start = |seat: tributary_comm::local::Seat| {
             let (gpu, rank) = (gpu_of(seat.rank()), &rank);
@@ -62,7 +63,7 @@ fn run<T: Send>(world: usize, rank: impl Fn(Comm, Device) -> T + Sync) -> Vec<T>
         connected.wait();
         rank(comm, device)
     };
-    run_on(world, |rank| rank % gpus, begin)
+    run_on(world, |rank| rank % gpus, shares_gpus(), begin)
 }
 
 fn rows(count: usize, value: f32, device: &Device) -> Tensor {
@@ -275,10 +276,7 @@ fn waiting_is_counted_on_the_device() {
 
 #[test]
 fn ranks_with_one_gpu_are_refused() {
-    if shares_gpus() {
-        return eprintln!("skipped: NCCL_MULTI_RANK_GPU_ENABLE=1 allows what is refused here");
-    }
-    let outcomes = run_on(2, |_| 0, |comm, _| comm.err().expect("refused"));
+    let outcomes = run_on(2, |_| 0, false, |comm, _| comm.err().expect("refused"));
     let Error::SharedGpu { ranks, gpu, .. } = &outcomes[0] else { panic!("{outcomes:?}") };
     assert_eq!(ranks, &[0, 1]);
     assert!(gpu.starts_with("GPU-"), "{gpu}");

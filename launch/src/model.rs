@@ -7,9 +7,10 @@ use candle_core::DType;
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
 use tributary_worker::{Config, LoadFormat, Model, load};
 
-use crate::args::{IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
+use crate::args::{DeviceChoice, IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
 use crate::device::Place;
-use tributary_kernels::Kernels;
+use crate::failure::configuration;
+use tributary_kernels::{Kernels, cuda};
 
 /// A model folder, its weights not read yet.
 pub struct ModelFolder {
@@ -52,6 +53,12 @@ impl ModelFolder {
             _ => None,
         };
         let dtype = args.dtype().tensor();
+        let plain = args.kernels == KernelChoice::Plain;
+        if args.device == DeviceChoice::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
+            let found = format!("heads of {} in {}", config.head_dim, args.dtype().name());
+            let there = "there are some for 32, 64, 96 and 128 in bf16 and f16; --kernels plain does without, slowly";
+            return Err(configuration(format!("--device cuda: no attention kernel for {found}: {there}")));
+        }
         let format = match args.load_format {
             Load::Safetensors => LoadFormat::Safetensors,
             Load::Dummy => LoadFormat::Dummy { seed },

@@ -226,8 +226,17 @@ impl<'a> Session<'a> {
         matches!(&*self.ranks, Ranks::Threads { .. })
     }
 
-    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use.
+    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
+    /// with more ranks than GPUs.
     pub fn shares_cores(&self, way: &Way) -> bool {
+        if let Some(gpu) = &self.place.gpu {
+            let here = match &*self.ranks {
+                Ranks::Threads { .. } => way.settings.world,
+                Ranks::Process(process) => process.facts.local_size,
+            };
+            // A process may be shown its own GPU only.
+            return here > gpu.count && (gpu.count > 1 || self.args.1.group.allow_shared_gpu);
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match &*self.ranks {
             Ranks::Threads { .. } => way.settings.world * way.threads > cores,

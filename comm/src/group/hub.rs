@@ -112,7 +112,11 @@ impl Hub {
 
     /// Says how many calls a rank's device has come to, and the last one's kind if it stands in it.
     pub fn reach(&self, rank: usize, calls: u64, stands: Option<Collective>) {
-        self.lock().reached[rank] = (calls, stands);
+        let mut state = self.lock();
+        // Two threads of a rank tell: what is older counts no more.
+        if calls >= state.reached[rank].0 {
+            state.reached[rank] = (calls, stands);
+        }
     }
 
     /// How many calls a rank's device has come to.

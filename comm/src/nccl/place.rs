@@ -126,7 +126,7 @@ impl<P: Place> Links<P> {
 
     /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
     /// that the group dies.
-    fn pass(&self) -> Result<()> {
+    fn pass(&self, limit: Option<Duration>) -> Result<()> {
         /// How long it looks without a rest, and how long it rests then.
         const BUSY: Duration = Duration::from_micros(100);
         const REST: Duration = Duration::from_micros(20);
@@ -134,6 +134,9 @@ impl<P: Place> Links<P> {
         let began = Instant::now();
         while !passed.try_is_complete().map_err(cuda)? {
             self.inner.alive()?;
+            if limit.is_some_and(|limit| began.elapsed() > limit) {
+                return Err(Error::StartTimeout(LEAVE_LIMIT));
+            }
             if began.elapsed() > BUSY {
                 std::thread::sleep(REST);
             } else {
@@ -147,7 +150,7 @@ impl<P: Place> Links<P> {
     /// Leaves NCCL in peace.
     fn leave(&self) -> Result<()> {
         self.inner.alive()?;
-        self.pass()?;
+        self.pass(Some(LEAVE_LIMIT))?; // nobody watches any more
         if self.watch.handle.finalize()? == Progress::Underway {
             let late = || Error::StartTimeout(LEAVE_LIMIT);
             until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, late)?;
@@ -199,7 +202,7 @@ impl<P: Place> Place for Links<P> {
     }
 
     fn settle(&self) -> Result<()> {
-        self.pass().map_err(|error| self.kill(error))
+        self.pass(None).map_err(|error| self.kill(error))
     }
 
     fn device_waits(&self, forget_rest: bool) -> Vec<(Collective, Duration)> {

@@ -203,6 +203,11 @@ pub(crate) fn join(_parts: &[&Tensor], _dim: usize) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
+/// Whether attention has kernels for heads of this size and type: there are none here.
+pub fn attends(_head_dim: usize, _dtype: DType) -> bool {
+    false
+}
+
 pub(crate) fn attend(_: &Tensor, _: &Positions, _: &[Keys], _: Option<&Rope>, _: f32) -> Result<Option<Partial>> {
     Ok(None)
 }

@@ -26,6 +26,12 @@ const WIDE_ROWS: usize = 512;
 const WIDE_TILE: usize = 128;
 const TILE: usize = 64;
 
+/// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
+/// every dot product at once.
+pub fn attends(head_dim: usize, dtype: DType) -> bool {
+    matches!(head_dim, 32 | 64 | 96 | 128) && matches!(dtype, DType::BF16 | DType::F16)
+}
+
 /// Shapes of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
@@ -49,10 +55,8 @@ pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Op
     let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
     let rows: usize = keys.iter().map(|block| block.at.len()).sum();
     let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
-    let fits =
-        matches!(head_dim, 32 | 64 | 96 | 128) && turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
-    let kind = matches!(q.dtype(), DType::BF16 | DType::F16) && q.device().is_cuda();
-    Ok((fits && kind).then_some(shape))
+    let fits = turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
+    Ok((fits && attends(head_dim, q.dtype()) && q.device().is_cuda()).then_some(shape))
 }
 
 /// See [`crate::Kernels::attend`]; `None` for what the kernels are not made for.

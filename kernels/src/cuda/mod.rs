@@ -26,6 +26,7 @@ mod scores;
 mod sight;
 
 pub(crate) use attend::attend;
+pub use attend::attends;
 pub use device::{Identity, count, device, identity};
 pub(crate) use device::{capability, multiprocessors};
 pub use event::Event;

@@ -150,6 +150,24 @@ fn a_long_staircase_is_that_of_f64_in_both_ways() {
 }
 
 #[test]
+fn one_row_over_131072_keys_is_that_of_f64() {
+    let sizes = Sizes {
+        seed: 5,
+        queries: 1,
+        keys: vec![131_071, 1],
+        kv_heads: 1,
+        group: 2,
+        head_dim: 64,
+        segments: 1,
+        orders: 1,
+        rotary: None,
+        dtype: DType::F16,
+        ascending: false,
+    };
+    attention_is_that_of_f64(&sizes).unwrap();
+}
+
+#[test]
 fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
     let device = kit::gpu();
     let rows = |seed: u64, count: usize| {
