@@ -67,10 +67,11 @@ DEVICE void load_queries(const AttendArguments& a, const Item& item, u32 group, 
 /// s [64 x 128] = the warpgroup's queries times a tile's keys; under way when it returns.
 template <int D, typename T>
 DEVICE void start_dot_products(float (&s)[KEYS / 2], u32 q, u32 k) {
+    const u64 at_q = tile_descriptor(q), at_k = tile_descriptor(k);
 #pragma unroll
     for (u32 step = 0; step < D / 16; step++) {
-        const u32 offset = step / 4 * BLOCK_BYTES + step % 4 * 32;
-        group_multiply<KEYS, T>(s, tile_descriptor(q + offset), tile_descriptor(k + offset), step > 0);
+        const u32 offset = (step / 4 * BLOCK_BYTES + step % 4 * 32) >> 4;  // as descriptors count
+        group_multiply<KEYS, T>(s, at_q + offset, at_k + offset, step > 0);
     }
     warpgroup_commit();
 }
@@ -78,10 +79,11 @@ DEVICE void start_dot_products(float (&s)[KEYS / 2], u32 q, u32 k) {
 /// o [64 x D] += weights times a tile's values; under way when it returns.
 template <int D, typename T>
 DEVICE void start_values(float (&o)[D / 2], const u32 (&p)[KEYS / 16][4], u32 v) {
+    const u64 at_v = tile_descriptor(v);
 #pragma unroll
     for (u32 step = 0; step < KEYS / 16; step++) {
-        const u32 offset = step / 4 * D * TILE_ROW_BYTES + step % 4 * 32;
-        group_multiply<D, T>(o, p[step], tile_descriptor(v + offset), true);
+        const u32 offset = (step / 4 * D * TILE_ROW_BYTES + step % 4 * 32) >> 4;
+        group_multiply<D, T>(o, p[step], at_v + offset, true);
     }
     warpgroup_commit();
 }
@@ -94,7 +96,7 @@ DEVICE void narrow_weights(u32 (&p)[KEYS / 16][4], const float (&s)[KEYS / 2]) {
 
 /// One arrival a warp: its products no longer read the stage.
 DEVICE void release(u32 barrier) {
-    if (lane_id() == 0) mbarrier_arrive(barrier);
+    mbarrier_arrive_if(barrier, lane_id() == 0);
 }
 
 /// The warpgroup's rows to their place: the output through shared memory (that of its queries), so that rows are written
@@ -106,6 +108,7 @@ DEVICE void write(const AttendArguments& a, const Item& item, u32 group, float (
     float lse[2], factor[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) factor[half] = softmax_end(running, half, a.scale_log2, lse[half]);
+    barrier_sync(ALONE + group, 128);  // nobody reads the queries any more
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const u32 row = first + 8 * half, at = item.tile * rows_per_tile + row / a.group;
@@ -135,6 +138,41 @@ DEVICE void write(const AttendArguments& a, const Item& item, u32 group, float (
         const u64 to = (((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group) * D + 8 * piece;
         store16(a.out + to, load16(tile + piece / 8 * BLOCK_BYTES + swizzled(row, piece % 8)));
     }
+}
+
+/// The products of tile n of keys, the values of the tile before, and the softmax of tile n under the latter.
+template <int D, typename T, bool Masked>
+DEVICE void next_tile(const AttendArguments& a, u32 n, u32 group, u32 base, u32 k_barriers, u32 v_barriers,
+                      const Sight (&sight)[2], u32 first_key, float (&o)[D / 2], float (&s)[KEYS / 2],
+                      u32 (&p)[KEYS / 16][4], Running& running) {
+    using Tile = Tiles<D>;
+    const u32 stage = n % STAGES, before = (n - 1) % STAGES;
+    float shrink[2];
+    mbarrier_wait(full(k_barriers, stage), n / STAGES % 2);
+    mbarrier_wait(full(v_barriers, before), (n - 1) / STAGES % 2);
+    barrier_sync(TURN + group, 256);
+    hold(o);
+    hold(p);
+    warpgroup_begin();
+    start_dot_products<D, T>(s, base + group * 64 * TILE_ROW_BYTES, base + Tile::k_at + stage * Tile::k_bytes);
+    start_values<D, T>(o, p, base + Tile::v_at + before * Tile::v_bytes);
+    barrier_arrive(TURN + (group ^ 1), 256);
+    warpgroup_wait<1>();
+    hold(s);
+    release(empty(k_barriers, stage));
+    if constexpr (Masked) hide(s, sight, first_key);
+    softmax_step(s, running, shrink, a.scale_log2);
+    // The softmax is to run while the values are multiplied: it must not sink below the wait.
+    hold(s);
+    hold(shrink);
+    hold(running.max);
+    hold(running.sum);
+    warpgroup_wait<0>();
+    hold(o);
+    release(empty(v_barriers, before));
+    narrow_weights<T>(p, s);
+#pragma unroll
+    for (u32 i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
 }
 
 /// What one of the two computing warpgroups does.
@@ -171,32 +209,20 @@ DEVICE void compute(const AttendArguments& a, const Item& item, u32 group, u8* s
         narrow_weights<T>(p, s);
     }
     for (u32 n = 1; n < count; n++) {
-        const u32 stage = n % STAGES, before = (n - 1) % STAGES;
-        mbarrier_wait(full(k_barriers, stage), n / STAGES % 2);
-        barrier_sync(TURN + group, 256);
-        hold(o);
-        warpgroup_begin();
-        start_dot_products<D, T>(s, q, base + Tile::k_at + stage * Tile::k_bytes);
-        mbarrier_wait(full(v_barriers, before), (n - 1) / STAGES % 2);
-        start_values<D, T>(o, p, base + Tile::v_at + before * Tile::v_bytes);
-        barrier_arrive(TURN + (group ^ 1), 256);
-        warpgroup_wait<1>();
-        hold(s);
-        release(empty(k_barriers, stage));
         const u32 entry = a.tiles[item.list_begin + n];
-        if (entry & MASKED) hide(s, sight, (entry & ~MASKED) * KEYS + column);
-        softmax_step(s, running, shrink, a.scale_log2);
-        warpgroup_wait<0>();
-        hold(o);
-        release(empty(v_barriers, before));
-        narrow_weights<T>(p, s);
-#pragma unroll
-        for (u32 i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
+        const u32 first = (entry & ~MASKED) * KEYS + column;
+        // Two copies without a branch inside: products under way stop at the end of a block of code.
+        if (entry & MASKED) {
+            next_tile<D, T, true>(a, n, group, base, k_barriers, v_barriers, sight, first, o, s, p, running);
+        } else {
+            next_tile<D, T, false>(a, n, group, base, k_barriers, v_barriers, sight, first, o, s, p, running);
+        }
     }
     if (count > 0) {
         const u32 last = (count - 1) % STAGES;
         mbarrier_wait(full(v_barriers, last), (count - 1) / STAGES % 2);
         hold(o);
+        hold(p);
         warpgroup_begin();
         start_values<D, T>(o, p, base + Tile::v_at + last * Tile::v_bytes);
         warpgroup_wait<0>();
@@ -220,12 +246,13 @@ DEVICE void attend(const AttendArguments& a) {
         mbarrier_fence();
     }
     sync_block();
-    if (threadIdx.x < 128) {
+    const u32 role = uniform(threadIdx.x / 128);
+    if (role == 0) {
         registers_give<24>();
         if (threadIdx.x == 0) fetch_all<D>(a, item, shared_address(shared), k_barriers, v_barriers);
     } else {
         registers_take<240>();
-        compute<D, T>(a, item, threadIdx.x / 128 - 1, shared, k_barriers, v_barriers);
+        compute<D, T>(a, item, role - 1, shared, k_barriers, v_barriers);
     }
 }
 

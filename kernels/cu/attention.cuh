@@ -67,38 +67,64 @@ DEVICE const u16* row_of(const u16* const (&blocks)[MAX_BLOCKS], u32 source, u32
     return blocks[source >> ROW_BITS] + (u64)(source & ((1u << ROW_BITS) - 1)) * row_length;
 }
 
-DEVICE bool sees(const Sight& sight, u32 key) { return key < sight.shared_end || (key >= sight.begin && key < sight.end); }
+/// Without branches: begin is never beyond end.
+DEVICE bool sees(const Sight& sight, u32 key) {
+    return (key < sight.shared_end) | (key - sight.begin < sight.end - sight.begin);
+}
 
 DEVICE Bytes16 load16(const void* from) { return *static_cast<const Bytes16*>(from); }
 DEVICE void store16(void* to, const Bytes16& bytes) { *static_cast<Bytes16*>(to) = bytes; }
 
-/// Eight numbers `x` of a head, from dim `first` on, turned to `position`; `other` gives those `half` dims away.
+/// Count numbers of a table from a multiple of four on.
+template <int Count>
+DEVICE void load_table(const float* table, float (&x)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count; i += 4) {
+        const Bytes16 bytes = load16(table + i);
+        x[i] = float_of_bits(bytes.x), x[i + 1] = float_of_bits(bytes.y);
+        x[i + 2] = float_of_bits(bytes.z), x[i + 3] = float_of_bits(bytes.w);
+    }
+}
+
+/// Turns eight numbers from dim `first` (below `half`) on, and those `half` dims behind them, to `position`.
 template <typename T>
-DEVICE Bytes16 turned(const Bytes16& bytes, const Bytes16& other, u32 first, u32 position, const Turn& turn) {
-    float x[8], y[8], r[8];
-    widen8<T>(bytes, x);
-    widen8<T>(other, y);
-    const bool low = first < turn.half;
-    const u64 at = (u64)position * turn.half + (low ? first : first - turn.half);
+DEVICE void turn_both(Bytes16& low, Bytes16& high, u32 first, u32 position, const Turn& turn) {
+    float x[8], y[8], c[8], s[8], r[8], q[8];
+    widen8<T>(low, x);
+    widen8<T>(high, y);
+    const u64 at = (u64)position * turn.half + first;
+    load_table(turn.cosine + at, c);
+    load_table(turn.sine + at, s);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float c = turn.cosine[at + i], s = turn.sine[at + i];
-        r[i] = low ? x[i] * c - y[i] * s : x[i] * c + y[i] * s;
+        r[i] = x[i] * c[i] - y[i] * s[i];
+        q[i] = y[i] * c[i] + x[i] * s[i];
     }
-    return narrow8<T>(r);
+    low = narrow8<T>(r);
+    high = narrow8<T>(q);
+}
+
+/// Eight numbers of a head, from dim `first` on, turned to `position`; `other` are those `half` dims away.
+template <typename T>
+DEVICE Bytes16 turned(const Bytes16& bytes, const Bytes16& other, u32 first, u32 position, const Turn& turn) {
+    const bool is_low = first < turn.half;
+    Bytes16 low = is_low ? bytes : other, high = is_low ? other : bytes;
+    turn_both<T>(low, high, is_low ? first : first - turn.half, position, turn);
+    return is_low ? low : high;
 }
 
 /// The same where neighbours turn with each other.
 template <typename T>
 DEVICE Bytes16 turned_pairs(const Bytes16& bytes, u32 first, u32 position, const Turn& turn) {
-    float x[8], r[8];
+    float x[8], r[8], c[4], s[4];
     widen8<T>(bytes, x);
     const u64 at = (u64)position * turn.half + first / 2;
+    load_table(turn.cosine + at, c);
+    load_table(turn.sine + at, s);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float c = turn.cosine[at + i], s = turn.sine[at + i];
-        r[2 * i] = x[2 * i] * c - x[2 * i + 1] * s;
-        r[2 * i + 1] = x[2 * i + 1] * c + x[2 * i] * s;
+        r[2 * i] = x[2 * i] * c[i] - x[2 * i + 1] * s[i];
+        r[2 * i + 1] = x[2 * i + 1] * c[i] + x[2 * i] * s[i];
     }
     return narrow8<T>(r);
 }

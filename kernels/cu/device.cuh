@@ -70,6 +70,14 @@ DEVICE void hold(float (&x)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
 
+template <int N, int M>
+DEVICE void hold(u32 (&x)[N][M]) {
+#pragma unroll
+    for (int i = 0; i < N * M; i++) asm volatile("" : "+r"(x[i / M][i % M])::"memory");
+}
+/// The same number on every lane of the warp, and the compiler knows it.
+DEVICE u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // ---- threads that meet ----
 
 DEVICE void sync_block() { __syncthreads(); }
@@ -126,6 +134,12 @@ DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
 DEVICE void mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// The same where `comes`; without a branch, which would end what the compiler may overlap.
+DEVICE void mbarrier_arrive_if(u32 barrier, bool comes) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
+                 "r"((u32)comes)
+                 : "memory");
 }
 DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

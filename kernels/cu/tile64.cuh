@@ -32,9 +32,10 @@ DEVICE void turn_keys(const Turn& turn, const u32* key_rope, u32 first, u32 coun
             continue;
         }
         u8* high = tile + place<D>(row, piece + turn.half / 8);
-        const Bytes16 x = load16(low), y = load16(high);
-        store16(low, turned<T>(x, y, 8 * piece, position, turn));
-        store16(high, turned<T>(y, x, 8 * piece + turn.half, position, turn));
+        Bytes16 x = load16(low), y = load16(high);
+        turn_both<T>(x, y, 8 * piece, position, turn);
+        store16(low, x);
+        store16(high, y);
     }
 }
 

@@ -162,6 +162,9 @@ DEVICE float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
 
 template <int N>
 DEVICE void hold(float (&)[N]) {}
+template <int N, int M>
+DEVICE void hold(u32 (&)[N][M]) {}
+DEVICE u32 uniform(u32 x) { return x; }
 
 // ---- threads that meet ----
 
@@ -199,6 +202,9 @@ DEVICE void copies_wait() {
 DEVICE void mbarrier_init(u32 barrier, u32 arrivals) { emulate::mbarrier_init(barrier, arrivals); }
 DEVICE void mbarrier_fence() {}
 DEVICE void mbarrier_arrive(u32 barrier) { emulate::mbarrier_arrive(barrier, 0); }
+DEVICE void mbarrier_arrive_if(u32 barrier, bool comes) {
+    if (comes) emulate::mbarrier_arrive(barrier, 0);
+}
 DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) { emulate::mbarrier_arrive(barrier, bytes); }
 DEVICE void mbarrier_wait(u32 barrier, u32 parity) { emulate::mbarrier_wait(barrier, parity); }
 DEVICE void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier) {
