@@ -46,7 +46,7 @@ fn a_request_is_answered_on_a_gpu_as_on_the_cpu_alone_or_by_two_ranks() {
         let alone = answer(&["--method", method]);
         let two = answer(&["--method", method, "--world-size", "2"]);
         assert_eq!(alone["answer"], two["answer"], "{method}: one rank and two");
-        assert!(alone["device_memory"].is_object(), "{alone:#}");
+        assert!(alone.to_string().contains("\"device_memory\":"), "{alone:#}");
         assert!(two.to_string().contains("NCCL"), "tensors go over NCCL: {two:#}");
     }
     assert_eq!(answer(&["--method", "infoflow"])["answer"], on_cpu);
@@ -56,7 +56,7 @@ fn a_request_is_answered_on_a_gpu_as_on_the_cpu_alone_or_by_two_ranks() {
 fn what_a_gpu_cannot_do_is_said_in_one_line() {
     refused(&[], &[("CUDA_VISIBLE_DEVICES", "")], 78, "--device cuda: ");
     refused(&["--dtype", "f32"], &[], 78, "no attention kernel for heads of 32 in f32");
-    refused(&["--device-memory", "1MiB"], &[], 71, "MiB");
+    refused(&["--device-memory", "1MiB"], &[], 71, "of device memory");
     refused(&["--device-memory", "4000GiB"], &[], 71, "free on the device");
     refused(&["--world-size", "2"], &[("CUDA_VISIBLE_DEVICES", "0")], 78, "GPU");
 }
