@@ -28,7 +28,7 @@ keep() {
     program=$(sed -n "s|.*\"manifest_path\":\"[^\"]*/$2/Cargo.toml\".*\"name\":\"$3\",.*\"executable\":\"\([^\"]*\)\".*|\1|p" "$messages")
     [ -n "$program" ] || { echo "no program $3 of $2 was built" >&2 && exit 69; }
     strip --strip-debug -o "$out/$1" "$program"
-    xz -f -3 -T0 "$out/$1"
+    xz -f -6 -T0 "$out/$1"
 }
 
 keep tributary launch tributary
