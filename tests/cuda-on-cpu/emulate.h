@@ -192,7 +192,6 @@ DEVICE void barrier_arrive(u32 id, u32 threads) { emulate::barrier(id, threads, 
 
 // ---- copies ----
 
-DEVICE void copy16_async(u32 shared, const void* global) { emulate::copy_async(shared, global, true); }
 DEVICE void copy16_async_or_zero(u32 shared, const void* global, bool valid) { emulate::copy_async(shared, global, valid); }
 DEVICE void copies_commit() { emulate::copies_commit(); }
 template <int Left>
@@ -201,7 +200,6 @@ DEVICE void copies_wait() {
 }
 DEVICE void mbarrier_init(u32 barrier, u32 arrivals) { emulate::mbarrier_init(barrier, arrivals); }
 DEVICE void mbarrier_fence() {}
-DEVICE void mbarrier_arrive(u32 barrier) { emulate::mbarrier_arrive(barrier, 0); }
 DEVICE void mbarrier_arrive_if(u32 barrier, bool comes) {
     if (comes) emulate::mbarrier_arrive(barrier, 0);
 }

@@ -1,0 +1,85 @@
+// A block of threads as the scheduler (emulate.cpp) and the engines (engines.cpp) know it.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#include "emulate.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace emulate {
+
+struct Copy {
+    u32 shared;
+    const void* global;
+    bool valid;
+};
+
+struct Thread {
+    Dim index;
+    unsigned number;
+    bool done;
+    const char* waits_for;
+    std::vector<Copy> copies;                  // not committed
+    std::deque<std::vector<Copy>> committed;  // groups
+#if defined(__x86_64__)
+    void* stack_pointer;
+#else
+    ucontext_t context;
+#endif
+};
+
+struct Bulk {
+    u32 shared;
+    const void* global;
+    u32 bytes, barrier;
+};
+
+struct Warpgroup {
+    std::vector<Product> open;
+    std::deque<std::vector<Product>> committed;
+};
+
+/// What is shared by the threads of the block that runs on this thread of the system.
+struct Block {
+    const EmulatedKernel* kernel = nullptr;
+    void** params = nullptr;
+    Dim index{}, dim{}, grid{};
+    std::vector<u8> memory;
+    u8* shared = nullptr;
+    size_t shared_bytes = 0;
+    std::vector<Thread> threads;
+    std::vector<Meeting> warps, groups;
+    Meeting barriers[16];
+    std::deque<Bulk> bulks;
+    std::vector<Warpgroup> products;
+    bool advanced = false;
+    u8* stacks = nullptr;
+    size_t stack_count = 0;
+#if defined(__x86_64__)
+    void* scheduler = nullptr;
+#else
+    ucontext_t scheduler;
+#endif
+};
+
+/// The block that runs on this thread of the system.
+extern thread_local Block* block;
+
+/// The copy engine does one copy a turn.
+void copy_engine();
+
+}  // namespace emulate

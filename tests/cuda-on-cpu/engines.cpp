@@ -1,0 +1,144 @@
+// What a GPU does beside its threads, as late as their waits allow: asynchronous copies, barriers in shared memory, and products of a
+// warpgroup.
+
+#include "block.h"
+
+namespace emulate {
+
+// ---- copies ----
+
+static void poison(u32 shared, unsigned bytes) { memset(shared_at(shared, bytes), 0xff, bytes); }
+
+void copy_async(u32 shared, const void* global, bool valid) {
+    if (shared % 16 || reinterpret_cast<uintptr_t>(global) % 16) fail("cp.async: an address is not a multiple of 16");
+    poison(shared, 16);
+    self->copies.push_back({shared, global, valid});
+}
+
+void copies_commit() {
+    self->committed.push_back(std::move(self->copies));
+    self->copies.clear();
+}
+
+void copies_wait(unsigned left) {
+    while (self->committed.size() > left) {
+        for (const Copy& copy : self->committed.front()) {
+            u8* to = shared_at(copy.shared, 16);
+            if (copy.valid) memcpy(to, copy.global, 16);
+            else memset(to, 0, 16);
+        }
+        self->committed.pop_front();
+    }
+}
+
+struct Mbarrier {
+    int32_t bytes;
+    u16 pending;
+    u16 expected_and_phase;  // phase in the highest bit
+};
+static_assert(sizeof(Mbarrier) == 8, "as large as the hardware's");
+
+static Mbarrier& mbarrier_at(u32 address) {
+    if (address % 8) fail("mbarrier: address not a multiple of 8");
+    return *reinterpret_cast<Mbarrier*>(shared_at(address, 8));
+}
+
+static void complete(Mbarrier& barrier) {
+    if (barrier.pending > 0 || barrier.bytes != 0) return;
+    barrier.expected_and_phase ^= 0x8000;
+    barrier.pending = barrier.expected_and_phase & 0x7fff;
+    progress();
+}
+
+void mbarrier_init(u32 address, u32 arrivals) { mbarrier_at(address) = {0, (u16)arrivals, (u16)arrivals}; }
+
+void mbarrier_arrive(u32 address, u32 expected_bytes) {
+    Mbarrier& barrier = mbarrier_at(address);
+    if (barrier.pending == 0) fail("mbarrier: more arrivals than it counts");
+    barrier.bytes += (int32_t)expected_bytes;
+    barrier.pending--;
+    complete(barrier);
+}
+
+void mbarrier_wait(u32 address, u32 parity) {
+    while ((mbarrier_at(address).expected_and_phase >> 15) == parity) yield("an mbarrier");
+}
+
+void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier) {
+    if (shared % 16 || bytes % 16 || bytes == 0 || reinterpret_cast<uintptr_t>(global) % 16)
+        fail("bulk copy: not a multiple of 16");
+    poison(shared, bytes);
+    block->bulks.push_back({shared, global, bytes, barrier});
+}
+
+void copy_engine() {
+    if (block->bulks.empty()) return;
+    Bulk bulk = block->bulks.front();
+    block->bulks.pop_front();
+    memcpy(shared_at(bulk.shared, bulk.bytes), bulk.global, bulk.bytes);
+    Mbarrier& barrier = mbarrier_at(bulk.barrier);
+    barrier.bytes -= (int32_t)bulk.bytes;
+    complete(barrier);
+    progress();
+}
+
+// ---- products of a warpgroup ----
+
+static Warpgroup& warpgroup() { return block->products[self->number / 128]; }
+
+void product(const Product& product) { warpgroup().open.push_back(product); }
+
+/// Row `row`, column `column` of an operand in shared memory whose rows are 128 bytes, in groups of eight, swizzled.
+static float operand(u64 descriptor, int row, int column, float (*widen)(u16)) {
+    if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
+    u32 group_bytes = (u32)(descriptor >> 32 & 0x3fff) << 4;
+    u32 address = ((u32)(descriptor & 0x3fff) << 4) + (u32)(row / 8) * group_bytes + (u32)(row % 8) * 128 + (u32)column * 2;
+    address ^= (address >> 7 & 7) << 4;
+    u16 bits;
+    memcpy(&bits, shared_at(address, 2), 2);
+    return widen(bits);
+}
+
+static void compute(const Product& p) {
+    static thread_local float a[64][16], b[128][16];
+    for (int thread = 0; p.a_in_registers && thread < 128; thread++) {
+        if (memcmp(p.a[thread], p.a_at[thread], 16)) fail("wgmma: an operand in registers changed before the wait");
+        int g = thread / 32 * 16 + thread % 32 / 4, t = 2 * (thread % 4);
+        for (int r = 0; r < 4; r++)
+            for (int half = 0; half < 2; half++)
+                a[g + 8 * (r % 2)][t + half + 8 * (r / 2)] = p.widen((u16)(p.a[thread][r] >> (16 * half)));
+    }
+    for (int k = 0; k < 16; k++) {
+        for (int m = 0; !p.a_in_registers && m < 64; m++) a[m][k] = operand(p.a_descriptor, m, k, p.widen);
+        for (int n = 0; n < p.n; n++) b[n][k] = operand(p.b_descriptor, n, k, p.widen);
+    }
+    for (int thread = 0; thread < 128; thread++) {
+        int g = thread / 32 * 16 + thread % 32 / 4, t = 2 * (thread % 4);
+        for (int i = 0; i < p.n / 2; i++) {
+            int row = g + 8 * (i / 2 % 2), column = i / 4 * 8 + t + i % 2;
+            float sum = p.accumulate ? p.d[thread][i] : 0.0f;
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+            p.d[thread][i] = sum;
+        }
+    }
+}
+
+void warpgroup_commit() {
+    meet_warpgroup("wgmma.commit_group", nullptr, [](void**) {
+        warpgroup().committed.push_back(std::move(warpgroup().open));
+        warpgroup().open.clear();
+    });
+}
+
+void warpgroup_wait(unsigned left) {
+    meet_warpgroup("wgmma.wait_group", &left, [](void** parts) {
+        unsigned left = *static_cast<unsigned*>(parts[0]);
+        Warpgroup& group = warpgroup();
+        while (group.committed.size() > left) {
+            for (const Product& product : group.committed.front()) compute(product);
+            group.committed.pop_front();
+        }
+    });
+}
+
+}  // namespace emulate

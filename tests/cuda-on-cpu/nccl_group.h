@@ -1,0 +1,120 @@
+// A rank of an emulated NCCL group, and what the calls (nccl.cpp) ask of it.
+#pragma once
+
+#include "gate.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace emulated_nccl {
+
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
+
+constexpr unsigned CONFIG_MAGIC = 0xcafebeef;
+constexpr auto REST = std::chrono::milliseconds(1);
+
+struct UniqueId {
+    char internal[128];
+};
+
+// The head of ncclConfig_t.
+struct Config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
+
+enum class Kind : uint32_t { SEND, GATHER };
+
+struct Head {
+    Kind kind;
+    uint32_t unused;
+    uint64_t bytes;
+};
+
+struct Hello {
+    uint32_t rank;
+    unsigned char uuid[16];
+};
+
+struct Operation {
+    Kind kind;
+    const char* from;  // null: receives only
+    char* to;          // null: sends only
+    size_t bytes;
+    int peer;
+};
+
+struct Group {
+    std::vector<Operation> operations;
+    void* gate;
+};
+
+// One message on its way, with its head.
+struct Message {
+    Head head;
+    char* data;
+    size_t passed = 0;
+    bool done() const { return passed == sizeof(Head) + head.bytes; }
+};
+
+struct Peer {
+    int socket = -1;
+    std::deque<Message> out, in;
+    Head came;           // the head of the message that comes
+    bool stuck = false;  // it was not the expected one
+};
+
+struct Communicator {
+    std::string name;
+    int rank, world;
+    bool blocking;
+    unsigned char uuid[16];
+    int listener = -1;
+    std::vector<Peer> peers;
+    std::thread thread;
+    std::atomic<bool> aborted{false};
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Group> groups;
+    bool busy = true, closing = false, connected = false;
+    int error = SUCCESS;
+    std::string why;
+};
+
+// The calling thread's open groups, what is in them, and what went wrong last.
+extern thread_local int depth;
+extern thread_local std::vector<std::pair<Communicator*, std::pair<void*, Operation>>> enqueued;
+extern thread_local std::string last_error;
+
+/// The socket's name of a rank; its length.
+socklen_t address_of(const Communicator* c, int rank, sockaddr_un* address);
+/// A rank's thread: connects, then serves one group after the other.
+void run(Communicator* c);
+/// Hands a group of operations to the rank's thread, behind a closed gate on the stream.
+int submit(Communicator* c, void* stream, std::vector<Operation> operations);
+/// Adds an operation to the calling thread's open group; without one it is a group of its own.
+int enqueue(void* comm, void* stream, Operation operation);
+/// Joins the rank's thread and frees everything.
+void end(Communicator* c);
+
+}  // namespace emulated_nccl
