@@ -93,10 +93,7 @@ DEVICE void barrier_arrive(u32 id, u32 threads) {
 
 // ---- asynchronous copies of 16 bytes (sm_80) ----
 
-DEVICE void copy16_async(u32 shared, const void* global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-/// As copy16_async; zeros where `valid` is false.
+/// Zeros where `valid` is false.
 DEVICE void copy16_async_or_zero(u32 shared, const void* global, bool valid) {
     int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
@@ -132,10 +129,7 @@ DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
 }
 /// Makes initialised barriers visible to the copy engine.
 DEVICE void mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-DEVICE void mbarrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// The same where `comes`; without a branch, which would end what the compiler may overlap.
+/// Comes to the barrier where `comes`; without a branch, which would end what the compiler may overlap.
 DEVICE void mbarrier_arrive_if(u32 barrier, bool comes) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
                  "r"((u32)comes)

@@ -22,3 +22,5 @@ mod ranks;
 mod request;
 mod session;
 mod stdout;
+
+pub use model::shape_of;

@@ -180,18 +180,5 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
 
 /// What the planner must know of a model whose weights are of `dtype`.
 pub fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
-    let config = model.config();
-    ModelShape {
-        layers: config.layers,
-        hidden: config.hidden,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        intermediate: config.intermediate,
-        vocab: config.vocab,
-        tied_embeddings: config.tied_embeddings,
-        max_positions: config.max_positions,
-        weight_bytes: (config.parameters() * dtype.size_in_bytes()) as u64,
-        dtype_bytes: dtype.size_in_bytes(),
-    }
+    tributary::shape_of(model.config(), dtype.size_in_bytes())
 }

@@ -1,57 +1,14 @@
 //! Stands in for the CUDA kernels in builds without the feature `cuda`: no tensor lies on a GPU, so every operation answers
 //! `None`, and whoever asks for a device hears what to build.
 
+mod facts;
+
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Reduce, Rope};
 
-/// Who a GPU is, wherever it is seen from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The maker's name for it.
-    pub name: String,
-    /// Its 128-bit name, which no other GPU has.
-    pub uuid: String,
-    /// Where it stands on the host.
-    pub bus_id: String,
-    /// Compute capability: the generation of its instructions.
-    pub capability: (u32, u32),
-    /// Its memory in bytes.
-    pub memory_bytes: u64,
-    /// The newest CUDA that the driver knows.
-    pub driver: (u32, u32),
-}
-
-/// Bytes of a device's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// What this process can still have.
-    pub free_bytes: u64,
-    /// All there is.
-    pub total_bytes: u64,
-}
-
-/// The pool that a device's tensors come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pool {
-    /// Bytes in tensors now.
-    pub used_bytes: u64,
-    /// The most that were in tensors at once.
-    pub used_high_bytes: u64,
-    /// Bytes that the pool has taken from the device.
-    pub reserved_bytes: u64,
-}
-
-impl Pool {
-    /// Nothing to forget.
-    ///
-    /// # Errors
-    /// [`Error::NotBuilt`], always.
-    pub fn forget_high(_device: &Device) -> Result<()> {
-        Err(Error::NotBuilt)
-    }
-}
+pub use facts::{Identity, Memory, Pool};
 
 /// A point in a device's work: there is none.
 #[derive(Debug, Clone)]
@@ -62,18 +19,6 @@ impl Event {
     /// [`Error::NotBuilt`], always.
     pub fn record(_device: &CudaDevice) -> Result<Self> {
         Err(Error::NotBuilt)
-    }
-
-    /// # Errors
-    /// None: there is no event.
-    pub fn is_past(&self) -> Result<bool> {
-        match *self {}
-    }
-
-    /// # Errors
-    /// None: there is no event.
-    pub fn wait(&self) -> Result<()> {
-        match *self {}
     }
 
     /// # Errors

@@ -3,25 +3,9 @@
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaContext, result, sys};
 
+use super::facts::Identity;
 use super::{failure, memory, module};
 use crate::error::{Error, Result};
-
-/// Who a GPU is, wherever it is seen from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The maker's name for it.
-    pub name: String,
-    /// Its 128-bit name, which no other GPU has, as `GPU-` and 32 hexadecimal digits in groups.
-    pub uuid: String,
-    /// Where it stands on the host, as `0000:1b:00.0`.
-    pub bus_id: String,
-    /// Compute capability: the generation of its instructions, as 9.0.
-    pub capability: (u32, u32),
-    /// Its memory in bytes.
-    pub memory_bytes: u64,
-    /// The newest CUDA that the driver knows, as 13.0.
-    pub driver: (u32, u32),
-}
 
 /// Number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides the others).
 ///

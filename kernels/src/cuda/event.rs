@@ -23,22 +23,6 @@ impl Event {
         Ok(Self(Arc::new(event)))
     }
 
-    /// Whether the device has come to it.
-    ///
-    /// # Errors
-    /// Work before it failed.
-    pub fn is_past(&self) -> Result<bool> {
-        self.0.try_is_complete().map_err(failure::of)
-    }
-
-    /// Waits until the device has come to it.
-    ///
-    /// # Errors
-    /// Work before it failed.
-    pub fn wait(&self) -> Result<()> {
-        self.0.synchronize().map_err(failure::of)
-    }
-
     /// Seconds of the device's clock from `earlier` to this. Waits for both.
     ///
     /// # Errors

@@ -7,38 +7,9 @@ use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::{DriverError, sys};
 
 use super::call::Output;
+use super::facts::{Memory, Pool};
 use super::failure;
 use crate::error::Result;
-
-/// Bytes of a device's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// What this process can still have: what nobody has, and what its own pool holds unused.
-    pub free_bytes: u64,
-    /// All there is.
-    pub total_bytes: u64,
-}
-
-/// The pool that a device's tensors come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pool {
-    /// Bytes in tensors now.
-    pub used_bytes: u64,
-    /// The most that were in tensors at once, since the process began or [`Pool::forget_high`].
-    pub used_high_bytes: u64,
-    /// Bytes that the pool has taken from the device.
-    pub reserved_bytes: u64,
-}
-
-impl Pool {
-    /// Begins [`Pool::used_high_bytes`] anew.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn forget_high(device: &Device) -> Result<()> {
-        set(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
-    }
-}
 
 /// What is free on a device. Does not wait for its work.
 ///
