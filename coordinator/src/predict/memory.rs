@@ -21,7 +21,7 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 const SLACK: f64 = 1.2;
 
 /// What a device holds besides: the libraries' workspace, parts of attention over few rows, positions.
-const DEVICE_BYTES: u64 = 128 << 20;
+pub const DEVICE_BYTES: u64 = 128 << 20;
 
 /// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
 const MLP_TILE_ROWS: usize = 2048;
