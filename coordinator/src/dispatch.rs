@@ -154,6 +154,7 @@ mod tests {
             available_bytes: None,
             ranks_here: usize::MAX,
             weight_copies: 1,
+            of_rank: None,
         };
         plan(&input, &settings, &DEMO, &machine).unwrap().plan
     }

@@ -121,16 +121,30 @@ pub enum Error {
     },
     /// The request would need more memory than there is.
     #[error(
-        "needs about {:.1} GiB of {}, {:.1} GiB are available{}; use fewer tokens, bf16, or --exchange pass-q",
-        gib(*needed_bytes),
-        match of { MemoryOf::Host => "memory", MemoryOf::Device => "device memory" },
-        gib(*available_bytes),
-        match of { MemoryOf::Host => "", MemoryOf::Device => " (--device-memory)" }
+        "{}; use fewer tokens, bf16, or --exchange pass-q",
+        shortage("the request needs", *of, *rank, *needed_bytes, *available_bytes)
     )]
     Memory {
         /// Whose memory.
         of: MemoryOf,
+        /// The rank that has so little, if it is not the planner's own.
+        rank: Option<usize>,
         /// Predicted from the plan.
+        needed_bytes: u64,
+        /// What the machine has to give.
+        available_bytes: u64,
+    },
+    /// The weights alone would need more memory than there is.
+    #[error(
+        "{}; use bf16 or a smaller model",
+        shortage("the weights need", *of, *rank, *needed_bytes, *available_bytes)
+    )]
+    MemoryOfWeights {
+        /// Whose memory.
+        of: MemoryOf,
+        /// The rank that has so little, if it is not the planner's own.
+        rank: Option<usize>,
+        /// The weights', as often as they are loaded, and the program's own.
         needed_bytes: u64,
         /// What the machine has to give.
         available_bytes: u64,
@@ -161,9 +175,23 @@ pub enum Error {
     Link(#[from] tributary_comm::Error),
 }
 
-/// Bytes in GiB, for messages.
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
+/// Too little memory, with both numbers.
+fn shortage(who: &str, of: MemoryOf, rank: Option<usize>, needed_bytes: u64, available_bytes: u64) -> String {
+    let (memory, option) = match of {
+        MemoryOf::Host => ("memory", ""),
+        MemoryOf::Device => ("device memory", " (--device-memory)"),
+    };
+    let to = rank.map_or_else(String::new, |rank| format!(" to rank {rank}"));
+    let (needed, available) = (size(needed_bytes), size(available_bytes));
+    format!("{who} about {needed} of {memory}, {available} are available{to}{option}")
+}
+
+/// Bytes in GiB, or in MiB where they are fewer than one, for messages.
+fn size(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        mib if mib < 1024.0 => format!("{mib:.1} MiB"),
+        mib => format!("{:.1} GiB", mib / 1024.0),
+    }
 }
 
 impl Error {
@@ -187,7 +215,7 @@ impl Error {
             | Error::TooManyTokens { .. } => 64,
             Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => 70,
-            Error::Memory { .. } => 71,
+            Error::Memory { .. } | Error::MemoryOfWeights { .. } => 71,
             Error::Deadline { .. } => 75,
             Error::Failed { exit_code, .. } => *exit_code,
         }

@@ -10,6 +10,7 @@ pub mod doctor;
 mod dump;
 mod environment;
 mod failure;
+mod follow;
 pub mod group;
 mod highlight;
 mod machine;

@@ -45,6 +45,7 @@ fn device(ranks: &Ranks, gpu: &Gpu, carrier: Carrier, world: usize) -> Machine {
         available_bytes: Some(gpu.budget_bytes),
         ranks_here,
         weight_copies,
+        of_rank: None,
     }
 }
 
@@ -66,6 +67,7 @@ fn host(ranks: &Ranks, world: usize, threads: usize) -> Machine {
         available_bytes,
         ranks_here,
         weight_copies,
+        of_rank: None,
     }
 }
 
@@ -116,8 +118,10 @@ pub fn online_cores() -> Option<usize> {
     Some(cpuinfo.lines().filter(|line| line.starts_with("processor")).count()).filter(|&cores| cores > 0)
 }
 
-/// Memory that is free: what the system says, or what is left of the control group's limit where that is less.
+/// Memory that is free: what the system says, or what is left of the control group's limit where that is less. A test can
+/// say something else.
 pub fn available_bytes() -> Option<u64> {
+    fail::fail_point!("launch::memory", |bytes| bytes.and_then(|bytes| bytes.parse().ok()));
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| mem_available(&text));
     let number = |path: &str| read(path).and_then(|text| text.trim().parse::<u64>().ok());

@@ -8,10 +8,11 @@ use tributary_comm::wire::Returns;
 use tributary_coordinator::Request;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::follow::follow;
 use crate::progress::Progress;
 use crate::ranks::{self, Ranks};
 use crate::request::{Question, RequestArgs};
-use crate::session::{Answered, Session, Way, follow};
+use crate::session::{Answered, Session, Way};
 use crate::stdout::{print, print_json};
 use crate::{dump, highlight};
 

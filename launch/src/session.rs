@@ -20,7 +20,7 @@ use crate::failure::{Exhausted, usage};
 use crate::group::{Group, GroupSettings};
 use crate::machine::{check_threads, chunk_cache_bytes, machine};
 use crate::model::ModelFolder;
-use crate::ranks::{Identity, Ranks, Serving};
+use crate::ranks::{Identity, Ranks, Room, Serving};
 use crate::request::Question;
 
 /// What one request came to.
@@ -66,6 +66,8 @@ pub struct Session<'a> {
     directories: BTreeMap<(usize, usize), Directory>,
     /// This process's rank, where ranks are processes.
     serving: Option<Serving>,
+    /// Of all ranks' memory the least, where ranks are processes.
+    narrowest: Option<(usize, Room)>,
     args: (&'a ModelArgs, &'a RunArgs),
     requests: u64,
 }
@@ -99,6 +101,7 @@ impl<'a> Session<'a> {
             keeps_chunks: false,
             directories: BTreeMap::new(),
             serving: None,
+            narrowest: None,
             args: (model, run),
             requests: 0,
         })
@@ -155,11 +158,15 @@ impl<'a> Session<'a> {
         };
         carrier.load(&self.folder, &self.place, model_args, ranks_in_process, &mut self.models)?;
         let (kernels, timeout, key) = (self.kernels, self.timeout, (way.settings.world, way.threads));
+        let machine = self.machine(way);
         let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes, carrier };
         if let Ranks::Process(process) = &mut *self.ranks {
             if self.serving.is_none() {
                 let identity = Identity::new(&self.folder, model_args, &run.group, process.facts.size);
-                self.serving = Some(process.serve(&self.models[0], settings, identity)?);
+                let serving = process.serve(&self.models[0], settings, identity, Some(Room::of(&machine)))?;
+                let Some(agreed) = serving.ready() else { return serving.end() };
+                (self.serving, self.narrowest) = (Some(serving), agreed.narrowest);
+                self.directories.insert(key, Directory::new(agreed.space));
             }
             return Ok(());
         }
@@ -202,9 +209,6 @@ impl<'a> Session<'a> {
             Ok(answer) => answer,
             Err(error) => return Err(self.blame(key, error)),
         };
-        if let Some(space) = self.serving.as_ref().and_then(Serving::space) {
-            self.directories.entry(key).or_insert_with(|| Directory::new(space.clone()));
-        }
         if let Some(directory) = self.directories.get_mut(&key) {
             directory.note(&answer.reports);
         }
@@ -318,19 +322,30 @@ impl<'a> Session<'a> {
         vec![self.chunk_cache_bytes(way).unwrap_or(0); way.settings.world]
     }
 
-    /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for the first.
+    /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for a rank on the same memory.
     fn cached_bytes(&self, way: &Way) -> Vec<u64> {
         let own = (way.settings.world, way.threads);
         let mut bytes = vec![0; way.settings.world];
         for (key, directory) in &self.directories {
-            let used = directory.used_bytes();
-            if *key == own {
-                bytes.iter_mut().zip(used).for_each(|(bytes, used)| *bytes += used);
-            } else {
-                bytes[0] += used.iter().sum::<u64>();
+            for (rank, used) in directory.used_bytes().iter().enumerate() {
+                let memory = self.memory_of(key.0, rank);
+                let same = |&own_rank: &usize| self.memory_of(own.0, own_rank) == memory;
+                let beside = if *key == own { Some(rank) } else { (0..own.0).find(same) };
+                if let Some(rank) = beside {
+                    bytes[rank] += used;
+                }
             }
         }
         bytes
+    }
+
+    /// The number of the memory that holds what a rank of a group of `world` threads keeps: that of its GPU where NCCL gives
+    /// each its own, else there is one.
+    fn memory_of(&self, world: usize, rank: usize) -> usize {
+        match (&self.place.gpu, Carrier::choose(&self.args.1.group, self.ranks, &self.place, world)) {
+            (Some(gpu), Ok(Carrier::Nccl(_))) => rank % gpu.count.max(1),
+            _ => 0,
+        }
     }
 
     fn plan(
@@ -348,12 +363,17 @@ impl<'a> Session<'a> {
         Ok(plan(&input, &way.settings, &self.folder.shape(), machine)?)
     }
 
-    /// The machine as it was before anything was loaded, so that every plan of a session is made alike.
+    /// The machine as it was before anything was loaded, so that every plan of a session is made alike; but with another
+    /// rank's memory, once that is known to be less.
     fn machine(&mut self, way: &Way) -> Machine {
         let key = (way.settings.world, way.threads);
         // What cannot run was refused before.
         let carrier = self.carrier(way).unwrap_or(Carrier::Own);
-        *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, carrier, key.0, key.1))
+        let own = *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, carrier, key.0, key.1));
+        match self.narrowest {
+            Some((rank, room)) if rank > 0 => room.of_rank(rank, &own),
+            _ => own,
+        }
     }
 
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
@@ -364,27 +384,6 @@ impl<'a> Session<'a> {
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }
-}
-
-/// The part of a process that is not rank 0: it loads the model and serves until rank 0 ends the group.
-///
-/// # Errors
-/// The model's; the failure that ended the group.
-pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
-    fail::fail_point!("launch::load");
-    let place = Place::open(model, &run.group, ranks)?;
-    let carrier = Carrier::choose(&run.group, ranks, &place, ranks.world())?;
-    let folder = ModelFolder::open_for_worker(model, intake, run.seed)?;
-    let world = ranks.world();
-    let identity = Identity::new(&folder, model, &run.group, world);
-    let timeout = Duration::from_secs(run.group.collective_timeout);
-    check_threads(1, run.group.threads)?;
-    let weight_bytes = folder.shape().weight_bytes;
-    let chunk_cache_bytes = chunk_cache_bytes(&run.group, ranks, &place, carrier, weight_bytes, world);
-    let (threads, kernels) = (run.group.threads, model.kernels.into());
-    let settings = GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier };
-    let Ranks::Process(process) = ranks else { unreachable!("only processes follow") };
-    process.serve(&folder.load(&place)?, settings, identity)?.end()
 }
 
 /// What names the chunks of a model.

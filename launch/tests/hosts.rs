@@ -238,3 +238,24 @@ fn hosts_take_everything_with_them() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn the_host_with_least_memory_counts() {
+    let Some(hosts) = hosts(2) else { return };
+    let (model, request) = (demo(), request("hop2-0"));
+    let prefill = ["prefill", "--model", &model, "--request", &request, "--chunk-cache", "off"];
+    let mib = |count: u64| count << 20;
+    // Less than a program takes; room for program and weights, and not for the request; room for all.
+    for (bytes, code, who) in [(mib(30), 71, "the weights need"), (mib(36), 71, "the request needs"), (mib(400), 0, "")]
+    {
+        let failpoint = format!("launch::memory=return({bytes})");
+        let ended = Job::run(hosts.launch(&[1, 1], Some(Fault { rank: 1, failpoint: &failpoint }), &prefill)).end();
+        println!("{bytes} bytes on {}: exit {}: {:?}", NAMES[1], ended.code, ended.errors);
+        assert_eq!(ended.code, code, "{:#?}", ended.errors);
+        if code != 0 {
+            let cause = ended.cause();
+            assert!(cause.contains(who) && cause.contains(" are available to rank 1; "), "{:#?}", ended.errors);
+            assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+        }
+    }
+}

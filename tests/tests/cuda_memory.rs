@@ -24,6 +24,7 @@ fn memory_is_taken_once_and_never_above_the_prediction() {
         available_bytes: None,
         ranks_here: 2,
         weight_copies: 1,
+        of_rank: None,
     };
     let predicted = host_bytes(&plans[0], 2, &shape, &machine, &[]);
     println!("{seen:?}, {predicted} predicted");

@@ -1,11 +1,13 @@
 //! What chunks cost, how they are dealt to ranks, and how long a request may take. Estimates from counts, on the safe side.
 
+use serde::{Deserialize, Serialize};
 use tributary_comm::wire::Exchange;
 
 use crate::ModelShape;
 
 /// Whose memory weights and requests take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MemoryOf {
     /// The host's: activations are f32.
     #[default]
@@ -30,6 +32,8 @@ pub struct Machine {
     pub ranks_here: usize,
     /// How often the weights are in it: once where ranks are threads, once a rank where they are processes.
     pub weight_copies: usize,
+    /// The rank whose memory that is, if it is not the planner's own.
+    pub of_rank: Option<usize>,
 }
 
 /// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
@@ -123,6 +127,7 @@ mod tests {
             available_bytes: None,
             ranks_here: usize::MAX,
             weight_copies: 1,
+            of_rank: None,
         };
         let wanted = (DEMO.prefill_flops(1000, 0) / 1e6).ceil();
         assert_eq!(estimate_ms(1000, &DEMO, &machine), wanted as u64);

@@ -95,6 +95,7 @@ mod tests {
                 available_bytes: None,
                 ranks_here: usize::MAX,
                 weight_copies: 1,
+                of_rank: None,
             };
             let load = Load { prefill_flops, ..load };
             assert_eq!(choose(&load, &QWEN3_14B, &machine), wanted, "{link_bytes_per_s}, {prefill_flops}");

@@ -92,9 +92,25 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     }
     Err(Error::Memory {
         of: machine.memory,
+        rank: machine.of_rank,
         needed_bytes: smallest.map_or(0, |planned| planned.memory_bytes),
         available_bytes: machine.available_bytes.unwrap_or(0),
     })
+}
+
+/// Checks that a machine has room for the weights, before they are read.
+///
+/// # Errors
+/// [`Error::MemoryOfWeights`].
+pub fn check_weights(shape: &ModelShape, machine: &Machine) -> Result<()> {
+    let needed_bytes = memory::weights_bytes(shape, machine);
+    let (of, rank) = (machine.memory, machine.of_rank);
+    match machine.available_bytes {
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            Err(Error::MemoryOfWeights { of, rank, needed_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape) -> Result<()> {

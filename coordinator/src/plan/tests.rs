@@ -3,7 +3,7 @@
 use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, plan};
+use super::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_weights, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 
@@ -14,6 +14,7 @@ const MACHINE: Machine = Machine {
     available_bytes: None,
     ranks_here: usize::MAX,
     weight_copies: 1,
+    of_rank: None,
 };
 
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
@@ -344,4 +345,28 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
     };
     assert_eq!(exchange(&[]), Exchange::Replicate);
     assert_eq!(exchange(&[Some(0), Some(1), Some(0), Some(1)]), Exchange::PassQ);
+}
+
+#[test]
+fn too_little_memory_is_said_with_both_numbers_and_whose_it_is() {
+    let there = Machine { available_bytes: Some(3 << 29), of_rank: Some(3), memory: MemoryOf::Device, ..MACHINE };
+    let chunks = vec![vec![7; 2048]; 16];
+    let input =
+        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3], eos: &[] };
+    let error = plan(&input, &world(1), &QWEN3_14B, &there).unwrap_err();
+    let (said, end) = (error.to_string(), "are available to rank 3 (--device-memory); use fewer tokens");
+    assert!(said.starts_with("the request needs about ") && said.contains(" GiB of device memory, 1.5 GiB "), "{said}");
+    assert!(said.contains(end), "{said}");
+    let error = check_weights(&QWEN3_14B, &there).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the weights need about 27.6 GiB of device memory, 1.5 GiB are available to rank 3 (--device-memory); use bf16 or a \
+         smaller model"
+    );
+    assert_eq!(error.exit_code(), 71);
+    let here = Machine { available_bytes: Some(40 << 20), ..MACHINE };
+    let error = plan(&input, &world(1), &QWEN3_14B, &here).unwrap_err().to_string();
+    assert!(error.contains(" GiB of memory, 40.0 MiB are available; use"), "{error}");
+    assert!(check_weights(&QWEN3_14B, &MACHINE).is_ok(), "nobody knows how much there is");
+    assert!(check_weights(&QWEN3_14B, &Machine { available_bytes: Some(28 << 30), ..there }).is_ok());
 }

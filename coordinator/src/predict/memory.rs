@@ -33,23 +33,31 @@ const DEVICE_MLP_TILE_ROWS: usize = 8192;
 /// Where ranks are threads, what they gather from each other is handed over and lies in memory once. On a device there is no
 /// program, and numbers between layers are of the weights' type; beside them lie a layer's keys, put together and rotated.
 pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine, cached_bytes: &[u64]) -> u64 {
-    let copies = machine.weight_copies as u64;
-    let threads = machine.ranks_here > 1 && copies == 1;
+    let threads = machine.ranks_here > 1 && machine.weight_copies == 1;
     let mut largest_first = ranks(plan, world, shape, cached_bytes, threads, machine.memory);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    let besides = match machine.memory {
-        MemoryOf::Host => PROGRAM_BYTES,
-        MemoryOf::Device => DEVICE_BYTES,
-    };
-    copies.saturating_mul(shape.weight_bytes + besides).saturating_add(of_ranks)
+    weights_bytes(shape, machine).saturating_add(of_ranks)
+}
+
+/// Bytes of the weights, as often as the machine has them, and of what is there before any request.
+pub fn weights_bytes(shape: &ModelShape, machine: &Machine) -> u64 {
+    (machine.weight_copies as u64).saturating_mul(shape.weight_bytes + besides(machine.memory))
 }
 
 /// Bytes that a request takes at its worst moment on each rank, which shares nothing with the others: weights and chunk
 /// cache included.
-pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, cached_bytes: &[u64]) -> Vec<u64> {
-    let with_weights = |bytes| bytes + shape.weight_bytes + PROGRAM_BYTES;
-    ranks(plan, world, shape, cached_bytes, false, MemoryOf::Host).into_iter().map(with_weights).collect()
+pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf, cached_bytes: &[u64]) -> Vec<u64> {
+    let with_weights = |bytes| bytes + shape.weight_bytes + besides(memory);
+    ranks(plan, world, shape, cached_bytes, false, memory).into_iter().map(with_weights).collect()
+}
+
+/// Bytes that are neither weights nor a request's.
+fn besides(memory: MemoryOf) -> u64 {
+    match memory {
+        MemoryOf::Host => PROGRAM_BYTES,
+        MemoryOf::Device => DEVICE_BYTES,
+    }
 }
 
 fn ranks(
@@ -263,7 +271,7 @@ mod tests {
         let shape = QWEN3_14B;
         let plan = planned("infoflow", 32_768, 2048, 4, &shape);
         let kv = 8192 * shape.kv_bytes();
-        let of = |plan: &Plan, cached: u64| rank_bytes(plan, 4, &shape, &[cached; 4])[0];
+        let of = |plan: &Plan, cached: u64| rank_bytes(plan, 4, &shape, MemoryOf::Host, &[cached; 4])[0];
         let from_cache = warm(plan.clone());
         assert_eq!(of(&plan, kv) - of(&plan, 0), kv, "what is in the cache comes on top of a cold request");
         assert_eq!(
@@ -280,7 +288,7 @@ mod tests {
         let forgetting = Plan { keep_chunks: false, ..keeping.clone() };
         assert!(of(&keeping, 0) >= of(&forgetting, 0));
         let tiny = ModelShape { hidden: 64, intermediate: 64, heads: 8, ..shape };
-        let tiny_of = |plan: &Plan| rank_bytes(plan, 4, &tiny, &[])[0];
+        let tiny_of = |plan: &Plan| rank_bytes(plan, 4, &tiny, MemoryOf::Host, &[])[0];
         assert!(tiny_of(&keeping) > tiny_of(&forgetting) + kv / 2, "without activations the copy is the worst moment");
     }
 
@@ -289,7 +297,7 @@ mod tests {
         let shape = QWEN3_14B;
         let replicate = planned("infoflow", 131_072, 2048, 4, &shape);
         let pass_q = Plan { exchange: Exchange::PassQ, ..replicate.clone() };
-        let bytes = |plan: &Plan| rank_bytes(plan, 4, &shape, &[]).into_iter().max().unwrap();
+        let bytes = |plan: &Plan| rank_bytes(plan, 4, &shape, MemoryOf::Host, &[]).into_iter().max().unwrap();
         let others = 3 * 32_768 * shape.kv_bytes();
         assert!(bytes(&replicate) - bytes(&pass_q) > others * 9 / 10, "three quarters of the context");
     }

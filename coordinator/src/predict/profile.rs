@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::MemoryOf;
 use crate::request::read;
 use crate::{Error, Result};
 
@@ -63,6 +64,9 @@ pub struct RankRates {
     pub memory_bytes_per_s: f64,
     /// Its memory, its share of it where ranks have one together.
     pub memory_bytes: u64,
+    /// Whose memory that is: what a request takes there differs.
+    #[serde(default)]
+    pub memory_of: MemoryOf,
     /// Seconds that a layer of any pass takes beside its arithmetic.
     pub layer_s: f64,
     /// Seconds that a request takes beside its passes: tokens, plan, sampling, the way back.

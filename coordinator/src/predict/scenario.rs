@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use tributary_comm::wire::{Exchange, Plan};
 
 use super::{Predicted, Profile, memory, ttft};
-use crate::plan::{Cached, Machine, MemoryOf, PlanInput, Settings, plan};
+use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -113,7 +113,7 @@ impl Scenario {
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;
         let mut plan = planned.plan;
         self.warm(&mut plan);
-        let rank_memory_bytes = memory::rank_bytes(&plan, world, shape, &[]);
+        let rank_memory_bytes = memory::rank_bytes(&plan, world, shape, profile.rank.memory_of, &[]);
         let fits = rank_memory_bytes.iter().all(|&bytes| bytes <= profile.rank.memory_bytes);
         let predicted = ttft(&plan, world, shape, profile);
         Ok(Forecast { ratio: planned.ratio, plan, predicted, rank_memory_bytes, fits })
@@ -138,9 +138,36 @@ fn machine(profile: &Profile) -> Machine {
     Machine {
         flops_per_s: profile.rank.gemm_flops_per_s,
         link_bytes_per_s: profile.inside.bytes_per_s,
-        memory: MemoryOf::Host,
+        memory: profile.rank.memory_of,
         available_bytes: None,
         ranks_here: profile.ranks_per_host,
         weight_copies: profile.ranks_per_host,
+        of_rank: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::MemoryOf;
+    use crate::shape::tests::QWEN3_14B;
+
+    #[test]
+    fn memory_is_counted_as_the_profile_says_whose_it_is() {
+        let settings = Settings { method: "full".into(), world: 1, ..Settings::default() };
+        let scenario =
+            Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 0, query_tokens: 32, hit_rate: 0.0 };
+        let of = |memory_of| {
+            let mut profile = Profile::by_name("h100x4").unwrap();
+            profile.rank.memory_of = memory_of;
+            scenario.forecast(131_072, &QWEN3_14B, &profile).unwrap().most_memory_bytes()
+        };
+        let (device, host) = (of(MemoryOf::Device), of(MemoryOf::Host));
+        // 29.5 GB of weights, 21.5 GB of keys and values; activations are bf16 on a device and f32 on a host.
+        assert!((55_000_000_000..75_000_000_000).contains(&device), "{device}");
+        assert!(device < host, "{device} {host}");
+        for name in Profile::names() {
+            assert_eq!(Profile::by_name(name).unwrap().rank.memory_of, MemoryOf::Device, "{name}");
+        }
     }
 }

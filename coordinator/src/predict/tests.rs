@@ -15,6 +15,7 @@ pub(super) const ANY: Machine = Machine {
     available_bytes: None,
     ranks_here: 1,
     weight_copies: 1,
+    of_rank: None,
 };
 
 /// Qwen3-14B, for as many positions as there are.

@@ -21,6 +21,7 @@ fn planned(settings: &Settings) -> Planned {
         available_bytes: None,
         ranks_here: usize::MAX,
         weight_copies: 1,
+        of_rank: None,
     };
     plan(&input, settings, &DEMO, &machine).unwrap()
 }

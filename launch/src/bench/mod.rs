@@ -34,10 +34,11 @@ use crate::args::{
 };
 use crate::device::Place;
 use crate::failure::{exit_code, one_line, usage};
+use crate::follow::follow;
 use crate::model::ModelFolder;
 use crate::progress::Progress;
 use crate::ranks::{self, Process, Ranks};
-use crate::session::{Session, follow};
+use crate::session::Session;
 use crate::stdout::print;
 
 const HELP: &str = "\

@@ -16,10 +16,11 @@ use self::measure::Measured;
 use self::spec::Spec;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::failure::usage;
+use crate::follow::follow;
 use crate::progress::Progress;
 use crate::ranks::{self, Ranks};
 use crate::request::{Question, RequestArgs};
-use crate::session::{Session, Way, follow};
+use crate::session::{Session, Way};
 use crate::stdout::{print, print_json};
 
 const SPECS: &str = "\

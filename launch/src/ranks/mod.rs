@@ -4,6 +4,7 @@ pub mod agreement;
 mod discover;
 mod identity;
 mod process;
+mod room;
 mod watch;
 
 use std::io::Write;
@@ -17,6 +18,7 @@ use tributary_comm::{mpi, nccl};
 pub use self::discover::launcher;
 pub use self::identity::{Identity, program_hash};
 pub use self::process::{Process, Serving};
+pub use self::room::Room;
 use crate::args::GroupArgs;
 use crate::failure::{exit_code, one_line};
 use crate::mpirun::marker;

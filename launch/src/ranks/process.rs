@@ -1,6 +1,6 @@
 //! This process as one rank of a group over MPI: found, watched, agreed with the others, serving, and ended.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::agreement::{Disagreement, agree};
 use super::discover::Launcher;
 use super::end_quietly;
 use super::identity::Identity;
+use super::room::{Room, narrowest};
 use super::watch::Watch;
 use crate::args::GroupArgs;
 use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
@@ -91,7 +92,8 @@ impl Process {
         leave(&self.watch, comm, limit);
     }
 
-    /// Starts this process's rank: it agrees with the others, then serves plans.
+    /// Starts this process's rank: it agrees with the others, tells its room if it speaks for those that share it, then
+    /// serves plans.
     ///
     /// # Errors
     /// The system has no thread to give; it runs already.
@@ -100,6 +102,7 @@ impl Process {
         model: &Arc<dyn Model>,
         settings: GroupSettings,
         identity: Identity,
+        room: Option<Room>,
     ) -> anyhow::Result<Serving> {
         let GroupSettings { threads, kernels, timeout, chunk_cache_bytes, carrier, .. } = settings;
         let (coordinator, worker) = link(PLANS_WAITING);
@@ -113,22 +116,22 @@ impl Process {
             .build()?;
         let seat = self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))?;
         let (model, watch, ready_by) = (Arc::clone(model), self.watch.clone(), self.ready_by);
-        let space = Arc::new(OnceLock::new());
-        let known = Arc::clone(&space);
+        let (tell, agreed) = mpsc::channel();
         let run = move || -> anyhow::Result<()> {
             pool.install(move || {
                 let mut comm = seat.take();
                 let limit = || ready_by.saturating_duration_since(Instant::now()).max(LEAST_LIMIT);
                 let agreed = identity.facts().and_then(|(facts, space)| {
                     agree(&mut comm, &facts, limit())?;
-                    Ok(space)
+                    let narrowest = narrowest(&mut comm, room).map_err(tributary_worker::Error::from)?;
+                    Ok(Agreed { space, narrowest })
                 });
                 // Whoever leaves without a word would be taken for done.
-                let space = agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                let agreed = agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
                 let mut comm = carrier.on_process(comm, model.device()).map_err(tributary_worker::Error::from)?;
-                let mut chunk_cache = ChunkCache::new(space.clone(), chunk_cache_bytes);
-                // Set once: this thread is the only one that does.
-                let _ = known.set(space);
+                let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
+                // Ranks other than 0 do not listen.
+                let _ = tell.send(agreed);
                 watch.over();
                 serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
                 leave(&watch, comm, timeout);
@@ -136,7 +139,7 @@ impl Process {
             })
         };
         let thread = std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?;
-        Ok(Serving { link: coordinator, space, thread })
+        Ok(Serving { link: coordinator, agreed, thread })
     }
 
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
@@ -158,10 +161,19 @@ impl Process {
     }
 }
 
+/// What the ranks know of each other before the first plan.
+#[derive(Debug, Clone)]
+pub struct Agreed {
+    /// What names the chunks that they keep.
+    pub space: KeySpace,
+    /// On rank 0: the least memory that a rank has, and that rank.
+    pub narrowest: Option<(usize, Room)>,
+}
+
 /// A rank at work on a thread of this process.
 pub struct Serving {
     link: Option<CoordinatorLink>,
-    space: Arc<OnceLock<KeySpace>>,
+    agreed: mpsc::Receiver<Agreed>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -171,9 +183,9 @@ impl Serving {
         self.link.as_ref()
     }
 
-    /// What names the chunks that the ranks keep; known once they have agreed.
-    pub fn space(&self) -> Option<&KeySpace> {
-        self.space.get()
+    /// Waits until the ranks are ready for plans. Absent if they failed: [`end`](Self::end) says why.
+    pub fn ready(&self) -> Option<Agreed> {
+        self.agreed.recv().ok()
     }
 
     /// Ends the group if this is rank 0, waits for its end otherwise.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local};
+use tributary_coordinator::MemoryOf;
 use tributary_coordinator::predict::{Link, Profile, RankRates};
 use tributary_kernels::Kernels;
 use tributary_worker::Model;
@@ -159,9 +160,10 @@ fn profile(
     ]);
     let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let shared = free_bytes.unwrap_or(0) / here.max(1) as u64;
+    let gpu = calibration.place.gpu.as_ref();
     Profile {
         name: format!("{folder}-{world}x{}", calibration.threads),
-        description: match &calibration.place.gpu {
+        description: match gpu {
             Some(gpu) => format!("one rank on {}, shapes of {folder}", gpu.name),
             None => format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
         },
@@ -176,6 +178,7 @@ fn profile(
             probe_flops_per_s: found.probe_flops_per_s,
             memory_bytes_per_s: found.memory_bytes_per_s,
             memory_bytes: shared,
+            memory_of: if gpu.is_some() { MemoryOf::Device } else { MemoryOf::Host },
             layer_s: found.layer_s,
             request_s: found.request_s,
         },
