@@ -10,6 +10,7 @@ mod attend;
 mod cpu;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 pub mod cuda;
+mod device_list;
 mod error;
 mod linear;
 mod merge;
@@ -21,6 +22,7 @@ mod rope;
 mod rows;
 
 pub use attend::{Kernels, Keys, Partial, Reduce};
+pub use device_list::DeviceList;
 pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};
@@ -28,4 +30,4 @@ pub use moment::Moment;
 pub use norm::{add, add_rms_norm, cast, rms_norm, silu_mul};
 pub use positions::{PAD, Positions, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
-pub use rows::{contiguous, gather, join, scatter};
+pub use rows::{contiguous, gather, gather_list, join, scatter};

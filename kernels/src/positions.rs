@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::DeviceList;
+
 /// The order of a row that nobody sees and that sees nothing: it is in everybody's future.
 pub const PAD: u32 = u32::MAX;
 
@@ -14,7 +16,7 @@ pub const SHARED: u32 = u32::MAX;
 /// [`SHARED`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positions {
-    rope: Arc<[u32]>,
+    rope: DeviceList,
     order: Arc<[u32]>,
     segment: Arc<[u32]>,
 }
@@ -24,7 +26,7 @@ impl Positions {
     ///
     /// # Panics
     /// If the lists differ in length: only a bug can do that.
-    pub fn new(rope: impl Into<Arc<[u32]>>, order: impl Into<Arc<[u32]>>, segment: impl Into<Arc<[u32]>>) -> Self {
+    pub fn new(rope: impl Into<DeviceList>, order: impl Into<Arc<[u32]>>, segment: impl Into<Arc<[u32]>>) -> Self {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
@@ -34,12 +36,12 @@ impl Positions {
     /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
     pub fn run(start: u32, count: usize) -> Self {
         let run: Arc<[u32]> = (start..start + count as u32).collect();
-        Self { rope: run.clone(), order: run, segment: vec![0; count].into() }
+        Self { rope: run.clone().into(), order: run, segment: vec![0; count].into() }
     }
 
     /// Rows in one segment with the given rotary positions and orders.
-    pub fn in_sequence(rope: impl Into<Arc<[u32]>>, order: impl Into<Arc<[u32]>>) -> Self {
-        let (rope, order) = (rope.into(), order.into());
+    pub fn in_sequence(rope: impl Into<DeviceList>, order: impl Into<Arc<[u32]>>) -> Self {
+        let (rope, order): (DeviceList, Arc<[u32]>) = (rope.into(), order.into());
         let segment = vec![0; rope.len()];
         Self::new(rope, order, segment)
     }
@@ -56,6 +58,12 @@ impl Positions {
 
     /// Rotary position of each row.
     pub fn rope(&self) -> &[u32] {
+        &self.rope
+    }
+
+    /// The same, to be kept on a device.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn rope_list(&self) -> &DeviceList {
         &self.rope
     }
 
@@ -79,7 +87,7 @@ impl Positions {
     /// Whether these are the very lists of the other positions, not only equal ones.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn is_same(&self, other: &Positions) -> bool {
-        Arc::ptr_eq(&self.rope, &other.rope)
+        self.rope.is_same(&other.rope)
             && Arc::ptr_eq(&self.order, &other.order)
             && Arc::ptr_eq(&self.segment, &other.segment)
     }
@@ -87,7 +95,7 @@ impl Positions {
     /// The rows at `indices`, in that order.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
-        Self { rope: pick(&self.rope), order: pick(&self.order), segment: pick(&self.segment) }
+        Self { rope: pick(&self.rope).into(), order: pick(&self.order), segment: pick(&self.segment) }
     }
 
     /// The same rows with those at `hidden` taken out of everybody's sight.
@@ -104,6 +112,6 @@ impl Positions {
         let join = |list: fn(&Positions) -> &[u32]| -> Arc<[u32]> {
             parts.iter().flat_map(|part| list(part).iter().copied()).collect()
         };
-        Self { rope: join(Positions::rope), order: join(Positions::order), segment: join(Positions::segment) }
+        Self { rope: join(Positions::rope).into(), order: join(Positions::order), segment: join(Positions::segment) }
     }
 }

@@ -4,6 +4,7 @@
 use candle_core::Tensor;
 
 use crate::cuda;
+use crate::device_list::DeviceList;
 use crate::error::{Error, Result, expect};
 
 /// The rows of `x` (dimension 0) at `indices`, in that order.
@@ -11,6 +12,14 @@ use crate::error::{Error, Result, expect};
 /// # Errors
 /// An index beyond the rows.
 pub fn gather(x: &Tensor, indices: &[u32]) -> Result<Tensor> {
+    gather_list(x, &indices.into())
+}
+
+/// [`gather`] with a list that is used more than once: the device keeps it.
+///
+/// # Errors
+/// An index beyond the rows.
+pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
     if indices.is_empty() {
         return Ok(x.narrow(0, 0, 0)?);
     }
@@ -43,7 +52,7 @@ pub fn scatter(base: &Tensor, indices: &[u32], rows: &Tensor) -> Result<Tensor> 
     for (row, &index) in indices.iter().enumerate() {
         source[index as usize] = (count + row) as u32;
     }
-    if let Some(patched) = cuda::replaced(base, rows, &source)? {
+    if let Some(patched) = cuda::replaced(base, rows, &source.as_slice().into())? {
         return Ok(patched);
     }
     gather(&Tensor::cat(&[base, rows], 0)?, &source)

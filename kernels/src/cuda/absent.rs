@@ -6,7 +6,7 @@ mod facts;
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
-use crate::{Keys, Partial, Positions, Reduce, Rope};
+use crate::{DeviceList, Keys, Partial, Positions, Reduce, Rope};
 
 pub use facts::{Identity, Memory, Pool};
 
@@ -136,11 +136,11 @@ pub(crate) fn contiguous(x: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?)
 }
 
-pub(crate) fn gather(_x: &Tensor, _indices: &[u32]) -> Result<Option<Tensor>> {
+pub(crate) fn gather(_x: &Tensor, _indices: &DeviceList) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
-pub(crate) fn replaced(_base: &Tensor, _rows: &Tensor, _source: &[u32]) -> Result<Option<Tensor>> {
+pub(crate) fn replaced(_base: &Tensor, _rows: &Tensor, _source: &DeviceList) -> Result<Option<Tensor>> {
     Ok(None)
 }
 

@@ -21,6 +21,10 @@ pub fn count() -> Result<usize> {
 /// GPU number `ordinal` with a stream of its own. Freed memory stays in the process's pool, so that it costs nothing to get it
 /// again.
 ///
+/// Tensors carry no events that order one stream behind another, which would cost some ten calls of the driver an operation:
+/// all that is computed goes to this one stream. Whoever has another stream (messages between GPUs) orders it himself, and
+/// holds tensors until this stream is behind what the other does with them.
+///
 /// # Errors
 /// [`Error::NoDevice`] where there is none of this number, or where the kernels are not compiled for it.
 pub fn device(ordinal: usize) -> Result<Device> {
@@ -32,7 +36,11 @@ pub fn device(ordinal: usize) -> Result<Device> {
             "{name} has compute capability {major}.{minor}; the kernels are compiled for 8.0 to 8.9 and 9.0"
         )));
     }
-    let device = Device::Cuda(CudaDevice::new_with_stream(ordinal)?);
+    let device = CudaDevice::new_with_stream(ordinal)?;
+    // SAFETY: this device's tensors are made, used and freed in the order of its one stream; comm::nccl, which has a second
+    // one, orders it by events of its own and frees nothing before the first stream has waited for them.
+    unsafe { device.disable_event_tracking() };
+    let device = Device::Cuda(device);
     memory::keep_freed(&device)?;
     Ok(device)
 }

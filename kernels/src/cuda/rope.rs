@@ -7,7 +7,6 @@ use candle_core::{CudaDevice, Tensor};
 use cudarc::driver::CudaSlice;
 
 use super::call::{Call, Input, Output, blocks, ours, suffix};
-use super::memory::upload;
 use super::rows::contiguous;
 use crate::error::Result;
 use crate::{Pairing, Positions, Rope};
@@ -46,7 +45,7 @@ pub fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<Tensor>
     let Some(suffix) = suffix(x.dtype()).filter(|_| ours(&[x])) else { return Ok(None) };
     let (rows, heads, head_dim) = x.dims3()?;
     let (half, interleaved) = (rope.rotary_dims() / 2, rope.pairing() == Pairing::Interleaved);
-    let (x, positions) = (contiguous(x)?, upload(at.rope(), x.device())?);
+    let (x, positions) = (contiguous(x)?, at.rope_list().on(x.device())?);
     let (Some(values), Some(positions)) = (Input::new(&x), Input::new(&positions)) else { return Ok(None) };
     let device = values.device().clone();
     let tables = tables(rope, &device)?;

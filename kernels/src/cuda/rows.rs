@@ -3,7 +3,8 @@
 use candle_core::Tensor;
 
 use super::call::{Call, Input, Output, ours};
-use super::memory::{nothing, upload};
+use super::memory::nothing;
+use crate::DeviceList;
 use crate::error::Result;
 
 /// Parts that one launch joins: `MOST_PARTS` in rows.cu.
@@ -111,23 +112,23 @@ fn copy(
 }
 
 /// See [`crate::gather`]; the indices are known to be rows.
-pub fn gather(x: &Tensor, indices: &[u32]) -> Result<Option<Tensor>> {
+pub fn gather(x: &Tensor, indices: &DeviceList) -> Result<Option<Tensor>> {
     picked(x, None, indices)
 }
 
 /// Row i of the answer is row `source[i]` of `base` and `rows`, one after the other.
-pub fn replaced(base: &Tensor, rows: &Tensor, source: &[u32]) -> Result<Option<Tensor>> {
+pub fn replaced(base: &Tensor, rows: &Tensor, source: &DeviceList) -> Result<Option<Tensor>> {
     picked(base, Some(rows), source)
 }
 
-fn picked(a: &Tensor, b: Option<&Tensor>, indices: &[u32]) -> Result<Option<Tensor>> {
+fn picked(a: &Tensor, b: Option<&Tensor>, indices: &DeviceList) -> Result<Option<Tensor>> {
     if !ours(&[a, b.unwrap_or(a)]) || a.rank() == 0 || indices.is_empty() || row_bytes(a) == 0 {
         return Ok(None);
     }
     let (a, b) = (contiguous(a)?, contiguous(b.unwrap_or(a))?);
     let mut dims = a.dims().to_vec();
     dims[0] = indices.len();
-    let list = upload(indices, a.device())?;
+    let list = indices.on(a.device())?;
     let (Some(first), Some(second), Some(list)) = (Input::new(&a), Input::new(&b), Input::new(&list)) else {
         return Ok(None);
     };

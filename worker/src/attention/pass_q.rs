@@ -6,7 +6,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions, Reduce, gather, merge};
+use tributary_kernels::{DeviceList, Keys, Positions, Reduce, gather_list, merge};
 
 use super::Homes;
 use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_queries};
@@ -23,7 +23,7 @@ pub struct PassQ<'a> {
     /// Queries of each rank.
     counts: Vec<usize>,
     /// For each rank, which of this rank's rows it keeps the chunk of.
-    send: Vec<Vec<u32>>,
+    send: Vec<DeviceList>,
     /// For each rank, how many rows of this rank's chunks it computes.
     receive: Vec<usize>,
     /// All ranks' queries.
@@ -62,7 +62,8 @@ impl<'a> PassQ<'a> {
     ) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
         let mine = &homes.context[rank];
-        let places = |to: usize| (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to).collect();
+        let places =
+            |to: usize| (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to).collect::<Vec<u32>>();
         let kept_here =
             |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
         let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
@@ -71,7 +72,7 @@ impl<'a> PassQ<'a> {
         Self {
             math,
             counts: homes.counts(),
-            send: (0..size).map(places).collect(),
+            send: (0..size).map(|to| places(to).into()).collect(),
             receive: arriving.iter().map(Vec::len).collect(),
             at_all: placement.at(&homes.all()),
             at: placement.at(&homes.of(rank)),
@@ -112,7 +113,7 @@ impl<'a> PassQ<'a> {
 
     /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.
     fn deliver(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather(x, places)?)).collect::<Result<Vec<_>>>();
+        let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather_list(x, places)?)).collect::<Result<Vec<_>>>();
         let (k, v) = (parts(k)?, parts(v)?);
         let sending_k = self.comm.start_all_to_all_v(&k, &self.receive)?;
         let sending_v = self.comm.start_all_to_all_v(&v, &self.receive)?;
