@@ -5,6 +5,7 @@
 
 #include "device.cuh"
 #include "gate.h"
+#include "order.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -84,7 +85,10 @@ int multiply_batch(void* handle, int transpose_a, int transpose_b, int m, int n,
     if (static_cast<Handle*>(handle)->pointer_mode != 0) return NOT_SUPPORTED;
     bool fits = a.leading >= (transpose_a ? k : m) && b.leading >= (transpose_b ? n : k) && c.leading >= m;
     if (m < 0 || n < 0 || k < 0 || !fits) return INVALID_VALUE;
-    gate_pass(static_cast<Handle*>(handle)->stream);
+    void* stream = static_cast<Handle*>(handle)->stream;
+    gate_pass(stream);
+    for (const void* touched : {a.data, b.data, c.data}) order_touch(stream, touched);
+    order_work(stream);
     for (int i = 0; i < batch.count; i++) {
         auto shifted = [&](Matrix x, long long stride) {
             x.data = static_cast<char*>(x.data) + size_t(stride) * i * x.bytes();

@@ -17,10 +17,11 @@ size_t number_from(const char* variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 10) : otherwise;
 }
 
-/// The devices this process sees, made once.
+/// The devices this process sees, made once and never destroyed: threads may still free memory when the process ends.
 std::vector<std::unique_ptr<Device>>& devices() {
-    static std::vector<std::unique_ptr<Device>> all = [] {
-        std::vector<std::unique_ptr<Device>> list;
+    static auto& all = *[] {
+        auto* made = new std::vector<std::unique_ptr<Device>>;
+        auto& list = *made;
         size_t count = number_from("EMULATED_GPUS", 2), bytes = number_from("EMULATED_GPU_BYTES", size_t(1) << 30);
         auto add = [&](size_t physical) {
             auto device = std::make_unique<Device>();
@@ -32,7 +33,7 @@ std::vector<std::unique_ptr<Device>>& devices() {
         const char* visible = getenv("CUDA_VISIBLE_DEVICES");
         if (!visible) {
             for (size_t i = 0; i < count; i++) add(i);
-            return list;
+            return made;
         }
         // As the real driver does: the list ends at the first entry that names no device.
         while (*visible) {
@@ -42,7 +43,7 @@ std::vector<std::unique_ptr<Device>>& devices() {
             add(physical);
             visible = *end == ',' ? end + 1 : end;
         }
-        return list;
+        return made;
     }();
     return all;
 }
@@ -215,6 +216,7 @@ API int cuCtxGetDevice(int* device) {
 API int cuCtxSynchronize() {
     if (!current) return INVALID_CONTEXT;
     gate_pass_all();
+    order_host_passed_all();
     return SUCCESS;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gate.h"
+#include "order.h"
 
 /// CUresult: the codes of cuda.h that can come out of here.
 enum Result : int {

@@ -189,11 +189,11 @@ static void run_block() {
 }
 
 static std::map<std::string, EmulatedKernel>& kernels() {
-    static std::map<std::string, EmulatedKernel> all;
+    static auto& all = *new std::map<std::string, EmulatedKernel>;
     return all;
 }
 
-Registration::Registration(const char* name, void (*invoke)(void**)) { kernels()[name] = {name, invoke}; }
+Registration::Registration(const EmulatedKernel& kernel) { kernels()[kernel.name] = kernel; }
 
 }  // namespace emulate
 

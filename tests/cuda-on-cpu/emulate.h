@@ -19,6 +19,9 @@
 struct EmulatedKernel {
     const char* name;
     void (*invoke)(void** params);
+    /// Bytes of each parameter, and their number.
+    const unsigned* param_bytes;
+    unsigned param_count;
 };
 /// The kernel of this name; null if there is none.
 extern "C" const EmulatedKernel* emulated_kernel(const char* name);
@@ -89,13 +92,15 @@ void warpgroup_commit();
 void warpgroup_wait(unsigned left);
 
 struct Registration {
-    Registration(const char* name, void (*invoke)(void**));
+    Registration(const EmulatedKernel& kernel);
 };
 
 template <typename F, F function>
 struct Invoke;
 template <typename... Args, void (*function)(Args...)>
 struct Invoke<void (*)(Args...), function> {
+    static constexpr unsigned count = sizeof...(Args);
+    static constexpr unsigned bytes[count + 1] = {sizeof(std::remove_reference_t<Args>)..., 0};
     static void call(void** params) { spread(params, std::index_sequence_for<Args...>{}); }
     template <size_t... I>
     static void spread(void** params, std::index_sequence<I...>) {
@@ -109,7 +114,9 @@ struct Invoke<void (*)(Args...), function> {
 #define KERNEL(threads, blocks) extern "C" void
 #define ARGUMENT const
 #define EXPORT(name) \
-    static emulate::Registration registration_##name(#name, &emulate::Invoke<decltype(&name), &name>::call);
+    static emulate::Registration registration_##name({#name, &emulate::Invoke<decltype(&name), &name>::call, \
+                                                      emulate::Invoke<decltype(&name), &name>::bytes,        \
+                                                      emulate::Invoke<decltype(&name), &name>::count});
 
 #define threadIdx (emulate::thread_index())
 #define blockIdx (emulate::block_index())

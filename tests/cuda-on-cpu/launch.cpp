@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -14,6 +15,18 @@ struct Function {
 };
 
 const unsigned SHARED_LIMIT_BYTES = 232448;
+
+/// Every parameter that is an address, or a block with addresses, touches what it points to.
+void touch_all(const EmulatedKernel* kernel, void** params, void* stream) {
+    for (unsigned i = 0; i < kernel->param_count; i++) {
+        for (unsigned at = 0; at + sizeof(void*) <= kernel->param_bytes[i]; at += sizeof(void*)) {
+            const void* word;
+            memcpy(&word, static_cast<const char*>(params[i]) + at, sizeof word);
+            order_touch(stream, word);
+        }
+    }
+    order_work(stream);
+}
 
 }  // namespace
 
@@ -31,8 +44,8 @@ API int cuModuleGetFunction(void** function, void*, const char* name) {
         fprintf(stderr, "emulated CUDA: there is no kernel %s\n", name);
         return NOT_FOUND;
     }
-    static std::mutex lock;
-    static std::map<const EmulatedKernel*, Function> functions;
+    static auto& lock = *new std::mutex;
+    static auto& functions = *new std::map<const EmulatedKernel*, Function>;
     std::lock_guard<std::mutex> guard(lock);
     Function& made = functions[kernel];
     made.kernel = kernel;
@@ -76,6 +89,7 @@ API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned 
     if (!fits || threads < 1 || threads > 1024 || block_z > 64 || extra) return INVALID_VALUE;
     if (shared_bytes > function->shared_limit_bytes) return INVALID_VALUE;
     gate_pass(stream);
+    touch_all(function->kernel, params, stream);
     emulate_launch(function->kernel, params, grid, block, shared_bytes);
     return SUCCESS;
 }

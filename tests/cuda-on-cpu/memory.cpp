@@ -15,7 +15,7 @@ const int GUARD = 0xA5;
 
 size_t used_bytes(const Device& device) { return device.direct_bytes + device.pool_reserved_bytes; }
 
-int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_pool) {
+int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_pool, void* stream) {
     if (!device) return INVALID_CONTEXT;
     if (bytes == 0) return INVALID_VALUE;  // as cuMemAlloc; nothing of ours may count on more
     std::lock_guard<std::mutex> guard(device->lock);
@@ -30,6 +30,7 @@ int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_poo
     memset(start + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
     *pointer = DevicePointer(start + GUARD_BYTES);
     device->allocations[*pointer] = {bytes, from_pool};
+    order_allocate(stream, start + GUARD_BYTES, bytes);
     device->direct_bytes = direct;
     device->pool_used_bytes = pool;
     device->pool_used_high_bytes = std::max(device->pool_used_high_bytes, pool);
@@ -51,12 +52,13 @@ void check_guards(DevicePointer pointer, size_t bytes) {
 }
 
 /// Frees on whatever device it lies: a free may come from a thread with another current context.
-int release(DevicePointer pointer) {
+int release(DevicePointer pointer, void* stream) {
     for (int ordinal = 0; Device* device = device_at(ordinal); ordinal++) {
         std::lock_guard<std::mutex> guard(device->lock);
         auto found = device->allocations.find(pointer);
         if (found == device->allocations.end()) continue;
         Allocation allocation = found->second;
+        order_free(stream, reinterpret_cast<void*>(pointer));
         device->allocations.erase(found);
         check_guards(pointer, allocation.bytes);
         if (allocation.from_pool) {
@@ -86,21 +88,25 @@ bool inside_allocation(DevicePointer pointer, size_t bytes) {
     return false;
 }
 
-API int cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) { return allocate(current_device(), pointer, bytes, false); }
+API int cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) { return allocate(current_device(), pointer, bytes, false, nullptr); }
 
 API int cuMemAllocAsync(DevicePointer* pointer, size_t bytes, void* stream) {
-    return allocate(device_of(stream), pointer, bytes, true);
+    return allocate(device_of(stream), pointer, bytes, true, stream);
 }
 
-API int cuMemAllocFromPoolAsync(DevicePointer* pointer, size_t bytes, void* pool, void*) {
-    return allocate(static_cast<Device*>(pool), pointer, bytes, true);
+API int cuMemAllocFromPoolAsync(DevicePointer* pointer, size_t bytes, void* pool, void* stream) {
+    return allocate(static_cast<Device*>(pool), pointer, bytes, true, stream);
 }
 
-API int cuMemFree_v2(DevicePointer pointer) { return release(pointer); }
+API int cuMemFree_v2(DevicePointer pointer) {
+    gate_pass_all();  // it waits for the device
+    order_host_passed_all();
+    return release(pointer, nullptr);
+}
 
 API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
     gate_pass(stream);
-    return release(pointer);
+    return release(pointer, stream);
 }
 
 API int cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
@@ -179,6 +185,8 @@ namespace {
 
 int copy(void* to, const void* from, size_t bytes, bool to_device, bool from_device, void* stream) {
     gate_pass(stream);
+    for (const void* touched : {(const void*)to, from}) order_touch(stream, touched);
+    order_work(stream);
     if (to_device && !inside_allocation(DevicePointer(to), bytes)) return INVALID_VALUE;
     if (from_device && !inside_allocation(DevicePointer(from), bytes)) return INVALID_VALUE;
     memmove(to, from, bytes);
@@ -223,6 +231,8 @@ API int cuMemcpyDtoD_v2(DevicePointer to, DevicePointer from, size_t bytes) {
 
 API int cuMemsetD8Async(DevicePointer to, unsigned char value, size_t count, void* stream) {
     gate_pass(stream);
+    order_touch(stream, at(to));
+    order_work(stream);
     if (!inside_allocation(to, count)) return INVALID_VALUE;
     memset(at(to), value, count);
     return SUCCESS;
@@ -234,6 +244,8 @@ API int cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t count) {
 
 API int cuMemsetD32Async(DevicePointer to, unsigned value, size_t count, void* stream) {
     gate_pass(stream);
+    order_touch(stream, at(to));
+    order_work(stream);
     if (!inside_allocation(to, 4 * count)) return INVALID_VALUE;
     std::fill_n(static_cast<unsigned*>(at(to)), count, value);
     return SUCCESS;

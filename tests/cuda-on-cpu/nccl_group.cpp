@@ -182,6 +182,10 @@ void run(Communicator* c) {
 int submit(Communicator* c, void* stream, std::vector<Operation> operations) {
     std::lock_guard<std::mutex> lock(c->mutex);
     if (c->aborted || !c->connected) return INVALID_USAGE;
+    for (const auto& operation : operations) {
+        if (operation.from) order_use(stream, operation.from, 0);
+        if (operation.to) order_use(stream, operation.to, 1);
+    }
     c->groups.push_back({std::move(operations), gate_close(stream)});
     c->changed.notify_all();
     return c->blocking ? SUCCESS : IN_PROGRESS;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gate.h"
+#include "order.h"
 
 #include <poll.h>
 #include <sys/socket.h>

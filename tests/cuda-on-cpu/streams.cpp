@@ -29,12 +29,14 @@ API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) { return 
 API int cuStreamDestroy_v2(void* stream) {
     gate_pass(stream);
     gate_forget_stream(stream);
+    order_forget_stream(stream);
     delete static_cast<Stream*>(stream);
     return SUCCESS;
 }
 
 API int cuStreamSynchronize(void* stream) {
     gate_pass(stream);
+    order_host_passed_stream(stream);
     return SUCCESS;
 }
 
@@ -52,6 +54,7 @@ API int cuStreamBeginCapture_v2(void*, int) { return NOT_SUPPORTED; }
 
 API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     gate_follow(stream, event);
+    order_follow(stream, event);
     return SUCCESS;
 }
 
@@ -72,6 +75,7 @@ API int cuEventCreate(void** event, unsigned flags) {
 
 API int cuEventDestroy_v2(void* event) {
     gate_forget_event(event);
+    order_forget_event(event);
     delete static_cast<Event*>(event);
     return SUCCESS;
 }
@@ -85,13 +89,19 @@ API int cuEventRecord(void* event, void* stream) {
         e->seconds = now_seconds();
     }
     gate_record(event, stream);
+    order_record(event, stream);
     return SUCCESS;
 }
 
-API int cuEventQuery(void* event) { return gate_is_open(event) ? SUCCESS : NOT_READY; }
+API int cuEventQuery(void* event) {
+    if (!gate_is_open(event)) return NOT_READY;
+    order_host_passed_event(event);
+    return SUCCESS;
+}
 
 API int cuEventSynchronize(void* event) {
     gate_wait(event);
+    order_host_passed_event(event);
     return SUCCESS;
 }
 
