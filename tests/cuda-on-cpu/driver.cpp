@@ -17,9 +17,9 @@ size_t number_from(const char* variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 10) : otherwise;
 }
 
-/// The devices this process sees, made once.
+/// The devices this process sees, made once and never destroyed: threads may still free memory when the process ends.
 std::vector<std::unique_ptr<Device>>& devices() {
-    static std::vector<std::unique_ptr<Device>> all = [] {
+    static auto& all = *new auto([] {
         std::vector<std::unique_ptr<Device>> list;
         size_t count = number_from("EMULATED_GPUS", 2), bytes = number_from("EMULATED_GPU_BYTES", size_t(1) << 30);
         auto add = [&](size_t physical) {
@@ -43,7 +43,7 @@ std::vector<std::unique_ptr<Device>>& devices() {
             visible = *end == ',' ? end + 1 : end;
         }
         return list;
-    }();
+    }());
     return all;
 }
 

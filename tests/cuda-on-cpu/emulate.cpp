@@ -189,7 +189,7 @@ static void run_block() {
 }
 
 static std::map<std::string, EmulatedKernel>& kernels() {
-    static std::map<std::string, EmulatedKernel> all;
+    static auto& all = *new std::map<std::string, EmulatedKernel>;  // threads may outlive main
     return all;
 }
 

@@ -32,7 +32,8 @@ API int cuModuleGetFunction(void** function, void*, const char* name) {
         return NOT_FOUND;
     }
     static std::mutex lock;
-    static std::map<const EmulatedKernel*, Function> functions;
+    // As the devices, never destroyed.
+    static auto& functions = *new std::map<const EmulatedKernel*, Function>;
     std::lock_guard<std::mutex> guard(lock);
     Function& made = functions[kernel];
     made.kernel = kernel;
