@@ -132,8 +132,12 @@ impl Communicator for Bent {
         self.inner.abort(cause, exit_code);
     }
 
-    fn traffic(&self) -> &Traffic {
-        self.inner.traffic()
+    fn start_lap(&mut self) -> usize {
+        self.inner.start_lap()
+    }
+
+    fn laps(&mut self) -> &[Traffic] {
+        self.inner.laps()
     }
 
     fn reset_traffic(&mut self) {
