@@ -62,6 +62,16 @@ fn what_a_gpu_cannot_do_is_said_in_one_line() {
 }
 
 #[test]
+fn a_gpu_without_memory_for_nccl_is_said_in_one_line() {
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
+        return;
+    }
+    let variables = [("EMULATED_NCCL_BYTES", "9000000000")];
+    refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
+}
+
+#[test]
 fn doctor_names_the_gpus() {
     let output = Command::new(env!("CARGO_BIN_EXE_tributary")).arg("doctor").current_dir(root()).output();
     let output = output.expect("the command starts");

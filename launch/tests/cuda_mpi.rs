@@ -58,11 +58,6 @@ fn refused(output: &Output, code: i32, says: &str) {
     assert!(output.stdout.is_empty(), "{says}: {}", text(&output.stdout));
 }
 
-fn gpus_are_emulated() -> bool {
-    let found = kit::json(&["doctor", "--skip-checks", "--json"])["hosts"][0]["gpus"][0]["name"].clone();
-    found.as_str().is_some_and(|name| name.starts_with("emulated"))
-}
-
 #[test]
 fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
     if !has_mpirun() {
@@ -167,11 +162,30 @@ fn ranks_with_one_gpu_are_refused_unless_that_is_allowed() {
 }
 
 #[test]
+fn a_gpu_without_memory_for_nccl_is_named() {
+    if !has_mpirun() {
+        return;
+    }
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
+        return;
+    }
+    let output = run(on_rank_1("EMULATED_NCCL_BYTES=9000000000"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+    refused(&output, 71, "rank 1: NCCL: ");
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains("Failed to CUDA calloc 9000000000 bytes; the GPU has no memory for NCCL's buffers"),
+        "{errors}"
+    );
+    assert!(errors.contains("give ranks less with --device-memory"), "{errors}");
+}
+
+#[test]
 fn ranks_with_different_versions_of_nccl_are_refused() {
     if !has_mpirun() {
         return;
     }
-    if !gpus_are_emulated() {
+    if !kit::gpus_are_emulated() {
         println!("skipped: only an emulated NCCL takes another version's name");
         return;
     }

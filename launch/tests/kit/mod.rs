@@ -44,3 +44,10 @@ pub fn json(arguments: &[&str]) -> serde_json::Value {
     assert!(errors.is_empty(), "no progress where standard error is no terminal: {errors}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
+
+/// Whether this machine's GPUs are emulated, and so take orders from the environment.
+#[allow(dead_code)] // not every test file needs GPUs
+pub fn gpus_are_emulated() -> bool {
+    let found = json(&["doctor", "--skip-checks", "--json"])["hosts"][0]["gpus"][0]["name"].clone();
+    found.as_str().is_some_and(|name| name.starts_with("emulated"))
+}
