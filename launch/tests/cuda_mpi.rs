@@ -162,6 +162,17 @@ fn ranks_with_one_gpu_are_refused_unless_that_is_allowed() {
 }
 
 #[test]
+fn doctor_measures_between_the_gpus_of_processes() {
+    if !has_mpirun() {
+        return;
+    }
+    for (name, launcher) in launchers(2) {
+        let arguments = ["doctor", "--backend", "nccl", "--sizes", "1MiB,1200B", "--json"].map(str::to_owned);
+        kit::measured_between_gpus(&report(name, &run(launcher, &arguments)), 2);
+    }
+}
+
+#[test]
 fn a_gpu_without_memory_for_nccl_is_named() {
     if !has_mpirun() {
         return;
@@ -178,6 +189,23 @@ fn a_gpu_without_memory_for_nccl_is_named() {
         "{errors}"
     );
     assert!(errors.contains("give ranks less with --device-memory"), "{errors}");
+}
+
+#[test]
+fn a_failed_kernel_of_one_process_ends_all() {
+    if !has_mpirun() {
+        return;
+    }
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated GPU fails when it is told to");
+        return;
+    }
+    let fault = tempfile::NamedTempFile::new().expect("a file");
+    let variable = format!("EMULATED_FAULT_FILE={}", fault.path().display());
+    let output = run(on_rank_1(&variable), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+    refused(&output, 70, "rank 1: ");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the GPU takes no more work from this process: start it again"), "{errors}");
 }
 
 #[test]

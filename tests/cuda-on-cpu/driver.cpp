@@ -2,7 +2,8 @@
 // memory in memory.cpp, kernels in launch.cpp.
 //
 // The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB),
-// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
+// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors. As soon as there is a file of
+// the name EMULATED_FAULT_FILE, the next kernel accesses an illegal address.
 // Functions that are not here are weak stand-ins which say their name and abort.
 #include "driver.h"
 
@@ -97,6 +98,7 @@ const char* name_of(int result, const char** words) {
         {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
         {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
         {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+        {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
         {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     };
     for (auto& entry : list) {
@@ -215,7 +217,7 @@ API int cuCtxGetDevice(int* device) {
 API int cuCtxSynchronize() {
     if (!current) return INVALID_CONTEXT;
     gate_pass_all();
-    return SUCCESS;
+    return standing(current);
 }
 
 API int cuCtxSetFlags(unsigned) { return SUCCESS; }

@@ -16,7 +16,7 @@ const int GUARD = 0xA5;
 size_t used_bytes(const Device& device) { return device.direct_bytes + device.pool_reserved_bytes; }
 
 int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_pool) {
-    if (!device) return INVALID_CONTEXT;
+    if (int fault = standing(device)) return fault;
     if (bytes == 0) return INVALID_VALUE;  // as cuMemAlloc; nothing of ours may count on more
     std::lock_guard<std::mutex> guard(device->lock);
     size_t direct = device->direct_bytes + (from_pool ? 0 : bytes);
@@ -68,7 +68,7 @@ int release(DevicePointer pointer) {
             device->direct_bytes -= allocation.bytes;
         }
         free(reinterpret_cast<char*>(pointer) - GUARD_BYTES);
-        return SUCCESS;
+        return standing(device);
     }
     return INVALID_VALUE;
 }
@@ -105,7 +105,7 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
 
 API int cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
     Device* device = current_device();
-    if (!device) return INVALID_CONTEXT;
+    if (int fault = standing(device)) return fault;
     std::lock_guard<std::mutex> guard(device->lock);
     *total_bytes = device->total_bytes;
     *free_bytes = device->total_bytes - used_bytes(*device);
@@ -179,6 +179,7 @@ namespace {
 
 int copy(void* to, const void* from, size_t bytes, bool to_device, bool from_device, void* stream) {
     gate_pass(stream);
+    if (int fault = standing(device_of(stream))) return fault;
     if (to_device && !inside_allocation(DevicePointer(to), bytes)) return INVALID_VALUE;
     if (from_device && !inside_allocation(DevicePointer(from), bytes)) return INVALID_VALUE;
     memmove(to, from, bytes);
@@ -223,6 +224,7 @@ API int cuMemcpyDtoD_v2(DevicePointer to, DevicePointer from, size_t bytes) {
 
 API int cuMemsetD8Async(DevicePointer to, unsigned char value, size_t count, void* stream) {
     gate_pass(stream);
+    if (int fault = standing(device_of(stream))) return fault;
     if (!inside_allocation(to, count)) return INVALID_VALUE;
     memset(at(to), value, count);
     return SUCCESS;
@@ -234,6 +236,7 @@ API int cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t count) {
 
 API int cuMemsetD32Async(DevicePointer to, unsigned value, size_t count, void* stream) {
     gate_pass(stream);
+    if (int fault = standing(device_of(stream))) return fault;
     if (!inside_allocation(to, 4 * count)) return INVALID_VALUE;
     std::fill_n(static_cast<unsigned*>(at(to)), count, value);
     return SUCCESS;

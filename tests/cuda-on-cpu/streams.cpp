@@ -19,7 +19,7 @@ Device* device_of(void* stream) {
 }
 
 API int cuStreamCreate(void** stream, unsigned) {
-    if (!current_device()) return INVALID_CONTEXT;
+    if (int fault = standing(current_device())) return fault;
     *stream = new Stream{current_device()};
     return SUCCESS;
 }
@@ -35,7 +35,7 @@ API int cuStreamDestroy_v2(void* stream) {
 
 API int cuStreamSynchronize(void* stream) {
     gate_pass(stream);
-    return SUCCESS;
+    return standing(device_of(stream));
 }
 
 API int cuStreamGetCtx(void* stream, void** context) {
@@ -52,7 +52,7 @@ API int cuStreamBeginCapture_v2(void*, int) { return NOT_SUPPORTED; }
 
 API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     gate_follow(stream, event);
-    return SUCCESS;
+    return standing(device_of(stream));
 }
 
 API int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
@@ -62,7 +62,7 @@ API int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
 }
 
 API int cuEventCreate(void** event, unsigned flags) {
-    if (!current_device()) return INVALID_CONTEXT;
+    if (int fault = standing(current_device())) return fault;
     auto* made = new Event{};
     made->device = current_device();
     made->timed = !(flags & 2);  // CU_EVENT_DISABLE_TIMING
@@ -85,14 +85,17 @@ API int cuEventRecord(void* event, void* stream) {
         e->seconds = now_seconds();
     }
     gate_record(event, stream);
-    return SUCCESS;
+    return standing(e->device);
 }
 
-API int cuEventQuery(void* event) { return gate_is_open(event) ? SUCCESS : NOT_READY; }
+API int cuEventQuery(void* event) {
+    if (int fault = standing(static_cast<Event*>(event)->device)) return fault;
+    return gate_is_open(event) ? SUCCESS : NOT_READY;
+}
 
 API int cuEventSynchronize(void* event) {
     gate_wait(event);
-    return SUCCESS;
+    return standing(static_cast<Event*>(event)->device);
 }
 
 API int cuEventElapsedTime_v2(float* milliseconds, void* start, void* end) {
