@@ -7,8 +7,8 @@ DENY_VERSION = 0.20.2
 
 # Ranks as processes, and places where tests make them fail.
 MPI = --features tributary/mpi,tributary/failpoints
-# GPUs, emulated: one set of features for everything built with CUDA, so that it is built once.
-CUDA = --features tributary/nccl,tributary-tests/nccl
+# GPUs, emulated, with ranks as processes too: one set of features for everything built with CUDA, so that it is built once.
+CUDA = --features tributary/nccl,tributary-tests/nccl,tributary/mpi,tributary/failpoints
 EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
@@ -47,11 +47,12 @@ test: mpi-tools
 	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary -p tributary-comm $(MPI)
 	@$(MAKE) --no-print-directory cuda-test
 
-# The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU.
-cuda-test: emulated
+# The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
+# by threads and by processes under mpirun.
+cuda-test: emulated mpi-tools
 	sh .ci/cuda nvrtc
 	target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
-	$(EMULATED) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
+	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
 	  --lib --test 'cuda*' --test nccl
 
 emulated: tools

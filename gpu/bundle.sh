@@ -18,7 +18,7 @@ messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 mkdir -p "$out"
 
-# One build for all, with the features of `make cuda-test`: what they share is compiled once.
+# One build for all, with the features of `make cuda-test`, MPI aside: a program with it starts only where there is MPI's library.
 "${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl --message-format=json \
     -p tributary -p tributary-kernels -p tributary-comm -p tributary-tests \
     --bin tributary --test 'cuda*' --test nccl --bench gpu >"$messages"

@@ -98,6 +98,12 @@ pub enum Error {
         /// The exit code that stands for it.
         exit_code: u8,
     },
+    /// The GPU has no memory for what a call receives.
+    #[error("no memory on the GPU for the {bytes} bytes that a call receives; give ranks less with --device-memory")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: usize,
+    },
     /// Ranks that have one GPU between them.
     #[error(
         "ranks {} share one GPU of {host}, {gpu}: start as many ranks as GPUs, or pass --allow-shared-gpu for a test that is \
@@ -124,11 +130,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for this failure: 69 rank lost, 70 a bug, 75 deadline, 76 version skew, 78 configuration.
+    /// The exit code that stands for this failure: 69 rank lost, 70 a bug, 71 out of memory, 75 deadline, 76 version
+    /// skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Timeout { .. } | Error::StartTimeout(_) => 75,
             Error::Aborted { exit_code, .. } | Error::Nccl { exit_code, .. } => *exit_code,
+            Error::OutOfMemory { .. } => 71,
             Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => 69,
             Error::Version { .. } => 76,
             Error::NotBuilt { .. } | Error::Start(_) | Error::SharedGpu { .. } => 78,

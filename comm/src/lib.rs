@@ -103,11 +103,22 @@ pub trait Communicator {
     /// stands for it (the first one counts).
     fn abort(&mut self, cause: &str, exit_code: u8);
 
-    /// What has moved through this rank since the last [`reset_traffic`](Self::reset_traffic), per collective.
-    fn traffic(&self) -> &Traffic;
+    /// Begins a new lap: a call counts, and so does the wait for it, in the lap in which it is waited for. Gives the lap's
+    /// number; lap 0 begins with [`reset_traffic`](Self::reset_traffic).
+    fn start_lap(&mut self) -> usize;
 
-    /// Sets the counters to zero.
+    /// What has moved through this rank in each lap since the last [`reset_traffic`](Self::reset_traffic), per collective.
+    /// Where it is a device that waits, its waits are known once it has passed them: whoever wants them all makes sure that
+    /// it has before this.
+    fn laps(&mut self) -> &[Traffic];
+
+    /// Sets the counters to zero. What a device still waits for from before is never counted.
     fn reset_traffic(&mut self);
+
+    /// All [`laps`](Self::laps) together.
+    fn traffic(&mut self) -> Traffic {
+        Traffic::sum(self.laps())
+    }
 
     /// [`start_all_gather_v`](Self::start_all_gather_v) and [`wait`](Self::wait).
     ///

@@ -74,6 +74,19 @@ impl Traffic {
         self.entries.entry(kind).or_default().waited_s += time.as_secs_f64();
     }
 
+    /// Several counters together.
+    pub fn sum(parts: &[Traffic]) -> Traffic {
+        let mut sum = Traffic::default();
+        for (kind, part) in parts.iter().flat_map(|part| &part.entries) {
+            let entry = sum.entries.entry(*kind).or_default();
+            entry.calls += part.calls;
+            entry.sent_bytes += part.sent_bytes;
+            entry.received_bytes += part.received_bytes;
+            entry.waited_s += part.waited_s;
+        }
+        sum
+    }
+
     /// Payload bytes that tensor collectives brought from other ranks.
     pub fn tensor_bytes_received(&self) -> u64 {
         self.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.received_bytes).sum()

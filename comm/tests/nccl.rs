@@ -275,6 +275,58 @@ fn waiting_is_counted_on_the_device() {
 }
 
 #[test]
+fn a_wait_counts_in_the_lap_in_which_it_was_waited_for() {
+    let waited_s = run(2, |mut comm, device| {
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("connected");
+        comm.barrier().expect("all are there");
+        let mine = rows(1, 1.0, &device);
+        comm.reset_traffic();
+        let late = comm.start_lap();
+        if comm.rank() == 1 {
+            thread::sleep(SHORT);
+        }
+        let gathered = comm.all_gather_v(&mine, &[1, 1]).expect("started");
+        // The host comes here long before the device has passed the gather, as long as nothing is freed that it uses.
+        let next = comm.start_lap();
+        comm.set_deadline(Phase::Select, LONG);
+        comm.barrier().expect("all are there");
+        drop((mine, gathered));
+        [late, next].map(|lap| comm.laps()[lap].waited_s())
+    });
+    let [[late_s, next_s], [sleeper_s, _]] = waited_s[..] else { panic!("two ranks") };
+    assert!(late_s > 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+    assert!(next_s < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+    assert!(sleeper_s < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+}
+
+#[test]
+fn a_wait_that_outlives_its_request_is_not_the_next_ones() {
+    let meet = Barrier::new(2);
+    let waited_s = run(2, |mut comm, device| {
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("connected");
+        comm.barrier().expect("all are there");
+        comm.reset_traffic();
+        let mine = rows(1, 1.0, &device);
+        if comm.rank() == 1 {
+            meet.wait();
+            thread::sleep(SHORT);
+        }
+        // Kept until the end: to free them would wait for the gather.
+        let _gathered = comm.all_gather_v(&mine, &[1, 1]).expect("started");
+        let before_s = comm.traffic().waited_s();
+        comm.reset_traffic();
+        if comm.rank() == 0 {
+            meet.wait();
+        }
+        comm.barrier().expect("all are there");
+        [before_s, comm.traffic().waited_s()]
+    });
+    let [before_s, behind_s] = waited_s[0];
+    assert_eq!(before_s, 0.0, "the device waits still");
+    assert!(behind_s < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
+}
+
+#[test]
 fn ranks_with_one_gpu_are_refused() {
     let outcomes = run_on(2, |_| 0, false, |comm, _| comm.err().expect("refused"));
     let Error::SharedGpu { ranks, gpu, .. } = &outcomes[0] else { panic!("{outcomes:?}") };

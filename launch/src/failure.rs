@@ -6,6 +6,7 @@ use crate::bench::Over;
 use crate::doctor::Unfit;
 use crate::group::GroupSettings;
 use crate::ranks::agreement::Disagreement;
+use crate::spoilt::Spoilt;
 
 /// Something in the command line that cannot be.
 #[derive(Debug)]
@@ -115,6 +116,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<tributary_comm::Error>() {
         return error.exit_code();
+    }
+    if error.downcast_ref::<Spoilt>().is_some() {
+        return 70;
     }
     if error.downcast_ref::<Exhausted>().is_some() || error.downcast_ref::<TooLittle>().is_some() {
         return 71;

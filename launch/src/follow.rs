@@ -11,6 +11,7 @@ use crate::group::GroupSettings;
 use crate::machine::{check_threads, chunk_cache_bytes, machine};
 use crate::model::ModelFolder;
 use crate::ranks::{Identity, Ranks, Room};
+use crate::spoilt::judged;
 
 /// Loads the model and serves until rank 0 ends the group.
 ///
@@ -35,5 +36,6 @@ pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, ranks: &mut
     // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
     let speaks = place.gpu.is_some() || process.facts.local_rank == 0;
     let room = speaks.then(|| Room::of(&machine));
-    process.serve(&folder.load(&place)?, settings, identity, room)?.end()
+    let outcome = folder.load(&place).and_then(|model| process.serve(&model, settings, identity, room)?.end());
+    outcome.map_err(|error| judged(error, [&place.device]))
 }

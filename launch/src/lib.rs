@@ -22,6 +22,7 @@ mod progress;
 mod ranks;
 mod request;
 mod session;
+mod spoilt;
 mod stdout;
 
 pub use model::shape_of;

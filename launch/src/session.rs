@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candle_core::Device;
 use tributary_comm::wire::KeySpace;
 use tributary_coordinator::{
     Answer, Cached, Clock, Directory, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch,
@@ -22,6 +23,7 @@ use crate::machine::{check_threads, chunk_cache_bytes, machine};
 use crate::model::ModelFolder;
 use crate::ranks::{Identity, Ranks, Room, Serving};
 use crate::request::Question;
+use crate::spoilt::{any_spoilt, judged};
 
 /// What one request came to.
 pub struct Answered {
@@ -225,9 +227,14 @@ impl<'a> Session<'a> {
         &self.folder
     }
 
-    /// Whether ranks that have failed can be started anew: threads can, processes end with their group.
+    /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt; processes end with
+    /// their group.
     pub fn can_start_anew(&self) -> bool {
-        matches!(&*self.ranks, Ranks::Threads { .. })
+        matches!(&*self.ranks, Ranks::Threads { .. }) && !any_spoilt(self.devices())
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.models.iter().map(|model| model.device()).chain([&self.place.device])
     }
 
     /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
@@ -285,13 +292,12 @@ impl<'a> Session<'a> {
     /// The rank's own account of a failure, where it has one; the coordinator's otherwise.
     fn blame(&mut self, key: (usize, usize), error: tributary_coordinator::Error) -> anyhow::Error {
         self.directories.remove(&key);
-        if let Some(Err(cause)) = self.serving.take().map(Serving::end) {
-            return cause;
-        }
-        match self.groups.remove(&key).map(Group::end) {
-            Some(Err(cause)) => cause.into(),
+        let error = match (self.serving.take().map(Serving::end), self.groups.remove(&key).map(Group::end)) {
+            (Some(Err(cause)), _) => cause,
+            (_, Some(Err(cause))) => cause.into(),
             _ => error.into(),
-        }
+        };
+        judged(error, self.devices())
     }
 
     /// Processes are as many as were started; only threads can be made as a method likes.

@@ -2,7 +2,8 @@
 
 mod kit;
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use kit::{demo, request, root};
 
@@ -59,6 +60,117 @@ fn what_a_gpu_cannot_do_is_said_in_one_line() {
     refused(&["--device-memory", "1MiB"], &[], 71, "of device memory");
     refused(&["--device-memory", "4000GiB"], &[], 71, "free on the device");
     refused(&["--world-size", "2"], &[("CUDA_VISIBLE_DEVICES", "0")], 78, "GPU");
+}
+
+#[test]
+fn a_gpu_without_memory_for_nccl_is_said_in_one_line() {
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
+        return;
+    }
+    let variables = [("EMULATED_NCCL_BYTES", "9000000000")];
+    refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
+}
+
+/// What a kernel's failure leaves behind is shown on an emulated GPU only.
+fn faults_can_be_made() -> bool {
+    let emulated = kit::gpus_are_emulated();
+    if !emulated {
+        println!("skipped: only an emulated GPU fails when it is told to");
+    }
+    emulated
+}
+
+#[test]
+fn a_failed_kernel_is_said_in_one_line() {
+    if !faults_can_be_made() {
+        return;
+    }
+    let fault = tempfile::NamedTempFile::new().expect("a file");
+    let variables = [("EMULATED_FAULT_FILE", fault.path().to_str().expect("text"))];
+    for arguments in [&[][..], &["--world-size", "2"]] {
+        refused(arguments, &variables, 70, "the GPU takes no more work from this process: start it again");
+    }
+}
+
+#[test]
+fn a_study_ends_with_a_failed_kernel_and_goes_on_in_another_process() {
+    const RUNS: usize = 60;
+    if !faults_can_be_made() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, fault) = (folder.path().join("study"), folder.path().join("fault"));
+    let bench = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["bench", "--model", &demo(), "--device", "cuda", "--chunk-tokens", "64", "--query-tokens", "8"]);
+        command.args(["--lengths", "128", "--methods", "full", "--warmups", "1", "--repeats", &RUNS.to_string()]);
+        command.arg("--out").arg(&out).args(more).env("EMULATED_FAULT_FILE", &fault);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+    };
+    let point = || -> serde_json::Value {
+        let text = std::fs::read_to_string(out.join("report.json")).unwrap_or_default();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()["points"][0].clone()
+    };
+    let count = |what: &str| point()[what].as_array().map_or(0, Vec::len);
+    let mut running = bench(&[]);
+    while count("samples") < 2 && running.try_wait().expect("our child").is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(&fault, "").expect("written");
+    let ended = running.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(70), "{errors}");
+    for part in ["CUDA_ERROR_ILLEGAL_ADDRESS", "start it again", "--resume goes on"] {
+        assert!(errors.lines().count() == 1 && errors.contains(part), "{part}: {errors}");
+    }
+    assert_eq!(count("failures"), 1, "nothing was tried again in that process: {:#}", point());
+    assert!((2..RUNS).contains(&count("samples")), "{:#}", point());
+    std::fs::remove_file(&fault).expect("removed");
+    let ended = bench(&["--resume"]).wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!((count("samples"), count("failures")), (RUNS - 1, 1), "the other runs were made");
+}
+
+fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command
+        .args(["doctor", "--backend", "nccl", "--sizes", "1MiB,1200B"])
+        .args(arguments)
+        .envs(variables.iter().copied());
+    command.output().expect("the command starts")
+}
+
+#[test]
+fn doctor_measures_between_gpus() {
+    let output = doctor(&["--world-size", "2", "--json"], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    kit::measured_between_gpus(&serde_json::from_slice(&output.stdout).expect("JSON"), 2);
+    let text = String::from_utf8(doctor(&["--world-size", "2"], &[]).stdout).expect("text");
+    for part in
+        ["every check passed on 2 ranks", "all-gather between GPUs over NCCL ", "bus [GB/s]", "a rank takes ", " µs"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let alone = doctor(&[], &[]);
+    assert!(alone.status.success(), "one rank has nothing to measure: {}", String::from_utf8_lossy(&alone.stderr));
+}
+
+#[test]
+fn doctor_says_what_is_missing_between_gpus() {
+    let cases =
+        [(&[][..], "", "no CUDA device"), (&["--world-size", "2"], "0", "rank number 2 of this host finds 1 GPU;")];
+    for (arguments, visible, says) in cases {
+        let output = doctor(arguments, &[("CUDA_VISIBLE_DEVICES", visible)]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{says}: {errors}");
+        let line = errors.starts_with("tributary: --backend nccl: ") && errors.contains(says);
+        assert!(line && errors.lines().count() == 1, "{says}: {errors}");
+    }
+    // More than the GPUs hold is left out, on all ranks.
+    let output = doctor(&["--world-size", "2", "--json", "--sizes", "4000GiB"], &[]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), report["left_out"].as_array().map(Vec::len)), (Some(0), Some(1)), "{report}");
 }
 
 #[test]

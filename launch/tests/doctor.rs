@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use clap::Parser;
-use tributary::doctor::{Checks, DoctorArgs, Report, Unfit, examine};
+use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
 use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, Pending, Result, Traffic};
@@ -37,7 +37,7 @@ fn outcomes<C: Communicator>(world: usize, options: &[&str], wrap: impl Fn(Local
     let args = args(options);
     let rank = |seat: Seat| {
         let mut comm = wrap(seat.take());
-        examine(&args, THREADS, LAUNCHER, &mut comm)
+        examine(&args, THREADS, LAUNCHER, &Site::host(), &mut comm)
     };
     thread::scope(|scope| {
         let threads: Vec<_> = seats(world).into_iter().map(|seat| scope.spawn(|| rank(seat))).collect();
@@ -132,8 +132,12 @@ impl Communicator for Bent {
         self.inner.abort(cause, exit_code);
     }
 
-    fn traffic(&self) -> &Traffic {
-        self.inner.traffic()
+    fn start_lap(&mut self) -> usize {
+        self.inner.start_lap()
+    }
+
+    fn laps(&mut self) -> &[Traffic] {
+        self.inner.laps()
     }
 
     fn reset_traffic(&mut self) {
@@ -262,6 +266,8 @@ fn json_has_everything() {
         "hosts",
         "warnings",
         "checks",
+        "between_gpus",
+        "latency",
         "all_gathers",
         "left_out",
         "min_busbw_gb_per_s",
@@ -271,5 +277,6 @@ fn json_has_everything() {
     assert_eq!(found, fields);
     assert_eq!(value["ranks"][2]["local_rank"], 2);
     assert_eq!(value["hosts"][0]["processes"], 3);
+    assert_eq!((&value["between_gpus"], &value["latency"]["rank_bytes"]), (&serde_json::Value::Null, &256.into()));
     assert!(value["all_gathers"][1]["bus_gb_per_s"].as_f64().is_some_and(|speed| speed > 0.0), "{value}");
 }

@@ -5,26 +5,10 @@
 
 mod kit;
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use kit::job::{Fault, Job, LONG_MS, mpirun};
+use kit::job::{Fault, Job, LONG_MS, launchers, mpirun};
 use kit::{demo, dump, request, tributary};
-
-/// The MPIs to test with: mpirun's of the path, and Open MPI 5 where `OPENMPI5` says.
-fn launchers(world: usize) -> Vec<(&'static str, Command)> {
-    let mut all = vec![("Open MPI of the path", mpirun(world))];
-    let Some(folder) = std::env::var_os("OPENMPI5").map(PathBuf::from) else {
-        assert!(std::env::var_os("CI").is_none(), "OPENMPI5 is not set: run `make test`");
-        println!("skipped: Open MPI 5, OPENMPI5 is not set; `make test` installs it");
-        return all;
-    };
-    let mut five = Command::new(folder.join("bin/mpirun"));
-    five.args(["--allow-run-as-root", "-n", &world.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
-    five.env("LD_LIBRARY_PATH", folder.join("lib"));
-    all.push(("Open MPI 5", five));
-    all
-}
 
 fn run(mut launcher: Command, arguments: &[&str]) -> Output {
     launcher.arg(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the launcher starts")

@@ -9,9 +9,12 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
+extern "C" int cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes);
+
 namespace {
 
-const int SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15;
+const int SUCCESS = 0, INVALID_VALUE = 7, INTERNAL_ERROR = 14, NOT_SUPPORTED = 15;
+const int ILLEGAL_ADDRESS = 700;  // the driver's
 const int R_32F = 0, R_16F = 2, R_16BF = 14;
 const int COMPUTE_32F = 68;
 
@@ -109,7 +112,9 @@ API int cublasCreate_v2(void** handle) {
 
 API int cublasDestroy_v2(void* handle) {
     delete static_cast<Handle*>(handle);
-    return SUCCESS;
+    // What lies on a spoilt device cannot be freed.
+    size_t free_bytes, total_bytes;
+    return cuMemGetInfo_v2(&free_bytes, &total_bytes) == ILLEGAL_ADDRESS ? INTERNAL_ERROR : SUCCESS;
 }
 
 API int cublasGetVersion_v2(void*, int* version) {

@@ -2,7 +2,8 @@
 // memory in memory.cpp, kernels in launch.cpp.
 //
 // The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB),
-// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
+// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors. As soon as there is a file of
+// the name EMULATED_FAULT_FILE, the next kernel accesses an illegal address.
 // Functions that are not here are weak stand-ins which say their name and abort.
 #include "driver.h"
 
@@ -19,9 +20,14 @@ size_t number_from(const char* variable, size_t otherwise) {
 
 /// The devices this process sees, made once and never destroyed: threads may still free memory when the process ends.
 std::vector<std::unique_ptr<Device>>& devices() {
+<<<<<<< HEAD
     static auto& all = *[] {
         auto* made = new std::vector<std::unique_ptr<Device>>;
         auto& list = *made;
+=======
+    static auto& all = *new auto([] {
+        std::vector<std::unique_ptr<Device>> list;
+>>>>>>> ba1c6b4
         size_t count = number_from("EMULATED_GPUS", 2), bytes = number_from("EMULATED_GPU_BYTES", size_t(1) << 30);
         auto add = [&](size_t physical) {
             auto device = std::make_unique<Device>();
@@ -43,8 +49,13 @@ std::vector<std::unique_ptr<Device>>& devices() {
             add(physical);
             visible = *end == ',' ? end + 1 : end;
         }
+<<<<<<< HEAD
         return made;
     }();
+=======
+        return list;
+    }());
+>>>>>>> ba1c6b4
     return all;
 }
 
@@ -98,6 +109,7 @@ const char* name_of(int result, const char** words) {
         {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
         {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
         {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+        {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
         {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     };
     for (auto& entry : list) {
@@ -216,8 +228,12 @@ API int cuCtxGetDevice(int* device) {
 API int cuCtxSynchronize() {
     if (!current) return INVALID_CONTEXT;
     gate_pass_all();
+<<<<<<< HEAD
     order_host_passed_all();
     return SUCCESS;
+=======
+    return standing(current);
+>>>>>>> ba1c6b4
 }
 
 API int cuCtxSetFlags(unsigned) { return SUCCESS; }

@@ -26,6 +26,7 @@ enum Result : int {
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
     NOT_SUPPORTED = 801,
 };
 
@@ -39,6 +40,8 @@ struct Allocation {
 
 /// One emulated GPU, which is its own primary context and its own memory pool.
 struct Device {
+    // What a failed kernel has left behind: CUDA answers every later call with it, as long as the process lives.
+    std::atomic<int> fault{0};
     int ordinal;   // as this process counts
     int physical;  // as the machine counts: differs under CUDA_VISIBLE_DEVICES
     size_t total_bytes;
@@ -65,6 +68,8 @@ struct Event {
 
 /// The device whose context is current in this thread, or null.
 Device* current_device();
+/// What a call to the current device answers, if a kernel has spoilt it: INVALID_CONTEXT without one, else SUCCESS.
+inline int standing(const Device* device) { return device ? device->fault.load() : INVALID_CONTEXT; }
 Device* device_at(int ordinal);
 /// The device of a stream; null and the handles 1 and 2 mean streams of the current device.
 Device* device_of(void* stream);

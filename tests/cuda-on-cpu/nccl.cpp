@@ -5,11 +5,13 @@
 // a rank that has gone away or that sends another size than is expected leaves the others waiting, until ncclCommAbort.
 //
 // EMULATED_NCCL_VERSION: what ncclGetVersion answers (23007).
+// EMULATED_NCCL_BYTES: device memory that a rank's communicator takes for its buffers (0).
 
 #include "nccl_group.h"
 
 extern "C" int cuCtxGetDevice(int* device);
 extern "C" int cuDeviceGetUuid_v2(void* uuid, int device);
+extern "C" int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes);
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -24,6 +26,7 @@ API int ncclGetVersion(int* version) {
 API const char* ncclGetErrorString(int code) {
     switch (code) {
         case SUCCESS: return "no error";
+        case UNHANDLED_CUDA_ERROR: return "unhandled cuda error";
         case SYSTEM_ERROR: return "unhandled system error";
         case INVALID_ARGUMENT: return "invalid argument";
         case INVALID_USAGE: return "invalid usage";
@@ -69,6 +72,11 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
         delete c;
         return last_error = "the rank is taken", INVALID_USAGE;
     }
+    const char* buffers = std::getenv("EMULATED_NCCL_BYTES");
+    size_t bytes = buffers ? std::strtoull(buffers, nullptr, 10) : 0;
+    // The real one allocates while it connects: the caller hears of it later.
+    if (bytes > 0 && cuMemAlloc_v2(&c->buffers, bytes) != 0)
+        fail(c, UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc " + std::to_string(bytes) + " bytes");
     *comm = c;
     c->thread = std::thread(run, c);
     if (!c->blocking) return IN_PROGRESS;

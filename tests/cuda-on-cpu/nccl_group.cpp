@@ -2,6 +2,8 @@
 
 #include "nccl_group.h"
 
+extern "C" int cuMemFree_v2(unsigned long long pointer);
+
 namespace emulated_nccl {
 
 thread_local int depth = 0;
@@ -153,7 +155,7 @@ bool move_some(Communicator* c) {
 }
 
 void run(Communicator* c) {
-    bool connected = connect_all(c);
+    bool connected = !c->error && connect_all(c);
     std::unique_lock<std::mutex> lock(c->mutex);
     c->connected = connected;
     while (connected && !c->aborted) {
@@ -204,6 +206,7 @@ void end(Communicator* c) {
     for (auto& peer : c->peers)
         if (peer.socket >= 0) close(peer.socket);
     close(c->listener);
+    if (c->buffers) cuMemFree_v2(c->buffers);
     delete c;
 }
 

@@ -27,7 +27,7 @@
 
 namespace emulated_nccl {
 
-enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
+enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
 
 constexpr unsigned CONFIG_MAGIC = 0xcafebeef;
 constexpr auto REST = std::chrono::milliseconds(1);
@@ -89,6 +89,7 @@ struct Communicator {
     int rank, world;
     bool blocking;
     unsigned char uuid[16];
+    unsigned long long buffers = 0;  // device memory
     int listener = -1;
     std::vector<Peer> peers;
     std::thread thread;
@@ -107,6 +108,8 @@ extern thread_local int depth;
 extern thread_local std::vector<std::pair<Communicator*, std::pair<void*, Operation>>> enqueued;
 extern thread_local std::string last_error;
 
+/// Notes what has gone wrong; false.
+bool fail(Communicator* c, int code, const std::string& why);
 /// The socket's name of a rank; its length.
 socklen_t address_of(const Communicator* c, int rank, sockaddr_un* address);
 /// A rank's thread: connects, then serves one group after the other.

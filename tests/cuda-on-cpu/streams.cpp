@@ -19,7 +19,7 @@ Device* device_of(void* stream) {
 }
 
 API int cuStreamCreate(void** stream, unsigned) {
-    if (!current_device()) return INVALID_CONTEXT;
+    if (int fault = standing(current_device())) return fault;
     *stream = new Stream{current_device()};
     return SUCCESS;
 }
@@ -37,7 +37,7 @@ API int cuStreamDestroy_v2(void* stream) {
 API int cuStreamSynchronize(void* stream) {
     gate_pass(stream);
     order_host_passed_stream(stream);
-    return SUCCESS;
+    return standing(device_of(stream));
 }
 
 API int cuStreamGetCtx(void* stream, void** context) {
@@ -55,7 +55,7 @@ API int cuStreamBeginCapture_v2(void*, int) { return NOT_SUPPORTED; }
 API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     gate_follow(stream, event);
     order_follow(stream, event);
-    return SUCCESS;
+    return standing(device_of(stream));
 }
 
 API int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
@@ -65,7 +65,7 @@ API int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
 }
 
 API int cuEventCreate(void** event, unsigned flags) {
-    if (!current_device()) return INVALID_CONTEXT;
+    if (int fault = standing(current_device())) return fault;
     auto* made = new Event{};
     made->device = current_device();
     made->timed = !(flags & 2);  // CU_EVENT_DISABLE_TIMING
@@ -90,10 +90,11 @@ API int cuEventRecord(void* event, void* stream) {
     }
     gate_record(event, stream);
     order_record(event, stream);
-    return SUCCESS;
+    return standing(e->device);
 }
 
 API int cuEventQuery(void* event) {
+    if (int fault = standing(static_cast<Event*>(event)->device)) return fault;
     if (!gate_is_open(event)) return NOT_READY;
     order_host_passed_event(event);
     return SUCCESS;
@@ -102,7 +103,7 @@ API int cuEventQuery(void* event) {
 API int cuEventSynchronize(void* event) {
     gate_wait(event);
     order_host_passed_event(event);
-    return SUCCESS;
+    return standing(static_cast<Event*>(event)->device);
 }
 
 API int cuEventElapsedTime_v2(float* milliseconds, void* start, void* end) {

@@ -1,7 +1,6 @@
 //! From a filled cache to tokens: the first one, whose arrival stops the clock, then the others.
 
 use candle_core::Tensor;
-use tributary_comm::Traffic;
 use tributary_comm::wire::{self, Phase, Plan};
 
 use crate::attention::Decode;
@@ -18,8 +17,8 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// The first token's logits, on the owner.
     pub logits: Option<Vec<f32>>,
-    /// What had moved between ranks when the first token was known.
-    pub traffic: Traffic,
+    /// The communicator's lap that began when the first token was known.
+    pub decode_lap: usize,
 }
 
 /// Draws the first token, tells every rank, calls `on_first`, and goes on until an end token or the plan's limit.
@@ -37,9 +36,7 @@ pub fn generate(
     let logits = prefilled.last.as_ref().map(|last| finite_logits(cx, last)).transpose()?;
     let first = announce(cx, prefilled.owner, logits.as_ref().map(|logits| sampler.draw(logits)))?;
     on_first(first)?;
-    cx.timeline.close(cx.comm)?;
-    let traffic = cx.comm.traffic().clone();
-    cx.comm.reset_traffic();
+    let decode_lap = cx.timeline.close(cx.comm)?;
     let mut tokens = vec![first];
     if plan.max_tokens > 1 && !plan.eos.contains(&first) {
         cx.enter(Phase::Decode, plan)?;
@@ -49,7 +46,7 @@ pub fn generate(
             tokens.push(announce(cx, prefilled.owner, logits.map(|logits| sampler.draw(&logits)))?);
         }
     }
-    Ok(Generated { tokens, logits, traffic })
+    Ok(Generated { tokens, logits, decode_lap })
 }
 
 /// The owner's token on every rank.

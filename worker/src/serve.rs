@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tributary_comm::Communicator;
 use tributary_comm::wire::{self, DeviceMemory, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
+use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::Kernels;
 use tributary_kernels::cuda::{self, Pool};
 
@@ -99,12 +99,15 @@ fn run(
     // The first token is long out: copying does not count towards it.
     strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
     let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
+    let spans = timeline.into_spans(comm)?;
+    let (prefill_laps, decode_laps) = comm.laps().split_at(generated.decode_lap);
+    let (traffic, decode_traffic) = (Traffic::sum(prefill_laps), Traffic::sum(decode_laps));
     let report = RankReport {
         rank: comm.rank(),
         drew_first_token: is_owner,
-        spans: timeline.into_spans()?,
-        traffic: generated.traffic.clone(),
-        decode_traffic: comm.traffic().clone(),
+        spans,
+        traffic,
+        decode_traffic,
         prefilled_rows,
         recomputed_rows,
         chunk_cache: chunk_cache.report(),

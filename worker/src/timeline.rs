@@ -13,8 +13,16 @@ use crate::error::Result;
 pub struct Timeline {
     device: Device,
     begin: Moment,
-    open: Option<(Phase, Moment, f64)>,
+    open: Option<Open>,
     closed: Vec<Closed>,
+}
+
+/// The phase that the host is in, with the communicator's lap that counts for it.
+#[derive(Debug)]
+struct Open {
+    phase: Phase,
+    since: Moment,
+    lap: usize,
 }
 
 /// A phase that is over, for the host at least.
@@ -23,7 +31,7 @@ struct Closed {
     phase: Phase,
     since: Moment,
     until: Moment,
-    waited_s: f64,
+    lap: usize,
 }
 
 impl Timeline {
@@ -39,41 +47,44 @@ impl Timeline {
     ///
     /// # Errors
     /// The device's.
-    pub fn enter(&mut self, phase: Phase, comm: &dyn Communicator) -> Result<()> {
+    pub fn enter(&mut self, phase: Phase, comm: &mut dyn Communicator) -> Result<()> {
         let now = Moment::now(&self.device)?;
-        self.close_at(now.clone(), comm);
-        self.open = Some((phase, now, comm.traffic().waited_s()));
+        self.close_at(now.clone());
+        self.open = Some(Open { phase, since: now, lap: comm.start_lap() });
         Ok(())
     }
 
-    /// Ends the open phase.
+    /// Ends the open phase; gives the communicator's lap that begins with it.
     ///
     /// # Errors
     /// The device's.
-    pub fn close(&mut self, comm: &dyn Communicator) -> Result<()> {
-        self.close_at(Moment::now(&self.device)?, comm);
-        Ok(())
+    pub fn close(&mut self, comm: &mut dyn Communicator) -> Result<usize> {
+        self.close_at(Moment::now(&self.device)?);
+        Ok(comm.start_lap())
     }
 
-    fn close_at(&mut self, until: Moment, comm: &dyn Communicator) {
-        let Some((phase, since, waited_before_s)) = self.open.take() else {
-            return;
-        };
-        let waited_s = comm.traffic().waited_s() - waited_before_s;
-        self.closed.push(Closed { phase, since, until, waited_s });
+    fn close_at(&mut self, until: Moment) {
+        if let Some(Open { phase, since, lap }) = self.open.take() {
+            self.closed.push(Closed { phase, since, until, lap });
+        }
     }
 
-    /// The closed phases. Waits until the device has come to the end of the last.
+    /// The closed phases. Waits until the device has come to the end of the last: then its waits for other ranks are known,
+    /// each in the phase in which it was waited for.
     ///
     /// # Errors
     /// Work on the device has failed.
-    pub fn into_spans(self) -> Result<Vec<Span>> {
+    pub fn into_spans(self, comm: &mut dyn Communicator) -> Result<Vec<Span>> {
+        if let Some(last) = self.closed.last() {
+            last.until.seconds_since(&self.begin)?;
+        }
+        let laps = comm.laps();
         let span = |closed: &Closed| {
             Ok(Span {
                 phase: closed.phase,
                 start_s: closed.since.seconds_since(&self.begin)?,
                 seconds: closed.until.seconds_since(&closed.since)?,
-                waited_s: closed.waited_s,
+                waited_s: laps[closed.lap].waited_s(),
             })
         };
         self.closed.iter().map(span).collect()

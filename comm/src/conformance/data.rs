@@ -89,8 +89,8 @@ impl Ledger {
     }
 
     /// Says where the communicator's counters differ, waiting times aside.
-    pub(super) fn compare(&self, comm: &dyn Communicator) -> Result<(), String> {
-        let mut found = comm.traffic().clone();
+    pub(super) fn compare(&self, comm: &mut dyn Communicator) -> Result<(), String> {
+        let mut found = comm.traffic();
         for (kind, entry) in &mut found.entries {
             if !(entry.waited_s.is_finite() && entry.waited_s >= 0.0) {
                 return Err(format!("{}: waited {} s", kind.name(), entry.waited_s));

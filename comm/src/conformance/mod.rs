@@ -9,13 +9,13 @@ mod tensors;
 
 use std::time::Duration;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 
 use self::control::{control, gather};
 use self::data::{Draw, Ledger};
 use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
-use crate::Communicator;
 use crate::wire::Phase;
+use crate::{Collective, Communicator, Traffic};
 
 type Check = std::result::Result<(), String>;
 
@@ -79,6 +79,7 @@ pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Re
     ledger.compare(comm)?;
     random_rounds(comm, &mut ledger, 2 * STEPS_A_CHECK, device)?;
     ledger.compare(comm)?;
+    laps(comm, device)?;
     comm.reset_traffic();
     Ledger::default().compare(comm)
 }
@@ -110,6 +111,24 @@ fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u
         }
     }
     Ok(())
+}
+
+/// A call counts in the lap in which it is waited for. Resets the counters.
+fn laps(comm: &mut dyn Communicator, device: &Device) -> Check {
+    comm.reset_traffic();
+    let mine = said(Tensor::zeros((2, 4), DType::F32, device).map_err(crate::Error::from))?;
+    let pending = said(comm.start_all_gather_v(&mine, &vec![2; comm.size()]))?;
+    let numbers = [comm.start_lap(), comm.start_lap()];
+    said(comm.wait(pending))?;
+    let last = comm.start_lap();
+    said(comm.barrier())?;
+    let calls = |lap: &Traffic| lap.entries.iter().map(|(kind, entry)| (*kind, entry.calls)).collect::<Vec<_>>();
+    let found: Vec<_> = comm.laps().iter().map(calls).collect();
+    let wanted = [vec![], vec![], vec![(Collective::AllGather, 1)], vec![(Collective::Barrier, 1)]];
+    if (numbers, last) == ([1, 2], 3) && found == wanted {
+        return Ok(());
+    }
+    Err(format!("laps {numbers:?} and {last}: {found:?}, not {wanted:?}"))
 }
 
 fn others(rows: &[usize], rank: usize) -> usize {

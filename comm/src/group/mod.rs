@@ -70,9 +70,9 @@ pub trait Place {
         Ok(())
     }
 
-    /// How long a device has stood waiting in calls that have ended since the last time, where it is the device that waits.
-    /// Those that have not ended are told later, or never, if the rest is forgotten.
-    fn device_waits(&self, _forget_rest: bool) -> Vec<(Collective, Duration)> {
+    /// How long a device has stood waiting in calls that it has passed since the last time, by their sequence numbers, where
+    /// it is the device that waits. Those that it has not passed are told later.
+    fn device_waits(&self) -> Vec<(u64, Duration)> {
         Vec::new()
     }
 }
@@ -85,7 +85,10 @@ pub struct Member<P: Place> {
     patience: Patience,
     /// Started and not waited for.
     started: BTreeMap<u64, Started>,
-    traffic: Traffic,
+    /// Counters by laps; there is at least one.
+    laps: Vec<Traffic>,
+    /// Calls that were waited for and that a device has not passed: their kinds, and the laps that they belong to.
+    on_device: BTreeMap<u64, (Collective, usize)>,
     stays: PhantomData<*const ()>,
 }
 
@@ -106,7 +109,8 @@ impl<P: Place> Member<P> {
             next: 0,
             patience: Patience { phase: Phase::Start, deadline: FIRST_DEADLINE },
             started: BTreeMap::new(),
-            traffic: Traffic::default(),
+            laps: vec![Traffic::default()],
+            on_device: BTreeMap::new(),
             stays: PhantomData,
         }
     }
@@ -128,10 +132,18 @@ impl<P: Place> Member<P> {
         Ok(Member { next, patience, ..Member::new(place) })
     }
 
-    /// Counts what is known by now of a device's waiting.
+    /// The counters of the lap that runs.
+    fn lap(&mut self) -> &mut Traffic {
+        self.laps.last_mut().expect("there is at least one lap")
+    }
+
+    /// Counts what is known by now of a device's waiting, in the laps that it belongs to.
     fn count_device_waits(&mut self) {
-        for (kind, time) in self.place.device_waits(false) {
-            self.traffic.waited(kind, time);
+        for (sequence, time) in self.place.device_waits() {
+            // What was waited for before the last reset is not known any more.
+            if let Some((kind, lap)) = self.on_device.remove(&sequence) {
+                self.laps[lap].waited(kind, time);
+            }
         }
     }
 
@@ -158,12 +170,14 @@ impl<P: Place> Member<P> {
             return Err(self.refuse(pending.sequence, "a wait for a foreign call", expected));
         };
         let outcome = self.place.take(pending.sequence, self.patience);
-        if !matches!(&outcome, Ok(received) if received.on_device) {
-            self.traffic.waited(started.kind, started.in_start + began.elapsed());
+        if matches!(&outcome, Ok(received) if received.on_device) {
+            self.on_device.insert(pending.sequence, (started.kind, self.laps.len() - 1));
+        } else {
+            self.lap().waited(started.kind, started.in_start + began.elapsed());
             self.count_device_waits();
         }
         let received = outcome?;
-        self.traffic.count(started.kind, started.sent_bytes, started.received_bytes);
+        self.lap().count(started.kind, started.sent_bytes, started.received_bytes);
         Ok(received)
     }
 }
@@ -242,7 +256,7 @@ impl<P: Place> Communicator for Member<P> {
         let bytes = received.bytes.pop().expect("a finished broadcast has the root's bytes");
         let length = bytes.len() as u64;
         let others = self.size() as u64 - 1;
-        let entry = self.traffic.entries.entry(Collective::BroadcastBytes).or_default();
+        let entry = self.lap().entries.entry(Collective::BroadcastBytes).or_default();
         entry.sent_bytes += if is_root { length * others } else { 0 };
         entry.received_bytes += if is_root { 0 } else { length };
         Ok(Arc::unwrap_or_clone(bytes))
@@ -258,7 +272,7 @@ impl<P: Place> Communicator for Member<P> {
         let pending = self.start(Call::GatherBytes { root }, payload, began)?;
         let received: Vec<Vec<u8>> = self.finish(pending)?.bytes.into_iter().map(Arc::unwrap_or_clone).collect();
         let lengths = received.iter().enumerate().filter(|(rank, _)| *rank != root);
-        let entry = self.traffic.entries.entry(Collective::GatherBytes).or_default();
+        let entry = self.lap().entries.entry(Collective::GatherBytes).or_default();
         entry.sent_bytes += sent;
         entry.received_bytes += lengths.map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         Ok(received)
@@ -274,13 +288,19 @@ impl<P: Place> Communicator for Member<P> {
         self.place.kill(Error::Aborted { rank: self.rank(), cause: cause.to_owned(), exit_code });
     }
 
-    fn traffic(&self) -> &Traffic {
-        &self.traffic
+    fn start_lap(&mut self) -> usize {
+        self.laps.push(Traffic::default());
+        self.laps.len() - 1
+    }
+
+    fn laps(&mut self) -> &[Traffic] {
+        self.count_device_waits();
+        &self.laps
     }
 
     fn reset_traffic(&mut self) {
-        drop(self.place.device_waits(true));
-        self.traffic = Traffic::default();
+        self.on_device.clear();
+        self.laps = vec![Traffic::default()];
     }
 }
 

@@ -14,6 +14,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor, op::Ba
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
 
+use super::lack;
 use crate::{Error, Result};
 
 /// Bytes of an id that names a group of ranks.
@@ -231,15 +232,11 @@ fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> 
 }
 
 fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Result<Progress> {
-    let exit_code = match code {
+    match code {
         Code::ncclSuccess => return Ok(Progress::Done),
         Code::ncclInProgress => return Ok(Progress::Underway),
-        // Another rank or the way to it.
-        Code::ncclRemoteError | Code::ncclSystemError => 69,
-        // Such as two ranks on one GPU.
-        Code::ncclInvalidUsage => 78,
-        _ => 70,
-    };
+        _ => {}
+    }
     // SAFETY: NCCL answers every code with a text that it never frees.
     let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(code)) }.to_string_lossy();
     // SAFETY: NCCL takes no communicator too; the text is its own, and is copied at once.
@@ -251,7 +248,16 @@ fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Resul
         unsafe { CStr::from_ptr(more) }.to_string_lossy().trim().replace('\n', " ")
     };
     let cause = if more.is_empty() { text.into_owned() } else { format!("{text}: {more}") };
-    Err(Error::Nccl { call, cause, exit_code })
+    let (exit_code, advice) = lack::judge(code, &more, free_bytes);
+    Err(Error::Nccl { call, cause: format!("{cause}{advice}"), exit_code })
+}
+
+/// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.
+fn free_bytes() -> Option<u64> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver writes two numbers to the places it is given; without a context it refuses.
+    unsafe { driver::cuMemGetInfo_v2(&mut free, &mut total) }.result().ok()?;
+    Some(free as u64)
 }
 
 /// Device memory for what a call receives.
@@ -266,7 +272,8 @@ impl Buffer {
         // The pool gives no memory of no bytes.
         let count = dims.iter().product::<usize>().max(1);
         // SAFETY: nobody reads it before the call that fills it has ended: it becomes a tensor only then.
-        let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) }?;
+        let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) };
+        let storage = storage.map_err(|error| lack::received(error, count * dtype.size_in_bytes()))?;
         Ok(Self { storage, dims })
     }
 

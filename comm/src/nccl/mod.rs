@@ -25,6 +25,7 @@
 
 mod ffi;
 mod gpu;
+mod lack;
 mod messages;
 mod place;
 mod watch;

@@ -40,14 +40,13 @@ pub struct Links<P: Place> {
 
 /// A call that was started.
 struct Flight {
-    kind: Collective,
     messages: Messages,
     done: Arc<CudaEvent>,
 }
 
 /// The device's wait for a call, from one event to the other.
 struct DeviceWait {
-    kind: Collective,
+    sequence: u64,
     begins: CudaEvent,
     ends: Arc<CudaEvent>,
 }
@@ -97,7 +96,7 @@ impl<P: Place> Links<P> {
         let patience = self.patience.get();
         let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
         self.watch.add(flying);
-        self.flights.borrow_mut().insert(sequence, Flight { kind, messages, done });
+        self.flights.borrow_mut().insert(sequence, Flight { messages, done });
         Ok(())
     }
 
@@ -113,14 +112,14 @@ impl<P: Place> Links<P> {
     }
 
     /// Makes the device wait for a call's end.
-    fn land(&self, flight: Flight) -> Result<Received> {
-        let Flight { kind, messages, done } = flight;
+    fn land(&self, sequence: u64, flight: Flight) -> Result<Received> {
+        let Flight { messages, done } = flight;
         let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
         let begins = self.compute.record_event(timed).map_err(cuda)?;
         self.compute.wait(&done).map_err(cuda)?;
         let ends = Arc::new(self.compute.record_event(timed).map_err(cuda)?);
         *self.passed.borrow_mut() = Some(Arc::clone(&ends));
-        self.waits.borrow_mut().push_back(DeviceWait { kind, begins, ends });
+        self.waits.borrow_mut().push_back(DeviceWait { sequence, begins, ends });
         Ok(Received { tensors: messages.into_tensors(&self.compute)?, bytes: Vec::new(), on_device: true })
     }
 
@@ -190,7 +189,7 @@ impl<P: Place> Place for Links<P> {
         let flight = self.flights.borrow_mut().remove(&sequence);
         let Some(flight) = flight else { return self.inner.take(sequence, patience) };
         self.inner.alive()?;
-        self.land(flight).map_err(|error| self.kill(error))
+        self.land(sequence, flight).map_err(|error| self.kill(error))
     }
 
     fn kill(&self, error: Error) -> Error {
@@ -205,7 +204,7 @@ impl<P: Place> Place for Links<P> {
         self.pass(None).map_err(|error| self.kill(error))
     }
 
-    fn device_waits(&self, forget_rest: bool) -> Vec<(Collective, Duration)> {
+    fn device_waits(&self) -> Vec<(u64, Duration)> {
         let mut waits = self.waits.borrow_mut();
         let mut known = Vec::new();
         // In the order of the device: behind one that has not ended, none has.
@@ -214,11 +213,8 @@ impl<P: Place> Place for Links<P> {
                 break;
             }
             let elapsed_ms = wait.begins.elapsed_ms(&wait.ends).unwrap_or(0.0).max(0.0);
-            known.push((wait.kind, Duration::from_secs_f64(f64::from(elapsed_ms) / 1e3)));
+            known.push((wait.sequence, Duration::from_secs_f64(f64::from(elapsed_ms) / 1e3)));
             waits.pop_front();
-        }
-        if forget_rest {
-            waits.clear();
         }
         known
     }

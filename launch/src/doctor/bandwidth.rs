@@ -13,6 +13,7 @@ use tributary_comm::Communicator;
 use super::args::{Size, VALUE_BYTES};
 use super::hosts::{Host, rank_list};
 use super::render::bytes;
+use super::site::GpuInUse;
 
 /// Runs that do not count.
 pub const WARM_UPS: u32 = 2;
@@ -72,22 +73,39 @@ pub fn too_large(size: Size, hosts: &[Host]) -> Option<String> {
     })
 }
 
-/// Gathers `size` bytes over and over on all ranks. Rank 0 gets the slowest rank's ms of each run and the number of wrong
-/// values, the others nothing.
+/// Why a size is too large for the free memory of a rank's GPU: as on a host, twice, and each rank that shares the GPU.
+pub fn too_large_for_gpus(size: Size, gpus: &[Option<GpuInUse>]) -> Option<String> {
+    gpus.iter().enumerate().find_map(|(rank, gpu)| {
+        let gpu = gpu.as_ref()?;
+        let sharing = gpus.iter().flatten().filter(|other| other.uuid == gpu.uuid).count() as u64;
+        let needed_bytes = size.bytes().saturating_mul(2 * sharing);
+        let (needed, free) = (bytes(needed_bytes), bytes(gpu.free_bytes));
+        (gpu.free_bytes < needed_bytes).then(|| format!("rank {rank} may need {needed} on its GPU, {free} are free"))
+    })
+}
+
+/// Gathers `size` bytes over and over on all ranks, from memory of `device` to memory of theirs. Rank 0 gets the slowest rank's
+/// ms of each run and the number of wrong values, the others nothing.
 ///
 /// # Errors
 /// The communicator's; ranks whose reports do not fit together.
-pub fn measure(comm: &mut dyn Communicator, size: Size, repeat: u32) -> anyhow::Result<Option<(Vec<f64>, u64)>> {
+pub fn measure(
+    comm: &mut dyn Communicator,
+    device: &Device,
+    size: Size,
+    repeat: u32,
+) -> anyhow::Result<Option<(Vec<f64>, u64)>> {
     let (rank, world) = (comm.rank(), comm.size());
     let rows = shares((size.bytes() / VALUE_BYTES) as usize, world);
-    let mine: Vec<u32> = (0..rows[rank]).map(|index| value(rank, index)).collect();
-    let send = Tensor::from_vec(mine, rows[rank], &Device::Cpu)?; // [values of this rank]
+    let send = values(rank, rows[rank], device)?; // [values of this rank]
     let mut wrong_values = 0;
     let mut runs_ms = Vec::with_capacity(repeat as usize);
     for run in 0..WARM_UPS + repeat {
         comm.barrier()?;
         let began = Instant::now();
         let gathered = comm.all_gather_v(&send, &rows)?;
+        // A device has been told to gather, and has not done it yet.
+        device.synchronize()?;
         let time_ms = began.elapsed().max(Duration::from_nanos(1)).as_secs_f64() * 1e3;
         if run == 0 {
             wrong_values = wrong(&gathered, &rows)?;
@@ -96,11 +114,24 @@ pub fn measure(comm: &mut dyn Communicator, size: Size, repeat: u32) -> anyhow::
             runs_ms.push(time_ms);
         }
     }
+    collect(comm, wrong_values, runs_ms, repeat)
+}
+
+/// Every rank's number of wrong values and its times: rank 0 gets their sum and the slowest rank's time of each run.
+///
+/// # Errors
+/// The communicator's; ranks whose reports do not fit together.
+pub fn collect(
+    comm: &mut dyn Communicator,
+    wrong_values: u64,
+    runs_ms: Vec<f64>,
+    repeat: u32,
+) -> anyhow::Result<Option<(Vec<f64>, u64)>> {
     let reports = comm.gather_bytes(0, serde_json::to_vec(&(wrong_values, runs_ms))?)?;
-    if rank != 0 {
+    if comm.rank() != 0 {
         return Ok(None);
     }
-    let mut all = Vec::with_capacity(world);
+    let mut all = Vec::with_capacity(reports.len());
     for (rank, report) in reports.iter().enumerate() {
         let report: (u64, Vec<f64>) =
             serde_json::from_slice(report).with_context(|| format!("the times of rank {rank}"))?;
@@ -113,7 +144,7 @@ pub fn measure(comm: &mut dyn Communicator, size: Size, repeat: u32) -> anyhow::
 }
 
 /// The middle one, or the mean of the two in the middle. There is at least one.
-fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
@@ -122,6 +153,12 @@ fn median(values: &[f64]) -> f64 {
 /// `count` values dealt to ranks as evenly as can be.
 fn shares(count: usize, world: usize) -> Vec<usize> {
     (0..world).map(|rank| count / world + usize::from(rank < count % world)).collect()
+}
+
+/// What a rank sends, on a device: `[count]`.
+pub fn values(rank: usize, count: usize, device: &Device) -> candle_core::Result<Tensor> {
+    let values: Vec<u32> = (0..count).map(|index| value(rank, index)).collect();
+    Tensor::from_vec(values, count, &Device::Cpu)?.to_device(device)
 }
 
 /// The value that rank `rank` sends at `index`: another one at every other place and rank.
@@ -228,6 +265,11 @@ mod tests {
             interfaces: Vec::new(),
             gpus: Vec::new(),
         };
+        let gpu = |uuid: &str, free_bytes| Some(GpuInUse { uuid: uuid.into(), free_bytes, ..GpuInUse::default() });
+        let gpus = [gpu("A", 4 << 30), None, gpu("B", 2 << 30), gpu("B", 2 << 30)];
+        assert_eq!(too_large_for_gpus(size("512MiB"), &gpus), None);
+        let said = too_large_for_gpus(size("1GiB"), &gpus).unwrap();
+        assert_eq!(said, "rank 2 may need 4.0 GiB on its GPU, 2.0 GiB are free");
         let hosts = [host("a", &[0, 1], Some(4 << 30)), host("b", &[2], Some(1 << 30)), host("c", &[3], None)];
         assert_eq!(too_large(size("512MiB"), &hosts), None);
         let said = too_large(size("768MiB"), &hosts).unwrap();

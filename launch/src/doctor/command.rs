@@ -7,13 +7,14 @@ use clap::Args;
 use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local, nccl};
 
-use super::{Checks, DoctorArgs, Report, examine};
+use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;
 use crate::failure::exit_code;
 use crate::ranks::{self, Process, Ranks};
 use crate::stdout::{print, print_json};
 
-/// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth
+/// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth; with --backend nccl
+/// those between GPUs
 #[derive(Debug, Args)]
 pub struct DoctorCommand {
     #[command(flatten)]
@@ -25,8 +26,12 @@ pub struct DoctorCommand {
 /// Runs the command; says what went wrong.
 pub fn doctor(args: &DoctorCommand) -> ExitCode {
     ranks::run(&args.group, |ranks| match ranks {
-        Ranks::Threads { world } => show(args, on_threads(args, *world)?),
-        Ranks::Process(process) => on_process(args, process),
+        Ranks::Threads { .. } => show(args, on_threads(args, ranks)?),
+        Ranks::Process(_) => {
+            let site = Site::of(&args.group, ranks, 0)?;
+            let Ranks::Process(process) = ranks else { unreachable!("it is one") };
+            on_process(args, process, &site)
+        }
     })
 }
 
@@ -40,16 +45,19 @@ fn show(args: &DoctorCommand, report: Option<Report>) -> anyhow::Result<()> {
     Ok(report.verdict()?)
 }
 
-fn on_threads(args: &DoctorCommand, world: usize) -> anyhow::Result<Option<Report>> {
+fn on_threads(args: &DoctorCommand, ranks: &Ranks) -> anyhow::Result<Option<Report>> {
+    let world = ranks.world();
     let launcher = format!("none: {world} ranks are threads of this process{}", beside());
-    let examine_one = |seat: local::Seat| {
-        let mut comm = seat.take();
-        set_deadline(args, &mut comm);
-        let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm);
+    let sites = (0..world).map(|thread| Site::of(&args.group, ranks, thread)).collect::<anyhow::Result<Vec<_>>>()?;
+    let examine_one = |seat: local::Seat, site: &Site| {
+        let mut comm = site.carrier.on_thread(seat, &site.device)?;
+        set_deadline(args, &mut *comm);
+        let examined = examine(&args.doctor, args.group.threads, &launcher, site, &mut *comm);
         examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
     };
     let examined: Vec<_> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = local::seats(world).into_iter().map(|seat| scope.spawn(|| examine_one(seat))).collect();
+        let seats = local::seats(world).into_iter().zip(&sites);
+        let ranks: Vec<_> = seats.map(|(seat, site)| scope.spawn(|| examine_one(seat, site))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     // Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.
@@ -69,12 +77,12 @@ fn is_consequence(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(tributary_comm::Error::Aborted { .. }))
 }
 
-fn on_process(args: &DoctorCommand, process: &mut Process) -> anyhow::Result<()> {
+fn on_process(args: &DoctorCommand, process: &mut Process, site: &Site) -> anyhow::Result<()> {
     let Process { launcher, facts, .. } = &*process;
     let launcher = format!("{}, {} ranks; {}{}", launcher.name, facts.size, facts.library, beside());
-    let mut comm = process.seat()?.take();
-    set_deadline(args, &mut comm);
-    let examined = examine(&args.doctor, args.group.threads, &launcher, &mut comm);
+    let mut comm = site.carrier.on_process(process.seat()?.take(), &site.device)?;
+    set_deadline(args, &mut *comm);
+    let examined = examine(&args.doctor, args.group.threads, &launcher, site, &mut *comm);
     // Whoever leaves without a word would be taken for done.
     let report = examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
     if report.as_ref().is_none_or(|report| !matches!(report.checks, Checks::Failed(_))) {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tributary_kernels::cuda;
 
 use super::network::{Interface, interfaces};
+use super::site::GpuInUse;
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ pub struct Facts {
     pub interfaces: Vec<Interface>,
     /// GPUs that this process may use, in the driver's order; none in a build without CUDA.
     pub gpus: Vec<Gpu>,
+    /// The one that this rank measures with.
+    pub gpu_in_use: Option<GpuInUse>,
 }
 
 /// A GPU.
@@ -121,6 +124,7 @@ impl Facts {
             },
             interfaces: interfaces(),
             gpus: gpus(),
+            gpu_in_use: None,
         }
     }
 }

@@ -8,9 +8,11 @@ mod bandwidth;
 mod command;
 mod facts;
 mod hosts;
+mod latency;
 mod network;
 mod render;
 mod report;
+mod site;
 mod warnings;
 
 use anyhow::Context;
@@ -22,14 +24,18 @@ pub use command::{DoctorCommand, doctor};
 pub use facts::{CpuLimit, Facts, Limits, Space};
 pub(crate) use facts::{instructions, text};
 pub use hosts::Host;
+pub use latency::Latency;
 pub use network::Interface;
 pub use report::{Checks, Collectives, LeftOut, Rank, Report, Unfit};
+pub use site::{GpuInUse, Site};
 
-use bandwidth::{measure, too_large};
+use bandwidth::{measure, too_large, too_large_for_gpus};
 use hosts::{hosts, one_process};
+use latency::latency;
 
 /// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets the report, the others
-/// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks.
+/// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks; `site` is
+/// where tensors lie.
 ///
 /// Where checks of the collectives fail, rank 0 still has a report, whose verdict says so. The group is then no longer of
 /// use: a rank other than 0 has ended it with [`Communicator::abort`]; rank 0 leaves that to its caller, who has a report
@@ -42,22 +48,27 @@ pub fn examine(
     args: &DoctorArgs,
     threads: usize,
     launcher: &str,
+    site: &Site,
     comm: &mut dyn Communicator,
 ) -> anyhow::Result<Option<Report>> {
-    let facts = gather_facts(threads, comm)?;
+    let facts = gather_facts(threads, site, comm)?;
     let reasons = agree(&args.sizes, &facts, comm)?;
     let report = |collectives| Report::new(launcher, &facts, collectives, args.min_busbw);
-    let checks = check(args.skip_checks, comm)?;
-    let mut collectives = Collectives { checks, all_gathers: Vec::new(), left_out: Vec::new() };
+    let checks = check(args.skip_checks, site, comm)?;
+    let between_gpus = site.gpu.as_ref().map(|gpu| gpu.library.clone());
+    let mut collectives = Collectives { checks, between_gpus, ..Collectives::default() };
     if matches!(collectives.checks, Checks::Failed(_)) {
         return Ok(Some(report(collectives)));
     }
-    let copied = !one_process(&hosts(&facts));
+    let copied = site.gpu.is_some() || !one_process(&hosts(&facts));
+    if comm.size() > 1 {
+        collectives.latency = latency(comm, &site.device, args.repeat)?.filter(|_| copied);
+    }
     for (&size, reason) in args.sizes.iter().zip(reasons) {
         if let Some(reason) = reason {
             collectives.left_out.push(LeftOut { size_bytes: size, reason });
         } else if comm.size() > 1
-            && let Some((runs_ms, wrong_values)) = measure(comm, size, args.repeat)?
+            && let Some((runs_ms, wrong_values)) = measure(comm, &site.device, size, args.repeat)?
         {
             collectives.all_gathers.push(AllGather::new(size, comm.size(), copied, runs_ms, wrong_values));
         }
@@ -68,8 +79,8 @@ pub fn examine(
 }
 
 /// Every rank's facts on rank 0, nothing on the others.
-fn gather_facts(threads: usize, comm: &mut dyn Communicator) -> anyhow::Result<Vec<Facts>> {
-    let mine = serde_json::to_vec(&Facts::collect(threads))?;
+fn gather_facts(threads: usize, site: &Site, comm: &mut dyn Communicator) -> anyhow::Result<Vec<Facts>> {
+    let mine = serde_json::to_vec(&Facts { gpu_in_use: site.gpu.clone(), ..Facts::collect(threads) })?;
     let gathered = comm.gather_bytes(0, mine)?;
     let read =
         |(rank, text): (usize, &Vec<u8>)| serde_json::from_slice(text).with_context(|| format!("facts of rank {rank}"));
@@ -82,7 +93,9 @@ fn agree(sizes: &[Size], facts: &[Facts], comm: &mut dyn Communicator) -> anyhow
     let decided = match comm.rank() {
         0 => {
             let hosts = hosts(facts);
-            let reasons: Vec<Option<String>> = sizes.iter().map(|&size| too_large(size, &hosts)).collect();
+            let gpus: Vec<Option<GpuInUse>> = facts.iter().map(|facts| facts.gpu_in_use.clone()).collect();
+            let reason = |&size: &Size| too_large(size, &hosts).or_else(|| too_large_for_gpus(size, &gpus));
+            let reasons: Vec<Option<String>> = sizes.iter().map(reason).collect();
             Some(serde_json::to_vec(&reasons)?)
         }
         _ => None,
@@ -94,11 +107,11 @@ fn agree(sizes: &[Size], facts: &[Facts], comm: &mut dyn Communicator) -> anyhow
 }
 
 /// Checks the collectives' results. A failure is a result on rank 0; another rank tells the group and gives up.
-fn check(skip: bool, comm: &mut dyn Communicator) -> Result<Checks, Unfit> {
+fn check(skip: bool, site: &Site, comm: &mut dyn Communicator) -> Result<Checks, Unfit> {
     if skip {
         return Ok(Checks::LeftOut);
     }
-    match conformance::check(comm) {
+    match conformance::check_on(comm, &site.device) {
         Ok(()) => Ok(Checks::Passed),
         Err(what) if comm.rank() == 0 => Ok(Checks::Failed(what)),
         Err(what) => {

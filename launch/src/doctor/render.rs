@@ -5,6 +5,7 @@ use tributary_coordinator::table;
 use super::bandwidth::WARM_UPS;
 use super::facts::{Gpu, Limits};
 use super::hosts::{Host, ranges, rank_list};
+use super::latency::Latency;
 use super::network::Interface;
 use super::report::{Checks, Report};
 
@@ -79,16 +80,23 @@ impl Report {
         let mut text = String::new();
         if let Some(first) = self.all_gathers.first() {
             let runs = first.runs_ms.len();
+            let between =
+                self.between_gpus.as_ref().map_or_else(String::new, |name| format!(" between GPUs over {name}"));
             text += &format!(
-                "\nall-gather: {} after {WARM_UPS} warm-ups, each as long as its slowest rank's\n",
+                "\nall-gather{between}: {} after {WARM_UPS} warm-ups, each as long as its slowest rank's\n",
                 count(runs, "run")
             );
             text += &self.all_gather_table();
-            text += if self.one_process {
+            text += if self.one_process && self.between_gpus.is_none() {
                 "Ranks are threads of one process and hand tensors over without a copy: no bandwidth to speak of.\n"
             } else {
                 "algorithm: size / median time; bus: (n - 1) / n of it, as nccl-tests has them.\n"
             };
+        }
+        if let Some(Latency { rank_bytes, median_us, min_us, max_us, .. }) = &self.latency {
+            text += &format!(
+                "latency: an all-gather of {rank_bytes} B a rank takes {median_us:.1} µs (min {min_us:.1}, max {max_us:.1})\n"
+            );
         }
         for missing in &self.left_out {
             text += &format!("all-gather of {}: not measured: {}\n", missing.size_bytes, missing.reason);
@@ -221,6 +229,7 @@ mod tests {
             limits: Limits { open_files: Some(20000), stack_bytes: Some(8 << 20), ..Limits::default() },
             interfaces: vec![interface],
             gpus: if rank == 0 { vec![gpu] } else { Vec::new() },
+            gpu_in_use: None,
         }
     }
 
@@ -237,7 +246,9 @@ mod tests {
             AllGather::new("1MiB".parse().unwrap(), 2, true, vec![0.5, 0.25, 1.0], 0),
             AllGather::new("256MiB".parse().unwrap(), 2, true, vec![100.0; 3], 0),
         ];
-        let collectives = Collectives { checks: Checks::Passed, all_gathers, left_out: Vec::new() };
+        let latency = Latency { rank_bytes: 256, runs_us: vec![9.5; 3], median_us: 9.5, min_us: 8.25, max_us: 11.0 };
+        let collectives =
+            Collectives { checks: Checks::Passed, all_gathers, latency: Some(latency), ..Collectives::default() };
         let wanted = "\
 tributary 0.1.0
 launcher: Open MPI 4.1.4 (mpirun), 2 ranks
@@ -268,6 +279,7 @@ size     median [ms]  min [ms]  max [ms]  algorithm [GB/s]  bus [GB/s]  wrong va
 1 MiB          0.500     0.250     1.000             2.097       1.049             0
 256 MiB      100.000   100.000   100.000             2.684       1.342             0
 algorithm: size / median time; bus: (n - 1) / n of it, as nccl-tests has them.
+latency: an all-gather of 256 B a rank takes 9.5 µs (min 8.2, max 11.0)
 
 fit
 ";
@@ -277,7 +289,7 @@ fit
 
     #[test]
     fn one_rank_has_nothing_to_measure() {
-        let collectives = Collectives { checks: Checks::LeftOut, all_gathers: Vec::new(), left_out: Vec::new() };
+        let collectives = Collectives { checks: Checks::LeftOut, ..Collectives::default() };
         let text = report(1, collectives, None).render();
         assert!(
             text.ends_with("collectives: not checked\nall-gather: one rank has nothing to measure\n\nfit\n"),
@@ -289,7 +301,7 @@ fit
     fn failures_and_gaps_are_shown() {
         let checks = Checks::Failed("exchange: 2 parts, not 1".into());
         let left_out = vec![LeftOut { size_bytes: "8GiB".parse().unwrap(), reason: "too little memory".into() }];
-        let text = report(2, Collectives { checks, all_gathers: Vec::new(), left_out }, None).render();
+        let text = report(2, Collectives { checks, left_out, ..Collectives::default() }, None).render();
         assert!(text.contains("collectives: FAILED: exchange: 2 parts, not 1\n"), "{text}");
         assert!(text.contains("all-gather of 8 GiB: not measured: too little memory\n"), "{text}");
         assert!(text.ends_with("\nunfit: collectives: exchange: 2 parts, not 1\n"), "{text}");

@@ -9,6 +9,7 @@ use super::args::Size;
 use super::bandwidth::AllGather;
 use super::facts::Facts;
 use super::hosts::{Host, hosts, one_process};
+use super::latency::Latency;
 use super::warnings::warnings;
 
 /// Everything that `doctor` found. `render` makes it a text, serde a JSON object.
@@ -30,6 +31,10 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// What the checks of the collectives came to.
     pub checks: Checks,
+    /// What carried the tensors of checks and measurements from GPU to GPU; absent where they lay in the host's memory.
+    pub between_gpus: Option<String>,
+    /// How long a small all-gather takes; absent where nothing was copied.
+    pub latency: Option<Latency>,
     /// The measured all-gathers, in the order asked for.
     pub all_gathers: Vec<AllGather>,
     /// Sizes that were not measured, and why.
@@ -64,10 +69,11 @@ pub struct Rank {
 }
 
 /// What the checks of the collectives came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checks {
     /// Left out, as asked for.
+    #[default]
     LeftOut,
     /// Every check passed on every rank.
     Passed,
@@ -109,10 +115,14 @@ impl Unfit {
 }
 
 /// What the collectives came to on a group.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Collectives {
     /// The checks.
     pub checks: Checks,
+    /// What carried tensors from GPU to GPU, if they lay there.
+    pub between_gpus: Option<String>,
+    /// A small all-gather.
+    pub latency: Option<Latency>,
     /// What was measured.
     pub all_gathers: Vec<AllGather>,
     /// What was not.
@@ -123,7 +133,7 @@ impl Report {
     /// The report of a group from its ranks' facts and what its collectives came to.
     pub fn new(launcher: &str, facts: &[Facts], collectives: Collectives, min_busbw: Option<f64>) -> Self {
         let hosts = hosts(facts);
-        let Collectives { checks, all_gathers, left_out } = collectives;
+        let Collectives { checks, between_gpus, latency, all_gathers, left_out } = collectives;
         let mut report = Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             launcher: launcher.to_owned(),
@@ -133,6 +143,8 @@ impl Report {
             warnings: warnings(facts, &hosts),
             hosts,
             checks,
+            between_gpus,
+            latency,
             all_gathers,
             left_out,
             min_busbw_gb_per_s: min_busbw,
@@ -168,7 +180,7 @@ impl Report {
             let right = "start several, such as with mpirun -n 4";
             return Some(format!("--min-busbw {demanded}: one rank has no bandwidth to measure; {right}"));
         }
-        if self.one_process {
+        if self.one_process && self.between_gpus.is_none() {
             let right = "start processes, such as with mpirun";
             return Some(format!("--min-busbw {demanded}: ranks are threads of one process and copy nothing; {right}"));
         }
@@ -230,7 +242,8 @@ mod tests {
             .iter()
             .map(|size| LeftOut { size_bytes: size.parse().unwrap(), reason: "too little memory".into() })
             .collect();
-        Report::new("mpirun", &facts(places), Collectives { checks, all_gathers, left_out }, min_busbw)
+        let collectives = Collectives { checks, all_gathers, left_out, ..Collectives::default() };
+        Report::new("mpirun", &facts(places), collectives, min_busbw)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tributary_comm::Communicator;
-use tributary_comm::mpi::{self, Ender, Mpi, Seat};
+use tributary_comm::mpi::{self, Ender, Seat};
 use tributary_comm::process::{Facts, Settings};
 use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
 use tributary_worker::{ChunkCache, Model, serve};
@@ -88,7 +88,7 @@ impl Process {
     }
 
     /// Leaves the group in order; that may take so long.
-    pub fn leave(&self, comm: Mpi, limit: Duration) {
+    pub fn leave<C>(&self, comm: C, limit: Duration) {
         leave(&self.watch, comm, limit);
     }
 

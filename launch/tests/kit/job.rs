@@ -1,7 +1,7 @@
 //! Jobs of several processes under mpirun, watched line by line, with faults injected on one rank.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -48,6 +48,36 @@ pub fn mpirun(world: usize) -> Command {
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     command
+}
+
+/// The MPIs to test with: mpirun's of the path, and Open MPI 5 where `OPENMPI5` says.
+pub fn launchers(world: usize) -> Vec<(&'static str, Command)> {
+    let mut all = vec![("Open MPI of the path", mpirun(world))];
+    let Some(folder) = std::env::var_os("OPENMPI5").map(PathBuf::from) else {
+        assert!(std::env::var_os("CI").is_none(), "OPENMPI5 is not set: run `make test`");
+        println!("skipped: Open MPI 5, OPENMPI5 is not set; `make test` installs it");
+        return all;
+    };
+    let mut five = Command::new(folder.join("bin/mpirun"));
+    five.args(["--allow-run-as-root", "-n", &world.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
+    // Before what stands there: an emulated GPU's libraries, perhaps.
+    let mut libraries = vec![folder.join("lib")];
+    libraries.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    five.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).expect("no colon in a folder's name"));
+    all.push(("Open MPI 5", five));
+    all
+}
+
+/// Whether there is an mpirun. Where there is none the test is skipped, and says so; under continuous integration that is a
+/// failure.
+pub fn has_mpirun() -> bool {
+    let found = Command::new("mpirun").arg("--version").output().is_ok();
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "no mpirun: run `make cuda-test`");
+        // Past the test harness, which keeps what a passing test prints to itself.
+        let _ = writeln!(std::io::stderr(), "skipped: no mpirun; `make cuda-test` installs it");
+    }
+    found
 }
 
 /// A shell a rank that gives one of them its failpoints, and becomes the program that follows.

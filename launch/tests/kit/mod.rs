@@ -44,3 +44,24 @@ pub fn json(arguments: &[&str]) -> serde_json::Value {
     assert!(errors.is_empty(), "no progress where standard error is no terminal: {errors}");
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
+
+/// Whether this machine's GPUs are emulated, and so take orders from the environment.
+#[allow(dead_code)] // not every test file needs GPUs
+pub fn gpus_are_emulated() -> bool {
+    let found = json(&["doctor", "--skip-checks", "--json"])["hosts"][0]["gpus"][0]["name"].clone();
+    found.as_str().is_some_and(|name| name.starts_with("emulated"))
+}
+
+/// Asserts that `doctor` has checked and measured `world` ranks with their tensors on GPUs.
+#[allow(dead_code)] // as above
+pub fn measured_between_gpus(report: &serde_json::Value, world: usize) {
+    assert_eq!((&report["world"], &report["checks"]), (&world.into(), &"passed".into()), "{report:#}");
+    assert!(report["between_gpus"].as_str().is_some_and(|name| name.starts_with("NCCL ")), "{report:#}");
+    assert!(report["latency"]["median_us"].as_f64().is_some_and(|time_us| time_us > 0.0), "{report:#}");
+    let gathers = report["all_gathers"].as_array().expect("a list");
+    assert!(!gathers.is_empty());
+    for gather in gathers {
+        assert_eq!(gather["wrong_values"], 0, "{gather}");
+        assert!(gather["bus_gb_per_s"].as_f64().is_some_and(|speed| speed > 0.0), "threads copy too: {gather}");
+    }
+}

@@ -132,9 +132,12 @@ impl<'a> Rounds<'a> {
                 Ok(())
             }
             Err(failure) => {
-                tracing::warn!(point = entry.id, run, "failed: {}", failure.cause);
                 entry.failures.push(failure.clone());
-                if self.bed.can_go_on() { Ok(()) } else { Err(Over(failure).into()) }
+                if !self.bed.can_go_on() {
+                    return Err(Over(failure).into());
+                }
+                tracing::warn!(point = entry.id, run, "failed: {}", failure.cause);
+                Ok(())
             }
         }
     }

@@ -1,0 +1,98 @@
+//! What a failure of NCCL means: a rank lost, memory that does not suffice, a bug.
+//!
+//! NCCL has no code for a lack of memory. In 2.28 to 2.30 (`alloc.h`, `checks.h`) the GPU's answers `ncclUnhandledCudaError`, and
+//! the last line of its log is "Failed to CUDA malloc N bytes" (or calloc), or "Cuda failure 'out of memory'" where nothing is
+//! said behind that; the host's answers `ncclSystemError` with "Failed to malloc N bytes", or with the system's words. A context
+//! that a failed kernel has spoilt gives no memory either: then the driver answers nothing, and it is no lack.
+
+use candle_core::cuda::CudaError;
+use cudarc::driver::sys::CUresult;
+use cudarc::nccl::sys::ncclResult_t as Code;
+
+use crate::Error;
+
+/// NCCL's words where the GPU's memory does not suffice, in lower case.
+const OF_GPU: [&str; 3] = ["failed to cuda malloc", "failed to cuda calloc", "out of memory"];
+
+/// Where the host's does not: memory, memory that is pinned, `/dev/shm`.
+const OF_HOST: [&str; 5] = [
+    "failed to malloc",
+    "allocation failed",
+    "cannot allocate memory",
+    "failed to cuda host alloc",
+    "no space left on device",
+];
+
+/// The exit code of a failure, and what to do about it. `free_bytes` asks for what is free on the GPU.
+pub fn judge(code: Code, said: &str, free_bytes: impl FnOnce() -> Option<u64>) -> (u8, String) {
+    let said = said.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
+    let other = match code {
+        // Another rank or the way to it.
+        Code::ncclRemoteError | Code::ncclSystemError => 69,
+        // Such as two ranks on one GPU.
+        Code::ncclInvalidUsage => 78,
+        _ => 70,
+    };
+    if !matches!(code, Code::ncclUnhandledCudaError | Code::ncclSystemError) {
+        return (other, String::new());
+    }
+    if has(&OF_HOST) {
+        return (
+            71,
+            "; the host has no memory for NCCL's buffers, look at /dev/shm and the limits of the job".to_owned(),
+        );
+    }
+    match (has(&OF_GPU), free_bytes()) {
+        (true, Some(bytes)) => {
+            let free_mib = bytes as f64 / f64::from(1 << 20);
+            let what = "; the GPU has no memory for NCCL's buffers";
+            (71, format!("{what} ({free_mib:.0} MiB are free): give ranks less with --device-memory"))
+        }
+        _ => (other, String::new()),
+    }
+}
+
+/// The failure to get memory for what a call receives.
+pub fn received(error: candle_core::Error, bytes: usize) -> Error {
+    let mut inner = &error;
+    while let candle_core::Error::WithBacktrace { inner: cause, .. } = inner {
+        inner = cause;
+    }
+    let lacks = |cause: &CudaError| matches!(cause, CudaError::Cuda(refused) if refused.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    match inner {
+        candle_core::Error::Cuda(cause) if cause.downcast_ref().is_some_and(lacks) => Error::OutOfMemory { bytes },
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Option<u64> = Some(100 << 20);
+
+    fn judged(code: Code, said: &str) -> (u8, String) {
+        judge(code, said, || FREE)
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_told_from_other_failures() {
+        for said in
+            ["Failed to CUDA calloc 4194304 bytes", "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'"]
+        {
+            let (exit_code, advice) = judged(Code::ncclUnhandledCudaError, said);
+            assert_eq!(exit_code, 71, "{said}");
+            assert!(advice.contains("(100 MiB are free): give ranks less with --device-memory"), "{advice}");
+            assert_eq!(judge(Code::ncclUnhandledCudaError, said, || None), (70, String::new()), "a spoilt context");
+        }
+        for said in ["Failed to malloc 64 bytes", "Call to mmap failed: Cannot allocate memory"] {
+            assert_eq!(judged(Code::ncclSystemError, said).0, 71, "{said}");
+        }
+        assert_eq!(judged(Code::ncclUnhandledCudaError, "Failed to CUDA host alloc 64 bytes").0, 71);
+        assert_eq!(judged(Code::ncclSystemError, "Call to connect failed: Connection refused"), (69, String::new()));
+        assert_eq!(judged(Code::ncclUnhandledCudaError, "Cuda failure 'invalid argument'"), (70, String::new()));
+        assert_eq!(judged(Code::ncclInternalError, "out of memory"), (70, String::new()));
+        assert_eq!(judged(Code::ncclInvalidUsage, "Duplicate GPU detected"), (78, String::new()));
+    }
+}

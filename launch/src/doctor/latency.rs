@@ -1,0 +1,79 @@
+//! How long a small all-gather takes: what a call costs before its bytes count.
+
+use std::time::Instant;
+
+use candle_core::Device;
+use serde::Serialize;
+use tributary_comm::Communicator;
+
+use super::bandwidth::{WARM_UPS, collect, median, values};
+
+/// Bytes that each rank sends: as many as NCCL's own all-gather needs.
+pub const RANK_BYTES: usize = 256;
+
+/// All-gathers of a run, one after the other: a clock and the ranks' start weigh little on so many.
+const CALLS: u32 = 20;
+
+/// What it came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Latency {
+    /// Bytes that each rank sends.
+    pub rank_bytes: usize,
+    /// Microseconds of an all-gather: the mean of each run, as long as its slowest rank's.
+    pub runs_us: Vec<f64>,
+    /// Their median.
+    pub median_us: f64,
+    /// The least of them.
+    pub min_us: f64,
+    /// The largest of them.
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// Of runs of so many ms a call. There is at least one.
+    fn new(runs_ms: &[f64]) -> Self {
+        let runs_us: Vec<f64> = runs_ms.iter().map(|ms| ms * 1e3).collect();
+        Self {
+            rank_bytes: RANK_BYTES,
+            median_us: median(&runs_us),
+            min_us: runs_us.iter().copied().fold(f64::INFINITY, f64::min),
+            max_us: runs_us.iter().copied().fold(0.0, f64::max),
+            runs_us,
+        }
+    }
+}
+
+/// Gathers a few bytes over and over, and waits for each gather before the next. Rank 0 gets what it came to.
+///
+/// # Errors
+/// The communicator's; ranks whose reports do not fit together.
+pub fn latency(comm: &mut dyn Communicator, device: &Device, repeat: u32) -> anyhow::Result<Option<Latency>> {
+    let rows = vec![RANK_BYTES / size_of::<u32>(); comm.size()];
+    let send = values(comm.rank(), rows[0], device)?; // [values of this rank]
+    let mut runs_ms = Vec::with_capacity(repeat as usize);
+    for run in 0..WARM_UPS + repeat {
+        comm.barrier()?;
+        let began = Instant::now();
+        for _ in 0..CALLS {
+            comm.all_gather_v(&send, &rows)?;
+            device.synchronize()?;
+        }
+        if run >= WARM_UPS {
+            runs_ms.push(began.elapsed().as_secs_f64() * 1e3 / f64::from(CALLS));
+        }
+    }
+    let all = collect(comm, 0, runs_ms, repeat)?;
+    Ok(all.map(|(runs_ms, _)| Latency::new(&runs_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_become_microseconds() {
+        let found = Latency::new(&[0.5, 0.25, 1.0]);
+        assert_eq!(found.runs_us, [500.0, 250.0, 1000.0]);
+        assert_eq!((found.median_us, found.min_us, found.max_us), (500.0, 250.0, 1000.0));
+    }
+}

@@ -1,0 +1,47 @@
+//! A GPU that a failed kernel has spoilt. After an illegal address, a failed launch and their like CUDA answers every call of the
+//! process with that failure until the process ends: to start ranks anew in it is of no use.
+
+use std::fmt;
+
+use candle_core::Device;
+use tributary_kernels::cuda;
+
+use crate::failure::one_line;
+
+/// A failure after which this process can use a GPU no more.
+#[derive(Debug)]
+pub struct Spoilt {
+    cause: String,
+}
+
+impl fmt::Display for Spoilt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; the GPU takes no more work from this process: start it again", self.cause)
+    }
+}
+
+impl std::error::Error for Spoilt {}
+
+/// A failure, and what it means if it has spoilt one of these devices.
+pub fn judged<'a>(error: anyhow::Error, devices: impl IntoIterator<Item = &'a Device>) -> anyhow::Error {
+    match any_spoilt(devices) {
+        true => Spoilt { cause: one_line(&error) }.into(),
+        false => error,
+    }
+}
+
+/// Whether one of these devices takes no more work from this process.
+pub fn any_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
+    let devices: Vec<&Device> = devices.into_iter().collect();
+    let spoilt = devices.iter().any(|device| is_spoilt(device));
+    if spoilt {
+        // Libraries of a spoilt device cannot be closed any more, and would panic when its last owner went.
+        devices.into_iter().for_each(|device| std::mem::forget(device.clone()));
+    }
+    spoilt
+}
+
+fn is_spoilt(device: &Device) -> bool {
+    // The first answer may be an earlier call's failure, kept until somebody asks.
+    device.is_cuda() && cuda::memory(device).is_err() && cuda::memory(device).is_err()
+}

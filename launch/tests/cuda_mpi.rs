@@ -1,0 +1,222 @@
+//! Ranks as processes with a GPU each, under a real mpirun: tensors go over NCCL, all else over MPI. What they answer, what
+//! they move, and how they end when one of them fails. On an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) or a real
+//! one of two GPUs. Built with the features `nccl`, `mpi` and `failpoints`.
+
+mod kit;
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use kit::job::{Ended, Fault, Job, LONG_MS, has_mpirun, launchers, mpirun, signal};
+use kit::{demo, request};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// What the issue of a failure may take beyond the deadline.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// `prefill` of one of the demo's requests.
+fn prefill(more: &[&str]) -> Vec<String> {
+    let base = ["prefill", "--model", &demo(), "--request", &request("hop2-0"), "--max-tokens", "2"].map(str::to_owned);
+    base.into_iter().chain(more.iter().map(|&text| text.to_owned())).collect()
+}
+
+fn run(mut launcher: Command, arguments: &[String]) -> Output {
+    launcher.arg(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the launcher starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The report of a run that must succeed.
+fn report(name: &str, output: &Output) -> Value {
+    assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Tensor bytes that each rank has received.
+fn received(report: &Value) -> Vec<u64> {
+    let ranks = report["ranks"].as_array().expect("ranks").iter();
+    ranks.map(|rank| rank["tensor_bytes_received"].as_u64().expect("a number")).collect()
+}
+
+/// A launcher whose rank 1 has another environment.
+fn on_rank_1(variable: &str) -> Command {
+    let mut launcher = mpirun(2);
+    let script = format!("[ $OMPI_COMM_WORLD_RANK = 1 ] && export {variable}; exec \"$@\"");
+    launcher.args(["sh", "-c", &script, "sh"]);
+    launcher
+}
+
+/// One line of ours, with this exit code and these words; nothing on standard output.
+fn refused(output: &Output, code: i32, says: &str) {
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{says}: {errors}");
+    let ours: Vec<&str> = errors.lines().filter(|line| line.starts_with("tributary: ")).collect();
+    assert!(ours.len() == 1 && ours[0].contains(says), "{says}: {errors}");
+    assert!(output.stdout.is_empty(), "{says}: {}", text(&output.stdout));
+}
+
+#[test]
+fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
+    if !has_mpirun() {
+        return;
+    }
+    let on_cpu = kit::json(&prefill(&["--json"]).iter().map(String::as_str).collect::<Vec<_>>());
+    // The exchange is named: left to itself it follows what a machine is good at. Every row is selected: of some, which
+    // ones may hang on a GPU's rounding, and with them what each rank receives.
+    let exchange = |name| ["--method", "infoflow", "--ratio", "1", "--exchange", name];
+    for way in [&exchange("replicate")[..], &exchange("pass-q"), &["--method", "ring"]] {
+        let with = |more: &[&str]| prefill(&[way, more, &["--dtype", "bf16", "--json"]].concat());
+        let alone = report("one rank", &run(mpirun(1), &with(&["--device", "cuda"])));
+        let by_mpi = report("MPI", &run(mpirun(2), &with(&["--backend", "mpi"])));
+        assert!(received(&by_mpi).iter().all(|&bytes| bytes > 0), "{way:?}: {:?}", received(&by_mpi));
+        for (name, launcher) in launchers(2) {
+            let two = report(name, &run(launcher, &with(&["--device", "cuda", "--backend", "nccl"])));
+            assert_eq!(two["answer"], alone["answer"], "{name}, {way:?}: one rank and two");
+            assert_eq!(two["answer"], on_cpu["answer"], "{name}, {way:?}: on the CPU");
+            assert_eq!(received(&two), received(&by_mpi), "{name}, {way:?}");
+            let backend = two["settings"]["backend"].as_str().expect("a text");
+            assert!(backend.starts_with("NCCL ") && backend.contains("mpi ("), "{name}: {backend}");
+        }
+    }
+}
+
+/// A prefill whose rank 1 is held when it enters chunk prefill, and sent a signal there; how it ends and how long that took.
+fn strike(with: Signal) -> (Ended, Duration) {
+    let arguments = prefill(&["--device", "cuda", "--backend", "nccl", "--collective-timeout", "2"]);
+    let fault = Fault { rank: 1, failpoint: &format!("worker::chunk_prefill=sleep({LONG_MS})") };
+    let mut job = Job::start(2, Some(fault), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let pid = job.enters(1, "chunk_prefill");
+    std::thread::sleep(Duration::from_millis(200));
+    let struck = Instant::now();
+    signal(pid, with);
+    let ended = job.end();
+    let took = ended.at - struck;
+    println!("{with:?}: exit {} after {:.2} s: {}", ended.code, took.as_secs_f64(), ended.cause());
+    (ended, took)
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_and_is_named() {
+    if !has_mpirun() {
+        return;
+    }
+    let (ended, took) = strike(Signal::KILL);
+    assert_eq!(ended.code, 137, "bare mpirun reports the killed rank: {:#?}", ended.errors);
+    let cause = ended.cause();
+    assert!(cause.starts_with("tributary: rank 1 (process ") && cause.ends_with("has died"), "{:#?}", ended.errors);
+    assert!(took < SLACK, "{took:?}");
+}
+
+#[test]
+fn a_stopped_rank_ends_the_others_and_is_named() {
+    if !has_mpirun() {
+        return;
+    }
+    let (ended, took) = strike(Signal::STOP);
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+    assert!(ended.cause().contains("rank 1 does not answer"), "{:#?}", ended.errors);
+    // Ten times the estimate may be longer than what was asked for.
+    assert!(took < Duration::from_secs(10) + SLACK, "{took:?}");
+}
+
+#[test]
+fn a_straggler_shows_in_its_own_phase_alone() {
+    if !has_mpirun() {
+        return;
+    }
+    const LATE_MS: f64 = 1500.0;
+    let arguments = prefill(&["--device", "cuda", "--backend", "nccl", "--json", "--collective-timeout", "20"]);
+    let fault = Fault { rank: 1, failpoint: &format!("worker::recompute=sleep({LATE_MS})") };
+    let ended = Job::start(2, Some(fault), &arguments.iter().map(String::as_str).collect::<Vec<_>>()).end();
+    assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+    let report: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let spans = report["ranks"][0]["spans"].as_array().expect("spans");
+    for span in spans {
+        let (waited_ms, ms) = (span["waited_ms"].as_f64().expect("a time"), span["ms"].as_f64().expect("a time"));
+        let late = span["phase"] == "recompute";
+        assert_eq!(waited_ms > 0.5 * LATE_MS, late, "{spans:#?}");
+        assert!(waited_ms <= ms + 1.0, "no longer than the phase: {span}");
+    }
+    assert!(report["notes"].to_string().contains("straggler: rank 1 in recompute"), "{}", report["notes"]);
+}
+
+#[test]
+fn ranks_with_one_gpu_are_refused_unless_that_is_allowed() {
+    if !has_mpirun() {
+        return;
+    }
+    let one_gpu = || {
+        let mut launcher = mpirun(2);
+        launcher.env("CUDA_VISIBLE_DEVICES", "0");
+        launcher
+    };
+    let arguments = ["--device", "cuda", "--backend", "nccl"];
+    refused(&run(one_gpu(), &prefill(&arguments)), 78, "ranks 0 and 1 share one GPU of ");
+    let shared = prefill(&[&arguments[..], &["--allow-shared-gpu", "--json"]].concat());
+    let two = report("shared", &run(one_gpu(), &shared));
+    assert_eq!(two["ranks"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn doctor_measures_between_the_gpus_of_processes() {
+    if !has_mpirun() {
+        return;
+    }
+    for (name, launcher) in launchers(2) {
+        let arguments = ["doctor", "--backend", "nccl", "--sizes", "1MiB,1200B", "--json"].map(str::to_owned);
+        kit::measured_between_gpus(&report(name, &run(launcher, &arguments)), 2);
+    }
+}
+
+#[test]
+fn a_gpu_without_memory_for_nccl_is_named() {
+    if !has_mpirun() {
+        return;
+    }
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
+        return;
+    }
+    let output = run(on_rank_1("EMULATED_NCCL_BYTES=9000000000"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+    refused(&output, 71, "rank 1: NCCL: ");
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains("Failed to CUDA calloc 9000000000 bytes; the GPU has no memory for NCCL's buffers"),
+        "{errors}"
+    );
+    assert!(errors.contains("give ranks less with --device-memory"), "{errors}");
+}
+
+#[test]
+fn a_failed_kernel_of_one_process_ends_all() {
+    if !has_mpirun() {
+        return;
+    }
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated GPU fails when it is told to");
+        return;
+    }
+    let fault = tempfile::NamedTempFile::new().expect("a file");
+    let variable = format!("EMULATED_FAULT_FILE={}", fault.path().display());
+    let output = run(on_rank_1(&variable), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+    refused(&output, 70, "rank 1: ");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the GPU takes no more work from this process: start it again"), "{errors}");
+}
+
+#[test]
+fn ranks_with_different_versions_of_nccl_are_refused() {
+    if !has_mpirun() {
+        return;
+    }
+    if !kit::gpus_are_emulated() {
+        println!("skipped: only an emulated NCCL takes another version's name");
+        return;
+    }
+    let output = run(on_rank_1("EMULATED_NCCL_VERSION=22807"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+    refused(&output, 78, "rank 0 runs NCCL 2.30.7, rank 1 2.28.7: make them equal");
+}
