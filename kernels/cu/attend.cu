@@ -4,25 +4,10 @@
 //
 // A block has 64 rows (a row is a query row and one of the heads that share a KV head) and walks over its item's key tiles of
 // 64 keys, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
+#include "query_rows.cuh"
 #include "tile64.cuh"
 
 static constexpr u32 ROWS = 64;
-
-/// Query rows, turned, to shared memory; rows beyond the last are zero.
-template <int D, typename T>
-DEVICE void load_queries(const AttendArguments& a, const Item& item, u8* tile) {
-    const u32 rows_per_tile = ROWS / a.group, head = blockIdx.y * a.group;
-    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8);
-        const u32 at = item.tile * rows_per_tile + row / a.group;
-        Bytes16 bytes{0, 0, 0, 0};
-        if (row / a.group < rows_per_tile && at < a.queries) {
-            const u64 first = ((u64)a.rows[at] * a.kv_heads * a.group + head + row % a.group) * D;
-            bytes = load_turned<T>(a.q + first, piece, a.rope[at], a.turn);
-        }
-        store16(tile + place<D>(row, piece), bytes);
-    }
-}
 
 /// Sets out for a tile of keys and values; keys beyond the last are zero.
 template <int D>
@@ -70,43 +55,6 @@ DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_t
     }
 }
 
-/// This warp's 16 rows to their place: the output through shared memory, so that rows are written whole; or a partial result.
-template <int D, typename T>
-DEVICE void write(const AttendArguments& a, const Item& item, float (&o)[D / 8][4], const Running& running, u8* tile) {
-    const u32 lane = lane_id(), first = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
-    float lse[2], factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) factor[half] = softmax_end(running, half, a.scale_log2, lse[half]);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 row = first + lane / 4 + 8 * half, at = item.tile * rows_per_tile + row / a.group;
-        const bool valid = row / a.group < rows_per_tile && at < a.queries;
-        const u64 part = ((u64)item.slot * a.kv_heads + blockIdx.y) * ROWS + row;
-        if (item.slot != NO_SLOT && lane % 4 == 0) a.part_lse[part] = lse[half];
-        if (item.slot == NO_SLOT && valid && lane % 4 == 0)
-            a.lse[((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group] = lse[half];
-#pragma unroll
-        for (u32 j = 0; j < D / 8; j++) {
-            const float x = o[j][2 * half] * factor[half], y = o[j][2 * half + 1] * factor[half];
-            if (item.slot == NO_SLOT) {
-                *reinterpret_cast<u32*>(tile + place<D>(row, j) + 4 * (lane % 4)) = T::narrow2(x, y);
-            } else {
-                float* to = a.part_out + part * D + 8 * j + 2 * (lane % 4);
-                to[0] = x;
-                to[1] = y;
-            }
-        }
-    }
-    if (item.slot != NO_SLOT) return;
-    sync_warp();
-    for (u32 i = lane; i < 16 * (D / 8); i += 32) {
-        const u32 row = first + i / (D / 8), piece = i % (D / 8), at = item.tile * rows_per_tile + row / a.group;
-        if (row / a.group >= rows_per_tile || at >= a.queries) continue;
-        const u64 to = (((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group) * D + 8 * piece;
-        store16(a.out + to, load16(tile + place<D>(row, piece)));
-    }
-}
-
 template <int D, typename T>
 DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
@@ -114,16 +62,13 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     u8* k_tiles = shared + TILE_BYTES;
     const u32 k_address = shared_address(k_tiles), v_address = k_address + 2 * TILE_BYTES;
     const Item item = a.items[blockIdx.x];
-    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
-    const u32 count = item.list_end - item.list_begin;
+    const QueryTile tile(a, item.tile, ROWS);
+    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.list_end - item.list_begin;
+    const auto at = [&](u32 row, u32 piece) { return shared + place<D>(row, piece); };
     if (count > 0) fetch<D>(a, blocks, a.tiles[item.list_begin] & ~MASKED, k_address, v_address);
-    load_queries<D, T>(a, item, shared);
+    load_queries<D, T>(a, tile, blockIdx.y, 0, [&](u32 row, u32 piece, const Bytes16& x) { store16(at(row, piece), x); });
     Sight sight[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 row = (warp_row + lane / 4 + 8 * half) / a.group, at = item.tile * rows_per_tile + row;
-        sight[half] = row < rows_per_tile && at < a.queries ? a.sight[at] : Sight{0, 0, 0};
-    }
+    load_sight(a, tile, warp_row + lane / 4, sight);
     sync_block();
     u32 q[D / 16][4];
 #pragma unroll
@@ -156,7 +101,12 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         add_values<D, T>(o, s, v_address + stage);
         sync_block();  // before the stage is filled again
     }
-    write<D, T>(a, item, o, running, shared);
+    const auto result = [&](u32 j, u32 i) { return o[j][i]; };
+    if (item.slot == NO_SLOT) {
+        write_rows<D, T>(a, tile, blockIdx.y, warp_row, running, result, at);
+    } else {
+        write_part<D>(a, item.slot, blockIdx.y, ROWS, warp_row, running, result);
+    }
 }
 
 #define ATTEND(D, T, type)                                                                        \

@@ -26,6 +26,9 @@ const WIDE_ROWS: usize = 512;
 const WIDE_TILE: usize = 128;
 const TILE: usize = 64;
 
+/// Barriers and tasks in the packed kernel's shared memory: three rings of two, four words of 8 bytes each, and two tasks.
+const RING_BYTES: usize = 3 * 32 + 2 * 24;
+
 /// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
 /// every dot product at once.
 pub fn attends(head_dim: usize, dtype: DType) -> bool {
@@ -96,6 +99,7 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         key_rope: if turned.is_some() { None } else { rope },
         rows,
         scale,
+        processors,
     };
     launcher.run(wide).map(Some)
 }
@@ -153,6 +157,7 @@ struct Launcher<'a> {
     /// Rows of a query tile.
     rows: usize,
     scale: f32,
+    processors: usize,
 }
 
 /// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
@@ -233,12 +238,21 @@ impl Launcher<'_> {
         let head_dim = self.shape.head_dim;
         let (k_bytes, v_bytes) = self.tile_bytes();
         let (file, threads, shared_bytes) = match packed {
-            Some(_) => ("attend_sm90", 384, head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes) + 64),
+            Some(_) => {
+                let tiles = head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes);
+                ("attend_sm90", 384, tiles + RING_BYTES)
+            }
             None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
         };
         let tables = tables(self.rope, self.device)?;
         let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
         let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
+        // A block of the packed kernel takes one item after the other; of the other one, a block has one item and one KV head.
+        let work = self.ready.items * self.shape.kv_heads;
+        let (grid, mut taken) = match packed {
+            Some(_) => ((work.min(self.processors) as u32, 1, 1), Some(Output::zeros_f32(self.device, 1)?)),
+            None => ((self.ready.items as u32, self.shape.kv_heads as u32, 1), None),
+        };
         let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;
         let lists = self.ready.addresses(call.address_of(&lists));
         let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
@@ -249,6 +263,7 @@ impl Launcher<'_> {
         });
         words.extend([call.address_of_output(&mut results.out), call.address_of_output(&mut results.lse)]);
         words.extend([call.address_of_output(&mut results.part_out), call.address_of_output(&mut results.part_lse)]);
+        words.push(taken.as_mut().map_or(0, |taken| call.address_of_output(taken)));
         let turn = match (self.rope, &tables) {
             (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
             _ => NO_TURN,
@@ -258,14 +273,14 @@ impl Launcher<'_> {
         words.push(pair(self.shape.queries, self.ready.keys));
         words.push(pair(self.shape.kv_heads, self.shape.group()));
         words.push(pair_real(self.ready.keys.div_ceil(WIDE_TILE), self.scale * std::f32::consts::LOG2_E));
+        words.push(pair(self.ready.items, 0));
         call.block(words);
         if packed.is_none() {
             let table = blocks(&mut call, &held);
             call.block(table);
         }
-        let grid = (self.ready.items as u32, self.shape.kv_heads as u32, 1);
         // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and keys that exist; every query
-        // tile has an item, which writes its rows or its slot.
+        // tile has an item, which writes its rows or its slot; `taken` is 0.
         unsafe { call.launch(grid, threads, shared_bytes as u32) }
     }
 

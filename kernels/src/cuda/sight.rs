@@ -173,7 +173,8 @@ impl Hull {
         [self.any_shared, begin, end]
     }
 
-    /// The key tiles of `size` keys that some row sees, marked where not all see them whole.
+    /// The key tiles of `size` keys that some row sees: first those that not all see whole, marked, then the others. A softmax
+    /// takes keys in any order; this one lets a kernel have a loop for each kind.
     fn tiles(&self, size: u32) -> Vec<u32> {
         let shared = 0..self.any_shared.div_ceil(size);
         let (begin, end) = self.any.unwrap_or((0, 0));
@@ -183,7 +184,9 @@ impl Hull {
             let whole = last <= self.all_shared || (first >= self.all.0 && last <= self.all.1);
             if whole { tile } else { tile | MASKED }
         };
-        shared.chain(own).map(mark).collect()
+        let mut tiles: Vec<u32> = shared.chain(own).map(mark).collect();
+        tiles.sort_by_key(|tile| tile & MASKED == 0);
+        tiles
     }
 }
 
@@ -192,8 +195,8 @@ impl Hull {
 pub(super) struct Work {
     /// Lists of key tiles, one after the other.
     pub tiles: Vec<u32>,
-    /// Query tile, begin and end of its part of the list, slot: the longest first.
-    pub items: Vec<[u32; 4]>,
+    /// Query tile, begin of its part of the list, begin of the unmarked tiles there, end, slot: the longest first.
+    pub items: Vec<[u32; 5]>,
     /// Query tiles in several parts: tile, first slot, number of slots.
     pub splits: Vec<[u32; 3]>,
     /// Number of slots.
@@ -213,18 +216,20 @@ impl Work {
         for (tile, list) in lists.iter().enumerate() {
             let parts = if list.len() * 2 > part * 3 { list.len().div_ceil(part) } else { 1 };
             let (begin, first_slot) = (work.tiles.len(), work.slots);
+            let whole = (begin + list.partition_point(|entry| entry & MASKED != 0)) as u32;
             work.tiles.extend(list);
             for index in 0..parts {
                 let cut = |index: usize| (begin + list.len() * index / parts) as u32;
                 let slot = if parts == 1 { NO_SLOT } else { (first_slot + index) as u32 };
-                work.items.push([tile as u32, cut(index), cut(index + 1), slot]);
+                let (from, to) = (cut(index), cut(index + 1));
+                work.items.push([tile as u32, from, whole.clamp(from, to), to, slot]);
             }
             if parts > 1 {
                 work.splits.push([tile as u32, first_slot as u32, parts as u32]);
                 work.slots += parts;
             }
         }
-        work.items.sort_by_key(|item| std::cmp::Reverse(item[2] - item[1]));
+        work.items.sort_by_key(|item| std::cmp::Reverse(item[3] - item[1]));
         work
     }
 }
