@@ -21,7 +21,8 @@ struct QueryTile {
     DEVICE bool valid(u32 row) const { return query(row) < per_tile && first + query(row) < queries; }
 };
 
-/// 64 rows from row `first_row` on, turned, by 128 threads: `store` gets row, piece and bytes; zeros for rows that are none.
+/// 64 rows from row `first_row` on, turned, by 128 threads: `store` gets row, piece and bytes. Rows that are none
+/// repeat another: nobody reads their results.
 template <int D, typename T, typename Store>
 DEVICE void load_queries(const AttendArguments& a, const QueryTile& tile, u32 kv_head, u32 first_row, Store store) {
     constexpr u32 COUNT = D / 16;  // pieces of a thread
@@ -45,7 +46,7 @@ DEVICE void load_queries(const AttendArguments& a, const QueryTile& tile, u32 kv
 #pragma unroll
     for (u32 k = 0; k < COUNT; k++) {
         const u32 row = first_row + (begin + 128 * k) / (D / 8);
-        store(row, piece[k], tile.valid(row) ? x[k] : Bytes16{0, 0, 0, 0});
+        store(row, piece[k], x[k]);
     }
 }
 
