@@ -9,18 +9,23 @@
 
 static constexpr u32 ROWS = 64;
 
+/// Keys, values and positions of one stage.
+struct Stage {
+    u32 k, v, positions;
+};
+
 /// Sets out for a tile of keys and values; keys beyond the last are zero.
 template <int D>
-DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, u32 key_tile, u32 k_tile, u32 v_tile) {
+DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 key_tile, const Stage& to) {
     const u32 row_length = a.kv_heads * D;
-    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = key_tile * KEYS + row;
-        const bool valid = at < a.keys;
-        const u32 source = a.key_source[valid ? at : 0];
+    sources.each([&](u32 row, u32 piece, u32 source) {
+        const bool valid = source != NO_ROW;
         const u64 offset = blockIdx.y * D + 8 * piece;
-        copy16_async_or_zero(k_tile + place<D>(row, piece), row_of(blocks.k, source, row_length) + offset, valid);
-        copy16_async_or_zero(v_tile + place<D>(row, piece), row_of(blocks.v, source, row_length) + offset, valid);
-    }
+        const u32 from = valid ? source : 0;
+        copy16_async_or_zero(to.k + place<D>(row, piece), row_of(blocks.k, from, row_length) + offset, valid);
+        copy16_async_or_zero(to.v + place<D>(row, piece), row_of(blocks.v, from, row_length) + offset, valid);
+    });
+    if (a.key_turn.half > 0) fetch_positions(a.key_rope, key_tile * KEYS, a.keys, to.positions);
     copies_commit();
 }
 
@@ -58,14 +63,26 @@ DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_t
 template <int D, typename T>
 DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
-    u8* shared = dynamic_shared();  // queries, then two tiles of keys, then two of values
-    u8* k_tiles = shared + TILE_BYTES;
-    const u32 k_address = shared_address(k_tiles), v_address = k_address + 2 * TILE_BYTES;
+    u8* shared = dynamic_shared();  // queries, two tiles of keys, two of values, two of positions
+    const u32 begin = shared_address(shared);
+    const auto stage = [&](u32 n) {
+        return Stage{begin + TILE_BYTES * (1 + n % 2), begin + TILE_BYTES * (3 + n % 2),
+                     begin + TILE_BYTES * 5 + POSITION_BYTES * (n % 2)};
+    };
     const Item item = a.items[blockIdx.x];
     const QueryTile tile(a, item.tile, ROWS);
     const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.list_end - item.list_begin;
+    const u32* tiles = a.tiles + item.list_begin;
+    // Tile n + 1 is under way while tile n is worked on; where tile n + 2 comes from is being looked up.
+    Rows<D> sources;
+    u32 entry = 0, next = 0;
+    const auto find = [&](u32 n) {
+        next = n < count ? tiles[n] : 0;
+        sources.find(a.key_source, (next & ~MASKED) * KEYS, n < count ? a.keys : 0);
+    };
     const auto at = [&](u32 row, u32 piece) { return shared + place<D>(row, piece); };
-    if (count > 0) fetch<D>(a, blocks, a.tiles[item.list_begin] & ~MASKED, k_address, v_address);
+    find(0);
+    if (count > 0) fetch<D>(a, blocks, sources, next & ~MASKED, stage(0));
     load_queries<D, T>(a, tile, blockIdx.y, 0, [&](u32 row, u32 piece, const Bytes16& x) { store16(at(row, piece), x); });
     Sight sight[2];
     load_sight(a, tile, warp_row + lane / 4, sight);
@@ -76,29 +93,34 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         load_matrices(q[k], shared_address(shared) + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
     float o[D / 8][4] = {};
     Running running = nothing_yet();
+    entry = next;
+    find(1);
     for (u32 n = 0; n < count; n++) {
-        const u32 stage = n % 2 * TILE_BYTES, entry = a.tiles[item.list_begin + n], key_tile = entry & ~MASKED;
+        const Stage now = stage(n);
         if (n + 1 < count) {
-            const u32 next = (n + 1) % 2 * TILE_BYTES;
-            fetch<D>(a, blocks, a.tiles[item.list_begin + n + 1] & ~MASKED, k_address + next, v_address + next);
+            fetch<D>(a, blocks, sources, next & ~MASKED, stage(n + 1));
             copies_wait<1>();
         } else {
             copies_wait<0>();
         }
+        const u32 marked = entry & MASKED, first_key = (entry & ~MASKED) * KEYS;
+        entry = next;
+        find(n + 2);
         sync_block();
         if (a.key_turn.half > 0) {
-            turn_keys<D, T>(a.key_turn, a.key_rope, key_tile * KEYS, a.keys, k_tiles + stage);
+            const u32* positions = reinterpret_cast<const u32*>(shared + (now.positions - begin));
+            turn_keys<D, T>(a.key_turn, positions, shared + (now.k - begin));
             sync_block();
         }
         float s[KEYS / 2], shrink[2];
-        dot_products<D, T>(s, q, k_address + stage);
-        if (entry & MASKED) hide(s, sight, key_tile * KEYS + 2 * (lane % 4));
+        dot_products<D, T>(s, q, now.k);
+        if (marked) hide(s, sight, first_key + 2 * (lane % 4));
         softmax_step(s, running, shrink, a.scale_log2);
 #pragma unroll
         for (u32 j = 0; j < D / 8; j++)
 #pragma unroll
             for (u32 i = 0; i < 4; i++) o[j][i] *= shrink[i / 2];
-        add_values<D, T>(o, s, v_address + stage);
+        add_values<D, T>(o, s, now.v);
         sync_block();  // before the stage is filled again
     }
     const auto result = [&](u32 j, u32 i) { return o[j][i]; };

@@ -28,22 +28,21 @@ struct ScoreArguments {
 
 /// Sets out for one head's queries of a tile of rows; rows beyond the last are zero.
 template <int D>
-DEVICE void fetch_queries(const ScoreArguments& a, u32 row_tile, u32 head, u32 tile) {
-    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = row_tile * ROWS + row;
-        const u64 first = ((u64)a.rows[at < a.queries ? at : 0] * a.kv_heads * a.group + head) * D + 8 * piece;
-        copy16_async_or_zero(tile + place<D>(row, piece), a.q + first, at < a.queries);
-    }
+DEVICE void fetch_queries(const ScoreArguments& a, const Rows<D>& rows, u32 head, u32 tile) {
+    rows.each([&](u32 row, u32 piece, u32 number) {
+        const bool valid = number != NO_ROW;
+        const u64 first = ((u64)(valid ? number : 0) * a.kv_heads * a.group + head) * D + 8 * piece;
+        copy16_async_or_zero(tile + place<D>(row, piece), a.q + first, valid);
+    });
 }
 
 template <int D>
-DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, u32 kv_head, u32 tile) {
-    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = blockIdx.x * KEYS + row;
-        const u32 source = a.key_source[at < a.keys ? at : 0];
-        const u16* from = row_of(blocks.k, source, a.kv_heads * D) + kv_head * D + 8 * piece;
-        copy16_async_or_zero(tile + place<D>(row, piece), from, at < a.keys);
-    }
+DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 kv_head, u32 tile) {
+    sources.each([&](u32 row, u32 piece, u32 source) {
+        const bool valid = source != NO_ROW;
+        const u16* from = row_of(blocks.k, valid ? source : 0, a.kv_heads * D) + kv_head * D + 8 * piece;
+        copy16_async_or_zero(tile + place<D>(row, piece), from, valid);
+    });
 }
 
 /// Adds this head's probabilities of 16 rows and 64 keys.
@@ -88,11 +87,16 @@ DEVICE void write(const ScoreArguments& a, float (&columns)[KEYS / 4], float* su
 template <int D, typename T>
 DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
     constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
-    u8* shared = dynamic_shared();  // keys, then two tiles of queries, then sums
+    u8* shared = dynamic_shared();  // keys, two tiles of queries, sums, positions
     const u32 k_tile = shared_address(shared), q_tiles = k_tile + TILE_BYTES;
     float* sums = reinterpret_cast<float*>(shared + 3 * TILE_BYTES);
     const u32 lane = lane_id(), heads = a.kv_heads * a.group;
     const u32 key_first = blockIdx.x * KEYS, key_end = key_first + KEYS;
+    u32* positions = reinterpret_cast<u32*>(sums + THREADS / 32 * KEYS);
+    if (a.key_turn.half > 0 && threadIdx.x < KEYS)
+        positions[threadIdx.x] = key_first + threadIdx.x < a.keys ? a.key_rope[key_first + threadIdx.x] : 0;
+    Rows<D> sources, rows;
+    sources.find(a.key_source, key_first, a.keys);
     float columns[KEYS / 4] = {};
     for (u32 row_tile = 0; row_tile * ROWS < a.queries; row_tile++) {
         const Sight any = a.tile_sight[row_tile];
@@ -108,18 +112,19 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
             row[half] = a.rows[valid ? at : 0];
             weight[half] = a.reduce == WEIGHTED ? a.weights[row[half]] : 1.0f;
         }
-        fetch_queries<D>(a, row_tile, 0, q_tiles);
-        fetch_keys<D>(a, blocks, 0, k_tile);
+        rows.find(a.rows, row_tile * ROWS, a.queries);
+        fetch_queries<D>(a, rows, 0, q_tiles);
+        fetch_keys<D>(a, blocks, sources, 0, k_tile);
         copies_commit();
         for (u32 head = 0; head < heads; head++) {
             const bool new_keys = head % a.group == 0;
             copies_wait<0>();
             sync_block();
             if (new_keys && a.key_turn.half > 0) {
-                turn_keys<D, T>(a.key_turn, a.key_rope, key_first, a.keys, shared);
+                turn_keys<D, T>(a.key_turn, positions, shared);
                 sync_block();
             }
-            if (head + 1 < heads) fetch_queries<D>(a, row_tile, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
+            if (head + 1 < heads) fetch_queries<D>(a, rows, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
             copies_commit();
             float lse_log2[2];
 #pragma unroll
@@ -131,7 +136,7 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
             add_head<D, T>(p, a, q_tiles + head % 2 * TILE_BYTES, k_tile, lse_log2, sight);
             if (head + 1 < heads && (head + 1) % a.group == 0) {
                 sync_block();  // nobody reads the old keys any more
-                fetch_keys<D>(a, blocks, (head + 1) / a.group, k_tile);
+                fetch_keys<D>(a, blocks, sources, (head + 1) / a.group, k_tile);
                 copies_commit();
             }
         }

@@ -242,7 +242,7 @@ impl Launcher<'_> {
                 let tiles = head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes);
                 ("attend_sm90", 384, tiles + RING_BYTES)
             }
-            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
+            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()),
         };
         let tables = tables(self.rope, self.device)?;
         let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
