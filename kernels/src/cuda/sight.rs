@@ -138,6 +138,18 @@ impl QueryOrder {
         Self { rows, rope, sight }
     }
 
+    /// Of the pairs of query and key that are worked out, the share that see each other.
+    pub fn visible_share(&self, tiling: Tiling) -> f64 {
+        let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
+        let worked: usize = self.lists(tiling).map(|list| list.len() * tiling.keys * tiling.queries()).sum();
+        seen as f64 / (worked as f64).max(1.0)
+    }
+
+    /// The key tiles of every query tile.
+    fn lists(&self, tiling: Tiling) -> impl Iterator<Item = Vec<u32>> {
+        self.sight.chunks(tiling.queries()).map(move |rows| Hull::of(rows).tiles(tiling.keys as u32))
+    }
+
     /// For every `count` queries, runs of keys outside which none of them sees anything.
     pub fn hulls(&self, count: usize) -> Vec<[u32; 3]> {
         self.sight.chunks(count).map(|rows| Hull::of(rows).outer()).collect()
@@ -206,8 +218,7 @@ pub(super) struct Work {
 impl Work {
     /// Cuts the work so that every multiprocessor has some: long lists into parts where there are few query tiles.
     pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
-        let lists: Vec<Vec<u32>> =
-            queries.sight.chunks(tiling.queries()).map(|rows| Hull::of(rows).tiles(tiling.keys as u32)).collect();
+        let lists: Vec<Vec<u32>> = queries.lists(tiling).collect();
         let total: usize = lists.iter().map(Vec::len).sum();
         // Two rounds of blocks, so that the second evens out what the first left uneven.
         let wanted = (2 * tiling.resident).div_ceil(tiling.kv_heads);

@@ -113,3 +113,18 @@ fn many_queries_are_not_cut() {
     assert_eq!(masked, 128, "one tile on the staircase for each tile of 32 queries");
     assert_eq!(work.items[0][3] - work.items[0][1], 32, "the longest first");
 }
+
+#[test]
+fn rows_at_any_places_cost_hardly_more_than_the_keys_they_see() {
+    let all = Positions::run(0, 32768);
+    // 15 of every 100 rows, where a multiplication throws them.
+    let chosen: Vec<u32> =
+        (0..32768u32).filter(|row| row.wrapping_mul(2_654_435_761) >> 8 < (1 << 24) / 100 * 15).collect();
+    assert!((4500..5300).contains(&chosen.len()), "{}", chosen.len());
+    let keys = KeyOrder::new(&[&all]);
+    let tiling = Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 };
+    let share = |at: &Positions| QueryOrder::new(at, &keys).visible_share(tiling);
+    let (dense, stairs) = (share(&all), share(&all.select(&chosen)));
+    println!("visible: {dense:.4} of all rows, {stairs:.4} of {} chosen ones", chosen.len());
+    assert!(dense > 0.99 && stairs > 1.0 / 1.05, "{dense} {stairs}");
+}
