@@ -59,7 +59,8 @@ DEVICE void turn_keys(const Turn& turn, const u32* positions, u8* tile) {
         u32 first[2], position[2];
 #pragma unroll
         for (u32 k = 0; k < 2; k++) {
-            const u32 at = i + k * THREADS < all ? i + k * THREADS : i, row = at * inverse >> 16, piece = at - row * pieces;
+            const u32 at = i + k * THREADS < all ? i + k * THREADS : i;  // the same twice does no harm
+            const u32 row = at * inverse >> 16, piece = at - row * pieces;
             low[k] = tile + place<D>(row, piece);
             high[k] = turn.interleaved ? low[k] : tile + place<D>(row, piece + turn.half / 8);
             first[k] = 8 * piece, position[k] = positions[row];
@@ -74,7 +75,6 @@ DEVICE void turn_keys(const Turn& turn, const u32* positions, u8* tile) {
         }
 #pragma unroll
         for (u32 k = 0; k < 2; k++) {
-            if (i + k * THREADS >= all) continue;
             store16(low[k], x[k]);
             store16(high[k], y[k]);
         }
