@@ -4,38 +4,28 @@
 //
 // A block has 64 rows (a row is a query row and one of the heads that share a KV head) and walks over its item's key tiles of
 // 64 keys, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
+#include "query_rows.cuh"
 #include "tile64.cuh"
 
 static constexpr u32 ROWS = 64;
 
-/// Query rows, turned, to shared memory; rows beyond the last are zero.
-template <int D, typename T>
-DEVICE void load_queries(const AttendArguments& a, const Item& item, u8* tile) {
-    const u32 rows_per_tile = ROWS / a.group, head = blockIdx.y * a.group;
-    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8);
-        const u32 at = item.tile * rows_per_tile + row / a.group;
-        Bytes16 bytes{0, 0, 0, 0};
-        if (row / a.group < rows_per_tile && at < a.queries) {
-            const u64 first = ((u64)a.rows[at] * a.kv_heads * a.group + head + row % a.group) * D;
-            bytes = load_turned<T>(a.q + first, piece, a.rope[at], a.turn);
-        }
-        store16(tile + place<D>(row, piece), bytes);
-    }
-}
+/// Keys, values and positions of one stage.
+struct Stage {
+    u32 k, v, positions;
+};
 
 /// Sets out for a tile of keys and values; keys beyond the last are zero.
 template <int D>
-DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, u32 key_tile, u32 k_tile, u32 v_tile) {
+DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 key_tile, const Stage& to) {
     const u32 row_length = a.kv_heads * D;
-    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = key_tile * KEYS + row;
-        const bool valid = at < a.keys;
-        const u32 source = a.key_source[valid ? at : 0];
+    sources.each([&](u32 row, u32 piece, u32 source) {
+        const bool valid = source != NO_ROW;
         const u64 offset = blockIdx.y * D + 8 * piece;
-        copy16_async_or_zero(k_tile + place<D>(row, piece), row_of(blocks.k, source, row_length) + offset, valid);
-        copy16_async_or_zero(v_tile + place<D>(row, piece), row_of(blocks.v, source, row_length) + offset, valid);
-    }
+        const u32 from = valid ? source : 0;
+        copy16_async_or_zero(to.k + place<D>(row, piece), row_of(blocks.k, from, row_length) + offset, valid);
+        copy16_async_or_zero(to.v + place<D>(row, piece), row_of(blocks.v, from, row_length) + offset, valid);
+    });
+    if (a.key_turn.half > 0) fetch_positions(a.key_rope, key_tile * KEYS, a.keys, to.positions);
     copies_commit();
 }
 
@@ -70,60 +60,32 @@ DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_t
     }
 }
 
-/// This warp's 16 rows to their place: the output through shared memory, so that rows are written whole; or a partial result.
-template <int D, typename T>
-DEVICE void write(const AttendArguments& a, const Item& item, float (&o)[D / 8][4], const Running& running, u8* tile) {
-    const u32 lane = lane_id(), first = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
-    float lse[2], factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) factor[half] = softmax_end(running, half, a.scale_log2, lse[half]);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 row = first + lane / 4 + 8 * half, at = item.tile * rows_per_tile + row / a.group;
-        const bool valid = row / a.group < rows_per_tile && at < a.queries;
-        const u64 part = ((u64)item.slot * a.kv_heads + blockIdx.y) * ROWS + row;
-        if (item.slot != NO_SLOT && lane % 4 == 0) a.part_lse[part] = lse[half];
-        if (item.slot == NO_SLOT && valid && lane % 4 == 0)
-            a.lse[((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group] = lse[half];
-#pragma unroll
-        for (u32 j = 0; j < D / 8; j++) {
-            const float x = o[j][2 * half] * factor[half], y = o[j][2 * half + 1] * factor[half];
-            if (item.slot == NO_SLOT) {
-                *reinterpret_cast<u32*>(tile + place<D>(row, j) + 4 * (lane % 4)) = T::narrow2(x, y);
-            } else {
-                float* to = a.part_out + part * D + 8 * j + 2 * (lane % 4);
-                to[0] = x;
-                to[1] = y;
-            }
-        }
-    }
-    if (item.slot != NO_SLOT) return;
-    sync_warp();
-    for (u32 i = lane; i < 16 * (D / 8); i += 32) {
-        const u32 row = first + i / (D / 8), piece = i % (D / 8), at = item.tile * rows_per_tile + row / a.group;
-        if (row / a.group >= rows_per_tile || at >= a.queries) continue;
-        const u64 to = (((u64)a.rows[at] * a.kv_heads + blockIdx.y) * a.group + row % a.group) * D + 8 * piece;
-        store16(a.out + to, load16(tile + place<D>(row, piece)));
-    }
-}
-
 template <int D, typename T>
 DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
-    u8* shared = dynamic_shared();  // queries, then two tiles of keys, then two of values
-    u8* k_tiles = shared + TILE_BYTES;
-    const u32 k_address = shared_address(k_tiles), v_address = k_address + 2 * TILE_BYTES;
+    u8* shared = dynamic_shared();  // queries, two tiles of keys, two of values, two of positions
+    const u32 begin = shared_address(shared);
+    const auto stage = [&](u32 n) {
+        return Stage{begin + TILE_BYTES * (1 + n % 2), begin + TILE_BYTES * (3 + n % 2),
+                     begin + TILE_BYTES * 5 + POSITION_BYTES * (n % 2)};
+    };
     const Item item = a.items[blockIdx.x];
-    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, rows_per_tile = ROWS / a.group;
-    const u32 count = item.list_end - item.list_begin;
-    if (count > 0) fetch<D>(a, blocks, a.tiles[item.list_begin] & ~MASKED, k_address, v_address);
-    load_queries<D, T>(a, item, shared);
+    const QueryTile tile(a, item.tile, ROWS);
+    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.list_end - item.list_begin;
+    const u32* tiles = a.tiles + item.list_begin;
+    // Tile n + 1 is under way while tile n is worked on; where tile n + 2 comes from is being looked up.
+    Rows<D> sources;
+    u32 entry = 0, next = 0;
+    const auto find = [&](u32 n) {
+        next = n < count ? tiles[n] : 0;
+        sources.find(a.key_source, (next & ~MASKED) * KEYS, n < count ? a.keys : 0);
+    };
+    const auto at = [&](u32 row, u32 piece) { return shared + place<D>(row, piece); };
+    find(0);
+    if (count > 0) fetch<D>(a, blocks, sources, next & ~MASKED, stage(0));
+    load_queries<D, T>(a, tile, blockIdx.y, 0, [&](u32 row, u32 piece, const Bytes16& x) { store16(at(row, piece), x); });
     Sight sight[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const u32 row = (warp_row + lane / 4 + 8 * half) / a.group, at = item.tile * rows_per_tile + row;
-        sight[half] = row < rows_per_tile && at < a.queries ? a.sight[at] : Sight{0, 0, 0};
-    }
+    load_sight(a, tile, warp_row + lane / 4, sight);
     sync_block();
     u32 q[D / 16][4];
 #pragma unroll
@@ -131,32 +93,42 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         load_matrices(q[k], shared_address(shared) + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
     float o[D / 8][4] = {};
     Running running = nothing_yet();
+    entry = next;
+    find(1);
     for (u32 n = 0; n < count; n++) {
-        const u32 stage = n % 2 * TILE_BYTES, entry = a.tiles[item.list_begin + n], key_tile = entry & ~MASKED;
+        const Stage now = stage(n);
         if (n + 1 < count) {
-            const u32 next = (n + 1) % 2 * TILE_BYTES;
-            fetch<D>(a, blocks, a.tiles[item.list_begin + n + 1] & ~MASKED, k_address + next, v_address + next);
+            fetch<D>(a, blocks, sources, next & ~MASKED, stage(n + 1));
             copies_wait<1>();
         } else {
             copies_wait<0>();
         }
+        const u32 marked = entry & MASKED, first_key = (entry & ~MASKED) * KEYS;
+        entry = next;
+        find(n + 2);
         sync_block();
         if (a.key_turn.half > 0) {
-            turn_keys<D, T>(a.key_turn, a.key_rope, key_tile * KEYS, a.keys, k_tiles + stage);
+            const u32* positions = reinterpret_cast<const u32*>(shared + (now.positions - begin));
+            turn_keys<D, T>(a.key_turn, positions, shared + (now.k - begin));
             sync_block();
         }
         float s[KEYS / 2], shrink[2];
-        dot_products<D, T>(s, q, k_address + stage);
-        if (entry & MASKED) hide(s, sight, key_tile * KEYS + 2 * (lane % 4));
+        dot_products<D, T>(s, q, now.k);
+        if (marked) hide(s, sight, first_key + 2 * (lane % 4));
         softmax_step(s, running, shrink, a.scale_log2);
 #pragma unroll
         for (u32 j = 0; j < D / 8; j++)
 #pragma unroll
             for (u32 i = 0; i < 4; i++) o[j][i] *= shrink[i / 2];
-        add_values<D, T>(o, s, v_address + stage);
+        add_values<D, T>(o, s, now.v);
         sync_block();  // before the stage is filled again
     }
-    write<D, T>(a, item, o, running, shared);
+    const auto result = [&](u32 j, u32 i) { return o[j][i]; };
+    if (item.slot == NO_SLOT) {
+        write_rows<D, T>(a, tile, blockIdx.y, warp_row, running, result, at);
+    } else {
+        write_part<D>(a, item.slot, blockIdx.y, ROWS, warp_row, running, result);
+    }
 }
 
 #define ATTEND(D, T, type)                                                                        \

@@ -37,9 +37,9 @@ struct Sight {
     u32 shared_end, begin, end;
 };
 
-/// Work of one block: a tile of query rows and a part of its list of key tiles.
+/// Work of one block and one KV head: a tile of query rows and a part of its list of key tiles, marked ones first.
 struct Item {
-    u32 tile, list_begin, list_end, slot;
+    u32 tile, list_begin, whole_begin, list_end, slot;
 };
 
 struct AttendArguments {
@@ -57,10 +57,12 @@ struct AttendArguments {
     float* lse;       // [queries, heads]
     float* part_out;  // [slots, kv_heads, tile rows, head_dim]
     float* part_lse;  // [slots, kv_heads, tile rows]
+    u32* taken;       // 0: how many items blocks have taken beside their first one, for attend_sm90 only
     Turn turn;        // of the queries
     Turn key_turn;    // of keys that are turned on load
     u32 queries, keys, kv_heads, group, key_tiles;
     float scale_log2;  // softmax scale / ln 2
+    u32 item_count;
 };
 
 DEVICE const u16* row_of(const u16* const (&blocks)[MAX_BLOCKS], u32 source, u32 row_length) {
@@ -138,6 +140,37 @@ DEVICE Bytes16 load_turned(const u16* head, u32 piece, u32 position, const Turn&
     if (turn.interleaved) return turned_pairs<T>(bytes, first, position, turn);
     const u32 other = first < turn.half ? first + turn.half : first - turn.half;
     return turned<T>(bytes, load16(head + other), first, position, turn);
+}
+
+/// The same for several pieces at once, so that their loads are under way together.
+template <typename T, int Count>
+DEVICE void load_all_turned(Bytes16 (&x)[Count], const u16* const (&head)[Count], const u32 (&piece)[Count],
+                            const u32 (&position)[Count], const Turn& turn) {
+#pragma unroll
+    for (int i = 0; i < Count; i++) x[i] = load16(head[i] + 8 * piece[i]);
+    if (turn.half == 0) return;
+    // What does not turn goes along with dim 0 and is left as it was: no branch stands between the loads.
+    if (turn.interleaved) {
+#pragma unroll
+        for (int i = 0; i < Count; i++) {
+            const bool turns = 8 * piece[i] < 2 * turn.half;
+            const Bytes16 result = turned_pairs<T>(x[i], turns ? 8 * piece[i] : 0, position[i], turn);
+            if (turns) x[i] = result;
+        }
+        return;
+    }
+    Bytes16 other[Count];
+#pragma unroll
+    for (int i = 0; i < Count; i++) {
+        const u32 first = 8 * piece[i] < 2 * turn.half ? 8 * piece[i] : 0;
+        other[i] = load16(head[i] + (first < turn.half ? first + turn.half : first - turn.half));
+    }
+#pragma unroll
+    for (int i = 0; i < Count; i++) {
+        const bool turns = 8 * piece[i] < 2 * turn.half;
+        const Bytes16 result = turned<T>(x[i], other[i], turns ? 8 * piece[i] : 0, position[i], turn);
+        if (turns) x[i] = result;
+    }
 }
 
 /// The softmax of two rows of a tile, as far as keys have come. A thread holds the numbers of its columns; the four threads

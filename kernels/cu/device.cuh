@@ -75,6 +75,12 @@ DEVICE void hold(u32 (&x)[N][M]) {
 #pragma unroll
     for (int i = 0; i < N * M; i++) asm volatile("" : "+r"(x[i / M][i % M])::"memory");
 }
+/// What x comes from is done before any wait that follows. The assembler moves waits above arithmetic, which `hold` cannot keep
+/// it from; a store it must keep in its place. There is none: x must not be negative.
+DEVICE void done_before_waits(float x, u32 shared) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.u32 [%1], %1;\n}" ::"f"(x), "r"(shared)
+                 : "memory");
+}
 /// The same number on every lane of the warp, and the compiler knows it.
 DEVICE u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
@@ -89,6 +95,13 @@ DEVICE void barrier_sync(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" 
 /// Comes to barrier `id` and goes on.
 DEVICE void barrier_arrive(u32 id, u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Adds to a number in global memory; gives what was there.
+DEVICE u32 add_atomic(u32* to, u32 x) {
+    u32 before;
+    asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+    return before;
 }
 
 // ---- asynchronous copies of 16 bytes (sm_80) ----

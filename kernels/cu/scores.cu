@@ -26,24 +26,26 @@ struct ScoreArguments {
     float scale_log2;
 };
 
-/// Sets out for one head's queries of a tile of rows; rows beyond the last are zero.
-template <int D>
-DEVICE void fetch_queries(const ScoreArguments& a, u32 row_tile, u32 head, u32 tile) {
-    for (u32 i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = row_tile * ROWS + row;
-        const u64 first = ((u64)a.rows[at < a.queries ? at : 0] * a.kv_heads * a.group + head) * D + 8 * piece;
-        copy16_async_or_zero(tile + place<D>(row, piece), a.q + first, at < a.queries);
+/// Sets out for a tile of 64 rows; `list` in shared memory has their numbers, `from` says where a row begins.
+template <int D, typename From>
+DEVICE void fetch_rows(const u32* list, u32 tile, From from) {
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
+        const u32 row = i / (D / 8), piece = i % (D / 8), number = list[row];
+        const u16* first = from(number != NO_ROW ? number : 0);
+        copy16_async_or_zero(tile + place<D>(row, piece), first + 8 * piece, number != NO_ROW);
     }
 }
 
+/// Sets out for one head's queries of a tile of rows; rows beyond the last are zero.
 template <int D>
-DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, u32 kv_head, u32 tile) {
-    for (u32 i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-        const u32 row = i / (D / 8), piece = i % (D / 8), at = blockIdx.x * KEYS + row;
-        const u32 source = a.key_source[at < a.keys ? at : 0];
-        const u16* from = row_of(blocks.k, source, a.kv_heads * D) + kv_head * D + 8 * piece;
-        copy16_async_or_zero(tile + place<D>(row, piece), from, at < a.keys);
-    }
+DEVICE void fetch_queries(const ScoreArguments& a, const u32* rows, u32 head, u32 tile) {
+    fetch_rows<D>(rows, tile, [&](u32 row) { return a.q + ((u64)row * a.kv_heads * a.group + head) * D; });
+}
+
+template <int D>
+DEVICE void fetch_keys(const ScoreArguments& a, const Blocks& blocks, const u32* sources, u32 kv_head, u32 tile) {
+    fetch_rows<D>(sources, tile, [&](u32 source) { return row_of(blocks.k, source, a.kv_heads * D) + kv_head * D; });
 }
 
 /// Adds this head's probabilities of 16 rows and 64 keys.
@@ -88,66 +90,81 @@ DEVICE void write(const ScoreArguments& a, float (&columns)[KEYS / 4], float* su
 template <int D, typename T>
 DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
     constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
-    u8* shared = dynamic_shared();  // keys, then two tiles of queries, then sums
+    u8* shared = dynamic_shared();  // keys, two tiles of queries, sums, positions, where rows come from
     const u32 k_tile = shared_address(shared), q_tiles = k_tile + TILE_BYTES;
     float* sums = reinterpret_cast<float*>(shared + 3 * TILE_BYTES);
     const u32 lane = lane_id(), heads = a.kv_heads * a.group;
     const u32 key_first = blockIdx.x * KEYS, key_end = key_first + KEYS;
+    u32* positions = reinterpret_cast<u32*>(sums + THREADS / 32 * KEYS);
+    u32 *sources = positions + KEYS, *rows = sources + KEYS;
+    if (threadIdx.x < KEYS) {
+        const u32 at = key_first + threadIdx.x;
+        if (a.key_turn.half > 0) positions[threadIdx.x] = at < a.keys ? a.key_rope[at] : 0;
+        sources[threadIdx.x] = at < a.keys ? a.key_source[at] : NO_ROW;
+    }
     float columns[KEYS / 4] = {};
     for (u32 row_tile = 0; row_tile * ROWS < a.queries; row_tile++) {
         const Sight any = a.tile_sight[row_tile];
         if (key_first >= any.shared_end && (key_first >= any.end || key_end <= any.begin)) continue;
+        const u32 own = threadIdx.x / 32 * 16 + lane / 4;  // this thread's rows: it and the eighth after it
         Sight sight[2];
-        u32 row[2];
-        float weight[2], p[KEYS / 2] = {};
+        float p[KEYS / 2] = {};
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const u32 at = row_tile * ROWS + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
-            const bool valid = at < a.queries;
-            sight[half] = valid ? a.sight[at] : Sight{0, 0, 0};
-            row[half] = a.rows[valid ? at : 0];
-            weight[half] = a.reduce == WEIGHTED ? a.weights[row[half]] : 1.0f;
+            const u32 at = row_tile * ROWS + own + 8 * half;
+            sight[half] = at < a.queries ? a.sight[at] : Sight{0, 0, 0};
         }
-        fetch_queries<D>(a, row_tile, 0, q_tiles);
-        fetch_keys<D>(a, blocks, 0, k_tile);
+        if (threadIdx.x < ROWS) {
+            const u32 at = row_tile * ROWS + threadIdx.x;
+            rows[threadIdx.x] = at < a.queries ? a.rows[at] : NO_ROW;
+        }
+        sync_block();
+        fetch_queries<D>(a, rows, 0, q_tiles);
+        fetch_keys<D>(a, blocks, sources, 0, k_tile);
         copies_commit();
         for (u32 head = 0; head < heads; head++) {
             const bool new_keys = head % a.group == 0;
             copies_wait<0>();
             sync_block();
             if (new_keys && a.key_turn.half > 0) {
-                turn_keys<D, T>(a.key_turn, a.key_rope, key_first, a.keys, shared);
+                turn_keys<D, T>(a.key_turn, positions, shared);
                 sync_block();
             }
-            if (head + 1 < heads) fetch_queries<D>(a, row_tile, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
+            if (head + 1 < heads) fetch_queries<D>(a, rows, head + 1, q_tiles + (head + 1) % 2 * TILE_BYTES);
             copies_commit();
             float lse_log2[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float lse = a.lse[(u64)row[half] * heads + head];
+                const u32 row = rows[own + 8 * half];
+                const float lse = a.lse[(u64)(row != NO_ROW ? row : 0) * heads + head];
                 // A row that saw nothing gives nothing: exp2(x - inf) = 0.
                 lse_log2[half] = lse == NEGATIVE_INFINITY ? -NEGATIVE_INFINITY : lse * LOG2_E;
             }
             add_head<D, T>(p, a, q_tiles + head % 2 * TILE_BYTES, k_tile, lse_log2, sight);
             if (head + 1 < heads && (head + 1) % a.group == 0) {
                 sync_block();  // nobody reads the old keys any more
-                fetch_keys<D>(a, blocks, (head + 1) / a.group, k_tile);
+                fetch_keys<D>(a, blocks, sources, (head + 1) / a.group, k_tile);
                 copies_commit();
             }
         }
-        sync_block();  // before the tiles are filled again
         const float mean = 1.0f / (float)heads;
 #pragma unroll
-        for (u32 i = 0; i < KEYS / 2; i++) {
-            const float x = p[i] * mean;
-            columns[i / 4 * 2 + i % 2] += a.reduce == NORM ? x * x : x * weight[i / 2 % 2];
+        for (int half = 0; half < 2; half++) {
+            const u32 row = rows[own + 8 * half];
+            const float weight = a.reduce == WEIGHTED && row != NO_ROW ? a.weights[row] : 1.0f;
+#pragma unroll
+            for (u32 i = 0; i < KEYS / 4; i++) {
+                const float x = p[i / 2 * 4 + 2 * half + i % 2] * mean;
+                columns[i] += a.reduce == NORM ? x * x : x * weight;
+            }
         }
+        sync_block();  // before the tiles are filled again
     }
     write(a, columns, sums);
 }
 
 #define SCORES(D, T, type)                                                                       \
-    KERNEL(THREADS, 2) scores_##type##_##D(ARGUMENT ScoreArguments a, ARGUMENT Blocks blocks) { \
+    KERNEL(THREADS, 3) scores_##type##_##D(ARGUMENT ScoreArguments a, ARGUMENT Blocks blocks) { \
         scores<D, T>(a, blocks);                                                                 \
     }                                                                                            \
     EXPORT(scores_##type##_##D)

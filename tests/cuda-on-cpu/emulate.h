@@ -171,6 +171,9 @@ template <int N>
 DEVICE void hold(float (&)[N]) {}
 template <int N, int M>
 DEVICE void hold(u32 (&)[N][M]) {}
+DEVICE void done_before_waits(float x, u32) {
+    if (x < 0.0f) emulate::fail("done_before_waits: a negative number");
+}
 DEVICE u32 uniform(u32 x) { return x; }
 
 // ---- threads that meet ----
@@ -196,6 +199,8 @@ DEVICE u32 shuffle_xor(u32 x, int lanes) {
 DEVICE float shuffle_xor(float x, int lanes) { return float_of_bits(shuffle_xor(bits_of_float(x), lanes)); }
 DEVICE void barrier_sync(u32 id, u32 threads) { emulate::barrier(id, threads, true); }
 DEVICE void barrier_arrive(u32 id, u32 threads) { emulate::barrier(id, threads, false); }
+
+DEVICE u32 add_atomic(u32* to, u32 x) { return __atomic_fetch_add(to, x, __ATOMIC_RELAXED); }
 
 // ---- copies ----
 

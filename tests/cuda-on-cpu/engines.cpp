@@ -3,6 +3,8 @@
 
 #include "block.h"
 
+#include <algorithm>
+
 namespace emulate {
 
 // ---- copies ----
@@ -11,6 +13,11 @@ static void poison(u32 shared, unsigned bytes) { memset(shared_at(shared, bytes)
 
 void copy_async(u32 shared, const void* global, bool valid) {
     if (shared % 16 || reinterpret_cast<uintptr_t>(global) % 16) fail("cp.async: an address is not a multiple of 16");
+    // Which of two would land last is the hardware's choice.
+    auto there = [shared](const Copy& copy) { return copy.shared == shared; };
+    bool busy = std::any_of(self->copies.begin(), self->copies.end(), there);
+    for (const auto& group : self->committed) busy |= std::any_of(group.begin(), group.end(), there);
+    if (busy) fail("cp.async: another copy is under way to the same place");
     poison(shared, 16);
     self->copies.push_back({shared, global, valid});
 }

@@ -11,20 +11,27 @@ use cudarc::driver::CudaStream;
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
 use super::call::{Call, Input, Output, suffix};
+use super::pack::Packed;
 use super::prepared::{Prepared, prepared};
 use super::rope::{DeviceTables, tables as rope_tables};
 use super::rows::contiguous;
-use super::sight::{MAX_BLOCKS, ROW_BITS, Tiling};
+use super::sight::{KeyOrder, MAX_BLOCKS, QueryOrder, ROW_BITS, Tiling};
 use super::{capability, memory, multiprocessors};
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Rope};
 
-/// Rows of queries and heads from which packing the keys pays: below, they are read hardly more than once.
-const WIDE_ROWS: usize = 512;
+/// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md). Below, they are read hardly
+/// more than once.
+const WIDE_ROWS: usize = 256;
+/// Where there is no packing: rows from which it pays to turn the keys before.
+const TURNED_ROWS: usize = 512;
 
 /// Rows and keys of a tile of the packed kernel, and of the other one.
-const WIDE_TILE: usize = 128;
+pub(super) const WIDE_TILE: usize = 128;
 const TILE: usize = 64;
+
+/// Barriers and tasks in the packed kernel's shared memory: three rings of two, four words of 8 bytes each, and two tasks.
+const RING_BYTES: usize = 3 * 32 + 2 * 24;
 
 /// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
 /// every dot product at once.
@@ -45,6 +52,38 @@ impl Shape {
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
+}
+
+/// How a call is worked on.
+struct Way {
+    /// By the kernel of many rows, which takes packed keys.
+    wide: bool,
+    /// With keys that are turned before.
+    turned: bool,
+    tiling: Tiling,
+}
+
+impl Way {
+    fn of(shape: Shape, device: &CudaDevice) -> Result<Self> {
+        let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
+        let all = shape.queries * shape.group();
+        let wide = all >= WIDE_ROWS && major == 9 && shape.head_dim >= 64;
+        let (rows, resident) = if wide { (WIDE_TILE, processors) } else { (TILE, 2 * processors) };
+        let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
+        Ok(Self { wide, turned: all >= TURNED_ROWS && !wide, tiling })
+    }
+}
+
+/// Of the pairs of a query row and a key that attention works out, the share that see each other. The others are masked: those of
+/// tiles that are seen in part, and of rows beyond the last. `None` for what the kernels are not made for.
+///
+/// # Errors
+/// The driver's.
+pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option<f64>> {
+    let (Some(shape), Device::Cuda(device)) = (shape(q, keys, None)?, q.device()) else { return Ok(None) };
+    let tiling = Way::of(shape, device)?.tiling;
+    let blocks: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
+    Ok(Some(QueryOrder::new(at, &KeyOrder::new(&blocks)).visible_share(tiling)))
 }
 
 /// The shapes of a call that the kernels are made for; `None` where candle's operations must do.
@@ -74,30 +113,26 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         let out = memory::nothing((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
-    let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
-    let many = shape.queries * shape.group() >= WIDE_ROWS;
-    let wide = many && major == 9 && shape.head_dim >= 64;
+    let way = Way::of(shape, device)?;
     // Without a packing pass, many rows would turn every key again and again: once before is enough.
-    let turned = match rope.filter(|_| many && !wide) {
+    let turned = match rope.filter(|_| way.turned) {
         Some(rope) => Some(turned(keys, rope)?),
         None => None,
     };
-    let rows = if wide { WIDE_TILE } else { TILE };
-    let resident = processors * if wide { 1 } else { 2 };
-    let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
     let launcher = Launcher {
         device,
         stream: device.cuda_stream(),
         shape,
         q: contiguous(q)?,
         keys: joined(turned.as_deref().unwrap_or(keys))?,
-        ready: prepared(device, at, keys, tiling)?,
+        ready: prepared(device, at, keys, way.tiling)?,
         rope,
         key_rope: if turned.is_some() { None } else { rope },
-        rows,
+        rows: way.tiling.rows,
         scale,
+        resident: way.tiling.resident,
     };
-    launcher.run(wide).map(Some)
+    launcher.run(way.wide).map(Some)
 }
 
 /// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more than it can name.
@@ -138,21 +173,23 @@ fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
 }
 
 /// Everything of one call.
-struct Launcher<'a> {
-    device: &'a CudaDevice,
-    stream: Arc<CudaStream>,
-    shape: Shape,
+pub(super) struct Launcher<'a> {
+    pub device: &'a CudaDevice,
+    pub stream: Arc<CudaStream>,
+    pub shape: Shape,
     q: Tensor,
     /// Keys and values in turn.
-    keys: Vec<Tensor>,
-    ready: Rc<Prepared>,
+    pub keys: Vec<Tensor>,
+    pub ready: Rc<Prepared>,
     /// The rotation of the queries.
-    rope: Option<&'a Rope>,
+    pub rope: Option<&'a Rope>,
     /// The rotation of the keys; none where they are turned already.
     key_rope: Option<&'a Rope>,
     /// Rows of a query tile.
     rows: usize,
     scale: f32,
+    /// Blocks that the device runs at a time.
+    resident: usize,
 }
 
 /// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
@@ -161,12 +198,6 @@ struct Results {
     lse: Output,
     part_out: Output,
     part_lse: Output,
-}
-
-/// Keys and values as `pack_sm90` leaves them.
-struct Packed {
-    k: Tensor,
-    v: Tensor,
 }
 
 impl Launcher<'_> {
@@ -189,56 +220,31 @@ impl Launcher<'_> {
         self.combine(out, lse, &part_out.tensor(), &part_lse.tensor())
     }
 
-    fn name(&self, kernel: &str) -> String {
+    /// The kernel of this file for the call's type and size of head.
+    pub fn name(&self, kernel: &str) -> String {
         let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
         format!("{kernel}_{suffix}_{}", self.shape.head_dim)
-    }
-
-    /// Bytes of a packed tile of keys, and of values.
-    fn tile_bytes(&self) -> (usize, usize) {
-        let head_dim = self.shape.head_dim;
-        (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
-    }
-
-    fn pack(&self) -> Result<Packed> {
-        let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
-        let tiles = self.ready.keys.div_ceil(WIDE_TILE);
-        let (k_bytes, v_bytes) = self.tile_bytes();
-        let count = kv_heads * tiles;
-        let mut k = Output::new(self.device, DType::U8, count * k_bytes)?;
-        let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
-        if tiles > 0 {
-            let tables = tables(self.rope, self.device)?;
-            let lists = self.ready.input()?;
-            let held = inputs(&self.keys)?;
-            let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
-            let lists = self.ready.addresses(call.address_of(&lists));
-            let mut words =
-                vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
-            words.extend(match (self.rope, &tables) {
-                (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
-                _ => NO_TURN,
-            });
-            words.extend([pair(self.ready.keys, kv_heads), pair(tiles, 0)]);
-            let table = blocks(&mut call, &held);
-            call.block(words).block(table);
-            let shared_bytes = (WIDE_TILE * (head_dim / 2 + 1) * 4) as u32;
-            // SAFETY: PackArguments and Blocks. It reads the keys that the lists name and writes `tiles` tiles a KV head.
-            unsafe { call.launch((tiles as u32, kv_heads as u32, 1), 256, shared_bytes) }?;
-        }
-        Ok(Packed { k: k.tensor(), v: v.tensor() })
     }
 
     fn attend(&self, packed: Option<&Packed>, results: &mut Results) -> Result<()> {
         let head_dim = self.shape.head_dim;
         let (k_bytes, v_bytes) = self.tile_bytes();
         let (file, threads, shared_bytes) = match packed {
-            Some(_) => ("attend_sm90", 384, head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes) + 64),
-            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 }),
+            Some(_) => {
+                let tiles = head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes);
+                ("attend_sm90", 384, tiles + RING_BYTES)
+            }
+            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()),
         };
         let tables = tables(self.rope, self.device)?;
         let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
         let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
+        // A block of the packed kernel takes one item after the other; of the other one, a block has one item and one KV head.
+        let work = self.ready.items * self.shape.kv_heads;
+        let (grid, mut taken) = match packed {
+            Some(_) => ((work.min(self.resident) as u32, 1, 1), Some(Output::zeros_f32(self.device, 1)?)),
+            None => ((self.ready.items as u32, self.shape.kv_heads as u32, 1), None),
+        };
         let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;
         let lists = self.ready.addresses(call.address_of(&lists));
         let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
@@ -249,6 +255,7 @@ impl Launcher<'_> {
         });
         words.extend([call.address_of_output(&mut results.out), call.address_of_output(&mut results.lse)]);
         words.extend([call.address_of_output(&mut results.part_out), call.address_of_output(&mut results.part_lse)]);
+        words.push(taken.as_mut().map_or(0, |taken| call.address_of_output(taken)));
         let turn = match (self.rope, &tables) {
             (Some(rope), Some(tables)) => turn(&mut call, rope, tables),
             _ => NO_TURN,
@@ -258,14 +265,14 @@ impl Launcher<'_> {
         words.push(pair(self.shape.queries, self.ready.keys));
         words.push(pair(self.shape.kv_heads, self.shape.group()));
         words.push(pair_real(self.ready.keys.div_ceil(WIDE_TILE), self.scale * std::f32::consts::LOG2_E));
+        words.push(pair(self.ready.items, 0));
         call.block(words);
         if packed.is_none() {
             let table = blocks(&mut call, &held);
             call.block(table);
         }
-        let grid = (self.ready.items as u32, self.shape.kv_heads as u32, 1);
         // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and keys that exist; every query
-        // tile has an item, which writes its rows or its slot.
+        // tile has an item, which writes its rows or its slot; `taken` is 0.
         unsafe { call.launch(grid, threads, shared_bytes as u32) }
     }
 

@@ -23,6 +23,11 @@ impl Event {
         Ok(Self(Arc::new(event)))
     }
 
+    /// Whether the device has come here. Does not wait.
+    pub fn has_passed(&self) -> bool {
+        self.0.is_complete()
+    }
+
     /// Seconds of the device's clock from `earlier` to this. Waits for both.
     ///
     /// # Errors

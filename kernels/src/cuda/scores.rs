@@ -90,7 +90,7 @@ fn launch(
     let table = blocks(&mut call, &held);
     call.block(words).block(table);
     let row_bytes = if head_dim <= 64 { 128 } else { 256 };
-    let shared_bytes = (3 * TILE * row_bytes + 4 * TILE * size_of::<f32>()) as u32;
+    let shared_bytes = (3 * TILE * row_bytes + 7 * TILE * size_of::<f32>()) as u32;
     // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name; the others stay 0.
     unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;
     Ok(out.tensor())

@@ -138,6 +138,18 @@ impl QueryOrder {
         Self { rows, rope, sight }
     }
 
+    /// Of the pairs of query and key that are worked out, the share that see each other.
+    pub fn visible_share(&self, tiling: Tiling) -> f64 {
+        let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
+        let worked: usize = self.lists(tiling).map(|list| list.len() * tiling.keys * tiling.queries()).sum();
+        seen as f64 / (worked as f64).max(1.0)
+    }
+
+    /// The key tiles of every query tile.
+    fn lists(&self, tiling: Tiling) -> impl Iterator<Item = Vec<u32>> {
+        self.sight.chunks(tiling.queries()).map(move |rows| Hull::of(rows).tiles(tiling.keys as u32))
+    }
+
     /// For every `count` queries, runs of keys outside which none of them sees anything.
     pub fn hulls(&self, count: usize) -> Vec<[u32; 3]> {
         self.sight.chunks(count).map(|rows| Hull::of(rows).outer()).collect()
@@ -173,7 +185,8 @@ impl Hull {
         [self.any_shared, begin, end]
     }
 
-    /// The key tiles of `size` keys that some row sees, marked where not all see them whole.
+    /// The key tiles of `size` keys that some row sees: first those that not all see whole, marked, then the others. A softmax
+    /// takes keys in any order; this one lets a kernel have a loop for each kind.
     fn tiles(&self, size: u32) -> Vec<u32> {
         let shared = 0..self.any_shared.div_ceil(size);
         let (begin, end) = self.any.unwrap_or((0, 0));
@@ -183,7 +196,9 @@ impl Hull {
             let whole = last <= self.all_shared || (first >= self.all.0 && last <= self.all.1);
             if whole { tile } else { tile | MASKED }
         };
-        shared.chain(own).map(mark).collect()
+        let mut tiles: Vec<u32> = shared.chain(own).map(mark).collect();
+        tiles.sort_by_key(|tile| tile & MASKED == 0);
+        tiles
     }
 }
 
@@ -192,8 +207,8 @@ impl Hull {
 pub(super) struct Work {
     /// Lists of key tiles, one after the other.
     pub tiles: Vec<u32>,
-    /// Query tile, begin and end of its part of the list, slot: the longest first.
-    pub items: Vec<[u32; 4]>,
+    /// Query tile, begin of its part of the list, begin of the unmarked tiles there, end, slot: the longest first.
+    pub items: Vec<[u32; 5]>,
     /// Query tiles in several parts: tile, first slot, number of slots.
     pub splits: Vec<[u32; 3]>,
     /// Number of slots.
@@ -203,8 +218,7 @@ pub(super) struct Work {
 impl Work {
     /// Cuts the work so that every multiprocessor has some: long lists into parts where there are few query tiles.
     pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
-        let lists: Vec<Vec<u32>> =
-            queries.sight.chunks(tiling.queries()).map(|rows| Hull::of(rows).tiles(tiling.keys as u32)).collect();
+        let lists: Vec<Vec<u32>> = queries.lists(tiling).collect();
         let total: usize = lists.iter().map(Vec::len).sum();
         // Two rounds of blocks, so that the second evens out what the first left uneven.
         let wanted = (2 * tiling.resident).div_ceil(tiling.kv_heads);
@@ -213,18 +227,20 @@ impl Work {
         for (tile, list) in lists.iter().enumerate() {
             let parts = if list.len() * 2 > part * 3 { list.len().div_ceil(part) } else { 1 };
             let (begin, first_slot) = (work.tiles.len(), work.slots);
+            let whole = (begin + list.partition_point(|entry| entry & MASKED != 0)) as u32;
             work.tiles.extend(list);
             for index in 0..parts {
                 let cut = |index: usize| (begin + list.len() * index / parts) as u32;
                 let slot = if parts == 1 { NO_SLOT } else { (first_slot + index) as u32 };
-                work.items.push([tile as u32, cut(index), cut(index + 1), slot]);
+                let (from, to) = (cut(index), cut(index + 1));
+                work.items.push([tile as u32, from, whole.clamp(from, to), to, slot]);
             }
             if parts > 1 {
                 work.splits.push([tile as u32, first_slot as u32, parts as u32]);
                 work.slots += parts;
             }
         }
-        work.items.sort_by_key(|item| std::cmp::Reverse(item[2] - item[1]));
+        work.items.sort_by_key(|item| std::cmp::Reverse(item[3] - item[1]));
         work
     }
 }

@@ -149,6 +149,26 @@ fn a_long_staircase_is_that_of_f64_in_both_ways() {
     }
 }
 
+/// More items than the emulated GPU has multiprocessors: blocks take one after the other. Heads of one KV head alone, so that a
+/// query tile is 128 rows; segments apart, so that lists are short and of several lengths.
+#[test]
+fn more_items_than_multiprocessors_are_that_of_f64() {
+    let sizes = Sizes {
+        seed: 7,
+        queries: 1500,
+        keys: vec![300, 90],
+        kv_heads: 12,
+        group: 1,
+        head_dim: 64,
+        segments: 3,
+        orders: 380,
+        rotary: Some((Pairing::Interleaved, 32)),
+        dtype: DType::BF16,
+        ascending: false,
+    };
+    attention_is_that_of_f64(&sizes).unwrap();
+}
+
 #[test]
 fn one_row_over_131072_keys_is_that_of_f64() {
     let sizes = Sizes {
