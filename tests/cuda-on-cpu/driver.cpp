@@ -20,14 +20,8 @@ size_t number_from(const char* variable, size_t otherwise) {
 
 /// The devices this process sees, made once and never destroyed: threads may still free memory when the process ends.
 std::vector<std::unique_ptr<Device>>& devices() {
-<<<<<<< HEAD
-    static auto& all = *[] {
-        auto* made = new std::vector<std::unique_ptr<Device>>;
-        auto& list = *made;
-=======
     static auto& all = *new auto([] {
         std::vector<std::unique_ptr<Device>> list;
->>>>>>> ba1c6b4
         size_t count = number_from("EMULATED_GPUS", 2), bytes = number_from("EMULATED_GPU_BYTES", size_t(1) << 30);
         auto add = [&](size_t physical) {
             auto device = std::make_unique<Device>();
@@ -39,7 +33,7 @@ std::vector<std::unique_ptr<Device>>& devices() {
         const char* visible = getenv("CUDA_VISIBLE_DEVICES");
         if (!visible) {
             for (size_t i = 0; i < count; i++) add(i);
-            return made;
+            return list;
         }
         // As the real driver does: the list ends at the first entry that names no device.
         while (*visible) {
@@ -49,13 +43,8 @@ std::vector<std::unique_ptr<Device>>& devices() {
             add(physical);
             visible = *end == ',' ? end + 1 : end;
         }
-<<<<<<< HEAD
-        return made;
-    }();
-=======
         return list;
     }());
->>>>>>> ba1c6b4
     return all;
 }
 
@@ -228,12 +217,8 @@ API int cuCtxGetDevice(int* device) {
 API int cuCtxSynchronize() {
     if (!current) return INVALID_CONTEXT;
     gate_pass_all();
-<<<<<<< HEAD
     order_host_passed_all();
-    return SUCCESS;
-=======
     return standing(current);
->>>>>>> ba1c6b4
 }
 
 API int cuCtxSetFlags(unsigned) { return SUCCESS; }

@@ -189,11 +189,7 @@ static void run_block() {
 }
 
 static std::map<std::string, EmulatedKernel>& kernels() {
-<<<<<<< HEAD
-    static auto& all = *new std::map<std::string, EmulatedKernel>;
-=======
     static auto& all = *new std::map<std::string, EmulatedKernel>;  // threads may outlive main
->>>>>>> ba1c6b4
     return all;
 }
 

@@ -46,12 +46,7 @@ API int cuModuleGetFunction(void** function, void*, const char* name) {
         fprintf(stderr, "emulated CUDA: there is no kernel %s\n", name);
         return NOT_FOUND;
     }
-<<<<<<< HEAD
     static auto& lock = *new std::mutex;
-=======
-    static std::mutex lock;
-    // As the devices, never destroyed.
->>>>>>> ba1c6b4
     static auto& functions = *new std::map<const EmulatedKernel*, Function>;
     std::lock_guard<std::mutex> guard(lock);
     Function& made = functions[kernel];
@@ -97,15 +92,12 @@ API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned 
     if (shared_bytes > function->shared_limit_bytes) return INVALID_VALUE;
     if (int fault = standing(device_of(stream))) return fault;
     gate_pass(stream);
-<<<<<<< HEAD
-    touch_all(function->kernel, params, stream);
-=======
     static const char* fault_file = getenv("EMULATED_FAULT_FILE");
     if (fault_file && access(fault_file, F_OK) == 0) {
         device_of(stream)->fault = ILLEGAL_ADDRESS;
         return SUCCESS;  // the launch itself is well: later calls tell
     }
->>>>>>> ba1c6b4
+    touch_all(function->kernel, params, stream);
     emulate_launch(function->kernel, params, grid, block, shared_bytes);
     return SUCCESS;
 }

@@ -15,13 +15,8 @@ const int GUARD = 0xA5;
 
 size_t used_bytes(const Device& device) { return device.direct_bytes + device.pool_reserved_bytes; }
 
-<<<<<<< HEAD
 int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_pool, void* stream) {
-    if (!device) return INVALID_CONTEXT;
-=======
-int allocate(Device* device, DevicePointer* pointer, size_t bytes, bool from_pool) {
     if (int fault = standing(device)) return fault;
->>>>>>> ba1c6b4
     if (bytes == 0) return INVALID_VALUE;  // as cuMemAlloc; nothing of ours may count on more
     std::lock_guard<std::mutex> guard(device->lock);
     size_t direct = device->direct_bytes + (from_pool ? 0 : bytes);
@@ -190,12 +185,9 @@ namespace {
 
 int copy(void* to, const void* from, size_t bytes, bool to_device, bool from_device, void* stream) {
     gate_pass(stream);
-<<<<<<< HEAD
+    if (int fault = standing(device_of(stream))) return fault;
     for (const void* touched : {(const void*)to, from}) order_touch(stream, touched);
     order_work(stream);
-=======
-    if (int fault = standing(device_of(stream))) return fault;
->>>>>>> ba1c6b4
     if (to_device && !inside_allocation(DevicePointer(to), bytes)) return INVALID_VALUE;
     if (from_device && !inside_allocation(DevicePointer(from), bytes)) return INVALID_VALUE;
     memmove(to, from, bytes);
@@ -240,12 +232,9 @@ API int cuMemcpyDtoD_v2(DevicePointer to, DevicePointer from, size_t bytes) {
 
 API int cuMemsetD8Async(DevicePointer to, unsigned char value, size_t count, void* stream) {
     gate_pass(stream);
-<<<<<<< HEAD
+    if (int fault = standing(device_of(stream))) return fault;
     order_touch(stream, at(to));
     order_work(stream);
-=======
-    if (int fault = standing(device_of(stream))) return fault;
->>>>>>> ba1c6b4
     if (!inside_allocation(to, count)) return INVALID_VALUE;
     memset(at(to), value, count);
     return SUCCESS;
@@ -257,12 +246,9 @@ API int cuMemsetD8_v2(DevicePointer to, unsigned char value, size_t count) {
 
 API int cuMemsetD32Async(DevicePointer to, unsigned value, size_t count, void* stream) {
     gate_pass(stream);
-<<<<<<< HEAD
+    if (int fault = standing(device_of(stream))) return fault;
     order_touch(stream, at(to));
     order_work(stream);
-=======
-    if (int fault = standing(device_of(stream))) return fault;
->>>>>>> ba1c6b4
     if (!inside_allocation(to, 4 * count)) return INVALID_VALUE;
     std::fill_n(static_cast<unsigned*>(at(to)), count, value);
     return SUCCESS;
