@@ -196,8 +196,6 @@ fn this_machine_can_be_calibrated() {
     let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
     assert!(code == Some(64) && errors.contains("--force"), "{errors}");
     let nowhere = folder.path().join("none/here.toml").display().to_string();
-    let (code, _, errors) = bench(&["--device", "cuda", "--worlds", "2", "--calibrate"]);
-    assert!(code == Some(64) && errors.contains("measures one rank"), "{errors}");
     let (code, _, errors) = bench(&["--calibrate", &nowhere]);
     assert!(code == Some(64) && errors.contains(&nowhere) && errors.contains("no such folder"), "{errors}");
     let (code, table, errors) = bench(&["--lengths", "256", "--worlds", "2", "--profile", &file, "--dry-run"]);

@@ -132,6 +132,31 @@ fn a_study_ends_with_a_failed_kernel_and_goes_on_in_another_process() {
     assert_eq!((count("samples"), count("failures")), (RUNS - 1, 1), "the other runs were made");
 }
 
+#[test]
+fn gpus_are_calibrated_together_with_what_connects_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("here.toml").display().to_string();
+    let calibrate = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["bench", "--model", &demo(), "--device", "cuda", "--calibrate", &file, "--force"]).args(more);
+        command.output().expect("the command starts")
+    };
+    let output = calibrate(&["--worlds", "2"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile = std::fs::read_to_string(&file).expect("written");
+    for line in ["ranks = 2", "memory_of = \"device\"", "description = \"2 x "] {
+        assert!(profile.lines().any(|found| found.starts_with(line)), "{line}: {profile}");
+    }
+    assert!(profile.contains("over NCCL "), "{profile}");
+    let plan = ["plan", "--model", &demo(), "--tokens", "256", "--world", "2", "--profile", &file];
+    let output = Command::new(env!("CARGO_BIN_EXE_tributary")).args(plan).output().expect("the command starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = calibrate(&["--worlds", "2", "--device-memory", "1MiB"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{errors}");
+    assert!(errors.contains("the weights need about") && errors.lines().count() == 1, "{errors}");
+}
+
 fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command

@@ -32,6 +32,7 @@ use crate::args::{
     Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
     chunk_cache, size,
 };
+use crate::carrier::Carrier;
 use crate::device::Place;
 use crate::failure::{exit_code, one_line, usage};
 use crate::follow::follow;
@@ -189,15 +190,15 @@ fn calibrated(args: &BenchArgs, choices: &Choices, common: &Common, ranks: &mut 
     if world == 0 || threads == 0 {
         return Err(usage(format!("--worlds {world} with --threads {threads}: both must be at least 1")));
     }
-    if common.model.device != DeviceChoice::Cpu && (world > 1 || matches!(ranks, Ranks::Process(_))) {
-        let instead = "run it with --worlds 1 and without a launcher; `plan --rank-rates` puts the links beside it";
-        return Err(usage(format!("--calibrate with --device cuda measures one rank: {instead}")));
-    }
     let place = Place::open(&common.model, &common.run.group, ranks)?;
+    let ranks_of_group = if matches!(ranks, Ranks::Threads { .. }) { world } else { ranks.world() };
+    let carrier = Carrier::choose(&common.run.group, ranks, &place, ranks_of_group)?;
     let folder = ModelFolder::open(&common.model, &common.intake, common.run.seed)?;
     let calibration = Calibration {
         folder: &folder,
+        model: &common.model,
         place: &place,
+        carrier,
         kernels: common.model.kernels.into(),
         world,
         threads,
