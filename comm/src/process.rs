@@ -17,11 +17,15 @@ pub struct Settings {
     pub piece_bytes: usize,
     /// Where received tensors are put.
     pub device: Device,
+    /// A number for what the rank of a number on its host may have to share with other ranks there, such as its GPU; 0: nothing.
+    /// Asked once this rank knows its number.
+    pub holding: fn(local_rank: usize) -> u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { start_timeout: Duration::from_secs(120), threads: 1, piece_bytes: PIECE_BYTES, device: Device::Cpu }
+        let start_timeout = Duration::from_secs(120);
+        Self { start_timeout, threads: 1, piece_bytes: PIECE_BYTES, device: Device::Cpu, holding: |_| 0 }
     }
 }
 
@@ -39,6 +43,8 @@ pub struct Facts {
     pub local_rank: usize,
     /// How many share memory with it, itself included.
     pub local_size: usize,
+    /// How many of those have what this rank holds, itself included.
+    pub sharing: usize,
     /// The library that carries messages, with its version.
     pub library: String,
     /// All ranks' processes, in rank order.

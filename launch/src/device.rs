@@ -46,8 +46,8 @@ impl Place {
         let device = cuda::device(ordinal).map_err(refused)?;
         let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
         let sharing = match ranks {
-            Ranks::Process(process) if run.allow_shared_gpu => process.facts.local_size.div_ceil(count),
-            _ => 1,
+            Ranks::Process(process) => process.facts.sharing,
+            Ranks::Threads { .. } => 1,
         };
         let budget_bytes = budget(args.device_memory, free_bytes)? / sharing as u64;
         Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
@@ -97,6 +97,19 @@ fn ordinal(ranks: &Ranks, count: usize, allow_shared_gpu: bool) -> anyhow::Resul
             local_rank + 1
         ))),
     }
+}
+
+/// A number for the GPU of the rank of this number on its host, where ranks may share one: the same for the same GPU, however
+/// each process counts those that it sees. 0 where there is none.
+pub fn mark(local_rank: usize) -> u64 {
+    let identity = match cuda::count() {
+        Ok(count) if count > 0 => cuda::identity(local_rank % count),
+        _ => return 0,
+    };
+    // A hash: what tells two GPUs apart may stand anywhere in the name.
+    let hash =
+        |uuid: String| blake3::hash(uuid.as_bytes()).as_bytes().first_chunk().map(|first| u64::from_le_bytes(*first));
+    identity.ok().and_then(|identity| hash(identity.uuid)).unwrap_or(0)
 }
 
 /// What was asked for, or nine tenths of what is free: the rest is for the driver, libraries and their buffers.

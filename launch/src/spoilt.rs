@@ -36,7 +36,9 @@ pub fn any_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
     let spoilt = devices.iter().any(|device| is_spoilt(device));
     if spoilt {
         // Libraries of a spoilt device cannot be closed any more, and would panic when its last owner went.
-        devices.into_iter().for_each(|device| std::mem::forget(device.clone()));
+        for device in devices {
+            let _: &Device = Box::leak(Box::new(device.clone()));
+        }
     }
     spoilt
 }

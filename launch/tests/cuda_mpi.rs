@@ -162,6 +162,27 @@ fn ranks_with_one_gpu_are_refused_unless_that_is_allowed() {
 }
 
 #[test]
+fn memory_is_divided_among_the_ranks_that_have_one_gpu() {
+    if !has_mpirun() {
+        return;
+    }
+    let arguments = prefill(&["--device", "cuda", "--backend", "nccl", "--allow-shared-gpu", "--json"]);
+    // As some launchers do, each rank is shown one GPU alone, of two in turn.
+    let budget_bytes = |world: usize| {
+        let mut launcher = mpirun(world);
+        let script = "export CUDA_VISIBLE_DEVICES=$((OMPI_COMM_WORLD_RANK % 2)); exec \"$@\"";
+        launcher.args(["sh", "-c", script, "sh"]);
+        let report = report(&format!("{world} ranks"), &run(launcher, &arguments));
+        report["settings"]["device_budget_bytes"].as_f64().expect("rank 0 has a GPU")
+    };
+    let alone = budget_bytes(1);
+    for (world, part) in [(2, 1.0), (3, 0.5)] {
+        let found = budget_bytes(world) / alone;
+        assert!((found - part).abs() < 0.1, "{world} ranks on two GPUs: {found} of what one rank has");
+    }
+}
+
+#[test]
 fn doctor_measures_between_the_gpus_of_processes() {
     if !has_mpirun() {
         return;

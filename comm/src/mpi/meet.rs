@@ -12,8 +12,8 @@ use crate::{Error, Result};
 /// Bytes in which a rank introduces itself.
 const CARD_BYTES: usize = 512;
 
-/// Initializes MPI and exchanges the ranks' cards.
-pub fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
+/// Initializes MPI and exchanges the ranks' cards; `holding` as in [`Settings`](crate::process::Settings).
+pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
     let refuse = |what: &str| Error::Start(what.to_owned());
     // Only this thread calls MPI, and it is the one that initializes it.
     let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
@@ -39,8 +39,9 @@ pub fn meet() -> std::result::Result<(Universe, Facts), (Option<Universe>, Error
     let peers = cards.into_iter().map(|(_, peer)| visible(peer)).collect();
     let library = super::library_version().unwrap_or_default();
     let (local_rank, local_size) = local_place(&local, rank);
+    let sharing = sharing(&local, holding(local_rank));
     drop(local);
-    Ok((universe, Facts { rank, size, local_rank, local_size, library, peers }))
+    Ok((universe, Facts { rank, size, local_rank, local_size, sharing, library, peers }))
 }
 
 /// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
@@ -49,6 +50,13 @@ fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
     let mut ranks = vec![0u64; local.size() as usize];
     local.all_gather_into(&(rank as u64), &mut ranks[..]);
     (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
+}
+
+/// How many of those that share memory with this rank hold the same as it; only itself, where that is nothing.
+fn sharing(local: &SimpleCommunicator, holding: u64) -> usize {
+    let mut all = vec![0u64; local.size() as usize];
+    local.all_gather_into(&holding, &mut all[..]);
+    if holding == 0 { 1 } else { all.iter().filter(|&&other| other == holding).count() }
 }
 
 /// How a rank introduces itself: text that every version can read.

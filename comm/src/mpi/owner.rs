@@ -31,7 +31,7 @@ const IDLE_REST: Duration = Duration::from_millis(1);
 /// Finds the others, says what came of it, and carries letters until all ranks have said farewell.
 pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) {
     fail::fail_point!("comm::mpi::start");
-    let universe = match meet() {
+    let universe = match meet(settings.holding) {
         Ok((universe, facts)) => {
             let (world, post) = (universe.world(), Arc::new(Post::new(facts.rank, facts.size)));
             let urgent = world.duplicate();

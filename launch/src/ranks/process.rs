@@ -17,6 +17,7 @@ use super::identity::Identity;
 use super::room::{Room, narrowest};
 use super::watch::Watch;
 use crate::args::GroupArgs;
+use crate::device;
 use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
 use crate::group::GroupSettings;
 use crate::machine::available_bytes;
@@ -55,7 +56,8 @@ impl Process {
         fail::fail_point!("launch::start");
         let (start_timeout, available_bytes) = (Duration::from_secs(run.start_timeout), available_bytes());
         let piece_bytes = run.max_message_bytes as usize;
-        let settings = Settings { start_timeout, threads: run.threads, piece_bytes, ..Settings::default() };
+        let holding = if run.allow_shared_gpu { device::mark } else { |_| 0 };
+        let settings = Settings { start_timeout, threads: run.threads, piece_bytes, holding, ..Settings::default() };
         let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
         if let Err(error) = check_world(&launcher, &facts) {
             // It is so on every rank: one says it.
