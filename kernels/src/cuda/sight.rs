@@ -4,6 +4,9 @@
 //! The order is the kernels' own; results are written back to where the caller expects them. So no layout, no overlay of
 //! fresh rows and no hidden row costs more than the keys that are seen.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::positions::{PAD, Positions, SHARED};
 
 /// Set in a list of key tiles where not every row of the query tile sees every key (`MASKED` in attention.cuh).
@@ -21,6 +24,9 @@ pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// Parts shorter than this many key tiles are not worth a merge.
 const SHORTEST_PART: usize = 4;
+
+/// What begin and end of an item cost, in key tiles (a model, not measured).
+const ITEM_TILES: usize = 3;
 
 /// How a kernel cuts its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,16 +222,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Cuts the work so that every multiprocessor has some: long lists into parts where there are few query tiles.
+    /// Cuts the work so that it ends soon: long lists into parts where there are few query tiles.
     pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
         let lists: Vec<Vec<u32>> = queries.lists(tiling).collect();
-        let total: usize = lists.iter().map(Vec::len).sum();
-        // Two rounds of blocks, so that the second evens out what the first left uneven.
-        let wanted = (2 * tiling.resident).div_ceil(tiling.kv_heads);
-        let part = total.div_ceil(wanted).max(SHORTEST_PART);
+        let part = best_part(&lists.iter().map(Vec::len).collect::<Vec<_>>(), tiling);
         let mut work = Self::default();
         for (tile, list) in lists.iter().enumerate() {
-            let parts = if list.len() * 2 > part * 3 { list.len().div_ceil(part) } else { 1 };
+            let parts = parts(list.len(), part);
             let (begin, first_slot) = (work.tiles.len(), work.slots);
             let whole = (begin + list.partition_point(|entry| entry & MASKED != 0)) as u32;
             work.tiles.extend(list);
@@ -240,9 +243,41 @@ impl Work {
                 work.slots += parts;
             }
         }
-        work.items.sort_by_key(|item| std::cmp::Reverse(item[3] - item[1]));
+        work.items.sort_by_key(|item| Reverse(item[3] - item[1]));
         work
     }
+}
+
+/// Into how many parts of about `part` key tiles a list is cut.
+fn parts(length: usize, part: usize) -> usize {
+    if length * 2 > part * 3 { length.div_ceil(part) } else { 1 }
+}
+
+/// The length of parts with which blocks that take item after item end soonest.
+fn best_part(lengths: &[usize], tiling: Tiling) -> usize {
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    // Three rounds are even enough; where there are as many items anyway, nothing is cut.
+    let most = (3 * tiling.resident / (lengths.len() * tiling.kv_heads).max(1)).max(1);
+    let candidates = (1..=most).map(|count| longest.div_ceil(count).max(SHORTEST_PART));
+    candidates.min_by_key(|&part| if most == 1 { 0 } else { end(lengths, part, tiling) }).unwrap_or(longest)
+}
+
+/// When the last block ends, in key tiles.
+fn end(lengths: &[usize], part: usize, tiling: Tiling) -> usize {
+    let of = |&length: &usize| {
+        let parts = parts(length, part);
+        (0..parts).map(move |index| length * (index + 1) / parts - length * index / parts)
+    };
+    let mut items: Vec<usize> = lengths.iter().flat_map(of).collect();
+    items.sort_unstable_by(|a, b| b.cmp(a));
+    let mut blocks: BinaryHeap<Reverse<usize>> = vec![Reverse(0); tiling.resident.max(1)].into();
+    let mut last = 0;
+    for item in (0..tiling.kv_heads).flat_map(|_| &items) {
+        let Reverse(free) = blocks.pop().expect("there is a block, and it comes back");
+        last = last.max(free + item + ITEM_TILES);
+        blocks.push(Reverse(free + item + ITEM_TILES));
+    }
+    last
 }
 
 #[cfg(test)]

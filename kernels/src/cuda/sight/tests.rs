@@ -91,15 +91,18 @@ fn check_work(
 }
 
 #[test]
-fn few_queries_over_many_keys_are_cut_into_parts_for_all_multiprocessors() {
-    let at = Positions::run(32768, 64);
+fn few_queries_over_many_keys_are_cut_so_that_all_blocks_end_together() {
     let keys = KeyOrder::new(&[&Positions::run(0, 32768)]);
-    let order = QueryOrder::new(&at, &keys);
-    let tiling = Tiling { rows: 64, keys: 64, group: 4, kv_heads: 8, resident: 264 };
-    let work = Work::new(&order, tiling);
-    assert_eq!(work.items.len(), 64, "4 tiles in 16 parts");
-    assert!(work.items.iter().all(|item| item[3] - item[1] == 32));
-    assert!(work.tiles.iter().all(|entry| entry & MASKED == 0));
+    // Query rows, rows and keys of a tile, blocks at a time; items that are to come, of a KV head, and tiles of each.
+    for (queries, side, resident, items, length) in
+        [(64, 64, 264, 32, 64), (1, 64, 264, 32, 16), (64, 128, 132, 16, 32)]
+    {
+        let order = QueryOrder::new(&Positions::run(32768, queries), &keys);
+        let work = Work::new(&order, Tiling { rows: side, keys: side, group: 4, kv_heads: 8, resident });
+        assert_eq!(work.items.len(), items, "{queries} queries, tiles of {side}");
+        assert!(work.items.iter().all(|item| item[3] - item[1] == length));
+        assert!(work.tiles.iter().all(|entry| entry & MASKED == 0));
+    }
 }
 
 #[test]
