@@ -27,8 +27,7 @@ pub fn follow(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs, ranks: &mut
     let timeout = Duration::from_secs(run.group.collective_timeout);
     check_threads(1, run.group.threads)?;
     let machine = machine(ranks, &place, carrier, world, run.group.threads);
-    let weight_bytes = folder.shape().weight_bytes;
-    let chunk_cache_bytes = chunk_cache_bytes(&run.group, ranks, &place, carrier, weight_bytes, world);
+    let chunk_cache_bytes = chunk_cache_bytes(&run.group, &machine, folder.shape().weight_bytes, 1);
     let (threads, kernels) = (run.group.threads, model.kernels.into());
     let settings = GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier };
     let Ranks::Process(process) = ranks else { unreachable!("only processes follow") };

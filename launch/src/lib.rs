@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod caches;
 mod carrier;
 pub mod command;
 mod compare;

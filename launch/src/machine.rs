@@ -71,26 +71,14 @@ fn host(ranks: &Ranks, world: usize, threads: usize) -> Machine {
     }
 }
 
-/// Bytes of chunks that each of `world` ranks may keep: what was asked for, or its share of a quarter of what is free, on a
-/// device of what the weights leave of the budget.
-pub fn chunk_cache_bytes(
-    run: &GroupArgs,
-    ranks: &Ranks,
-    place: &Place,
-    carrier: Carrier,
-    weight_bytes: u64,
-    world: usize,
-) -> u64 {
-    let (free_bytes, ranks_here) = match (&place.gpu, ranks) {
-        (Some(gpu), _) => {
-            let Machine { ranks_here, weight_copies, .. } = device(ranks, gpu, carrier, world);
-            (Some(gpu.budget_bytes.saturating_sub(weight_bytes * weight_copies as u64)), ranks_here)
-        }
-        (None, Ranks::Threads { .. }) => (available_bytes(), world),
-        (None, Ranks::Process(process)) => (process.available_bytes, process.facts.local_size),
-    };
-    let quarter = free_bytes.map_or(0, |bytes| bytes / 4);
-    run.chunk_cache.unwrap_or(quarter / ranks_here.max(1) as u64)
+/// Bytes of chunks that each rank may keep: what was asked for, or its share of a quarter of what is free, on a device of what
+/// the weights leave. As many groups of threads may keep some side by side.
+pub fn chunk_cache_bytes(run: &GroupArgs, machine: &Machine, weight_bytes: u64, groups: usize) -> u64 {
+    let free_bytes = machine.available_bytes.map_or(0, |bytes| match machine.memory {
+        MemoryOf::Host => bytes,
+        MemoryOf::Device => bytes.saturating_sub(weight_bytes * machine.weight_copies as u64),
+    });
+    run.chunk_cache.unwrap_or(free_bytes / 4 / (machine.ranks_here * groups).max(1) as u64)
 }
 
 /// The most threads of a host's ranks together: beyond any machine, and few enough to be started.

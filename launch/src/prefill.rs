@@ -77,7 +77,7 @@ fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
         None => vec![Question::from_args(&args.request, &args.intake, args.run.seed)?],
     };
     if args.requests.is_some() {
-        session.keep_chunks();
+        session.keep_chunks(&[world]);
     }
     for question in &questions {
         session.check(question, &way)?;

@@ -14,6 +14,7 @@ use tributary_kernels::Kernels;
 use tributary_worker::{Model, fingerprint};
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
+use crate::caches;
 use crate::carrier::Carrier;
 use crate::device::{Gpu, Place};
 use crate::environment::environment;
@@ -62,8 +63,9 @@ pub struct Session<'a> {
     groups: BTreeMap<(usize, usize), Group>,
     /// What names the chunks that groups of threads keep.
     space: Option<KeySpace>,
-    /// Whether requests leave chunks behind for later ones: then every plan must fit beside full chunk caches.
-    keeps_chunks: bool,
+    /// Numbers of ranks of the groups in which requests leave chunks behind for later ones: every plan must fit beside their
+    /// full chunk caches.
+    keeping: Vec<usize>,
     /// What each group keeps.
     directories: BTreeMap<(usize, usize), Directory>,
     /// This process's rank, where ranks are processes.
@@ -100,7 +102,7 @@ impl<'a> Session<'a> {
             ranks,
             groups: BTreeMap::new(),
             space: None,
-            keeps_chunks: false,
+            keeping: Vec::new(),
             directories: BTreeMap::new(),
             serving: None,
             narrowest: None,
@@ -109,9 +111,11 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// From now on requests may leave chunks behind: checks count the chunk caches as full.
-    pub fn keep_chunks(&mut self) {
-        self.keeps_chunks = true;
+    /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full.
+    pub fn keep_chunks(&mut self, worlds: &[usize]) {
+        self.keeping = worlds.to_vec();
+        self.keeping.sort_unstable();
+        self.keeping.dedup();
     }
 
     /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
@@ -139,10 +143,10 @@ impl<'a> Session<'a> {
         };
         check_threads(here, way.threads)?;
         self.check_ranks(way)?;
-        self.carrier(way)?;
+        self.carrier(way.settings.world)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
-        let machine = self.machine(way);
-        let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &self.full_caches(way) })?;
+        let (machine, bytes) = (self.machine(key(way)), self.full_caches(way));
+        let planned = self.plan(&prepared, way, &machine, 0, Cached { ranks, bytes: &bytes })?;
         self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
         Ok(planned)
     }
@@ -152,7 +156,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The weights', the system's.
     pub fn start(&mut self, way: &Way) -> anyhow::Result<()> {
-        let (carrier, chunk_cache_bytes) = (self.carrier(way)?, self.chunk_cache_bytes(way)?);
+        let carrier = self.carrier(way.settings.world)?;
+        let chunk_cache_bytes = self.chunk_cache_bytes(way.settings.world, way.threads);
         let (model_args, run) = self.args;
         let ranks_in_process = match &*self.ranks {
             Ranks::Threads { .. } => way.settings.world,
@@ -160,7 +165,7 @@ impl<'a> Session<'a> {
         };
         carrier.load(&self.folder, &self.place, model_args, ranks_in_process, &mut self.models)?;
         let (kernels, timeout, key) = (self.kernels, self.timeout, (way.settings.world, way.threads));
-        let machine = self.machine(way);
+        let machine = self.machine(key);
         let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes, carrier };
         if let Ranks::Process(process) = &mut *self.ranks {
             if self.serving.is_none() {
@@ -190,18 +195,18 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The request's and the ranks'. After a rank's failure the group is gone.
     pub fn answer(&mut self, question: &Question, way: &Way) -> anyhow::Result<Answered> {
-        let machine = self.machine(way);
+        let machine = self.machine(key(way));
         self.requests += 1;
         let clock = Clock::start();
         fail::fail_point!("launch::request");
         let prepared = question.prepare(&self.folder, self.intake)?;
-        let directory = self.directories.get(&(way.settings.world, way.threads));
+        let directory = self.directories.get(&key(way));
         let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&prepared.prefix, ids));
         let ranks: Vec<Option<usize>> = prepared.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
         let bytes = self.cached_bytes(way);
         let cached = Cached { ranks: &ranks, bytes: &bytes };
         let planned = self.plan(&prepared, way, &machine, self.requests, cached)?;
-        let key = (way.settings.world, way.threads);
+        let key = key(way);
         let link = match &self.serving {
             Some(serving) => serving.link(),
             None => self.groups.get(&key).map(Group::link),
@@ -269,13 +274,12 @@ impl<'a> Session<'a> {
     }
 
     fn backend_of(&self, world: usize) -> String {
-        let carrier = Carrier::choose(&self.args.1.group, self.ranks, &self.place, world);
-        carrier.unwrap_or(Carrier::Own).label(self.ranks.backend())
+        self.carrier(world).unwrap_or(Carrier::Own).label(self.ranks.backend())
     }
 
-    /// What carries tensors between a way's ranks.
-    fn carrier(&self, way: &Way) -> anyhow::Result<Carrier> {
-        Carrier::choose(&self.args.1.group, self.ranks, &self.place, way.settings.world)
+    /// What carries tensors between so many ranks.
+    fn carrier(&self, world: usize) -> anyhow::Result<Carrier> {
+        Carrier::choose(&self.args.1.group, self.ranks, &self.place, world)
     }
 
     /// Ends all ranks.
@@ -313,42 +317,33 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Bytes of chunks that each of a way's ranks may keep.
-    fn chunk_cache_bytes(&self, way: &Way) -> anyhow::Result<u64> {
-        let (run, weight_bytes) = (&self.args.1.group, self.folder.shape().weight_bytes);
-        let (carrier, world) = (self.carrier(way)?, way.settings.world);
-        Ok(chunk_cache_bytes(run, self.ranks, &self.place, carrier, weight_bytes, world))
+    /// Bytes of chunks that each rank of a group of `world` may keep.
+    fn chunk_cache_bytes(&mut self, world: usize, threads: usize) -> u64 {
+        let groups = if self.can_start_anew() { self.keeping.len().max(1) } else { 1 };
+        let machine = self.machine((world, threads));
+        chunk_cache_bytes(&self.args.1.group, &machine, self.folder.shape().weight_bytes, groups)
     }
 
-    /// Bytes that each rank's chunk cache has when it is full; nothing where requests leave nothing behind.
-    fn full_caches(&self, way: &Way) -> Vec<u64> {
-        if !self.keeps_chunks {
-            return Vec::new();
+    /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests
+    /// leave nothing behind.
+    fn full_caches(&mut self, way: &Way) -> Vec<u64> {
+        let mut full = BTreeMap::new();
+        for world in self.keeping.clone() {
+            full.insert((world, way.threads), vec![self.chunk_cache_bytes(world, way.threads); world]);
         }
-        vec![self.chunk_cache_bytes(way).unwrap_or(0); way.settings.world]
+        if full.is_empty() { Vec::new() } else { caches::beside(way, &full, |world, rank| self.memory_of(world, rank)) }
     }
 
-    /// Bytes that each rank's chunk cache has now; what other groups of threads keep counts for a rank on the same memory.
+    /// The same of what they have now.
     fn cached_bytes(&self, way: &Way) -> Vec<u64> {
-        let own = (way.settings.world, way.threads);
-        let mut bytes = vec![0; way.settings.world];
-        for (key, directory) in &self.directories {
-            for (rank, used) in directory.used_bytes().iter().enumerate() {
-                let memory = self.memory_of(key.0, rank);
-                let same = |&own_rank: &usize| self.memory_of(own.0, own_rank) == memory;
-                let beside = if *key == own { Some(rank) } else { (0..own.0).find(same) };
-                if let Some(rank) = beside {
-                    bytes[rank] += used;
-                }
-            }
-        }
-        bytes
+        let used = self.directories.iter().map(|(key, directory)| (*key, directory.used_bytes().to_vec())).collect();
+        caches::beside(way, &used, |world, rank| self.memory_of(world, rank))
     }
 
     /// The number of the memory that holds what a rank of a group of `world` threads keeps: that of its GPU where NCCL gives
     /// each its own, else there is one.
     fn memory_of(&self, world: usize, rank: usize) -> usize {
-        match (&self.place.gpu, Carrier::choose(&self.args.1.group, self.ranks, &self.place, world)) {
+        match (&self.place.gpu, self.carrier(world)) {
             (Some(gpu), Ok(Carrier::Nccl(_))) => rank % gpu.count.max(1),
             _ => 0,
         }
@@ -371,10 +366,9 @@ impl<'a> Session<'a> {
 
     /// The machine as it was before anything was loaded, so that every plan of a session is made alike; but with another
     /// rank's memory, once that is known to be less.
-    fn machine(&mut self, way: &Way) -> Machine {
-        let key = (way.settings.world, way.threads);
+    fn machine(&mut self, key: (usize, usize)) -> Machine {
         // What cannot run was refused before.
-        let carrier = self.carrier(way).unwrap_or(Carrier::Own);
+        let carrier = self.carrier(key.0).unwrap_or(Carrier::Own);
         let own = *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, carrier, key.0, key.1));
         match self.narrowest {
             Some((rank, room)) if rank > 0 => room.of_rank(rank, &own),
@@ -390,6 +384,11 @@ impl<'a> Session<'a> {
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }
+}
+
+/// A group of threads: its ranks, and threads a rank.
+fn key(way: &Way) -> (usize, usize) {
+    (way.settings.world, way.threads)
 }
 
 /// What names the chunks of a model.

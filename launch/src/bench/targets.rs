@@ -40,7 +40,7 @@ pub struct Sweep<'a> {
 pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
     let Sweep { design, methods, timeout_ms, profile } = *sweep;
     if design.caches.iter().any(|&cache| cache != Cache::Cold) {
-        session.keep_chunks();
+        session.keep_chunks(&design.worlds);
     }
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
