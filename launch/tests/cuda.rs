@@ -133,6 +133,27 @@ fn a_study_ends_with_a_failed_kernel_and_goes_on_in_another_process() {
 }
 
 #[test]
+fn a_failed_kernel_ends_a_calibration_in_one_line_too() {
+    if !faults_can_be_made() {
+        return;
+    }
+    let fault = tempfile::NamedTempFile::new().expect("a file");
+    let demo = demo();
+    let commands = [
+        vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate"],
+        vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--worlds", "2"],
+    ];
+    for arguments in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        let output = command.args(&arguments).env("EMULATED_FAULT_FILE", fault.path()).output().expect("it starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(70), "{arguments:?}: {errors}");
+        let line = "the GPU takes no more work from this process: start it again";
+        assert!(errors.contains(line) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
 fn gpus_are_calibrated_together_with_what_connects_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.toml").display().to_string();
@@ -151,6 +172,10 @@ fn gpus_are_calibrated_together_with_what_connects_them() {
     let plan = ["plan", "--model", &demo(), "--tokens", "256", "--world", "2", "--profile", &file];
     let output = Command::new(env!("CARGO_BIN_EXE_tributary")).args(plan).output().expect("the command starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = calibrate(&["--worlds", "5", "--allow-shared-gpu"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{errors}");
+    assert!(errors.contains("ranks share a GPU"), "{errors}");
     let output = calibrate(&["--worlds", "2", "--device-memory", "1MiB"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(71), "{errors}");

@@ -6,7 +6,8 @@
 // * work of another library (NCCL) on memory must stand behind everything that the stream of that memory has been given so far;
 // * whoever touches memory that such work writes, or frees memory that it reads or writes, must stand behind it. (Whether a
 //   kernel of ours writes what such work reads is not known here.)
-// A breach ends the process.
+// A breach ends the process. What the host has seen to be done counts for all that any thread does later, so a breach is found
+// only while nobody has looked.
 #pragma once
 
 #include <stddef.h>

@@ -22,13 +22,23 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 /// Prefix, chunk lengths, query length: uneven; shorter than a tile and longer.
 const SHAPE: (usize, &[usize], usize) = (3, &[37, 70, 2, 18], 5);
 
-/// Models of one seed in bf16, on the CPU and on the first GPU.
+/// What f32 leaves, in other orders of summation.
+const TOLERANCE_F32: f64 = 1e-4;
+
+/// Models of one seed, on the CPU and on the first GPU, and what their logits may differ by.
 struct Pair {
     cpu: Arc<dyn Model>,
     gpu: Arc<dyn Model>,
+    kernels: Kernels,
+    tolerance: f64,
 }
 
+/// In bf16, with kernels of our own.
 fn models() -> Pair {
+    pair(DType::BF16, Kernels::Auto, TOLERANCE)
+}
+
+fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
     let changes = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
         ("hidden_size", 128.into()),
@@ -38,8 +48,8 @@ fn models() -> Pair {
     ];
     let config = tiny_config(&changes);
     let device = cuda::device(0).expect("a GPU, or an emulated one");
-    let on = |device: &Device| dummy_model_on(&config, 7, DType::BF16, device);
-    Pair { cpu: on(&Device::Cpu), gpu: on(&device) }
+    let on = |device: &Device| dummy_model_on(&config, 7, dtype, device);
+    Pair { cpu: on(&Device::Cpu), gpu: on(&device), kernels, tolerance }
 }
 
 fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan {
@@ -49,15 +59,15 @@ fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan
 
 /// Runs plans on both and compares; gives what the device answered.
 fn compared(models: &Pair, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
-    let expected = run_all(&models.cpu, Kernels::Auto, world, plans);
-    let found = run_all(&models.gpu, Kernels::Auto, world, plans);
+    let expected = run_all(&models.cpu, models.kernels, world, plans);
+    let found = run_all(&models.gpu, models.kernels, world, plans);
     for ((found, expected), plan) in found.iter().zip(&expected).zip(plans) {
         let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
         let same = same_selection(&found.0, &expected.0, plan.prefix_tokens() as u32, &what);
         assert_eq!(found.0.order, expected.0.order, "{what}");
         let error = relative_error(logits(&found.0), logits(&expected.0));
         println!("{what}: logits differ by {error:.1e}, same selection: {same}");
-        assert!(!same || error < TOLERANCE, "{what}: {error:e}");
+        assert!(!same || error < models.tolerance, "{what}: {error:e}");
     }
     found
 }
@@ -123,6 +133,26 @@ fn selective_methods_answer_as_on_the_cpu() {
             plans.push(reordered(planned(world, infoflow(0, 2), exchange, 0.3)));
             compared(&models, world, &plans);
         }
+    }
+}
+
+/// The plain kernels are candle's operations, which an emulated GPU has not.
+#[test]
+fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
+    if cuda::identity(0).expect("a GPU, or an emulated one").name.starts_with("emulated") {
+        println!("skipped: an emulated GPU has no kernels of candle's");
+        return;
+    }
+    let models = pair(DType::F32, Kernels::Plain, TOLERANCE_F32);
+    for world in [1, 2] {
+        let mut plans = vec![
+            planned(world, Method::Full, Exchange::PassQ, 0.0),
+            planned(world, Method::Ring, Exchange::PassQ, 0.0),
+            planned(world, Method::AllGather { heads_per_gather: None }, Exchange::PassQ, 0.0),
+        ];
+        plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
+        plans.push(reordered(planned(world, infoflow(0, 2), Exchange::PassQ, 0.3)));
+        compared(&models, world, &plans);
     }
 }
 

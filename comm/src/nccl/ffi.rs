@@ -92,6 +92,15 @@ pub fn set_variable(name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+/// Takes from a device's tensors the events that would order streams against each other: the backend does that by its own, and
+/// what computes has one stream.
+pub fn without_events(device: &CudaDevice) {
+    // SAFETY: all that is computed goes to the device's one stream, in whose order its tensors are made and freed; the
+    // backend's second stream waits for that one before a call's messages, and no tensor of a call is freed before that
+    // one waits for the call's end.
+    unsafe { device.disable_event_tracking() };
+}
+
 /// The address of a GPU on its host's bus.
 pub fn bus_id(context: &CudaContext) -> Result<String> {
     let mut text = [0 as c_char; 32];
@@ -282,11 +291,9 @@ impl Buffer {
         place_of(&mut self.storage, stream)
     }
 
-    /// The tensor, once `stream` is behind the call that has filled it.
-    pub fn into_tensor(mut self, stream: &CudaStream) -> Result<Tensor> {
-        // Notes for other streams that it has been written.
-        place_of(&mut self.storage, stream)?;
-        Ok(Tensor::from_storage(Storage::Cuda(self.storage), self.dims, BackpropOp::none(), false))
+    /// The tensor, once the stream that computes is behind the call that has filled it.
+    pub fn into_tensor(self) -> Tensor {
+        Tensor::from_storage(Storage::Cuda(self.storage), self.dims, BackpropOp::none(), false)
     }
 }
 

@@ -3,7 +3,8 @@
 //! NCCL has no code for a lack of memory. In 2.28 to 2.30 (`alloc.h`, `checks.h`) the GPU's answers `ncclUnhandledCudaError`, and
 //! the last line of its log is "Failed to CUDA malloc N bytes" (or calloc), or "Cuda failure 'out of memory'" where nothing is
 //! said behind that; the host's answers `ncclSystemError` with "Failed to malloc N bytes", or with the system's words. A context
-//! that a failed kernel has spoilt gives no memory either: then the driver answers nothing, and it is no lack.
+//! that a failed kernel has spoilt gives no memory either: then the driver answers nothing, and it is no lack. NCCL keeps one
+//! line for all its communicators and does not forget it: after a lack that it survived, a later failure may be taken for one.
 
 use candle_core::cuda::CudaError;
 use cudarc::driver::sys::CUresult;

@@ -75,13 +75,13 @@ impl Messages {
         Ok(Self { works: post.works, sent: post.sent, incoming })
     }
 
-    /// What was received, in the order of the call; `compute` is behind the call's end.
-    pub fn into_tensors(self, compute: &CudaStream) -> Result<Vec<Tensor>> {
+    /// What was received, in the order of the call; the stream that computes is behind the call's end.
+    pub fn into_tensors(self) -> Result<Vec<Tensor>> {
         drop(self.sent);
         match self.incoming {
-            Incoming::Parts(parts) => parts.into_iter().map(|part| part.into_tensor(compute)).collect(),
+            Incoming::Parts(parts) => Ok(parts.into_iter().map(Part::into_tensor).collect()),
             Incoming::Together { buffer, rows, world, own: (rank, mine) } => {
-                let all = buffer.into_tensor(compute)?;
+                let all = buffer.into_tensor();
                 let of = |source| if source == rank { Ok(mine.clone()) } else { all.narrow(0, source * rows, rows) };
                 Ok((0..world).map(of).collect::<candle_core::Result<_>>()?)
             }
@@ -90,10 +90,10 @@ impl Messages {
 }
 
 impl Part {
-    fn into_tensor(self, compute: &CudaStream) -> Result<Tensor> {
+    fn into_tensor(self) -> Tensor {
         match self {
-            Part::Own(tensor) => Ok(tensor),
-            Part::Received(buffer) => buffer.into_tensor(compute),
+            Part::Own(tensor) => tensor,
+            Part::Received(buffer) => buffer.into_tensor(),
         }
     }
 }

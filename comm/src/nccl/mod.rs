@@ -81,6 +81,7 @@ pub fn start<P: Place + 'static>(
     control.set_deadline(Phase::Start, settings.start_timeout);
     let handle = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
     let device = gpu::cuda_device(device)?.clone();
+    ffi::without_events(&device);
     let links = control.move_to(|place, patience| Links::new(place, patience, device, handle))?;
     Ok(Box::new(links))
 }

@@ -86,13 +86,13 @@ impl<P: Place> Links<P> {
         let ready = self.compute.record_event(None).map_err(cuda)?;
         self.messages.wait(&ready).map_err(cuda)?;
         let launched = self.launch(sequence, kind, &messages);
-        if let Err(error) = launched {
+        let done = launched.and_then(|()| self.messages.record_event(None).map_err(cuda));
+        let done = Arc::new(done.map_err(|error| {
             // What NCCL may still read and write is freed behind it, in the order of the device.
             let error = self.watch.end(error);
             let _ = self.compute.join(&self.messages);
-            return Err(error);
-        }
-        let done = Arc::new(self.messages.record_event(None).map_err(cuda)?);
+            error
+        })?);
         let patience = self.patience.get();
         let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
         self.watch.add(flying);
@@ -120,7 +120,7 @@ impl<P: Place> Links<P> {
         let ends = Arc::new(self.compute.record_event(timed).map_err(cuda)?);
         *self.passed.borrow_mut() = Some(Arc::clone(&ends));
         self.waits.borrow_mut().push_back(DeviceWait { sequence, begins, ends });
-        Ok(Received { tensors: messages.into_tensors(&self.compute)?, bytes: Vec::new(), on_device: true })
+        Ok(Received { tensors: messages.into_tensors()?, bytes: Vec::new(), on_device: true })
     }
 
     /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
@@ -186,9 +186,12 @@ impl<P: Place> Place for Links<P> {
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
-        let flight = self.flights.borrow_mut().remove(&sequence);
-        let Some(flight) = flight else { return self.inner.take(sequence, patience) };
+        if !self.flights.borrow().contains_key(&sequence) {
+            return self.inner.take(sequence, patience);
+        }
+        // Of a dead group the flight stays: it is freed behind NCCL's end.
         self.inner.alive()?;
+        let flight = self.flights.borrow_mut().remove(&sequence).expect("it is there");
         self.land(sequence, flight).map_err(|error| self.kill(error))
     }
 

@@ -1,4 +1,4 @@
-//! A kernel launch: tensors become addresses, with the events that order them against other streams, and numbers become words.
+//! A kernel launch: tensors become addresses, held until it is given to the stream, and numbers become words.
 
 use std::sync::Arc;
 

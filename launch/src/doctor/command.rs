@@ -11,6 +11,7 @@ use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;
 use crate::failure::exit_code;
 use crate::ranks::{self, Process, Ranks};
+use crate::spoilt::judged;
 use crate::stdout::{print, print_json};
 
 /// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth; with --backend nccl
@@ -30,7 +31,7 @@ pub fn doctor(args: &DoctorCommand) -> ExitCode {
         Ranks::Process(_) => {
             let site = Site::of(&args.group, ranks, 0)?;
             let Ranks::Process(process) = ranks else { unreachable!("it is one") };
-            on_process(args, process, &site)
+            on_process(args, process, &site).map_err(|error| judged(error, [&site.device]))
         }
     })
 }
@@ -70,7 +71,10 @@ fn on_threads(args: &DoctorCommand, ranks: &Ranks) -> anyhow::Result<Option<Repo
         }
     }
     let own = failures.iter().position(|error| !is_consequence(error)).unwrap_or(0);
-    if failures.is_empty() { Ok(None) } else { Err(failures.swap_remove(own)) }
+    if failures.is_empty() {
+        return Ok(None);
+    }
+    Err(judged(failures.swap_remove(own), sites.iter().map(|site| &site.device)))
 }
 
 fn is_consequence(error: &anyhow::Error) -> bool {

@@ -18,7 +18,7 @@ use tributary_comm::{mpi, nccl};
 pub use self::discover::launcher;
 pub use self::identity::{Identity, program_hash};
 pub use self::process::{Process, Serving};
-pub use self::room::Room;
+pub use self::room::{Room, narrowest};
 use crate::args::GroupArgs;
 use crate::failure::{exit_code, one_line};
 use crate::mpirun::marker;

@@ -34,9 +34,13 @@ const LAYERS_A_RUN: usize = 16;
 /// Layers that are taken in turn, so that weights come from memory.
 const LAYERS: usize = 4;
 
-/// Numbers of an array beyond the caches, 8 bytes each, and of a large part of a gather, 4 bytes each.
+/// Numbers of an array beyond the caches, 8 bytes each, and of a large and a small part of a gather, 4 bytes each.
 const ARRAY: usize = 16 << 20;
 const PART: usize = 2 << 20;
+const SMALL_PART: usize = 64;
+
+/// Small gathers of a run on a device: ranks leave a barrier one after the other, and that must not count as latency.
+const GATHERS_A_RUN: usize = 20;
 
 /// Tokens of a plan.
 const PLAN_TOKENS: usize = 8192;
@@ -73,8 +77,8 @@ pub fn measure(
     let (probe_growth, probe_s) =
         bench.grown(comm, |comm, growth| bench.attention(comm, PROBE_ROWS, growth * PROBE_KEYS))?;
     let (moved_bytes, memory_s) = bench.memory(comm)?;
-    let latency_s = bench.gather(comm, 1)?;
-    let large_s = bench.gather(comm, PART)?;
+    let latency_s = bench.gather(comm, SMALL_PART, if model.device().is_cpu() { 1 } else { GATHERS_A_RUN })?;
+    let (part_growth, large_s) = bench.grown(comm, |comm, growth| bench.gather(comm, growth * PART, 1))?;
     let request_s = bench.time(comm, true, |comm, _| {
         let plan = (rank == 0).then(|| vec![0; 4 * PLAN_TOKENS]);
         black_box(comm.broadcast_bytes(0, plan)?);
@@ -87,7 +91,9 @@ pub fn measure(
     let gemm_flops_per_s = bench.layer_flops(layer_growth * LAYER_ROWS) / gemm_s;
     let memory_bytes_per_s = moved_bytes / known(memory_s);
     let arithmetic_s = (bench.layer_flops(1) / gemm_flops_per_s).max(bench.layer_bytes()? / memory_bytes_per_s);
-    let received_bytes = (4 * PART * (world - 1)) as f64;
+    let received_bytes = (4 * part_growth * PART * (world - 1)) as f64;
+    // A prediction adds the latency again.
+    let moving_s = (known(large_s) - known(latency_s)).max(0.1 * known(large_s));
     Ok(Some(Found {
         gemm_flops_per_s,
         attention_flops_per_s: bench.pair_flops() * (causal_rows * (causal_rows + 1) / 2) as f64 / known(causal_s),
@@ -97,7 +103,7 @@ pub fn measure(
         request_s: known(request_s),
         latency_s: known(latency_s),
         // One rank alone receives nothing: then its memory stands in, which no link outruns.
-        link_bytes_per_s: if world > 1 { received_bytes / known(large_s) } else { memory_bytes_per_s },
+        link_bytes_per_s: if world > 1 { received_bytes / moving_s } else { memory_bytes_per_s },
     }))
 }
 
@@ -216,14 +222,17 @@ impl Bench<'_> {
         })
     }
 
-    /// Seconds of an all-gather of so many values a rank.
-    fn gather(&self, comm: &mut dyn Communicator, values: usize) -> anyhow::Result<Option<f64>> {
+    /// Seconds of an all-gather of so many values a rank; of `repeats` in a run, the mean.
+    fn gather(&self, comm: &mut dyn Communicator, values: usize, repeats: usize) -> anyhow::Result<Option<f64>> {
         let part = Tensor::zeros(values, DType::F32, self.model.device())?; // [values of this rank]
         let rows = vec![values; comm.size()];
-        self.time(comm, true, |comm, _| {
-            black_box(comm.all_gather_v(&part, &rows)?);
+        let seconds = self.time(comm, true, |comm, _| {
+            for _ in 0..repeats {
+                black_box(comm.all_gather_v(&part, &rows)?);
+            }
             Ok(())
-        })
+        })?;
+        Ok(seconds.map(|seconds| seconds / repeats as f64))
     }
 
     /// FLOPs of a layer's products with so many rows.

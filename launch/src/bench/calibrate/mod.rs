@@ -24,7 +24,8 @@ use crate::failure::{exit_code, usage};
 use crate::machine::machine;
 use crate::model::ModelFolder;
 use crate::progress::Progress;
-use crate::ranks::Ranks;
+use crate::ranks::{Process, Ranks, Room, narrowest};
+use crate::spoilt::judged;
 use crate::stdout::print;
 
 /// What is calibrated.
@@ -64,36 +65,66 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     let Calibration { folder, place, carrier, world, threads, .. } = *calibration;
     // Before anything is loaded.
     let machine = machine(ranks, place, carrier, world, threads);
+    check_shared(&machine, ranks)?;
     check_weights(&folder.shape(), &machine)?;
     let (in_process, mut models) = (if matches!(ranks, Ranks::Threads { .. }) { world } else { 1 }, Vec::new());
-    carrier.load(folder, place, calibration.model, in_process, &mut models)?;
+    let loaded = carrier.load(folder, place, calibration.model, in_process, &mut models);
     progress.now("calibrating".to_owned());
-    let (found, here, backend) = match ranks {
-        Ranks::Threads { .. } => (on_threads(calibration, &models)?, world, "threads of one process".to_owned()),
-        Ranks::Process(process) => {
-            let (here, size) = (process.facts.local_size, process.facts.size);
-            let pool = pool(calibration.threads)?;
-            let seat = process.seat()?;
-            let process = &*process;
-            let found = pool.install(|| {
-                let mut comm = carrier.on_process(seat.take(), models[0].device())?;
-                let found = one(calibration, &*models[0], &mut *comm, size);
-                // Whoever leaves without a word would be taken for done.
-                let found = found.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
-                process.leave(comm, calibration.timeout);
-                anyhow::Ok(found)
-            })?;
-            (found, here, "MPI".to_owned())
-        }
-    };
+    let measured = loaded.and_then(|()| match ranks {
+        Ranks::Threads { .. } => Ok(on_threads(calibration, &models)?.map(|found| (found, machine))),
+        Ranks::Process(process) => on_process(calibration, &*models[0], &machine, process),
+    });
+    let devices = models.iter().map(|model| model.device()).chain([&place.device]);
+    let measured = measured.map_err(|error| judged(error, devices))?;
     drop(progress);
-    let Some(found) = found else { return Ok(()) };
-    let world = if matches!(ranks, Ranks::Threads { .. }) { world } else { ranks.world() };
-    let profile = profile(calibration, &found, (world, here), &machine, &carrier.label(backend));
+    let Some((found, machine)) = measured else { return Ok(()) };
+    let (world, here, backend) = match ranks {
+        Ranks::Threads { .. } => (world, world, "threads of one process"),
+        Ranks::Process(process) => (process.facts.size, process.facts.local_size, "MPI"),
+    };
+    let profile = profile(calibration, &found, (world, here), &machine, &carrier.label(backend.to_owned()));
     match calibration.file {
         Some(file) => write_whole(file, &profile.to_toml()),
         None => print(&profile.to_toml()),
     }
+}
+
+/// Ranks that share a GPU would be taken for ranks that have one each.
+fn check_shared(machine: &Machine, ranks: &Ranks) -> anyhow::Result<()> {
+    let sharing = match ranks {
+        Ranks::Threads { .. } => machine.ranks_here,
+        Ranks::Process(process) => process.facts.sharing,
+    };
+    match machine.memory {
+        MemoryOf::Device if sharing > 1 => {
+            Err(usage(format!("--calibrate: {sharing} ranks share a GPU; start as many ranks as GPUs")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// On a rank that is a process: rank 0 gets what was found, and the machine with the memory of the rank that has least.
+fn on_process(
+    calibration: &Calibration<'_>,
+    model: &dyn Model,
+    machine: &Machine,
+    process: &mut Process,
+) -> anyhow::Result<Option<(Found, Machine)>> {
+    let (pool, seat, size) = (pool(calibration.threads)?, process.seat()?, process.facts.size);
+    let process = &*process;
+    pool.install(|| {
+        let mut comm = calibration.carrier.on_process(seat.take(), model.device())?;
+        let measure = |comm: &mut dyn Communicator| -> anyhow::Result<_> {
+            let room = narrowest(comm, Some(Room::of(machine))).map_err(tributary_worker::Error::from)?;
+            Ok((room, one(calibration, model, comm, size)?))
+        };
+        let measured = measure(&mut *comm);
+        // Whoever leaves without a word would be taken for done.
+        let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+        process.leave(comm, calibration.timeout);
+        let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
+        Ok(found.map(|found| (found, narrow)))
+    })
 }
 
 /// Whether a profile can be written there: asked before anything is measured.
@@ -170,8 +201,8 @@ fn profile(
         ("memory_bytes", memory.to_owned()),
         ("layer_s", rate("a layer of one row, without what its weights and products take")),
         ("request_s", rate("a plan of 8192 tokens broadcast, rotary tables made")),
-        ("inside.latency_s", rate("all-gather of one row")),
-        ("inside.bytes_per_s", format!("{}, over {backend}", rate("all-gather of large parts"))),
+        ("inside.latency_s", rate("all-gather of 64 numbers a rank")),
+        ("inside.bytes_per_s", format!("{}, over {backend}", rate("all-gather of large parts, without the latency"))),
     ]);
     let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let shared = machine.available_bytes.unwrap_or(0) / machine.ranks_here.max(1) as u64;
