@@ -5,15 +5,16 @@
 // the next tile of keys run while the softmax of this one is computed, and the two warpgroups take turns, so that the softmax
 // of one hides under the products of the other.
 //
-// A block stays on its multiprocessor and takes item after item: the fetching thread is at the next item's tiles while the
-// warpgroups write the last one's results.
+// A block stays on its multiprocessor and takes item after item: the fetching thread is at the next item's tiles, and the other
+// warps of its group at its queries, while the warpgroups write the last one's results.
 #include "query_rows.cuh"
+#include "ring.cuh"
 #include "wgmma.cuh"
 
 static constexpr u32 ROWS = 128;  // of a query tile; 64 a warpgroup
 static constexpr u32 KEYS = 128;
-static constexpr u32 STAGES = 2;
 static constexpr u32 THREADS = 384;  // a warpgroup that fetches, two that compute
+static constexpr u32 FETCHERS = 96;  // threads that fetch queries
 static constexpr u32 BLOCK_BYTES = KEYS * TILE_ROW_BYTES;  // 128 rows of 64 numbers
 /// Named barriers: one for each computing warpgroup alone, one for each one's turn at the tensor cores.
 static constexpr u32 ALONE = 1, TURN = 3;
@@ -30,45 +31,41 @@ struct Tiles {
     static constexpr u32 q_bytes = (D + 63) / 64 * BLOCK_BYTES;
     static constexpr u32 k_bytes = (D + 63) / 64 * BLOCK_BYTES;
     static constexpr u32 v_bytes = KEYS / 64 * D * TILE_ROW_BYTES;
-    static constexpr u32 k_at = q_bytes;
+    static constexpr u32 k_at = STAGES * q_bytes;
     static constexpr u32 v_at = k_at + STAGES * k_bytes;
     static constexpr u32 barriers_at = v_at + STAGES * v_bytes;
-    static constexpr u32 tasks_at = barriers_at + 3 * 16 * STAGES;
-};
-
-/// Barriers of the stages of keys, values or tasks: what is there, and what has been read.
-struct Ring {
-    u32 barriers;
-
-    DEVICE u32 full(u32 n) const { return barriers + 8 * (n % STAGES); }
-    DEVICE u32 empty(u32 n) const { return barriers + 8 * (STAGES + n % STAGES); }
-    /// Waits for number n to be there.
-    DEVICE void wait(u32 n) const { mbarrier_wait(full(n), n / STAGES % 2); }
-    /// Waits until there is room for number n.
-    DEVICE void wait_for_room(u32 n) const { mbarrier_wait(empty(n), n / STAGES % 2 ^ 1); }
-    /// One arrival a warp: it no longer reads number n.
-    DEVICE void release(u32 n) const { mbarrier_arrive_if(empty(n), lane_id() == 0); }
-    /// Every stage is empty.
-    DEVICE void begin() const {
-        for (u32 stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(full(stage), 1);
-            mbarrier_init(empty(stage), 8);  // warps that compute
-        }
-    }
+    static constexpr u32 tasks_at = barriers_at + 4 * 16 * STAGES;
 };
 
 /// The block's shared memory.
 struct Shared {
     u8* bytes;
     u32 base;
-    Ring k, v, tasks;
+    Ring q, k, v, tasks;
 };
 
 template <int D>
 DEVICE Shared layout() {
     u8* bytes = dynamic_shared();
     const u32 base = shared_address(bytes), barriers = base + Tiles<D>::barriers_at;
-    return Shared{bytes, base, Ring{barriers}, Ring{barriers + 16 * STAGES}, Ring{barriers + 32 * STAGES}};
+    const auto ring = [=](u32 n) { return Ring{barriers + 16 * STAGES * n}; };
+    return Shared{bytes, base, ring(0), ring(1), ring(2), ring(3)};
+}
+
+/// The block's next task, for every thread of a warp.
+template <int D>
+DEVICE Task next_task(const Shared& shared, u32 round) {
+    shared.tasks.wait(round);
+    const Task task = reinterpret_cast<const Task*>(shared.bytes + Tiles<D>::tasks_at)[round % STAGES];
+    sync_warp();
+    shared.tasks.release(round);
+    return task;
+}
+
+/// Where a piece of a row of item number `round`'s queries stands.
+template <int D>
+DEVICE u32 query_place(u32 round, u32 row, u32 piece) {
+    return round % STAGES * Tiles<D>::q_bytes + piece / 8 * BLOCK_BYTES + swizzled(row, piece % 8);
 }
 
 /// One thread fetches the tiles of item after item, as far ahead as there is room.
@@ -100,6 +97,27 @@ DEVICE void fetch_all(const AttendArguments& a, const Shared& shared) {
             copy_bulk(shared.base + Tile::v_at + stage * Tile::v_bytes, a.packed_v + tile * Tile::v_bytes, Tile::v_bytes,
                       shared.v.full(tiles));
         }
+    }
+}
+
+/// Three warps fetch the queries of item after item, one item ahead, as they lie.
+template <int D>
+DEVICE void fetch_queries(const AttendArguments& a, const Shared& shared) {
+    for (u32 round = 0;; round++) {
+        const Task task = next_task<D>(shared, round);
+        if (task.kv_head == NO_TASK) return;
+        const QueryTile tile(a, task.item.tile, ROWS);
+        shared.q.wait_for_room(round);
+#pragma unroll 2
+        for (u32 i = threadIdx.x - 32; i < ROWS * (D / 8); i += FETCHERS) {
+            const u32 row = i / (D / 8), piece = i % (D / 8), number = a.rows[tile.place(row)];
+            const u16* from = query<D>(a, tile, task.kv_head, row, number) + 8 * piece;
+            copy16_async_or_zero(shared.base + query_place<D>(round, row, piece), from, true);
+        }
+        copies_commit();
+        copies_wait<0>();
+        sync_warp();
+        mbarrier_arrive_if(shared.q.full(round), lane_id() == 0);
     }
 }
 
@@ -135,7 +153,7 @@ DEVICE void narrow_weights(u32 (&p)[KEYS / 16][4], const float (&s)[KEYS / 2]) {
 
 /// The products of tile n of keys, the values of the tile before, and the softmax of tile n under the latter.
 template <int D, typename T, bool Masked>
-DEVICE void next_tile(const Shared& shared, u32 n, u32 group, const Sight (&sight)[2], u32 first_key, float scale_log2,
+DEVICE void next_tile(const Shared& shared, u32 n, u32 group, u32 q, const Sight (&sight)[2], u32 first_key, float scale_log2,
                       float (&o)[D / 2], float (&s)[KEYS / 2], u32 (&p)[KEYS / 16][4], Running& running) {
     using Tile = Tiles<D>;
     float shrink[2];
@@ -145,8 +163,7 @@ DEVICE void next_tile(const Shared& shared, u32 n, u32 group, const Sight (&sigh
     hold(o);
     hold(p);
     warpgroup_begin();
-    start_dot_products<D, T>(s, shared.base + group * 64 * TILE_ROW_BYTES,
-                             shared.base + Tile::k_at + n % STAGES * Tile::k_bytes);
+    start_dot_products<D, T>(s, q, shared.base + Tile::k_at + n % STAGES * Tile::k_bytes);
     start_values<D, T>(o, p, shared.base + Tile::v_at + (n - 1) % STAGES * Tile::v_bytes);
     barrier_arrive(TURN + (group ^ 1), 256);
     warpgroup_wait<1>();
@@ -167,9 +184,9 @@ DEVICE void next_tile(const Shared& shared, u32 n, u32 group, const Sight (&sigh
     for (u32 i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
 }
 
-/// Attention of a warpgroup's 64 rows of an item to its tiles of keys, the first of which is number `n` of the block.
+/// Attention of a warpgroup's 64 rows of an item, at `q`, to its tiles of keys, the first of which is number `n` of the block.
 template <int D, typename T>
-DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const Item& item, u32 n, u32 group,
+DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const Item& item, u32 n, u32 group, u32 q,
                         const Sight (&sight)[2], float (&o)[D / 2], Running& running) {
     using Tile = Tiles<D>;
     const u32 column = 2 * (threadIdx.x % 4), end = n + item.list_end - item.list_begin;
@@ -179,8 +196,7 @@ DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const It
     u32 p[KEYS / 16][4];
     shared.k.wait(n);
     warpgroup_begin();
-    start_dot_products<D, T>(s, shared.base + group * 64 * TILE_ROW_BYTES,
-                             shared.base + Tile::k_at + n % STAGES * Tile::k_bytes);
+    start_dot_products<D, T>(s, q, shared.base + Tile::k_at + n % STAGES * Tile::k_bytes);
     warpgroup_wait<0>();
     hold(s);
     shared.k.release(n);
@@ -190,9 +206,9 @@ DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const It
     // A loop for each kind, without a branch inside: products under way stop at the end of a block of code.
     for (n++; n < whole; n++) {
         const u32 first_key = (tiles[n] & ~MASKED) * KEYS + column;
-        next_tile<D, T, true>(shared, n, group, sight, first_key, a.scale_log2, o, s, p, running);
+        next_tile<D, T, true>(shared, n, group, q, sight, first_key, a.scale_log2, o, s, p, running);
     }
-    for (; n < end; n++) next_tile<D, T, false>(shared, n, group, sight, 0, a.scale_log2, o, s, p, running);
+    for (; n < end; n++) next_tile<D, T, false>(shared, n, group, q, sight, 0, a.scale_log2, o, s, p, running);
     shared.v.wait(end - 1);
     hold(o);
     hold(p);
@@ -203,41 +219,51 @@ DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const It
     shared.v.release(end - 1);
 }
 
+/// Turns a warpgroup's 64 queries where they lie.
+template <int D, typename T>
+DEVICE void turn_queries(const AttendArguments& a, const Shared& shared, const QueryTile& tile, u32 group, u32 round) {
+    const Pieces<D> pieces(a, tile, 64 * group);
+    const auto at = [&](u32 k, u32 piece) { return shared.bytes + query_place<D>(round, pieces.row[k], piece); };
+    Bytes16 x[Pieces<D>::COUNT];
+    shared.q.wait(round);
+    load_all_turned<T>(x, [&](u32 k, u32 dim) { return load16(at(k, dim / 8)); }, pieces.piece, pieces.position, a.turn);
+    barrier_sync(ALONE + group, 128);  // everybody has read
+#pragma unroll
+    for (u32 k = 0; k < Pieces<D>::COUNT; k++) store16(at(k, pieces.piece[k]), x[k]);
+    shared_fence();
+    barrier_sync(ALONE + group, 128);
+}
+
 /// What one of the two computing warpgroups does.
 template <int D, typename T>
 DEVICE void compute(const AttendArguments& a, const Shared& shared, u32 group) {
-    const Task* tasks = reinterpret_cast<const Task*>(shared.bytes + Tiles<D>::tasks_at);
     const u32 warp_row = 64 * group + threadIdx.x % 128 / 32 * 16;
-    const auto at = [&](u32 row, u32 piece) { return shared.bytes + piece / 8 * BLOCK_BYTES + swizzled(row, piece % 8); };
     if (group == 1) barrier_arrive(TURN, 256);  // the first group has the first turn
     u32 tiles = 0;
     for (u32 round = 0;; round++) {
-        shared.tasks.wait(round);
-        const Task task = tasks[round % STAGES];
-        sync_warp();
-        shared.tasks.release(round);
+        const Task task = next_task<D>(shared, round);
         if (task.kv_head == NO_TASK) return;
         const Item& item = task.item;
         const QueryTile tile(a, item.tile, ROWS);
         const u32 count = uniform(item.list_end - item.list_begin);
+        const auto at = [&](u32 row, u32 piece) { return shared.bytes + query_place<D>(round, row, piece); };
         Sight sight[2];
         load_sight(a, tile, warp_row + lane_id() / 4, sight);
-        barrier_sync(ALONE + group, 128);  // the last item's results have left the place of the queries
-        load_queries<D, T>(a, tile, task.kv_head, 64 * group,
-                           [&](u32 row, u32 piece, const Bytes16& x) { store16(at(row, piece), x); });
-        shared_fence();
-        barrier_sync(ALONE + group, 128);
+        turn_queries<D, T>(a, shared, tile, group, round);
         float o[D / 2] = {};
         Running running = nothing_yet();
-        if (count > 0) attend_item<D, T>(a, shared, item, tiles, group, sight, o, running);
+        const u32 q = uniform(shared.base + round % STAGES * Tiles<D>::q_bytes + group * 64 * TILE_ROW_BYTES);
+        if (count > 0) attend_item<D, T>(a, shared, item, tiles, group, q, sight, o, running);
         tiles += count;
         const auto result = [&](u32 j, u32 i) { return o[4 * j + i]; };
         if (item.slot != NO_SLOT) {
             write_part<D>(a, item.slot, task.kv_head, ROWS, warp_row, running, result);
-            continue;
+        } else {
+            barrier_sync(ALONE + group, 128);  // nobody reads the queries any more
+            write_rows<D, T>(a, tile, task.kv_head, warp_row, running, result, at);
         }
-        barrier_sync(ALONE + group, 128);  // nobody reads the queries any more
-        write_rows<D, T>(a, tile, task.kv_head, warp_row, running, result, at);
+        sync_warp();
+        shared.q.release(round);
     }
 }
 
@@ -245,9 +271,11 @@ template <int D, typename T>
 DEVICE void attend(const AttendArguments& a) {
     const Shared shared = layout<D>();
     if (threadIdx.x == 0) {
-        shared.k.begin();
-        shared.v.begin();
-        shared.tasks.begin();
+        // One thread fetches tiles and tells tasks; eight warps compute, three fetch queries.
+        shared.q.begin(3, 8);
+        shared.k.begin(1, 8);
+        shared.v.begin(1, 8);
+        shared.tasks.begin(1, 11);
         mbarrier_fence();
     }
     sync_block();
@@ -255,6 +283,7 @@ DEVICE void attend(const AttendArguments& a) {
     if (role == 0) {
         registers_give<40>();
         if (threadIdx.x == 0) fetch_all<D>(a, shared);
+        if (threadIdx.x >= 32) fetch_queries<D>(a, shared);
     } else {
         registers_take<232>();
         compute<D, T>(a, shared, role - 1);

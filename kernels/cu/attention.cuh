@@ -142,12 +142,13 @@ DEVICE Bytes16 load_turned(const u16* head, u32 piece, u32 position, const Turn&
     return turned<T>(bytes, load16(head + other), first, position, turn);
 }
 
-/// The same for several pieces at once, so that their loads are under way together.
-template <typename T, int Count>
-DEVICE void load_all_turned(Bytes16 (&x)[Count], const u16* const (&head)[Count], const u32 (&piece)[Count],
-                            const u32 (&position)[Count], const Turn& turn) {
+/// The same for several pieces at once, so that their loads are under way together. `load` gives eight numbers of piece i's
+/// head from a dim on.
+template <typename T, int Count, typename Load>
+DEVICE void load_all_turned(Bytes16 (&x)[Count], Load load, const u32 (&piece)[Count], const u32 (&position)[Count],
+                            const Turn& turn) {
 #pragma unroll
-    for (int i = 0; i < Count; i++) x[i] = load16(head[i] + 8 * piece[i]);
+    for (int i = 0; i < Count; i++) x[i] = load(i, 8 * piece[i]);
     if (turn.half == 0) return;
     // What does not turn goes along with dim 0 and is left as it was: no branch stands between the loads.
     if (turn.interleaved) {
@@ -163,7 +164,7 @@ DEVICE void load_all_turned(Bytes16 (&x)[Count], const u16* const (&head)[Count]
 #pragma unroll
     for (int i = 0; i < Count; i++) {
         const u32 first = 8 * piece[i] < 2 * turn.half ? 8 * piece[i] : 0;
-        other[i] = load16(head[i] + (first < turn.half ? first + turn.half : first - turn.half));
+        other[i] = load(i, first < turn.half ? first + turn.half : first - turn.half);
     }
 #pragma unroll
     for (int i = 0; i < Count; i++) {

@@ -21,33 +21,44 @@ struct QueryTile {
     DEVICE bool valid(u32 row) const { return query(row) < per_tile && first + query(row) < queries; }
 };
 
-/// 64 rows from row `first_row` on, turned, by 128 threads: `store` gets row, piece and bytes. Rows that are none
-/// repeat another: nobody reads their results.
+/// 64 rows of a tile from row `first_row` on, of which 128 threads take a piece each in turn.
+template <int D>
+struct Pieces {
+    static constexpr u32 COUNT = D / 16;  // of a thread
+    u32 row[COUNT], piece[COUNT], position[COUNT];
+
+    /// Finds the rows' positions, which nothing needs yet.
+    DEVICE Pieces(const AttendArguments& a, const QueryTile& tile, u32 first_row) {
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) {
+            const u32 i = threadIdx.x % 128 + 128 * k;
+            row[k] = first_row + i / (D / 8), piece[k] = i % (D / 8);
+            position[k] = a.rope[tile.place(row[k])];
+        }
+    }
+};
+
+/// Where the head of a tile's row begins.
+template <int D>
+DEVICE const u16* query(const AttendArguments& a, const QueryTile& tile, u32 kv_head, u32 row, u32 number) {
+    return a.q + (((u64)number * a.kv_heads + kv_head) * a.group + tile.head(row)) * D;
+}
+
+/// 64 rows from row `first_row` on, turned, by 128 threads: `store` gets row, piece and bytes. Rows that are none repeat
+/// another: nobody reads their results.
 template <int D, typename T, typename Store>
 DEVICE void load_queries(const AttendArguments& a, const QueryTile& tile, u32 kv_head, u32 first_row, Store store) {
-    constexpr u32 COUNT = D / 16;  // pieces of a thread
-    const u32 begin = threadIdx.x % 128;
-    u32 number[COUNT], position[COUNT], piece[COUNT];
-    Bytes16 x[COUNT];
+    constexpr u32 COUNT = Pieces<D>::COUNT;
+    const Pieces<D> pieces(a, tile, first_row);
     const u16* head[COUNT];
+    Bytes16 x[COUNT];
 #pragma unroll
-    for (u32 k = 0; k < COUNT; k++) {
-        const u32 at = tile.place(first_row + (begin + 128 * k) / (D / 8));
-        number[k] = a.rows[at];
-        position[k] = a.rope[at];
-    }
+    for (u32 k = 0; k < COUNT; k++)
+        head[k] = query<D>(a, tile, kv_head, pieces.row[k], a.rows[tile.place(pieces.row[k])]);
+    const auto load = [&](u32 k, u32 dim) { return load16(head[k] + dim); };
+    load_all_turned<T>(x, load, pieces.piece, pieces.position, a.turn);
 #pragma unroll
-    for (u32 k = 0; k < COUNT; k++) {
-        const u32 row = first_row + (begin + 128 * k) / (D / 8);
-        head[k] = a.q + (((u64)number[k] * a.kv_heads + kv_head) * a.group + tile.head(row)) * D;
-        piece[k] = (begin + 128 * k) % (D / 8);
-    }
-    load_all_turned<T>(x, head, piece, position, a.turn);
-#pragma unroll
-    for (u32 k = 0; k < COUNT; k++) {
-        const u32 row = first_row + (begin + 128 * k) / (D / 8);
-        store(row, piece[k], x[k]);
-    }
+    for (u32 k = 0; k < COUNT; k++) store(pieces.row[k], pieces.piece[k], x[k]);
 }
 
 /// What the two rows of this thread see: `first_row` and the eighth after it.

@@ -30,8 +30,8 @@ const TURNED_ROWS: usize = 512;
 pub(super) const WIDE_TILE: usize = 128;
 const TILE: usize = 64;
 
-/// Barriers and tasks in the packed kernel's shared memory: three rings of two, four words of 8 bytes each, and two tasks.
-const RING_BYTES: usize = 3 * 32 + 2 * 24;
+/// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks.
+const RING_BYTES: usize = 4 * 32 + 2 * 24;
 
 /// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
 /// every dot product at once.
@@ -231,7 +231,7 @@ impl Launcher<'_> {
         let (k_bytes, v_bytes) = self.tile_bytes();
         let (file, threads, shared_bytes) = match packed {
             Some(_) => {
-                let tiles = head_dim.div_ceil(64) * WIDE_TILE * 128 + 2 * (k_bytes + v_bytes);
+                let tiles = 2 * (head_dim.div_ceil(64) * WIDE_TILE * 128 + k_bytes + v_bytes);
                 ("attend_sm90", 384, tiles + RING_BYTES)
             }
             None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()),
