@@ -8,7 +8,7 @@
 #   LONG_REPEATS=1, CHUNK_CACHE=48GiB: for lengths from 64K on, and where a quarter of the free memory does not hold the chunks
 #   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
 #
-# Every step runs, whatever became of those before; the exit code is 1 if one failed.
+# Every step runs, whatever became of those before (but none after kernels that fail); the exit code is 1 if one failed.
 set -u
 sanitize=""
 if [ "$1" = --sanitize ]; then
@@ -108,7 +108,7 @@ study() {
 
 if [ -n "$sanitize" ]; then
     steps=sanitize
-    step sanitize compute-sanitizer --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1
+    step sanitize limited 540 compute-sanitizer --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1
     [ -z "$failed" ]
     exit
 fi

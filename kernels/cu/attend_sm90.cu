@@ -68,14 +68,15 @@ DEVICE u32 query_place(u32 round, u32 row, u32 piece) {
     return round % STAGES * Tiles<D>::q_bytes + piece / 8 * BLOCK_BYTES + swizzled(row, piece % 8);
 }
 
-/// One thread fetches the tiles of item after item, as far ahead as there is room.
+/// One thread fetches the tiles of item after item, as far ahead as there is room. The first item is taken as the others are: a
+/// block that starts late, where another kernel has its multiprocessor, holds none back.
 template <int D>
 DEVICE void fetch_all(const AttendArguments& a, const Shared& shared) {
     using Tile = Tiles<D>;
     Task* tasks = reinterpret_cast<Task*>(shared.bytes + Tile::tasks_at);
     const u32 all = a.item_count * a.kv_heads;
     u32 tiles = 0;
-    for (u32 work = blockIdx.x, round = 0;; round++) {
+    for (u32 work = add_atomic(a.taken, 1), round = 0;; round++) {
         u32 kv_head = work < all ? work / a.item_count : 0;
         const Item item = a.items[work < all ? work - kv_head * a.item_count : 0];
         if (work >= all) kv_head = NO_TASK;
@@ -83,7 +84,7 @@ DEVICE void fetch_all(const AttendArguments& a, const Shared& shared) {
         tasks[round % STAGES] = Task{kv_head, item};
         mbarrier_arrive_if(shared.tasks.full(round), true);
         if (kv_head == NO_TASK) return;
-        work = gridDim.x + add_atomic(a.taken, 1);  // comes while the tiles are fetched
+        work = add_atomic(a.taken, 1);  // comes while the tiles are fetched
 #pragma unroll 1
         for (u32 n = item.list_begin; n < item.list_end; n++, tiles++) {
             const u64 tile = (u64)kv_head * a.key_tiles + (a.tiles[n] & ~MASKED);

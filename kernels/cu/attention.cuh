@@ -57,7 +57,7 @@ struct AttendArguments {
     float* lse;       // [queries, heads]
     float* part_out;  // [slots, kv_heads, tile rows, head_dim]
     float* part_lse;  // [slots, kv_heads, tile rows]
-    u32* taken;       // 0: how many items blocks have taken beside their first one, for attend_sm90 only
+    u32* taken;       // 0: how many items blocks have taken, for attend_sm90 only
     Turn turn;        // of the queries
     Turn key_turn;    // of keys that are turned on load
     u32 queries, keys, kv_heads, group, key_tiles;

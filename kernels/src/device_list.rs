@@ -22,8 +22,8 @@ impl DeviceList {
         Arc::ptr_eq(&self.numbers, &other.numbers)
     }
 
-    /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue takes it; the host does not
-    /// wait.
+    /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue takes it; for a long list (some
+    /// 64 KB) the driver may let the host wait until the queue has come so far.
     ///
     /// # Errors
     /// The driver refuses.

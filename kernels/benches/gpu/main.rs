@@ -2,7 +2,7 @@
 //! and beside PyTorch where `gpu/pytorch.py` has left its numbers.
 //!
 //! Heads are 32 over 8 of 128, bf16. Every case runs in turn, several rounds; the table gives medians with their range, the error
-//! against f64 on some rows, and the share of the bound. Operations count only pairs of rows that see each other; beside them
+//! (attention's against f64 on some rows, the others' against the CPU's in f32), and the share of the bound. Operations count only pairs of rows that see each other; beside them
 //! stands which share those are of the pairs that are worked out. Nothing is asserted about time; a wrong result ends the run.
 //!
 //! Copies run in front of every timed case, so that the host is ahead of the device and launches do not count. What a launch
@@ -117,6 +117,13 @@ impl Attention {
         Self { q, at, keys: vec![Keys { k, v, at: keys_at }], rope }
     }
 
+    /// The same on the CPU in f32.
+    fn on_host(&self) -> Self {
+        let host = |x: &Tensor| x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+        let keys = |block: &Keys| Keys { k: host(&block.k), v: host(&block.v), at: block.at.clone() };
+        Self { q: host(&self.q), keys: self.keys.iter().map(keys).collect(), ..self.clone() }
+    }
+
     fn run(&self) -> Partial {
         Kernels::Auto.attend(&self.q, &self.at, &self.keys, Some(&self.rope), SCALE).unwrap()
     }
@@ -141,28 +148,78 @@ impl Attention {
         (self.keys[0].at.len() * KV_HEADS * DIM * 2) as f64
     }
 
-    /// Relative error of some rows against f64 on the CPU.
+    /// Relative error of some rows against f64 on the CPU. (Keys and queries are turned there in f32.)
     fn error(&self) -> f64 {
-        let count = self.at.len();
-        let rows: Vec<u32> = (0..CHECKED).map(|i| ((count - 1) * i / (CHECKED - 1).max(1)) as u32).collect();
-        let host = |x: &Tensor| x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
-        let pick = Tensor::new(rows.as_slice(), &Device::Cpu).unwrap();
-        let q = host(&self.q).index_select(&pick, 0).unwrap();
-        let block = &self.keys[0];
-        let keys = vec![Keys { k: host(&block.k), v: host(&block.v), at: block.at.clone() }];
-        let at = self.at.select(&rows);
-        let expected = Kernels::Auto.attend(&q, &at, &keys, Some(&self.rope), SCALE).unwrap().out;
-        let found = host(&self.run().out).index_select(&pick, 0).unwrap();
-        distance(&found, &expected)
+        let rows = picked(self.at.len());
+        let (at, block) = (self.at.select(&rows), &self.keys[0]);
+        let q = flat(&self.rope.apply(&host_rows(&self.q, &rows), &at).unwrap());
+        let every: Vec<u32> = (0..block.at.len() as u32).collect();
+        let k = flat(&self.rope.apply(&host_rows(&block.k, &every), &block.at).unwrap());
+        let v = flat(&host_rows(&block.v, &every));
+        let expected: Vec<f64> = (0..rows.len() * HEADS)
+            .flat_map(|i| {
+                let (row, kv_head) = (i / HEADS, i % HEADS / (HEADS / KV_HEADS));
+                let place = |key: usize| (key * KV_HEADS + kv_head) * DIM..(key * KV_HEADS + kv_head + 1) * DIM;
+                let seen = (0..block.at.len()).filter(|&key| at.sees(row, &block.at, key));
+                exact(&q[i * DIM..(i + 1) * DIM], seen.map(|key| (&k[place(key)], &v[place(key)])))
+            })
+            .collect();
+        distance(&flat(&host_rows(&self.run().out, &rows)), &expected)
     }
 }
 
-fn distance(found: &Tensor, expected: &Tensor) -> f64 {
-    let flat = |x: &Tensor| x.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap();
-    let (found, expected) = (flat(found), flat(expected));
+/// One row of attention over keys and values.
+fn exact<'a>(q: &[f64], keys: impl Iterator<Item = (&'a [f64], &'a [f64])>) -> Vec<f64> {
+    let (mut largest, mut sum, mut out) = (f64::NEG_INFINITY, 0.0, vec![0.0; DIM]);
+    for (k, v) in keys {
+        let score = f64::from(SCALE) * q.iter().zip(k).map(|(a, b)| a * b).sum::<f64>();
+        let shrink = if score > largest { (largest - score).exp() } else { 1.0 };
+        largest = largest.max(score);
+        let weight = (score - largest).exp();
+        sum = sum * shrink + weight;
+        out.iter_mut().zip(v).for_each(|(out, v)| *out = *out * shrink + weight * v);
+    }
+    out.iter().map(|x| x / sum).collect()
+}
+
+/// The rows that are checked.
+fn picked(count: usize) -> Vec<u32> {
+    (0..CHECKED).map(|i| ((count - 1) * i / (CHECKED - 1)) as u32).collect()
+}
+
+/// Rows of a tensor, in f32 on the host.
+fn host_rows(x: &Tensor, rows: &[u32]) -> Tensor {
+    let x = x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    x.index_select(&Tensor::new(rows, &Device::Cpu).unwrap(), 0).unwrap()
+}
+
+fn flat(x: &Tensor) -> Vec<f64> {
+    x.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
+}
+
+fn distance(found: &[f64], expected: &[f64]) -> f64 {
     let square = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>();
-    let far = square(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+    let far = square(&mut found.iter().zip(expected).map(|(a, b)| a - b));
     (far / square(&mut expected.iter().copied())).sqrt()
+}
+
+/// An operation on rows, each for itself: checked on some of them against the CPU's in f32.
+fn by_rows(
+    name: &'static str,
+    numbers: usize,
+    inputs: Vec<Tensor>,
+    work: impl Fn(&[Tensor], &Positions) -> Tensor + 'static,
+) -> Case {
+    let count = inputs[0].dims()[0];
+    let (rows, at) = (picked(count), Positions::run(0, count));
+    let few: Vec<Tensor> = inputs.iter().map(|input| host_rows(input, &rows)).collect();
+    let expected = flat(&work(&few, &at.select(&rows)));
+    let error = distance(&flat(&host_rows(&work(&inputs, &at), &rows)), &expected);
+    assert!(error < TOLERANCE, "{name}: error {error:e}");
+    let bytes = (2 * count * numbers) as f64;
+    let mut case = Case::new(name, Bound::Memory, 0.0, bytes, move || work(&inputs, &at));
+    case.error = Some(error);
+    case
 }
 
 /// 15 % of the rows, at places that a fixed draw picks.
@@ -198,10 +255,17 @@ fn attention_cases(keys: usize, device: &Device) -> Vec<Case> {
     let scored = probe.clone();
     let (operations, bytes) = (scored.operations() / 2.0, scored.key_bytes());
     let lse = scored.run().lse;
-    let scores = Case::new("scores, 64 rows", Bound::Memory, operations, bytes, move || {
-        let Attention { q, at, keys, rope } = &scored;
-        Kernels::Auto.column_scores(q, at, keys, Some(rope), SCALE, &lse, Reduce::Norm).unwrap()
-    });
+    let column_scores = |of: &Attention, lse: &Tensor| {
+        let Attention { q, at, keys, rope } = of;
+        Kernels::Auto.column_scores(q, at, keys, Some(rope), SCALE, lse, Reduce::Norm).unwrap()
+    };
+    let on_host = scored.on_host();
+    let expected = flat(&column_scores(&on_host, &on_host.run().lse));
+    let error = distance(&flat(&column_scores(&scored, &lse).to_device(&Device::Cpu).unwrap()), &expected);
+    assert!(error < TOLERANCE, "scores: error {error:e}");
+    let mut scores =
+        Case::new("scores, 64 rows", Bound::Memory, operations, bytes, move || column_scores(&scored, &lse));
+    scores.error = Some(error);
     let stairs = all.select(&stairs(keys));
     vec![
         case("dense, causal", Bound::Products, Attention::new(all.clone(), all.clone(), device)).beside("dense_causal"),
@@ -218,28 +282,25 @@ fn attention_cases(keys: usize, device: &Device) -> Vec<Case> {
 fn small_cases(keys: usize, device: &Device) -> Vec<Case> {
     let (hidden, wide) = (HEADS * DIM, 14336);
     let rows = |key: u8, width: usize| random(key, &[keys, width], device);
-    let bytes = |numbers: usize| (2 * keys * numbers) as f64;
-    let (x, y) = (rows(4, hidden), rows(5, hidden));
-    let (gate, up) = (rows(6, wide), rows(7, wide));
+    let lse = |key: u8| uniform([key; 32], 1.0, &[keys, HEADS], DType::F32, device).unwrap();
+    let of_heads = |key: u8, heads: usize| random(key, &[keys, heads, DIM], device);
     let weight = uniform([18; 32], 1.0, &[hidden], DType::F32, device).unwrap();
     let rope = Rope::new(DIM, DIM, 5e5, &RopeScaling::None, Pairing::Half, keys).unwrap();
-    let (heads, at) = (random(8, &[keys, KV_HEADS, DIM], device), Positions::run(0, keys));
-    let partial = |key: u8| Partial {
-        out: random(key, &[keys, HEADS, DIM], device),
-        lse: uniform([key + 1; 32], 1.0, &[keys, HEADS], DType::F32, device).unwrap(),
-    };
-    let (a, b) = (partial(9), partial(11));
+    let partial = |out: &Tensor, lse: &Tensor| Partial { out: out.clone(), lse: lse.clone() };
+    let two = vec![of_heads(9, HEADS), lse(10), of_heads(11, HEADS), lse(12)];
     let (small, other) = (random(13, &[1, hidden], device), random(14, &[1, hidden], device));
-    let normed = x.clone();
+    let x = rows(4, hidden);
     vec![
-        Case::new("rms_norm", Bound::Memory, 0.0, bytes(2 * hidden), move || rms_norm(&normed, &weight, 1e-5).unwrap()),
-        Case::new("add", Bound::Memory, 0.0, bytes(3 * hidden), move || add(&x, &y).unwrap()),
-        Case::new("silu_mul", Bound::Memory, 0.0, bytes(3 * wide), move || silu_mul(&gate, &up).unwrap()),
-        Case::new("rope of keys", Bound::Memory, 0.0, bytes(2 * KV_HEADS * DIM), move || {
-            rope.apply(&heads, &at).unwrap()
+        by_rows("rms_norm", 2 * hidden, vec![x.clone()], move |of, _| {
+            rms_norm(&of[0], &weight.to_device(of[0].device()).unwrap(), 1e-5).unwrap()
         }),
-        Case::new("merge of two", Bound::Memory, 0.0, bytes(3 * hidden + 6 * HEADS), move || {
-            merge(&a, &b).unwrap().out
+        by_rows("add", 3 * hidden, vec![x, rows(5, hidden)], |of, _| add(&of[0], &of[1]).unwrap()),
+        by_rows("silu_mul", 3 * wide, vec![rows(6, wide), rows(7, wide)], |of, _| silu_mul(&of[0], &of[1]).unwrap()),
+        by_rows("rope of keys", 2 * KV_HEADS * DIM, vec![of_heads(8, KV_HEADS)], move |of, at| {
+            rope.apply(&of[0], at).unwrap()
+        }),
+        by_rows("merge of two", 3 * hidden + 6 * HEADS, two, move |of, _| {
+            merge(&partial(&of[0], &of[1]), &partial(&of[2], &of[3])).unwrap().out
         }),
         Case::new("100 small launches", Bound::Nothing, 0.0, 0.0, move || {
             (0..100).fold(small.clone(), |sum, _| add(&sum, &other).unwrap())
@@ -286,5 +347,7 @@ fn main() {
     let late: Vec<_> = cases.iter().filter(|case| case.late > 0).map(|case| case.name).collect();
     println!("# cases for which the device had to wait for the host, so that launches count: {late:?}");
     let cost = launch_cost(0, copy).unwrap();
-    report::report(&cases, keys, &cost);
+    // What PyTorch measures has one size.
+    let comparable = (keys, side, copy) == (32768, 8192, 1 << 30);
+    report::report(&cases, keys, comparable, &cost);
 }

@@ -27,8 +27,8 @@ fn launches(cost: &LaunchCost) -> (String, String) {
     (line, format!("{{\"with_events\": {with}, \"without_events\": {without}, \"in_graph\": {graph}}}"))
 }
 
-/// Prints the table and leaves the JSON.
-pub fn report(cases: &[Case], keys: usize, cost: &LaunchCost) {
+/// Prints the table and leaves the JSON; with PyTorch's numbers if they are of the same sizes.
+pub fn report(cases: &[Case], keys: usize, comparable: bool, cost: &LaunchCost) {
     let products = cases[0].operations / cases[0].median_ms();
     let memory = cases[1].bytes / cases[1].median_ms();
     let dense = cases[2].operations / cases[2].median_ms();
@@ -45,7 +45,7 @@ pub fn report(cases: &[Case], keys: usize, cost: &LaunchCost) {
             Bound::Memory => format!("{:.2}", case.bytes / ms / memory),
             Bound::Nothing => "-".to_owned(),
         };
-        let theirs = case.pytorch.and_then(pytorch_ms);
+        let theirs = case.pytorch.filter(|_| comparable).and_then(pytorch_ms);
         let or_null = |x: Option<f64>| x.map_or("null".to_owned(), |x| x.to_string());
         let or_dash = |x: Option<f64>, digits: usize| x.map_or("-".to_owned(), |x| format!("{x:.digits$}"));
         println!(

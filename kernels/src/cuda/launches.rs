@@ -20,9 +20,9 @@ const ROUNDS: usize = 5;
 /// Microseconds of the host for one of many small kernels, medians.
 #[derive(Debug, Clone)]
 pub struct LaunchCost {
-    /// As everything runs: every tensor keeps events, which order it against other streams.
+    /// Where every tensor keeps events that order it against other streams, as cudarc does unless told otherwise.
     pub with_events_us: f64,
-    /// The same without events.
+    /// Without events, as everything here runs.
     pub without_events_us: f64,
     /// As part of a graph that was recorded once, without events; or why there is none.
     pub in_graph_us: std::result::Result<f64, String>,
@@ -34,16 +34,17 @@ pub struct LaunchCost {
 /// No such device, out of memory.
 pub fn launch_cost(ordinal: usize, busy_bytes: usize) -> Result<LaunchCost> {
     let Device::Cuda(device) = device(ordinal)? else { unreachable!("a GPU was asked for") };
-    let host = Host {
-        stream: device.cuda_stream(),
-        busy: Output::zeros_f32(&device, busy_bytes / 4)?.tensor(),
-        small: Output::zeros_f32(&device, 4096)?.tensor(),
-        device,
-    };
+    let context = device.cuda_stream().context().clone();
+    // A tensor has events or not from its making on: each part has tensors of its own.
+    // SAFETY: the context object was made by `device` above and nobody else has it; tensors without events, of which there is
+    // none yet, would stay on its one stream.
+    unsafe { context.enable_event_tracking() };
+    let host = Host::new(&device, busy_bytes)?;
     let with_events_us = host.median_us(|| host.kernels())?;
-    // SAFETY: the context object was made by `device` above and nobody else has it; all its tensors stay in this function and on
-    // its one stream, which keeps them in order without events.
-    unsafe { host.stream.context().disable_event_tracking() };
+    drop(host);
+    // SAFETY: as in `device`: all tensors stay on its one stream, which keeps them in order without events.
+    unsafe { context.disable_event_tracking() };
+    let host = Host::new(&device, busy_bytes)?;
     let without_events_us = host.median_us(|| host.kernels())?;
     let in_graph_us = match host.record() {
         Ok(graph) => Ok(host.median_us(|| graph.launch().map_err(failure::of))?),
@@ -60,6 +61,15 @@ struct Host {
 }
 
 impl Host {
+    fn new(device: &CudaDevice, busy_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            stream: device.cuda_stream(),
+            busy: Output::zeros_f32(device, busy_bytes / 4)?.tensor(),
+            small: Output::zeros_f32(device, 4096)?.tensor(),
+            device: device.clone(),
+        })
+    }
+
     fn kernels(&self) -> Result<()> {
         let sum = |x: Tensor, _| crate::add(&x, &self.small);
         (0..LAUNCHES).try_fold(self.small.clone(), sum).map(drop)

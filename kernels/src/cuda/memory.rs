@@ -99,7 +99,8 @@ pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result
     }
 }
 
-/// A list on a device, `[len]`. The device's queue takes it; the host does not wait.
+/// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the driver may let the host wait until
+/// the queue has come so far.
 ///
 /// # Errors
 /// The driver refuses.

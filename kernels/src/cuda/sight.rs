@@ -144,10 +144,11 @@ impl QueryOrder {
         Self { rows, rope, sight }
     }
 
-    /// Of the pairs of query and key that are worked out, the share that see each other.
+    /// Of the pairs of query row and key that are worked out, the share that see each other.
     pub fn visible_share(&self, tiling: Tiling) -> f64 {
         let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
-        let worked: usize = self.lists(tiling).map(|list| list.len() * tiling.keys * tiling.queries()).sum();
+        let seen = seen * tiling.group as u64;
+        let worked: usize = self.lists(tiling).map(|list| list.len() * tiling.keys * tiling.rows).sum();
         seen as f64 / (worked as f64).max(1.0)
     }
 
