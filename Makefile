@@ -53,7 +53,7 @@ cuda-test: emulated mpi-tools
 	sh .ci/cuda nvrtc
 	target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
 	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
-	  --lib --test 'cuda*' --test nccl
+	  --lib --test 'cuda*' --test nccl --test mpi_cuda
 
 emulated: tools
 	@sh .ci/cuda emulated
