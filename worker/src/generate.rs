@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::wire::{self, Phase, Plan};
+use tributary_kernels::cuda;
 
 use crate::attention::Decode;
 use crate::context::Context;
@@ -56,7 +57,7 @@ fn announce(cx: &mut Context<'_>, owner: usize, token: Option<u32>) -> Result<u3
 }
 
 fn finite_logits(cx: &Context<'_>, last: &Rows) -> Result<Vec<f32>> {
-    let logits = cx.model.logits(last)?.squeeze(0)?.to_vec1::<f32>()?;
+    let logits = cuda::download(&cx.model.logits(last)?)?.squeeze(0)?.to_vec1::<f32>()?;
     match logits.iter().all(|logit| logit.is_finite()) {
         true => Ok(logits),
         false => Err(Error::NotFinite { what: "logits", rank: cx.rank() }),

@@ -99,6 +99,16 @@ pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result
     }
 }
 
+/// A tensor of any device on the host. Waits for it: the driver only may.
+///
+/// # Errors
+/// Work before it failed.
+pub fn download(tensor: &Tensor) -> Result<Tensor> {
+    let here = tensor.to_device(&Device::Cpu)?;
+    tensor.device().synchronize()?;
+    Ok(here)
+}
+
 /// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the driver may let the host wait until
 /// the queue has come so far.
 ///

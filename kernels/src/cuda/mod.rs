@@ -38,7 +38,7 @@ pub use fill::uniform;
 pub use launches::{LaunchCost, launch_cost};
 pub(crate) use layer::{add, add_rms_norm, cast, rms_norm, silu_mul};
 pub(crate) use linear::product;
-pub use memory::{is_out_of_memory, memory, nothing, pool, upload};
+pub use memory::{download, is_out_of_memory, memory, nothing, pool, upload};
 pub(crate) use merge::merge;
 pub(crate) use rope::{RopeTables, rotated};
 pub(crate) use rows::{contiguous, gather, join, replaced};

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
 use tributary_comm::Communicator;
+use tributary_kernels::cuda;
 
 use super::args::{Size, VALUE_BYTES};
 use super::hosts::{Host, rank_list};
@@ -171,7 +172,7 @@ fn wrong(gathered: &[Tensor], rows: &[usize]) -> anyhow::Result<u64> {
     let mut count = 0;
     for (rank, &values) in rows.iter().enumerate() {
         let part = match gathered.get(rank) {
-            Some(part) => part.flatten_all()?.to_vec1::<u32>()?,
+            Some(part) => cuda::download(part)?.flatten_all()?.to_vec1::<u32>()?,
             None => Vec::new(),
         };
         count += match part.len() == values {

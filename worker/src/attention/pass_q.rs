@@ -6,7 +6,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{DeviceList, Keys, Positions, Reduce, gather_list, merge};
+use tributary_kernels::{DeviceList, Keys, Positions, Reduce, cuda, gather_list, merge};
 
 use super::Homes;
 use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_queries};
@@ -108,7 +108,7 @@ impl<'a> PassQ<'a> {
             return Ok(Vec::new());
         };
         let rows = self.stale.rows().chain(self.fresh.rows.iter().copied());
-        Ok(rows.zip(sums.to_vec1::<f32>()?).map(|(row, sum)| (row, sum / layers as f32)).collect())
+        Ok(rows.zip(cuda::download(&sums)?.to_vec1::<f32>()?).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
     /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.

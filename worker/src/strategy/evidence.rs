@@ -99,7 +99,7 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Res
     let mut scores = vec![0.0; plan.context_tokens()];
     let first = plan.prefix_tokens() as u32;
     for (rows, part) in rows.iter().zip(parts) {
-        for (&row, score) in rows.iter().zip(part.to_vec1::<f32>()?) {
+        for (&row, score) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
             scores[(row - first) as usize] = score / layers.max(1) as f32;
         }
     }
