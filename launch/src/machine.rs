@@ -136,7 +136,15 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        group: GroupArgs,
+    }
 
     #[test]
     fn meminfo_is_read() {
@@ -151,5 +159,24 @@ mod tests {
         assert_eq!(inactive_file("anon 7\n"), None);
         assert_eq!(group_left(10_000, 9000, 4096), 10_000 - 9000 + 4096);
         assert_eq!(group_left(10_000, 12_000, 0), 0);
+    }
+
+    #[test]
+    fn chunk_caches_share_a_quarter_of_what_is_free() {
+        let run = |chunk_cache| GroupArgs { chunk_cache, ..Line::parse_from(["x"]).group };
+        let host = Machine {
+            flops_per_s: 1.0,
+            link_bytes_per_s: 1.0,
+            memory: MemoryOf::Host,
+            available_bytes: Some(4800),
+            ranks_here: 2,
+            weight_copies: 2,
+            of_rank: None,
+        };
+        let of = |machine: &Machine, groups| chunk_cache_bytes(&run(None), machine, 400, groups);
+        assert_eq!((of(&host, 1), of(&host, 3)), (600, 200));
+        assert_eq!(of(&Machine { memory: MemoryOf::Device, ..host }, 1), 500, "behind two copies of the weights");
+        assert_eq!(of(&Machine { available_bytes: None, ..host }, 1), 0);
+        assert_eq!(chunk_cache_bytes(&run(Some(7)), &host, 400, 3), 7, "what was asked for");
     }
 }

@@ -137,11 +137,7 @@ impl<'a> Session<'a> {
     }
 
     fn check_with(&mut self, question: &Question, way: &Way, ranks: &[Option<usize>]) -> anyhow::Result<Planned> {
-        let here = match &*self.ranks {
-            Ranks::Threads { .. } => way.settings.world,
-            Ranks::Process(process) => process.facts.local_size,
-        };
-        check_threads(here, way.threads)?;
+        check_threads(self.ranks.here(way.settings.world), way.threads)?;
         self.check_ranks(way)?;
         self.carrier(way.settings.world)?;
         let prepared = question.prepare(&self.folder, self.intake)?;
@@ -159,12 +155,9 @@ impl<'a> Session<'a> {
         let carrier = self.carrier(way.settings.world)?;
         let chunk_cache_bytes = self.chunk_cache_bytes(way.settings.world, way.threads);
         let (model_args, run) = self.args;
-        let ranks_in_process = match &*self.ranks {
-            Ranks::Threads { .. } => way.settings.world,
-            Ranks::Process(_) => 1,
-        };
+        let ranks_in_process = self.ranks.in_process(way.settings.world);
         carrier.load(&self.folder, &self.place, model_args, ranks_in_process, &mut self.models)?;
-        let (kernels, timeout, key) = (self.kernels, self.timeout, (way.settings.world, way.threads));
+        let (kernels, timeout, key) = (self.kernels, self.timeout, key(way));
         let machine = self.machine(key);
         let settings = GroupSettings { world: key.0, threads: key.1, kernels, timeout, chunk_cache_bytes, carrier };
         if let Ranks::Process(process) = &mut *self.ranks {
@@ -246,10 +239,7 @@ impl<'a> Session<'a> {
     /// with more ranks than GPUs.
     pub fn shares_cores(&self, way: &Way) -> bool {
         if let Some(gpu) = &self.place.gpu {
-            let here = match &*self.ranks {
-                Ranks::Threads { .. } => way.settings.world,
-                Ranks::Process(process) => process.facts.local_size,
-            };
+            let here = self.ranks.here(way.settings.world);
             // A process may be shown its own GPU only.
             return here > gpu.count && (gpu.count > 1 || self.args.1.group.allow_shared_gpu);
         }
@@ -319,7 +309,8 @@ impl<'a> Session<'a> {
 
     /// Bytes of chunks that each rank of a group of `world` may keep.
     fn chunk_cache_bytes(&mut self, world: usize, threads: usize) -> u64 {
-        let groups = if self.can_start_anew() { self.keeping.len().max(1) } else { 1 };
+        let side_by_side = matches!(&*self.ranks, Ranks::Threads { .. });
+        let groups = if side_by_side { self.keeping.len().max(1) } else { 1 };
         let machine = self.machine((world, threads));
         chunk_cache_bytes(&self.args.1.group, &machine, self.folder.shape().weight_bytes, groups)
     }

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
 use tributary_comm::Communicator;
+use tributary_coordinator::study::statistics::median;
 use tributary_kernels::cuda;
 
 use super::args::{Size, VALUE_BYTES};
@@ -142,13 +143,6 @@ pub fn collect(
     let wrong_values = all.iter().map(|(wrong, _)| wrong).sum();
     let ranks_ms: Vec<Vec<f64>> = all.into_iter().map(|(_, runs_ms)| runs_ms).collect();
     Ok(Some((slowest(&ranks_ms), wrong_values)))
-}
-
-/// The middle one, or the mean of the two in the middle. There is at least one.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
 /// `count` values dealt to ranks as evenly as can be.

@@ -5,8 +5,9 @@ use std::time::Instant;
 use candle_core::Device;
 use serde::Serialize;
 use tributary_comm::Communicator;
+use tributary_coordinator::study::statistics::median;
 
-use super::bandwidth::{WARM_UPS, collect, median, values};
+use super::bandwidth::{WARM_UPS, collect, values};
 
 /// Bytes that each rank sends: as many as NCCL's own all-gather needs.
 pub const RANK_BYTES: usize = 256;

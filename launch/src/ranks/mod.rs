@@ -72,6 +72,22 @@ impl Ranks {
         }
     }
 
+    /// How many of a group of `world` ranks are on this host.
+    pub fn here(&self, world: usize) -> usize {
+        match self {
+            Ranks::Threads { .. } => world,
+            Ranks::Process(process) => process.facts.local_size,
+        }
+    }
+
+    /// How many of a group of `world` ranks are in this process.
+    pub fn in_process(&self, world: usize) -> usize {
+        match self {
+            Ranks::Threads { .. } => world,
+            Ranks::Process(_) => 1,
+        }
+    }
+
     /// Whether this process has the coordinator.
     pub fn leads(&self) -> bool {
         match self {

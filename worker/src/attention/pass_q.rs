@@ -62,8 +62,10 @@ impl<'a> PassQ<'a> {
     ) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
         let mine = &homes.context[rank];
-        let places =
-            |to: usize| (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to).collect::<Vec<u32>>();
+        let places = |to: usize| -> DeviceList {
+            let kept_there = (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to);
+            kept_there.collect::<Vec<u32>>().into()
+        };
         let kept_here =
             |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
         let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
@@ -72,7 +74,7 @@ impl<'a> PassQ<'a> {
         Self {
             math,
             counts: homes.counts(),
-            send: (0..size).map(|to| places(to).into()).collect(),
+            send: (0..size).map(places).collect(),
             receive: arriving.iter().map(Vec::len).collect(),
             at_all: placement.at(&homes.all()),
             at: placement.at(&homes.of(rank)),

@@ -67,8 +67,8 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     let machine = machine(ranks, place, carrier, world, threads);
     check_shared(&machine, ranks)?;
     check_weights(&folder.shape(), &machine)?;
-    let (in_process, mut models) = (if matches!(ranks, Ranks::Threads { .. }) { world } else { 1 }, Vec::new());
-    let loaded = carrier.load(folder, place, calibration.model, in_process, &mut models);
+    let mut models = Vec::new();
+    let loaded = carrier.load(folder, place, calibration.model, ranks.in_process(world), &mut models);
     progress.now("calibrating".to_owned());
     let measured = loaded.and_then(|()| match ranks {
         Ranks::Threads { .. } => Ok(on_threads(calibration, &models)?.map(|found| (found, machine))),
