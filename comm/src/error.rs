@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A failure between ranks. After one of them the communicator is dead.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A collective did not end within its deadline.
+    /// A collective that nobody can end any more: all ranks wait, for as long as the timeout; or the start took too long.
     #[error(
         "rank {rank}: {} (call {sequence}, {phase}) not finished after {after:?}; waiting for ranks {missing:?}: {}",
         operation.name(), states.join("; ")
@@ -31,6 +31,18 @@ pub enum Error {
         states: Vec<String>,
         /// The deadline.
         after: Duration,
+    },
+    /// A rank computes and does not get on.
+    #[error("rank {rank}{place} {activity}; it may take {limit:?} (--collective-timeout), and is stuck")]
+    Stalled {
+        /// Which rank.
+        rank: usize,
+        /// Where it runs, in parentheses; empty where that is no question.
+        place: String,
+        /// What it computes, and for how long.
+        activity: String,
+        /// How long that may take.
+        limit: Duration,
     },
     /// A rank gave up.
     #[error("rank {rank} gave up: {cause}")]
@@ -134,7 +146,7 @@ impl Error {
     /// skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Timeout { .. } | Error::StartTimeout(_) => 75,
+            Error::Timeout { .. } | Error::Stalled { .. } | Error::StartTimeout(_) => 75,
             Error::Aborted { exit_code, .. } | Error::Nccl { exit_code, .. } => *exit_code,
             Error::OutOfMemory { .. } => 71,
             Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => 69,

@@ -24,6 +24,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 
 pub use error::{Error, Result};
+pub use group::work::{Activity, Part, State, Work};
 pub use traffic::{Collective, Traffic, TrafficEntry};
 
 /// A collective that has been started and not yet waited for. It must be given back to [`Communicator::wait`] of the
@@ -38,8 +39,9 @@ pub struct Pending {
 /// What a rank can say to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
 /// rows) takes every step too. A communicator lives on the thread that took its seat.
 ///
-/// Every call has a deadline ([`set_deadline`](Self::set_deadline)). After an error the communicator is dead: every later
-/// call fails with the first cause.
+/// No wait lasts for ever, and slow is not dead: when a wait has lasted as long as the timeout
+/// ([`set_deadline`](Self::set_deadline)), it goes on only as long as another rank computes and gets on, which it says by its
+/// [`work`](Self::work). After an error the communicator is dead: every later call fails with the first cause.
 ///
 /// Tensors are row-major by token; ranks may differ only in the number of rows (dimension 0), and every rank knows every
 /// other rank's number of rows before the call (it is in the plan, or follows from what was broadcast).
@@ -50,7 +52,11 @@ pub trait Communicator {
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Names the phase that the next calls belong to and how long each of them may take.
+    /// What this rank is working at: a rank that computes says its steps here, so that it is known to get on.
+    fn work(&self) -> Work;
+
+    /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
+    /// long all ranks may wait for each other. In [`Phase::Start`](wire::Phase::Start) it is a deadline: no wait lasts longer.
     fn set_deadline(&mut self, phase: wire::Phase, deadline: Duration);
 
     /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
@@ -77,7 +83,8 @@ pub trait Communicator {
     /// Waits for a started collective and gives what it received.
     ///
     /// # Errors
-    /// [`Error::Timeout`] past the deadline, [`Error::Aborted`] if a rank gave up, [`Error::Mismatch`] if the ranks' calls
+    /// [`Error::Timeout`] if all ranks have waited for as long as the timeout, [`Error::Stalled`] if a rank computes without
+    /// progress for longer than it may, [`Error::Aborted`] if a rank gave up, [`Error::Mismatch`] if the ranks' calls
     /// differ.
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>>;
 

@@ -11,6 +11,8 @@ use candle_core::Device;
 pub struct Settings {
     /// How long finding the other ranks may take.
     pub start_timeout: Duration,
+    /// How long a rank may be silent: it says much more often that it is alive.
+    pub heartbeat_timeout: Duration,
     /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are shared.
     pub threads: usize,
     /// Longest message in bytes; what is longer goes in pieces.
@@ -24,8 +26,14 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let start_timeout = Duration::from_secs(120);
-        Self { start_timeout, threads: 1, piece_bytes: PIECE_BYTES, device: Device::Cpu, holding: |_| 0 }
+        Self {
+            start_timeout: Duration::from_secs(120),
+            heartbeat_timeout: Duration::from_secs(10),
+            threads: 1,
+            piece_bytes: PIECE_BYTES,
+            device: Device::Cpu,
+            holding: |_| 0,
+        }
     }
 }
 
@@ -78,7 +86,22 @@ impl Peer {
 
     /// Whether the process is there and has not ended. To be asked for visible ones only.
     pub fn lives(&self) -> bool {
-        matches!(look(self.pid), Some((state, ticks)) if ticks == self.started_ticks && !matches!(state, 'Z' | 'X'))
+        Self::lives_since(self.pid, self.started_ticks)
+    }
+
+    /// Whether the process of this number that started then is there and has not ended.
+    pub fn lives_since(pid: u32, started_ticks: u64) -> bool {
+        matches!(look(pid), Some((state, ticks)) if ticks == started_ticks && !matches!(state, 'Z' | 'X'))
+    }
+
+    /// When the process of this number started, in the kernel's ticks since boot; none if there is no such process here.
+    pub fn started_ticks_of(pid: u32) -> Option<u64> {
+        look(pid).map(|(_, ticks)| ticks)
+    }
+
+    /// The process in words that stand behind its rank: `process 4711 on ash`.
+    pub fn words(&self) -> String {
+        format!("process {} on {}", self.pid, self.host)
     }
 }
 

@@ -43,7 +43,7 @@ prop_compose! {
         method in methods(),
         exchange in prop::sample::select(
             vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
-        numbers in any::<(u16, u16, u64, u64)>(),
+        numbers in any::<(u16, u16, u64)>(),
         flags in any::<(bool, bool, bool)>(),
         reorder in prop::sample::select(
             vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
@@ -60,7 +60,6 @@ prop_compose! {
             max_tokens: numbers.1.into(),
             sampling: Sampling { temperature, top_p, seed },
             timeout_ms: numbers.2,
-            estimate_ms: numbers.3,
             returns: Returns { logits: flags.1, scores: flags.2 },
         }
     }

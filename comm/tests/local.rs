@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::{Local, seats};
 use tributary_comm::wire::Phase;
-use tributary_comm::{Collective, Communicator, Error, Result, conformance};
+use tributary_comm::{Communicator, Error, Part, Result, conformance};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -39,27 +39,43 @@ fn conforms() {
 }
 
 #[test]
-fn a_rank_that_never_calls_is_named() {
+fn a_rank_that_computes_without_progress_is_named() {
     let outcomes = run(3, |mut comm| {
         comm.set_deadline(Phase::Recompute, SHORT);
+        let started = Instant::now();
         if comm.rank() == 1 {
-            thread::sleep(2 * SHORT);
+            comm.work().step(Part::Attention, Some(7));
+            thread::sleep(5 * SHORT);
             let late = comm.barrier().unwrap_err();
             return (late, Duration::ZERO);
         }
-        let started = Instant::now();
         let error = comm.barrier().unwrap_err();
         (error, started.elapsed())
     });
-    let timeouts = outcomes.iter().filter(|(error, _)| {
-        matches!(error, Error::Timeout { operation: Collective::Barrier, sequence: 0,
-            phase: Phase::Recompute, missing, .. } if missing == &[1])
-    });
-    assert!(timeouts.count() >= 1, "{outcomes:?}");
+    let stalls = outcomes.iter().filter(|(error, _)| matches!(error, Error::Stalled { rank: 1, limit, .. } if *limit == SHORT));
+    assert!(stalls.count() >= 1, "{outcomes:?}");
     for (rank, (error, waited)) in outcomes.iter().enumerate() {
-        assert!(error.to_string().contains("waiting for ranks [1]"), "rank {rank}: {error}");
-        assert!(*waited < 2 * SHORT, "rank {rank} waited {waited:?}");
+        assert!(error.to_string().contains("rank 1 computes layer 7 in recompute"), "rank {rank}: {error}");
+        assert_eq!(error.exit_code(), 75, "rank {rank}: {error}");
+        assert!(*waited < 4 * SHORT, "rank {rank} waited {waited:?}");
     }
+}
+
+#[test]
+fn a_rank_that_computes_and_gets_on_is_waited_for() {
+    let waited = run(2, |mut comm| {
+        comm.set_deadline(Phase::Recompute, SHORT);
+        let started = Instant::now();
+        if comm.rank() == 1 {
+            for layer in 0..12 {
+                comm.work().step(Part::Linear, Some(layer));
+                thread::sleep(SHORT / 4);
+            }
+        }
+        comm.barrier().unwrap();
+        started.elapsed()
+    });
+    assert!(waited[0] > 2 * SHORT, "longer than the timeout: {waited:?}");
 }
 
 #[test]
@@ -67,13 +83,39 @@ fn a_stuck_rank_is_noticed_by_the_root_of_a_broadcast() {
     let errors = run(2, |mut comm| {
         comm.set_deadline(Phase::Idle, SHORT);
         if comm.rank() == 1 {
-            thread::sleep(2 * SHORT);
+            thread::sleep(3 * SHORT);
             return comm.barrier().unwrap_err();
         }
         comm.broadcast_bytes(0, Some(vec![1])).unwrap_err()
     });
-    assert!(matches!(&errors[0], Error::Timeout { missing, .. } if missing == &[1]), "{errors:?}");
-    assert!(matches!(&errors[1], Error::Aborted { rank: 0, .. }), "{errors:?}");
+    assert!(matches!(&errors[0], Error::Stalled { rank: 1, .. }), "{errors:?}");
+    assert!(matches!(&errors[1], Error::Aborted { rank: 0, exit_code: 75, .. }), "{errors:?}");
+}
+
+#[test]
+fn whoever_looks_out_ends_a_group_of_which_no_rank_waits() {
+    let mut seats = seats(1);
+    let lookout = seats[0].lookout();
+    let seat = seats.pop().unwrap();
+    let error = thread::scope(|scope| {
+        let rank = scope.spawn(|| {
+            let mut comm = seat.take();
+            comm.set_deadline(Phase::Probe, SHORT);
+            thread::sleep(4 * SHORT);
+            comm.barrier().unwrap_err()
+        });
+        let stalled = loop {
+            assert!(!lookout.is_over(), "the rank is at work");
+            match lookout.end_if_stalled() {
+                Some(error) => break error,
+                None => thread::sleep(SHORT / 20),
+            }
+        };
+        assert!(lookout.is_over());
+        assert_eq!(rank.join().unwrap(), stalled, "the rank learns of it when it gets on");
+        stalled
+    });
+    assert!(matches!(error, Error::Stalled { rank: 0, .. }), "{error}");
 }
 
 #[test]

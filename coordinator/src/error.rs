@@ -1,7 +1,6 @@
 //! What can go wrong between a request and its answer, and the exit code that stands for it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tributary_comm::wire::Method;
 
@@ -149,14 +148,6 @@ pub enum Error {
         /// What the machine has to give.
         available_bytes: u64,
     },
-    /// The workers did not answer in time.
-    #[error("no {what} within {after:?}")]
-    Deadline {
-        /// What was waited for.
-        what: &'static str,
-        /// The deadline.
-        after: Duration,
-    },
     /// A rank failed and with it the group.
     #[error("rank {rank} failed: {cause}")]
     Failed {
@@ -216,7 +207,6 @@ impl Error {
             Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => 70,
             Error::Memory { .. } | Error::MemoryOfWeights { .. } => 71,
-            Error::Deadline { .. } => 75,
             Error::Failed { exit_code, .. } => *exit_code,
         }
     }

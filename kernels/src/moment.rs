@@ -29,6 +29,14 @@ impl Moment {
         }
     }
 
+    /// Whether the device has come here. Does not wait.
+    pub fn has_passed(&self) -> bool {
+        match &self.0 {
+            At::Host(_) => true,
+            At::Device(event) => event.has_passed(),
+        }
+    }
+
     /// Seconds from `earlier` to this, which must be of the same device. Waits until the device has come to both.
     ///
     /// # Errors

@@ -236,9 +236,13 @@ pub struct GroupArgs {
     /// Threads of each rank
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Seconds that a collective may take; ten times the estimate where that is longer
+    /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
+    /// wait for each other, before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
     pub collective_timeout: u64,
+    /// mpi: seconds that a process may be silent before the job ends
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 10)]
+    pub heartbeat_timeout: u64,
     /// Seconds that ranks may take to find each other, and then to load the model and to agree
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
     pub start_timeout: u64,

@@ -13,7 +13,7 @@ use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
-use crate::ranks;
+use crate::ranks::{self, reap, reap::ReapArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
@@ -45,6 +45,9 @@ enum Command {
     Doctor(Box<DoctorCommand>),
     #[command(after_help = EXIT_CODES)]
     Launch(Box<LaunchArgs>),
+    /// Ends a silent process, for a process that ends because of it
+    #[command(name = reap::COMMAND, hide = true)]
+    Reap(ReapArgs),
 }
 
 /// Runs the command of this process.
@@ -64,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),
         Command::Doctor(args) => doctor(&args),
+        Command::Reap(args) => reap::reap(&args),
         Command::Launch(mut args) => {
             args.log(cli.log);
             ExitCode::from(launch(&args))

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tributary_comm::local;
-use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
+use tributary_comm::local::{self, Lookout};
+use tributary_comm::wire::{Alarm, CoordinatorLink, Event, KeySpace, link};
 use tributary_kernels::Kernels;
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
@@ -15,10 +15,19 @@ pub use crate::carrier::Carrier;
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;
 
+/// How often a thread looks whether ranks get on, and whether they have ended.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOK_FOR_END: Duration = Duration::from_millis(1);
+
+/// How long the ranks that are not stuck may take to end once the group has failed because of one that is.
+const LAST_WORK: Duration = Duration::from_secs(2);
+
 /// A running group of ranks.
 pub struct Group {
     link: CoordinatorLink,
     ranks: Vec<JoinHandle<Result<(), Error>>>,
+    /// Ends when nothing can come of the ranks any more; gives the failure if one of them was stuck.
+    watch: JoinHandle<Option<tributary_comm::Error>>,
 }
 
 /// How a group runs.
@@ -30,7 +39,7 @@ pub struct GroupSettings {
     pub threads: usize,
     /// Which implementation of the kernels runs.
     pub kernels: Kernels,
-    /// Deadline of a collective between requests.
+    /// How long a rank may compute without progress between requests, and all ranks wait for each other.
     pub timeout: Duration,
     /// Bytes of chunks that each rank keeps.
     pub chunk_cache_bytes: u64,
@@ -46,9 +55,12 @@ impl Group {
     /// The system has no thread to give.
     pub fn start(models: &[Arc<dyn Model>], space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
         let (link, worker_link) = link(PLANS_WAITING);
+        let alarm = worker_link.alarm();
         let mut worker_link = Some(worker_link);
         let mut ranks = Vec::with_capacity(settings.world);
-        for (rank, seat) in local::seats(settings.world).into_iter().enumerate() {
+        let seats = local::seats(settings.world);
+        let lookout = seats[0].lookout();
+        for (rank, seat) in seats.into_iter().enumerate() {
             let (model, link) = (models[rank % models.len()].clone(), worker_link.take());
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(settings.threads)
@@ -64,7 +76,8 @@ impl Group {
             };
             ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);
         }
-        Ok(Self { link, ranks })
+        let watch = std::thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&lookout, &alarm))?;
+        Ok(Self { link, ranks, watch })
     }
 
     /// The way to rank 0.
@@ -72,14 +85,46 @@ impl Group {
         &self.link
     }
 
-    /// Ends the ranks, and says why they ended if not because of this.
+    /// Ends the ranks, and says why they ended if not because of this. A rank that is stuck is left behind: nothing can end a
+    /// thread that computes but the end of the process.
     ///
     /// # Errors
     /// The failure that ended the group.
     pub fn end(self) -> Result<(), Error> {
         drop(self.link);
+        let mut watch = Some(self.watch);
+        let mut stuck_since = None;
+        while self.ranks.iter().any(|rank| !rank.is_finished()) {
+            if let Some(ended) = watch.take_if(|watch| watch.is_finished())
+                && let Some(error) = ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            {
+                stuck_since = Some((Instant::now(), error));
+            }
+            if let Some((since, error)) = &stuck_since
+                && since.elapsed() > LAST_WORK
+            {
+                return Err(error.clone().into());
+            }
+            std::thread::sleep(LOOK_FOR_END);
+        }
         let join =
             |rank: JoinHandle<Result<(), Error>>| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         root_cause(self.ranks.into_iter().map(join).collect())
     }
+}
+
+/// Ends the group if one of its ranks computes without progress for longer than it may, and tells the coordinator, which may
+/// wait for that very rank. Gives the failure.
+fn watch(lookout: &Lookout, alarm: &Alarm) -> Option<tributary_comm::Error> {
+    while !lookout.is_over() {
+        if let Some(error) = lookout.end_if_stalled() {
+            let (exit_code, cause) = (error.exit_code(), error.to_string());
+            let rank = if let tributary_comm::Error::Stalled { rank, .. } = error { rank } else { 0 };
+            // The coordinator may have gone: then there is nobody to tell.
+            let _ = alarm.send(&Event::Failed { request: 0, rank, exit_code, cause });
+            return Some(error);
+        }
+        std::thread::sleep(LOOK);
+    }
+    None
 }

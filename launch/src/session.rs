@@ -74,6 +74,8 @@ pub struct Session<'a> {
     narrowest: Option<(usize, Room)>,
     args: (&'a ModelArgs, &'a RunArgs),
     requests: u64,
+    /// Whether a rank that was stuck is left behind in a thread of this process.
+    left_behind: bool,
 }
 
 impl<'a> Session<'a> {
@@ -108,6 +110,7 @@ impl<'a> Session<'a> {
             narrowest: None,
             args: (model, run),
             requests: 0,
+            left_behind: false,
         })
     }
 
@@ -225,10 +228,10 @@ impl<'a> Session<'a> {
         &self.folder
     }
 
-    /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt; processes end with
-    /// their group.
+    /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt and where none of them
+    /// is still at work; processes end with their group.
     pub fn can_start_anew(&self) -> bool {
-        matches!(&*self.ranks, Ranks::Threads { .. }) && !any_spoilt(self.devices())
+        matches!(&*self.ranks, Ranks::Threads { .. }) && !self.left_behind && !any_spoilt(self.devices())
     }
 
     fn devices(&self) -> impl Iterator<Item = &Device> {
@@ -291,6 +294,8 @@ impl<'a> Session<'a> {
             (_, Some(Err(cause))) => cause.into(),
             _ => error.into(),
         };
+        self.left_behind |=
+            matches!(error.downcast_ref(), Some(tributary_worker::Error::Comm(tributary_comm::Error::Stalled { .. })));
         judged(error, self.devices())
     }
 

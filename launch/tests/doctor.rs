@@ -8,7 +8,7 @@ use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
 use tributary_comm::wire::Phase;
-use tributary_comm::{Communicator, Pending, Result, Traffic};
+use tributary_comm::{Communicator, Pending, Result, Traffic, Work};
 
 const THREADS: usize = 2;
 const LAUNCHER: &str = "threads of this process";
@@ -81,6 +81,10 @@ impl Communicator for Bent {
 
     fn size(&self) -> usize {
         self.inner.size()
+    }
+
+    fn work(&self) -> Work {
+        self.inner.work()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

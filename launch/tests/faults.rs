@@ -3,50 +3,58 @@
 
 mod kit;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::job::{Ended, Fault, Job, LONG_MS, signal};
+use kit::job::{Ended, Fault, Job, LONG_MS, launch_with_fault, launchers, shell, signal};
 use kit::{demo, request};
 use rustix::process::Signal;
 
-/// The collectives' deadline in these tests, in seconds.
-const DEADLINE_S: u64 = 2;
+/// How long a process may be silent in these tests, in seconds.
+const HEARTBEAT_S: u64 = 2;
+const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 
-/// What the issue of a failure may take beyond the deadline.
+/// What the end of a job may take beyond the timeout.
 const SLACK: Duration = Duration::from_secs(5);
 
 const WORLD: usize = 4;
 
-/// A prefill that passes through every phase.
-fn arguments<'a>(model: &'a str, request: &'a str, deadline: &'a str) -> Vec<&'a str> {
-    vec![
-        "prefill",
-        "--model",
-        model,
-        "--request",
-        request,
-        "--reorder",
-        "--max-tokens",
-        "8",
-        "--collective-timeout",
-        deadline,
-        "--start-timeout",
-        "5",
-    ]
+/// A prefill that passes through every phase, and options behind it. The timeout of collectives is long: a rank that is gone
+/// must be noticed long before it.
+fn arguments<'a>(model: &'a str, request: &'a str, options: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["prefill", "--model", model, "--request", request, "--reorder", "--max-tokens", "8"];
+    all.extend(["--collective-timeout", "60", "--heartbeat-timeout", "2", "--start-timeout", "5"]);
+    // What comes later counts.
+    for pair in options.chunks(2) {
+        match all.iter().position(|known| *known == pair[0]) {
+            Some(place) => all[place + 1] = pair[1],
+            None => all.extend(pair),
+        }
+    }
+    all
+}
+
+/// A failpoint that holds a rank in a phase.
+fn held_in(phase: &str) -> String {
+    match phase {
+        "start" | "load" => format!("launch::{phase}=sleep({LONG_MS})"),
+        _ => format!("worker::{phase}=sleep({LONG_MS})"),
+    }
 }
 
 /// Runs a job whose `rank` is held in `phase` by a failpoint, and sends it a signal there; the end and how long it took.
 fn strike(rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
-    let failpoint = match phase {
-        "start" | "load" => format!("launch::{phase}=sleep({LONG_MS})"),
-        _ => format!("worker::{phase}=sleep({LONG_MS})"),
-    };
-    strike_at(Fault { rank, failpoint: &failpoint }, rank, phase, with)
+    strike_at(Fault { rank, failpoint: &held_in(phase) }, rank, phase, with)
 }
 
 fn strike_at(fault: Fault<'_>, rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
-    let (model, request, deadline) = (demo(), request("hop2-0"), DEADLINE_S.to_string());
-    let mut job = Job::start(WORLD, Some(fault), &arguments(&model, &request, &deadline));
+    let (model, request) = (demo(), request("hop2-0"));
+    let job = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[]));
+    strike_job(job, rank, phase, with)
+}
+
+/// Sends a signal to a rank of a job as soon as it is in a phase; the end and how long it took.
+fn strike_job(mut job: Job, rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
     let pid = job.enters(rank, phase);
     std::thread::sleep(Duration::from_millis(200));
     let struck = Instant::now();
@@ -62,22 +70,18 @@ fn strike_at(fault: Fault<'_>, rank: usize, phase: &str, with: Signal) -> (Ended
     (ended, took)
 }
 
-/// One line of ours, which says of this rank alone that it does not answer.
-fn only_rank_is_silent(rank: usize, ended: &Ended) {
-    let errors = &ended.errors;
+/// One line of ours, which names this rank alone as silent, with its process, its host and the phase that it was in.
+fn only_rank_is_silent(rank: usize, phase: &str, ended: &Ended) {
+    let (errors, cause) = (&ended.errors, ended.cause());
     assert_eq!(ended.causes(), 1, "{errors:#?}");
-    assert_eq!(ended.cause().matches("does not answer").count(), 1, "{errors:#?}");
-    assert!(ended.cause().contains(&format!("rank {rank} does not answer")), "{errors:#?}");
-}
-
-/// The deadline that has passed, as the cause names it: at least what was asked for, at most ten times the plan's estimate
-/// of some seconds.
-fn deadline(ended: &Ended) -> Duration {
-    let text = ended.cause().split("not finished after ").nth(1).or(ended.cause().split("within ").nth(1));
-    let seconds = text.and_then(|text| text.split(['s', ';']).next()?.parse().ok()).expect("a deadline in the cause");
-    let named = Duration::from_secs_f64(seconds);
-    assert!((Duration::from_secs(DEADLINE_S)..Duration::from_secs(10)).contains(&named), "{named:?}");
-    named
+    assert!(cause.starts_with(&format!("tributary: rank {rank} (process ")), "{errors:#?}");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let said = format!(" on {host}) has been silent for 2s; rank {rank} said last that it ");
+    assert!(cause.contains(&said), "{said}: {errors:#?}");
+    assert_eq!(cause.matches("silent").count(), 1, "{errors:#?}");
+    // A rank is in the phase `start` until it serves.
+    let phase = if phase == "load" { "start" } else { phase };
+    assert!(cause.contains(&format!(" in {phase}")) || cause.contains(&format!(", {phase})")), "{phase}: {errors:#?}");
 }
 
 /// Every phase that a rank passes through, start to decoding.
@@ -102,18 +106,42 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
     }
 }
 
-#[test]
-fn a_stopped_rank_ends_the_job_in_every_phase() {
-    for phase in PHASES {
-        let (ended, took) = strike(2, phase, Signal::STOP);
-        assert!(took < deadline(&ended) + SLACK, "{phase}: {took:?}");
-        assert_eq!(ended.code, 75, "{phase}: {:#?}", ended.errors);
-        let cause = ended.cause();
-        assert!(cause.starts_with("tributary: "), "{phase}: {:#?}", ended.errors);
-        if phase != "start" {
-            only_rank_is_silent(2, &ended);
-        }
+/// The ways to start a job of ranks, each with the exit code by which it tells that a rank was silent.
+fn starters(fault: &Fault<'_>, arguments: &[&str]) -> Vec<(&'static str, Command)> {
+    let mut all = launchers(WORLD);
+    for (_, launcher) in &mut all {
+        launcher.args(shell(Some(fault))).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments);
     }
+    all.push(("tributary launch", launch_with_fault(WORLD, fault, arguments)));
+    all
+}
+
+#[test]
+fn a_stopped_rank_ends_the_job_in_every_phase_under_every_launcher() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let arguments = arguments(&model, &request, &[]);
+    // Nine phases of a middle rank, three of the first and the last; the launchers take turns.
+    let phases = PHASES[1..].iter().map(|phase| (2, *phase));
+    let cases: Vec<_> = phases.chain([(0, "recompute"), (3, "chunk_prefill"), (0, "decode")]).collect();
+    assert_eq!(cases.len(), 12);
+    for (number, (rank, phase)) in cases.into_iter().enumerate() {
+        let failpoint = held_in(phase);
+        let mut starters = starters(&Fault { rank, failpoint: &failpoint }, &arguments);
+        let turn = number % starters.len();
+        let (name, starter) = starters.swap_remove(turn);
+        let (ended, took) = strike_job(Job::run(starter), rank, phase, Signal::STOP);
+        assert!(took < HEARTBEAT + SLACK, "{name}, {phase}: {took:?}");
+        assert_eq!(ended.code, 75, "{name}, {phase}: {:#?}", ended.errors);
+        only_rank_is_silent(rank, phase, &ended);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_before_it_has_met_the_others_ends_the_start() {
+    let (ended, took) = strike(2, "start", Signal::STOP);
+    assert!(took < Duration::from_secs(5) + SLACK, "the start's own limit: {took:?}");
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(ended.cause().starts_with("tributary: "), "{:#?}", ended.errors);
 }
 
 #[test]
@@ -123,32 +151,87 @@ fn an_idle_rank_is_missed_too() {
         let fault = Fault { rank: 0, failpoint: &format!("launch::request=sleep({LONG_MS})") };
         let (ended, took) = strike_at(fault, 2, "idle", with);
         assert_eq!(ended.code, code, "{:#?}", ended.errors);
-        assert!(took < Duration::from_secs(DEADLINE_S) + SLACK, "{took:?}");
+        assert!(took < HEARTBEAT + SLACK, "{took:?}");
         match with {
             Signal::KILL => assert!(ended.cause().starts_with("tributary: rank 2 (process "), "{:#?}", ended.errors),
-            _ => only_rank_is_silent(2, &ended),
+            _ => only_rank_is_silent(2, "idle", &ended),
         }
     }
 }
 
 #[test]
-fn the_coordinators_rank_and_the_last_one_are_no_exception() {
+fn the_first_rank_and_the_last_one_are_no_exception() {
     for rank in [0, 3] {
         let (ended, took) = strike(rank, "recompute", Signal::KILL);
         assert_eq!(ended.code, 137, "{:#?}", ended.errors);
         assert!(took < SLACK, "{took:?}");
         assert!(ended.cause().contains(&format!("rank {rank} (process ")), "{:#?}", ended.errors);
-        let (ended, took) = strike(rank, "recompute", Signal::STOP);
-        assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-        assert!(took < deadline(&ended) + SLACK, "{took:?}");
-        only_rank_is_silent(rank, &ended);
     }
 }
 
 #[test]
-fn a_pause_shorter_than_the_deadline_is_survived_and_shown() {
+fn a_rank_that_spins_in_a_layer_ends_the_job() {
     let (model, request) = (demo(), request("hop2-0"));
-    let mut arguments = arguments(&model, &request, "10");
+    let began = Instant::now();
+    // Busy, alive and never further: the sixth layer that rank 1 begins.
+    let fault = Fault { rank: 1, failpoint: &format!("worker::layer=5*off->delay({LONG_MS})") };
+    let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
+    let ended = Job::start(WORLD, Some(fault), &arguments).end();
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start and the timeout");
+    let cause = ended.cause();
+    assert!(cause.starts_with("tributary: rank 1 (process "), "{:#?}", ended.errors);
+    assert!(cause.contains(" computes layer ") && cause.contains(" in chunk_prefill of request 1, "), "{cause}");
+    assert!(cause.ends_with("; it may take 2s (--collective-timeout), and is stuck"), "{cause}");
+    assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+}
+
+#[test]
+fn a_thread_that_spins_in_a_layer_ends_the_process() {
+    let (model, request) = (demo(), request("hop2-0"));
+    for world in ["1", "3"] {
+        let arguments = arguments(&model, &request, &["--collective-timeout", "2", "--world-size", world]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(&arguments).env("FAILPOINTS", format!("worker::layer=5*off->1*delay({LONG_MS})->off"));
+        let began = Instant::now();
+        let ended = Job::run(command).end();
+        let took = ended.at - began;
+        println!("{world} threads: exit {} after {took:.1?}: {}", ended.code, ended.cause());
+        assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+        assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
+        let cause = ended.cause();
+        assert!(cause.contains(" computes layer ") && cause.ends_with(" (--collective-timeout), and is stuck"), "{cause}");
+        assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+    }
+}
+
+#[test]
+fn a_rank_whose_layers_are_all_slow_is_waited_for() {
+    let (model, request) = (demo(), request("hop2-0"));
+    // Twenty times as slow as it would be and more, from the first layer on; the others wait longer than the timeout.
+    let fault = Fault { rank: 1, failpoint: "worker::layer=sleep(400)" };
+    let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
+    let began = Instant::now();
+    let ended = Job::start(2, Some(fault), &[&arguments[..], &["--json"]].concat()).end();
+    assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+    assert!(ended.at - began > Duration::from_secs(4), "it was slow");
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert!(report["notes"].to_string().contains("straggler: rank 1"), "{report}");
+}
+
+#[test]
+fn a_process_that_gives_no_signs_of_life_is_ended_although_it_runs() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let fault = Fault { rank: 1, failpoint: &format!("comm::mpi::beat=return;worker::probe=sleep({LONG_MS})") };
+    let ended = Job::start(2, Some(fault), &arguments(&model, &request, &[])).end();
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(ended.cause().contains("rank 1 has never been heard"), "{:#?}", ended.errors);
+}
+
+#[test]
+fn a_stop_shorter_than_the_timeout_is_survived_and_shown() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let mut arguments = arguments(&model, &request, &["--heartbeat-timeout", "10"]);
     arguments.push("--json");
     let fault = Fault { rank: 2, failpoint: "worker::recompute=sleep(300)" };
     let mut job = Job::start(WORLD, Some(fault), &arguments);
@@ -182,7 +265,7 @@ fn signals_end_all_ranks_with_their_own_codes() {
     for with in [Signal::TERM, Signal::INT] {
         let (model, request) = (demo(), request("hop2-0"));
         let fault = Fault { rank: 1, failpoint: &format!("worker::probe=sleep({LONG_MS})") };
-        let mut job = Job::start(WORLD, Some(fault), &arguments(&model, &request, "5"));
+        let mut job = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[]));
         job.enters(1, "probe");
         let struck = Instant::now();
         signal(job.pid(), with);
@@ -197,14 +280,14 @@ fn signals_end_all_ranks_with_their_own_codes() {
 fn ranks_that_differ_say_how() {
     let (model, request) = (demo(), request("hop2-0"));
     let cases = [
-        ("comm::mpi::version=return", 76, "the ranks run different versions of this program: rank 0: protocol 2"),
+        ("comm::mpi::version=return", 76, "the ranks run different versions of this program: rank 0: protocol 3"),
         ("launch::build=return(0.0.9 abc)", 76, "the ranks do not agree on build"),
         ("launch::model=return(other)", 78, "the ranks do not agree on model"),
         ("launch::config=return(other)", 78, "the ranks do not agree on config"),
     ];
     for (failpoint, code, text) in cases {
         let began = Instant::now();
-        let job = Job::start(WORLD, Some(Fault { rank: 2, failpoint }), &arguments(&model, &request, "5"));
+        let job = Job::start(WORLD, Some(Fault { rank: 2, failpoint }), &arguments(&model, &request, &[]));
         let ended = job.end();
         assert_eq!(ended.code, code, "{failpoint}: {:#?}", ended.errors);
         assert!(ended.cause().starts_with(&format!("tributary: {text}")), "{failpoint}: {:#?}", ended.errors);
@@ -219,7 +302,7 @@ fn a_model_that_one_rank_cannot_read_ends_all() {
     let began = Instant::now();
     // The fault stands in for a folder that is missing on that rank's host.
     let fault = Fault { rank: 2, failpoint: "launch::folder=return(/no/such/folder)" };
-    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, "5")).end();
+    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
     assert!(ended.cause().starts_with("tributary: rank 2: cannot read /no/such/folder"), "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(20));
@@ -229,7 +312,7 @@ fn a_model_that_one_rank_cannot_read_ends_all() {
 fn a_rank_that_panics_ends_all() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 1, failpoint: "worker::probe=panic" };
-    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, "5")).end();
+    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 70, "{:#?}", ended.errors);
     assert!(ended.cause().contains("the rank's thread panicked"), "{:#?}", ended.errors);
 }
@@ -240,9 +323,9 @@ fn the_watchdog_ends_what_no_deadline_ends() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 2, failpoint: &format!("comm::mpi::leave=sleep({LONG_MS})") };
     let began = Instant::now();
-    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, "2")).end();
+    let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-    assert!(ended.cause().contains("leaving MPI not finished after 2s"), "{:#?}", ended.errors);
+    assert!(ended.cause().contains("leaving MPI not finished after 2s"), "the heartbeat timeout: {:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start, work, deadline");
 }
 
@@ -250,7 +333,7 @@ fn the_watchdog_ends_what_no_deadline_ends() {
 fn launched(options: &[&str], phase: &str, with: Signal, whom: impl Fn(&Job, u32) -> u32) -> (Ended, Duration) {
     let (model, request) = (demo(), request("hop2-0"));
     let failpoint = format!("worker::{phase}=sleep(2500)");
-    let mut job = Job::launch(&failpoint, options, &arguments(&model, &request, "3"));
+    let mut job = Job::launch(&failpoint, options, &arguments(&model, &request, &[]));
     let rank_2 = job.enters(2, phase);
     std::thread::sleep(Duration::from_millis(200));
     let struck = Instant::now();
@@ -278,8 +361,8 @@ fn launch_names_the_cause_first_and_maps_the_exit_code() {
     }
     let (ended, took) = launched(&["-n", "4"], "recompute", Signal::STOP, |_, rank_2| rank_2);
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-    assert!(took < deadline(&ended) + SLACK, "{took:?}");
-    assert!(ended.first_line().contains("rank 2 does not answer"), "{:#?}", ended.errors);
+    assert!(took < HEARTBEAT + SLACK, "{took:?}");
+    only_rank_is_silent(2, "recompute", &ended);
 }
 
 #[test]
@@ -306,36 +389,37 @@ fn launch_starts_a_failed_job_again() {
 fn a_rank_stopped_in_the_middle_of_a_transfer_is_the_one_that_is_named() {
     // A rest after every piece makes one all-gather of 256 MiB last for seconds.
     let fault = Fault { rank: 2, failpoint: "comm::mpi::piece=sleep(100)" };
-    let arguments = ["doctor", "--skip-checks", "--sizes", "256MiB", "--collective-timeout", "4"];
+    let arguments = ["doctor", "--skip-checks", "--sizes", "256MiB", "--heartbeat-timeout", "2"];
     let mut job = Job::start(WORLD, Some(fault), &arguments);
     let pid = job.enters(2, "load");
     std::thread::sleep(Duration::from_millis(1500));
     signal(pid, Signal::STOP);
     let ended = job.end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-    only_rank_is_silent(2, &ended);
+    only_rank_is_silent(2, "idle", &ended);
 }
 
 #[test]
 fn a_failure_is_told_although_the_main_thread_is_busy() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 0, failpoint: &format!("launch::request=sleep({LONG_MS})") };
-    let mut job = Job::start(2, Some(fault), &arguments(&model, &request, "2"));
+    let mut job = Job::start(2, Some(fault), &arguments(&model, &request, &[]));
     let pid = job.enters(1, "idle");
     std::thread::sleep(Duration::from_millis(200));
     let struck = Instant::now();
     signal(pid, Signal::STOP);
     let ended = job.end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-    assert!(ended.at - struck < deadline(&ended) + SLACK, "{:?}", ended.at - struck);
-    only_rank_is_silent(1, &ended);
+    assert!(ended.at - struck < HEARTBEAT + SLACK, "{:?}", ended.at - struck);
+    only_rank_is_silent(1, "idle", &ended);
 }
 
 #[test]
-fn output_may_take_longer_than_a_collective() {
+fn output_may_take_longer_than_every_timeout() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 0, failpoint: "launch::output=sleep(4000)" };
-    let ended = Job::start(2, Some(fault), &arguments(&model, &request, "2")).end();
+    let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
+    let ended = Job::start(2, Some(fault), &arguments).end();
     assert_eq!(ended.code, 0, "{:#?}", ended.errors);
     assert!(ended.stdout.contains("answer:"), "{}", ended.stdout);
 }
@@ -345,7 +429,7 @@ fn loading_has_a_deadline() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 1, failpoint: &format!("launch::load=sleep({LONG_MS})") };
     let began = Instant::now();
-    let ended = Job::start(2, Some(fault), &arguments(&model, &request, "2")).end();
+    let ended = Job::start(2, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(5) + SLACK + SLACK, "{:#?}", ended.errors);
     assert!(ended.cause().contains("waiting for ranks [1]: rank 1 computes"), "{:#?}", ended.errors);
@@ -360,4 +444,48 @@ fn processes_that_were_started_for_different_work_say_so() {
     let ended = Job::run(launcher).end();
     assert_eq!(ended.code, 70, "{:#?}", ended.errors);
     assert!(ended.cause().contains("measures"), "{:#?}", ended.errors);
+}
+
+/// Every rank that is special, in every phase, under every launcher, with requests whose compute is long: a table on standard
+/// error. `make faults` runs it.
+#[test]
+#[ignore = "it takes half an hour: make faults"]
+fn the_table_of_stops() {
+    const RANKS: usize = 3;
+    const HEARTBEAT: Duration = Duration::from_secs(10);
+    let model = kit::root().join("models/dummy-25m").display().to_string();
+    let mut arguments = vec!["prefill", "--model", &model, "--load-format", "dummy", "--synthetic", "32x512+32"];
+    arguments.extend(["--reorder", "--max-tokens", "8", "--collective-timeout", "60"]);
+    let mut rows = vec!["| launcher | rank | phase | seconds | exit code | line |".to_owned()];
+    rows.push("| --- | --- | --- | --- | --- | --- |".to_owned());
+    let phases = PHASES[1..].iter().copied().chain(["idle"]);
+    let mut late = Vec::new();
+    for (phase, rank) in phases.flat_map(|phase| (0..RANKS).map(move |rank| (phase, rank))) {
+        // Idle ranks wait while rank 0's main thread is busy.
+        let (held, failpoint) = match phase {
+            "idle" => (0, format!("launch::request=sleep({LONG_MS})")),
+            _ => (rank, held_in(phase)),
+        };
+        // Only ranks that follow have this place.
+        if phase == "load" && rank == 0 {
+            continue;
+        }
+        let fault = Fault { rank: held, failpoint: &failpoint };
+        let mut starters = launchers(RANKS);
+        for (_, launcher) in &mut starters {
+            launcher.args(shell(Some(&fault))).arg(env!("CARGO_BIN_EXE_tributary")).args(&arguments);
+        }
+        starters.push(("tributary launch", launch_with_fault(RANKS, &fault, &arguments)));
+        for (name, starter) in starters {
+            let (ended, took) = strike_job(Job::run(starter), rank, phase, Signal::STOP);
+            let (code, cause) = (ended.code, ended.cause().replace('|', "/"));
+            let row = format!("| {name} | {rank} | {phase} | {:.1} | {code} | {cause} |", took.as_secs_f64());
+            if took > HEARTBEAT + SLACK || code != 75 || ended.causes() != 1 {
+                late.push(row.clone());
+            }
+            eprintln!("{row}");
+            rows.push(row);
+        }
+    }
+    assert!(late.is_empty(), "not as it should be:\n{}", late.join("\n"));
 }

@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 use tributary_comm::wire::{Outcome, Plan};
 use tributary_kernels::{Kernels, Keys, Positions};
-use tributary_worker::{Attention, Model, Qkv, Result};
+use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// What "equal" means in f32.
 pub const TOLERANCE: f64 = 1e-4;
@@ -63,6 +63,7 @@ pub struct Concatenation<'a> {
     keys: Vec<(Tensor, Tensor, Positions)>,
     layers: Vec<(Tensor, Tensor)>,
     first_layer_keys: usize,
+    progress: Progress,
 }
 
 impl<'a> Concatenation<'a> {
@@ -105,7 +106,7 @@ impl<'a> Concatenation<'a> {
     ) -> (Tensor, Vec<(Tensor, Tensor)>) {
         let first_layer_keys = keys.first().map_or(0, Vec::len);
         let keys = keys.into_iter().flatten().collect();
-        let mut this = Self { model, at, keys, layers: Vec::new(), first_layer_keys };
+        let mut this = Self { model, at, keys, layers: Vec::new(), first_layer_keys, progress: Progress::default() };
         let rows = model.embed(ids).expect("ids");
         let rows = model.layers(0..model.config().layers, rows, &mut this).expect("layers");
         (rows.hidden, this.layers)
@@ -118,6 +119,10 @@ fn cut(layers: &[(Tensor, Tensor)], from: usize, count: usize) -> Vec<(Tensor, T
 }
 
 impl Attention for Concatenation<'_> {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let seen = self.keys.iter().skip(layer * self.first_layer_keys).take(self.first_layer_keys);
         let mut keys: Vec<Keys> = seen.map(|(k, v, at)| Keys { k: k.clone(), v: v.clone(), at: at.clone() }).collect();

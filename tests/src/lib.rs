@@ -94,7 +94,6 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         eos: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         timeout_ms: 60_000,
-        estimate_ms: 0,
         returns: Returns { logits: true, scores: true },
     }
 }

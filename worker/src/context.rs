@@ -10,6 +10,7 @@ use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope};
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
 use crate::model::Model;
+use crate::progress::Progress;
 use crate::timeline::Timeline;
 
 /// What every attention of a request shares.
@@ -21,6 +22,8 @@ pub struct Math {
     pub rope: Rope,
     /// Softmax scale.
     pub scale: f32,
+    /// Where the rank tells its steps.
+    pub progress: Progress,
 }
 
 impl Math {
@@ -29,7 +32,22 @@ impl Math {
     /// # Errors
     /// Shapes that do not fit, a position beyond the tables.
     pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        Ok(self.kernels.attend(q, at, keys, Some(&self.rope), self.scale)?)
+        self.attend_by(q, at, keys, Some(&self.rope))
+    }
+
+    /// Attention of queries to keys that have their positions already.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
+        self.attend_by(q, at, keys, None)
+    }
+
+    fn attend_by(&self, q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Partial> {
+        self.progress.attention();
+        let partial = self.kernels.attend(q, at, keys, rope, self.scale)?;
+        self.progress.attended();
+        Ok(partial)
     }
 
     /// What each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
@@ -37,7 +55,10 @@ impl Math {
     /// # Errors
     /// As [`attend`](Self::attend).
     pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Tensor> {
-        Ok(self.kernels.column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?)
+        self.progress.attention();
+        let scores = self.kernels.column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
+        self.progress.attended();
+        Ok(scores)
     }
 }
 
@@ -60,7 +81,7 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Tools for a request of `positions` positions.
+    /// Tools for a plan of `positions` positions; the rank tells its steps to `progress`.
     ///
     /// # Errors
     /// The rotary tables cannot be made; the device's.
@@ -68,14 +89,17 @@ impl<'a> Context<'a> {
         model: &'a dyn Model,
         comm: &'a mut dyn Communicator,
         kernels: Kernels,
-        positions: usize,
+        (plan, positions): (&Plan, usize),
+        progress: &Progress,
         chunk_cache: &'a mut ChunkCache,
     ) -> Result<Self> {
+        progress.begin(plan.request);
+        comm.set_deadline(Phase::Dispatch, timeout(plan));
         let mut timeline = Timeline::start(model.device())?;
         timeline.enter(Phase::Dispatch, comm)?;
         checkpoint(comm.rank(), Phase::Dispatch);
         Ok(Self {
-            math: Math { kernels, rope: model.rope(positions)?, scale: model.scale() },
+            math: Math { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone() },
             model,
             comm,
             timeline,
@@ -95,13 +119,12 @@ impl<'a> Context<'a> {
         self.comm.size() - 1
     }
 
-    /// Opens a phase, with the deadline that its collectives have: the timeout, or ten times the plan's estimate where
-    /// that is longer (slow is not dead).
+    /// Opens a phase.
     ///
     /// # Errors
     /// The device's.
     pub fn enter(&mut self, phase: Phase, plan: &Plan) -> Result<()> {
-        self.comm.set_deadline(phase, deadline(plan));
+        self.comm.set_deadline(phase, timeout(plan));
         self.timeline.enter(phase, self.comm)?;
         checkpoint(self.rank(), phase);
         Ok(())
@@ -114,7 +137,7 @@ pub fn checkpoint(rank: usize, phase: Phase) {
     fail::fail_point!(&format!("worker::{phase}"));
 }
 
-/// How long a collective of this plan may take.
-pub fn deadline(plan: &Plan) -> Duration {
-    Duration::from_millis(plan.timeout_ms.max(plan.estimate_ms.saturating_mul(10)))
+/// How long a rank may compute without progress, and all ranks wait for each other.
+fn timeout(plan: &Plan) -> Duration {
+    Duration::from_millis(plan.timeout_ms)
 }

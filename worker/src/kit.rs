@@ -59,7 +59,6 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         eos: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         timeout_ms: 30_000,
-        estimate_ms: 0,
         returns: Returns::default(),
     }
 }

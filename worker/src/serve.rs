@@ -13,13 +13,14 @@ use crate::error::{Error, Result};
 use crate::generate::{Generated, generate};
 use crate::model::Model;
 use crate::placement::Placement;
+use crate::progress::Progress;
 use crate::strategy::{self, Selection};
 
 /// How often rank 0 ticks when it has nothing to do.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Serves plans until the coordinator is gone. `link` is rank 0's way to the coordinator; the other ranks have none.
-/// `timeout` is the deadline of a collective between requests, `chunk_cache` what is kept from one request to the next.
+/// `timeout` is the timeout of collectives between requests, `chunk_cache` what is kept from one request to the next.
 ///
 /// # Errors
 /// The first failure; the group is aborted before it is returned, and the coordinator told.
@@ -31,6 +32,7 @@ pub fn serve(
     timeout: Duration,
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
+    let progress = Progress::on(model.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
     checkpoint(comm.rank(), Phase::Idle);
     loop {
         comm.set_deadline(Phase::Idle, timeout.max(2 * TICK));
@@ -39,7 +41,7 @@ pub fn serve(
             Ok(Order::Stop) => return Ok(()),
             Ok(Order::Run(plan)) => {
                 let request = plan.request;
-                run(model, kernels, comm, link, &plan, chunk_cache)
+                run(model, kernels, comm, link, &plan, &progress, chunk_cache)
                     .map_err(|error| fail(comm, link, request, error))?;
             }
             Err(error) => return Err(fail(comm, link, 0, error)),
@@ -80,6 +82,7 @@ fn run(
     comm: &mut dyn Communicator,
     link: Option<&WorkerLink>,
     plan: &Plan,
+    progress: &Progress,
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
     check(plan, model, comm.size())?;
@@ -87,7 +90,7 @@ fn run(
     let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
     comm.reset_traffic();
     chunk_cache.begin();
-    let mut cx = Context::new(model, comm, kernels, positions, chunk_cache)?;
+    let mut cx = Context::new(model, comm, kernels, (plan, positions), progress, chunk_cache)?;
     let prefilled = strategy::build(&plan.method, model.config()).prefill(&mut cx, plan)?;
     let is_owner = cx.rank() == prefilled.owner;
     let mut on_first = |token: u32| match link {

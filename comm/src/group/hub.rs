@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::call::Contribution;
 use super::meeting::{Death, Meeting, Received};
+use super::work::{Activity, Stall, Work};
 use crate::wire::Phase;
-use crate::{Collective, Error, Result};
+use crate::{Error, Result};
 
 /// Shared by all ranks of a group.
 pub struct Hub {
     world: usize,
+    /// What each rank is doing, as far as it runs in this process.
+    works: Vec<Work>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -25,30 +28,8 @@ struct State {
     /// Ranks that have dropped their seat.
     left: Vec<bool>,
     death: Option<Death>,
-    /// What each rank is doing.
-    doing: Vec<Doing>,
-    /// How many calls each rank's device has come to, where devices carry the calls' tensors, and the last one's kind if
-    /// it stands in it.
-    reached: Vec<(u64, Option<Collective>)>,
     /// With one rank a process: the number of the call that this rank makes next.
     next: u64,
-}
-
-/// What a rank is doing, for those who wait for it.
-#[derive(Clone)]
-struct Doing {
-    phase: Phase,
-    since: Instant,
-    waits: Option<Waits>,
-}
-
-#[derive(Clone)]
-struct Waits {
-    operation: Collective,
-    sequence: u64,
-    missing: Vec<usize>,
-    began: Instant,
-    deadline: Duration,
 }
 
 /// How long to wait, and in what phase: for the error.
@@ -58,18 +39,26 @@ pub struct Patience {
     pub deadline: Duration,
 }
 
+/// What is to be thought of a wait that has lasted as long as its deadline.
+#[derive(Debug)]
+pub enum Verdict {
+    /// A rank computes and gets on, or may be silent, which others find out: the wait is a state.
+    GoesOn,
+    /// Nobody can end the wait any more; what is known of the ranks that are missing.
+    Over(Vec<String>),
+    /// A rank of this process computes without progress.
+    Stalled(Error),
+}
+
+/// A wait that has outlived its deadline is judged again after this share of it, or after so much time if that is less.
+const JUDGED_AGAIN: u32 = 8;
+const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 impl Hub {
     pub fn new(world: usize) -> Self {
-        let idle = Doing { phase: Phase::Start, since: Instant::now(), waits: None };
-        let state = State {
-            calls: BTreeMap::new(),
-            left: vec![false; world],
-            death: None,
-            doing: vec![idle; world],
-            reached: vec![(0, None); world],
-            next: 0,
-        };
-        Self { world, state: Mutex::new(state), changed: Condvar::new() }
+        let state = State { calls: BTreeMap::new(), left: vec![false; world], death: None, next: 0 };
+        let works = (0..world).map(|_| Work::default()).collect();
+        Self { world, works, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub fn world(&self) -> usize {
@@ -81,47 +70,38 @@ impl Hub {
         self.lock().calls.len()
     }
 
-    /// Says what a rank is doing now.
-    pub fn enter(&self, rank: usize, phase: Phase) {
-        let mut state = self.lock();
-        let doing = &mut state.doing[rank];
-        if doing.phase != phase {
-            *doing = Doing { phase, since: Instant::now(), waits: None };
-        }
+    /// What a rank of this process is working at.
+    pub fn work(&self, rank: usize) -> &Work {
+        &self.works[rank]
     }
 
-    /// What a rank is doing, in words.
-    pub fn doing(&self, rank: usize) -> String {
-        let state = self.lock();
-        let Doing { phase, since, waits } = state.doing[rank].clone();
-        let (calls, stands) = state.reached[rank];
-        drop(state);
-        let seconds = since.elapsed().as_secs_f64();
-        match waits {
-            None if stands.is_some() => {
-                let name = stands.map_or("", Collective::name);
-                format!("the device of rank {rank} stands in {name} (call {}, {phase})", calls.saturating_sub(1))
-            }
-            None => format!("rank {rank} computes, {seconds:.1} s in {phase}"),
-            Some(Waits { operation, sequence, missing, .. }) => {
-                let name = operation.name();
-                format!("rank {rank} waits for ranks {missing:?} in {name} (call {sequence}, {phase})")
-            }
-        }
+    /// What a rank of this process is doing now.
+    pub fn activity(&self, rank: usize) -> Activity {
+        self.works[rank].activity()
     }
 
-    /// Says how many calls a rank's device has come to, and the last one's kind if it stands in it.
-    pub fn reach(&self, rank: usize, calls: u64, stands: Option<Collective>) {
-        let mut state = self.lock();
-        // Two threads of a rank tell: what is older counts no more.
-        if calls >= state.reached[rank].0 {
-            state.reached[rank] = (calls, stands);
-        }
+    /// The first rank of this process that computes without progress for longer than it may.
+    pub fn stall(&self) -> Option<(usize, Stall)> {
+        let left = self.lock().left.clone();
+        let here = self.works.iter().enumerate().filter(|(rank, _)| !left[*rank]);
+        here.filter_map(|(rank, work)| Some((rank, work.stall()?))).next()
     }
 
-    /// How many calls a rank's device has come to.
-    pub fn reached(&self, rank: usize) -> u64 {
-        self.lock().reached[rank].0
+    /// What is to be thought of a rank's wait, where all ranks run in this process.
+    pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        let states = || missing.iter().map(|&rank| self.activity(rank).of(rank)).collect();
+        if patience.phase == Phase::Start {
+            return Verdict::Over(states());
+        }
+        if let Some((rank, stall)) = self.stall() {
+            return Verdict::Stalled(stall.of(rank, String::new()));
+        }
+        let left = self.lock().left.clone();
+        let mut here = (0..self.world).filter(|&rank| !left[rank]);
+        match here.all(|rank| self.activity(rank).has_waited(patience.deadline)) {
+            true => Verdict::Over(states()),
+            false => Verdict::GoesOn,
+        }
     }
 
     /// Puts a rank's part into a call.
@@ -184,17 +164,19 @@ impl Hub {
         Ok(())
     }
 
-    /// Waits until a call has all that `rank` needs of it, and takes that out. When the deadline has passed, `ask` is called
-    /// with the missing ranks, to say what they are doing; if they come meanwhile, all is well.
+    /// Waits until a call has all that `rank` needs of it, and takes that out. When the deadline has passed, `judge` is asked
+    /// again and again with the ranks that are missing: slow is not dead. If they come meanwhile, all is well.
     pub fn take(
         &self,
         rank: usize,
         sequence: u64,
         patience: Patience,
-        ask: &dyn Fn(&[usize]) -> Vec<String>,
+        judge: &dyn Fn(&[usize], Patience) -> Verdict,
     ) -> Result<Received> {
-        let started = Instant::now();
-        let mut states = None;
+        let began = Instant::now();
+        let mut waited = false;
+        let mut rest = patience.deadline;
+        let mut verdict = Verdict::GoesOn;
         let mut state = self.lock();
         loop {
             state.alive(rank)?;
@@ -204,44 +186,43 @@ impl Hub {
             if missing.is_empty() {
                 break;
             }
+            let operation = call.kind();
             if let Some(&gone) = missing.iter().find(|&&other| state.left[other]) {
                 return self.die(state, rank, Death::left(gone)).map(|()| Received::default());
             }
-            let operation = call.kind();
-            let (missing_now, deadline) = (missing.clone(), patience.deadline);
-            let waits = Waits { operation, sequence, missing: missing_now, began: started, deadline };
-            state.doing[rank].waits = Some(waits);
-            if let Some(rest) = patience.deadline.checked_sub(started.elapsed()) {
-                state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+            let error = match std::mem::replace(&mut verdict, Verdict::GoesOn) {
+                Verdict::GoesOn => None,
+                Verdict::Stalled(error) => Some(error),
+                Verdict::Over(states) => {
+                    let (phase, after, missing) = (patience.phase, patience.deadline, missing.clone());
+                    Some(Error::Timeout { rank, operation, sequence, phase, missing, states, after })
+                }
+            };
+            if let Some(error) = error {
+                return self.die(state, rank, Death { rank, error, counterpart: None }).map(|()| Received::default());
+            }
+            waited = true;
+            self.works[rank].wait_for(operation, sequence, &missing, began);
+            let until = rest.saturating_sub(began.elapsed());
+            if !until.is_zero() {
+                state = self.changed.wait_timeout(state, until).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let Some(states) = states.take() else {
-                drop(state);
-                states = Some(ask(&missing));
-                state = self.lock();
-                continue;
-            };
-            let (phase, after) = (patience.phase, patience.deadline);
-            let error = Error::Timeout { rank, operation, sequence, phase, missing, states, after };
-            return self.die(state, rank, Death { rank, error, counterpart: None }).map(|()| Received::default());
+            drop(state);
+            verdict = judge(&missing, patience);
+            rest = began.elapsed() + (patience.deadline / JUDGED_AGAIN).min(JUDGED_AGAIN_AFTER);
+            state = self.lock();
         }
-        state.doing[rank].waits = None;
         let meeting = state.calls.get_mut(&sequence).expect("a call stays until all have finished");
         let received = meeting.take(rank);
         meeting.finished[rank] = true;
         let done = if meeting.is_over() { state.calls.remove(&sequence) } else { None };
         drop(state);
         drop(done);
+        if waited {
+            self.works[rank].go_on();
+        }
         Ok(received)
-    }
-
-    /// A wait of `rank` that has lasted `grace` longer than its deadline: its thread does not run as it should.
-    pub fn overdue(&self, rank: usize, grace: Duration) -> Option<Error> {
-        let Doing { phase, waits, .. } = self.lock().doing[rank].clone();
-        let Waits { operation, sequence, missing, began, deadline } = waits?;
-        let states = vec!["nothing has ended the wait".to_owned()];
-        let error = Error::Timeout { rank, operation, sequence, phase, missing, states, after: deadline };
-        (began.elapsed() > deadline + grace).then_some(error)
     }
 
     /// Waits until the group is dead or so much time has passed; whether it is dead.
@@ -277,6 +258,11 @@ impl Hub {
         self.changed.notify_all();
     }
 
+    /// Whether all ranks have left.
+    pub fn is_empty(&self) -> bool {
+        self.lock().left.iter().all(|&left| left)
+    }
+
     fn die(&self, mut state: MutexGuard<'_, State>, rank: usize, death: Death) -> Result<()> {
         let first = state.death.get_or_insert(death);
         let error = first.seen_by(rank);
@@ -301,9 +287,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::cell::Cell;
 
     use super::*;
+    use crate::Collective;
     use crate::group::call::{Call, Payload};
 
     fn barrier() -> Contribution {
@@ -311,50 +298,60 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_outlives_its_deadline_is_overdue() {
+    fn slow_is_not_dead_and_nobody_left_to_end_a_wait_is() {
         let hub = Hub::new(2);
-        let (end_asking, asked) = channel::<()>();
         let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(50) };
-        std::thread::scope(|scope| {
-            hub.enter(0, Phase::Probe);
-            let wait = scope.spawn(|| {
-                hub.put_mine(0, 0, barrier()).expect("the first call");
-                // Asking hangs: what should end the wait does not.
-                let ask = move |_: &[usize]| {
-                    let _ = asked.recv();
-                    vec!["rank 1 does not answer".to_owned()]
-                };
-                hub.take(0, 0, patience, &ask).map(drop)
-            });
-            let began = Instant::now();
-            let overdue = loop {
-                match hub.overdue(0, Duration::from_millis(100)) {
-                    Some(error) => break error,
-                    None => std::thread::sleep(Duration::from_millis(5)),
-                }
-                assert!(began.elapsed() < Duration::from_secs(10), "never overdue");
-            };
-            assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
-            let Error::Timeout { rank: 0, operation: Collective::Barrier, phase: Phase::Probe, missing, .. } = &overdue
-            else {
-                panic!("{overdue}");
-            };
+        hub.put_mine(0, 0, barrier()).expect("the first call");
+        let judged = Cell::new(0);
+        let judge = |missing: &[usize], _: Patience| {
             assert_eq!(missing, &[1]);
-            drop(end_asking);
-            assert!(matches!(wait.join().expect("no panic"), Err(Error::Timeout { .. })));
-        });
+            judged.set(judged.get() + 1);
+            match judged.get() {
+                5 => Verdict::Over(vec!["rank 1 waits".to_owned()]),
+                _ => Verdict::GoesOn,
+            }
+        };
+        let began = Instant::now();
+        let Err(Error::Timeout { states, after, .. }) = hub.take(0, 0, patience, &judge).map(drop) else {
+            panic!("the wait is over");
+        };
+        assert_eq!((states, after, judged.get()), (vec!["rank 1 waits".to_owned()], patience.deadline, 5));
+        assert!(began.elapsed() >= patience.deadline + 4 * (patience.deadline / JUDGED_AGAIN), "{:?}", began.elapsed());
     }
 
     #[test]
-    fn a_part_that_comes_while_one_asks_saves_the_call() {
+    fn ranks_that_all_wait_are_dead_and_one_that_computes_keeps_the_group_alive() {
+        let hub = Hub::new(2);
+        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(100) };
+        let enter = |rank: usize, timeout| hub.work(rank).enter(Phase::Probe, timeout);
+        enter(0, patience.deadline);
+        enter(1, Duration::from_secs(60));
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine is up");
+        hub.work(0).wait_for(Collective::Barrier, 0, &[1], long_ago);
+        assert!(matches!(hub.judge(&[1], patience), Verdict::GoesOn), "rank 1 computes");
+        hub.work(1).wait_for(Collective::AllGather, 0, &[0], long_ago);
+        let Verdict::Over(states) = hub.judge(&[1], patience) else { panic!("both wait") };
+        assert!(states[0].starts_with("rank 1 waits for 1."), "{states:?}");
+        hub.work(1).go_on();
+        enter(1, Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1));
+        let Verdict::Stalled(error) = hub.judge(&[1], patience) else { panic!("rank 1 makes no progress") };
+        assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{error}");
+        assert_eq!(error.exit_code(), 75);
+        hub.leave(1);
+        assert!(matches!(hub.judge(&[1], patience), Verdict::Over(_)), "who has left is not waited for");
+    }
+
+    #[test]
+    fn a_part_that_comes_while_the_wait_is_judged_saves_the_call() {
         let hub = Hub::new(2);
         let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(20) };
         hub.put_mine(0, 0, barrier()).expect("the first call");
-        let ask = |_: &[usize]| {
+        let judge = |_: &[usize], _: Patience| {
             hub.bring(1, 0, 0, barrier());
-            Vec::new()
+            Verdict::Over(Vec::new())
         };
-        assert!(hub.take(0, 0, patience, &ask).is_ok());
+        assert!(hub.take(0, 0, patience, &judge).is_ok());
         assert!(hub.alive(0).is_ok());
         assert_eq!(hub.open_calls(), 0);
     }
@@ -365,7 +362,7 @@ mod tests {
         let patience = Patience { phase: Phase::Probe, deadline: Duration::from_secs(5) };
         hub.put_mine(0, 0, barrier()).expect("the first call");
         hub.bring(1, 0, 0, barrier());
-        hub.take(0, 0, patience, &|_| Vec::new()).expect("both have come");
+        hub.take(0, 0, patience, &|_, _| Verdict::GoesOn).expect("both have come");
         // Ahead of this rank is as it should be; behind it is not.
         hub.bring(1, 0, 1, barrier());
         assert!(hub.alive(0).is_ok());
@@ -383,7 +380,7 @@ mod tests {
         hub.leave(0);
         hub.leave(1);
         hub.put_mine(2, 0, Contribution { call, payload: Payload::default() }).expect("all that is needed is here");
-        assert_eq!(hub.take(2, 0, patience, &|_| Vec::new()).expect("the root's bytes").bytes.len(), 1);
+        assert_eq!(hub.take(2, 0, patience, &|_, _| Verdict::GoesOn).expect("the root's bytes").bytes.len(), 1);
         let error = hub.put_mine(2, 1, barrier()).expect_err("nobody is left");
         assert_eq!((&error, error.exit_code()), (&Error::Left { rank: 0 }, 69));
     }

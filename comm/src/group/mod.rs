@@ -8,6 +8,7 @@ mod check;
 pub mod hub;
 mod meeting;
 mod outlook;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 
 use self::call::{Call, Contribution, Payload};
-pub use self::hub::Patience;
+pub use self::hub::{Patience, Verdict};
 pub use self::meeting::Received;
 pub use self::outlook::{Behind, Outlook};
+use self::work::Work;
 use crate::wire::Phase;
 use crate::{Collective, Communicator, Error, Pending, Result, Traffic};
 
@@ -34,8 +36,13 @@ pub trait Place {
     /// Number of ranks.
     fn world(&self) -> usize;
 
+    /// What the rank is working at.
+    fn work(&self) -> &Work;
+
     /// Says what the rank is doing, for those who ask why it does not come, and how long its next calls may take.
-    fn enter(&self, patience: Patience);
+    fn enter(&self, patience: Patience) {
+        self.work().enter(patience.phase, patience.deadline);
+    }
 
     /// Whether the group still lives.
     ///
@@ -189,6 +196,10 @@ impl<P: Place> Communicator for Member<P> {
 
     fn size(&self) -> usize {
         self.place.world()
+    }
+
+    fn work(&self) -> Work {
+        self.place.work().clone()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

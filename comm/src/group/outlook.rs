@@ -1,5 +1,6 @@
 //! A rank's group as another thread of the rank sees it: one that watches a device which carries the calls' tensors.
 
+use super::{Patience, Verdict};
 use crate::{Collective, Error, Result};
 
 /// What a watching thread can see of the group, and do to it.
@@ -17,8 +18,11 @@ pub trait Outlook: Send + Sync {
     /// why it does not come.
     fn reach(&self, calls: u64, stands: Option<Collective>);
 
-    /// Which ranks' devices have not come to a call. May ask them, and take its time.
+    /// Which ranks' devices have not come to a call.
     fn behind(&self, sequence: u64) -> Behind;
+
+    /// What is to be thought of a wait for these ranks that has lasted as long as its deadline.
+    fn judge(&self, missing: &[usize], patience: Patience) -> Verdict;
 }
 
 /// Ranks that have not come to a call.

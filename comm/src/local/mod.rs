@@ -5,7 +5,7 @@
 
 mod seat;
 
-pub use self::seat::{Membership, Seat, seats};
+pub use self::seat::{Lookout, Membership, Seat, seats};
 pub use crate::group::FIRST_DEADLINE;
 use crate::group::Member;
 

@@ -1,11 +1,13 @@
 //! A rank's membership of a group: from its seat to the moment it leaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
-use crate::group::{Behind, Outlook, Patience, Place, Received};
+use crate::group::work::Work;
+use crate::group::{Behind, Outlook, Patience, Place, Received, Verdict};
 use crate::{Collective, Error, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
@@ -35,9 +37,33 @@ impl Seat {
         self.membership.rank
     }
 
+    /// The group, for a thread that watches it.
+    pub fn lookout(&self) -> Lookout {
+        Lookout { hub: Arc::clone(&self.membership.hub) }
+    }
+
     /// Sits down: to be called on the thread that will make the calls.
     pub fn take(self) -> Local {
         Local::new(self.membership)
+    }
+}
+
+/// The group from outside its ranks' threads: for a thread that watches them.
+#[derive(Clone)]
+pub struct Lookout {
+    hub: Arc<Hub>,
+}
+
+impl Lookout {
+    /// Ends the group if one of its ranks computes without progress for longer than it may; gives that failure.
+    pub fn end_if_stalled(&self) -> Option<Error> {
+        let (rank, stall) = self.hub.stall()?;
+        Some(self.hub.kill(rank, stall.of(rank, String::new())))
+    }
+
+    /// Whether nothing can come of the group any more: it is dead, or all ranks have left.
+    pub fn is_over(&self) -> bool {
+        self.hub.dead_within(Duration::ZERO) || self.hub.is_empty()
     }
 }
 
@@ -56,8 +82,8 @@ impl Place for Membership {
         self.hub.world()
     }
 
-    fn enter(&self, patience: Patience) {
-        self.hub.enter(self.rank, patience.phase);
+    fn work(&self) -> &Work {
+        self.hub.work(self.rank)
     }
 
     fn alive(&self) -> Result<()> {
@@ -69,8 +95,7 @@ impl Place for Membership {
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
-        let ask = |missing: &[usize]| missing.iter().map(|&rank| self.hub.doing(rank)).collect();
-        self.hub.take(self.rank, sequence, patience, &ask)
+        self.hub.take(self.rank, sequence, patience, &|missing, patience| self.hub.judge(missing, patience))
     }
 
     fn kill(&self, error: Error) -> Error {
@@ -98,13 +123,18 @@ impl Outlook for Window {
     }
 
     fn reach(&self, calls: u64, stands: Option<Collective>) {
-        self.hub.reach(self.rank, calls, stands);
+        self.hub.work(self.rank).reach(calls, stands);
     }
 
     fn behind(&self, sequence: u64) -> Behind {
-        let missing: Vec<usize> = (0..self.hub.world()).filter(|&rank| self.hub.reached(rank) <= sequence).collect();
-        let states = missing.iter().map(|&rank| self.hub.doing(rank)).collect();
+        let late = |rank: &usize| self.hub.activity(*rank).reached <= sequence;
+        let missing: Vec<usize> = (0..self.hub.world()).filter(late).collect();
+        let states = missing.iter().map(|&rank| self.hub.activity(rank).of(rank)).collect();
         Behind { missing, states }
+    }
+
+    fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        self.hub.judge(missing, patience)
     }
 }
 

@@ -1,9 +1,15 @@
 //! What stands in for the MPI backend where it was not built: every door says how to build it.
 
 use crate::group::call::Contribution;
+use crate::group::work::Work;
 use crate::group::{Member, Outlook, Patience, Place, Received};
 use crate::process::{Facts, Settings};
 use crate::{Error, Result};
+
+#[path = "beats.rs"]
+#[allow(dead_code)]
+mod beats;
+pub use beats::Silent;
 
 /// Name and version of the MPI library.
 ///
@@ -73,7 +79,27 @@ impl Ender {
     }
 
     /// Never called.
-    pub fn overdue(&self, _: std::time::Duration) -> Option<Error> {
+    pub fn stalled(&self, _: &str) -> Option<Error> {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn is_leaving(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn vigil(&self, _: std::time::Duration, _: std::time::Duration) -> Vigil {
+        match self.0 {}
+    }
+}
+
+/// There is none.
+pub struct Vigil(Never);
+
+impl Vigil {
+    /// Never called.
+    pub fn listen(&mut self) -> Vec<Silent> {
         match self.0 {}
     }
 }
@@ -87,7 +113,7 @@ impl Place for Berth {
         match self.0 {}
     }
 
-    fn enter(&self, _: Patience) {
+    fn work(&self) -> &Work {
         match self.0 {}
     }
 

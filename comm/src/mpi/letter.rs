@@ -2,6 +2,7 @@
 
 use super::body::Body;
 use crate::group::call::Call;
+use crate::group::work::Activity;
 use crate::{Result, wire};
 
 /// The longest head; a longer one is damaged.
@@ -21,22 +22,20 @@ pub enum Kind {
     Abort = 3,
     /// The sender has left in peace.
     Farewell = 4,
-    /// What are you doing?
-    Ask = 5,
-    /// That.
-    Answer = 6,
+    /// A sign of life: what the sender is doing.
+    Beat = 5,
 }
+
+const KINDS: [Kind; 5] = [Kind::Call, Kind::Piece, Kind::Abort, Kind::Farewell, Kind::Beat];
 
 impl Kind {
     /// Whether it overtakes calls.
     pub fn is_urgent(self) -> bool {
-        matches!(self, Kind::Abort | Kind::Ask | Kind::Answer)
+        matches!(self, Kind::Abort | Kind::Beat)
     }
 
     pub fn from_tag(tag: i32) -> Option<Self> {
-        [Self::Call, Self::Piece, Self::Abort, Self::Farewell, Self::Ask, Self::Answer]
-            .into_iter()
-            .find(|kind| *kind as i32 == tag)
+        KINDS.into_iter().find(|kind| *kind as i32 == tag)
     }
 }
 
@@ -69,14 +68,9 @@ impl Letter {
         Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
     }
 
-    /// A question, with a number that the answer repeats.
-    pub fn ask(to: usize, number: u64) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Ask, head: wire::encode(&number)?, body: Body::None })
-    }
-
-    /// How many calls a rank's device has come to, and what the rank is doing: the answer to the question of this number.
-    pub fn answer(to: usize, number: u64, reached: u64, doing: &str) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Answer, head: wire::encode(&(number, reached, short(doing)))?, body: Body::None })
+    /// A sign of life.
+    pub fn beat(to: usize, activity: &Activity) -> Result<Self> {
+        Ok(Self { to, kind: Kind::Beat, head: wire::encode(activity)?, body: Body::None })
     }
 
     /// A letter that says all by its kind.
@@ -106,7 +100,7 @@ mod tests {
 
     #[test]
     fn kinds_are_known_by_their_tags() {
-        for kind in [Kind::Call, Kind::Piece, Kind::Abort, Kind::Farewell, Kind::Ask, Kind::Answer] {
+        for kind in KINDS {
             assert_eq!(Kind::from_tag(kind as i32), Some(kind));
         }
         assert_eq!(Kind::from_tag(0), None);

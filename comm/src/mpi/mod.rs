@@ -5,6 +5,7 @@
 //! ones go in pieces. Nothing here retries: after a failure the group is dead and the process must end by
 //! `std::process::exit`, because MPI cannot be left in order while messages are on their way.
 
+mod beats;
 mod body;
 mod letter;
 mod meet;
@@ -19,11 +20,13 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 
+pub use self::beats::Silent;
 use self::body::Body;
 use self::letter::Letter;
 use self::post::Post;
 use crate::group::call::{Call, Contribution};
-use crate::group::{Behind, Member, Outlook, Patience, Place, Received};
+use crate::group::work::Work;
+use crate::group::{Behind, Member, Outlook, Patience, Place, Received, Verdict};
 use crate::process::{Facts, Settings};
 use crate::{Collective, Error, Result};
 
@@ -97,9 +100,35 @@ impl Ender {
         self.post.hub.alive(self.post.rank).err()
     }
 
-    /// What this rank has waited for longer than its deadline and `grace`.
-    pub fn overdue(&self, grace: Duration) -> Option<Error> {
-        self.post.hub.overdue(self.post.rank, grace)
+    /// The failure of this process's rank, if it computes without progress for longer than it may; `words` say which process
+    /// it is. The process must end then: nothing else can end the thread that computes.
+    pub fn stalled(&self, words: &str) -> Option<Error> {
+        let stall = self.post.hub.work(self.post.rank).stall()?;
+        Some(stall.of(self.post.rank, format!(" ({words})")))
+    }
+
+    /// Whether all ranks have said farewell and this process's is about to leave MPI, or has left it.
+    pub fn is_leaving(&self) -> bool {
+        self.post.is_over()
+    }
+
+    /// Begins to listen to the other ranks, for a thread that does so about every `pause`.
+    pub fn vigil(&self, timeout: Duration, pause: Duration) -> Vigil {
+        let vigil = beats::Vigil::new(&self.post.beats, timeout, pause);
+        Vigil { post: Arc::clone(&self.post), vigil }
+    }
+}
+
+/// Who of the other ranks is silent, as one thread hears it.
+pub struct Vigil {
+    post: Arc<Post>,
+    vigil: beats::Vigil,
+}
+
+impl Vigil {
+    /// Listens: the ranks that have been silent for longer than the timeout and have not left in peace.
+    pub fn listen(&mut self) -> Vec<Silent> {
+        self.vigil.look(&self.post.beats, &self.post.in_the_group())
     }
 }
 
@@ -154,8 +183,8 @@ impl Place for Berth {
         self.post.world
     }
 
-    fn enter(&self, patience: Patience) {
-        self.post.hub.enter(self.post.rank, patience.phase);
+    fn work(&self) -> &Work {
+        self.post.hub.work(self.post.rank)
     }
 
     fn alive(&self) -> Result<()> {
@@ -174,9 +203,9 @@ impl Place for Berth {
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
-        let ask = |missing: &[usize]| self.post.ask(missing);
+        let judge = |missing: &[usize], patience: Patience| self.post.judge(missing, patience);
         self.post.wait(true);
-        let received = self.post.hub.take(self.post.rank, sequence, patience, &ask);
+        let received = self.post.hub.take(self.post.rank, sequence, patience, &judge);
         self.post.wait(false);
         let mut received = self.told(received)?;
         let place = |tensor: &Tensor| tensor.to_device(&self.device);
@@ -204,11 +233,15 @@ impl Outlook for Post {
     }
 
     fn reach(&self, calls: u64, stands: Option<Collective>) {
-        self.hub.reach(self.rank, calls, stands);
+        self.hub.work(self.rank).reach(calls, stands);
     }
 
     fn behind(&self, sequence: u64) -> Behind {
         self.behind(sequence)
+    }
+
+    fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        self.judge(missing, patience)
     }
 }
 

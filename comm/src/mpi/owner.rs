@@ -1,8 +1,9 @@
 //! The thread that owns MPI: sends the letters from the post, receives the others', and does nothing else.
 //!
-//! Every wait is a look that never blocks and a rest. Urgent letters (the group's end, what are you doing) have a
-//! communicator of their own, which is looked at in every wait: they get through while a long message stands. Requests live in a scope that ends only when they have completed; a rank that is stopped keeps it open for ever, and
-//! the process must then end by `exit`.
+//! Every wait is a look that never blocks and a rest. Urgent letters (the group's end, signs of life) have a communicator of
+//! their own, which is looked at in every wait: they get through while a long message stands. Requests live in a scope that
+//! ends only when they have completed; a rank that is stopped keeps it open for ever, and the process must then end by
+//! `exit`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use super::body::Room;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
 use super::meet::meet;
 use super::pace::Pace;
-use super::post::{Post, Said};
+use super::post::Post;
 use crate::group::call::Contribution;
+use crate::group::work::Activity;
 use crate::process::{Facts, Settings};
 use crate::wire;
 use crate::{Error, Result};
@@ -33,7 +35,8 @@ pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) 
     fail::fail_point!("comm::mpi::start");
     let universe = match meet(settings.holding) {
         Ok((universe, facts)) => {
-            let (world, post) = (universe.world(), Arc::new(Post::new(facts.rank, facts.size)));
+            let (world, post) =
+                (universe.world(), Arc::new(Post::new(facts.rank, facts.size, settings.heartbeat_timeout)));
             let urgent = world.duplicate();
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             // Each rank has a thread here besides those that compute.
@@ -106,8 +109,9 @@ impl Owner {
         }
     }
 
-    /// Sends and receives the urgent letters; whether there were any.
+    /// Gives a sign of life when it is time, sends and receives the urgent letters; whether there were any.
     fn urgent_news(&self) -> bool {
+        self.post.beat();
         let letters = self.post.urgent_letters();
         if !letters.is_empty() {
             self.deliver(&letters, false);
@@ -133,15 +137,9 @@ impl Owner {
                 let (cause, exit_code): (String, u8) = wire::decode(&bytes)?;
                 self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
             }
-            Some(Kind::Ask) => {
-                let number: u64 = wire::decode(&bytes)?;
-                let (rank, hub) = (self.post.rank, &self.post.hub);
-                let answer = Letter::answer(from, number, hub.reached(rank), &hub.doing(rank))?;
-                self.post.send_urgently(vec![answer]);
-            }
-            Some(Kind::Answer) => {
-                let (number, reached, doing): (u64, u64, String) = wire::decode(&bytes)?;
-                self.post.answered(from, number, Said { reached, doing });
+            Some(Kind::Beat) => {
+                let activity: Activity = wire::decode(&bytes)?;
+                self.post.beats.heard(from, activity);
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
         }

@@ -1,21 +1,21 @@
 //! The desk between the rank's thread and the thread that owns MPI.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::beats::Beats;
 use super::letter::{Kind, Letter};
 use crate::Error;
-use crate::group::Behind;
 use crate::group::hub::Hub;
+use crate::group::{Behind, Patience, Verdict};
+use crate::wire::Phase;
 
-/// How long the others may take to say what they are doing. Who does not answer is stopped or cut off.
-const ANSWER_LIMIT: Duration = Duration::from_millis(600);
-
-/// By how much a rank lets each of those before it speak first.
+/// By how much a rank lets each of those before it speak first, where all have the same to say, and the most of that.
 const TURN: Duration = Duration::from_millis(50);
+const LONGEST_TURN: Duration = Duration::from_millis(600);
 
 /// How long a rank that ends waits for the news to leave.
 const TELL_LIMIT: Duration = Duration::from_millis(300);
@@ -26,6 +26,8 @@ pub struct Post {
     pub hub: Hub,
     pub rank: usize,
     pub world: usize,
+    /// Signs of life.
+    pub beats: Beats,
     desk: Mutex<Desk>,
     changed: Condvar,
     /// Whether the rank's thread waits for a part.
@@ -37,9 +39,6 @@ struct Desk {
     letters: Vec<Letter>,
     /// Short letters that overtake the others.
     urgent: Vec<Letter>,
-    /// The number of the last question to the others, and what they say to it.
-    asked: u64,
-    answers: BTreeMap<usize, Said>,
     /// How many urgent letters have been handed over, and how many have left.
     urgent_handed: usize,
     urgent_left: usize,
@@ -50,13 +49,6 @@ struct Desk {
     leaving: bool,
 }
 
-/// What a rank says to the question what it is doing.
-pub struct Said {
-    /// How many calls its device has come to.
-    pub reached: u64,
-    pub doing: String,
-}
-
 impl Desk {
     fn hand_over_urgent(&mut self, letters: Vec<Letter>) {
         self.urgent_handed += letters.len();
@@ -65,10 +57,11 @@ impl Desk {
 }
 
 impl Post {
-    pub fn new(rank: usize, world: usize) -> Self {
+    pub fn new(rank: usize, world: usize, heartbeat_timeout: Duration) -> Self {
         let farewells = (0..world).map(|other| other == rank).collect();
         let desk = Mutex::new(Desk { farewells, ..Desk::default() });
-        Self { hub: Hub::new(world), rank, world, desk, changed: Condvar::new(), waited_for: AtomicBool::new(false) }
+        let (hub, beats) = (Hub::new(world), Beats::new(world, heartbeat_timeout));
+        Self { hub, rank, world, beats, desk, changed: Condvar::new(), waited_for: AtomicBool::new(false) }
     }
 
     /// Hands letters over.
@@ -135,56 +128,50 @@ impl Post {
         Some(handed)
     }
 
-    /// Asks all others what they are doing: who does not answer, and what the `missing` ranks say.
-    pub fn ask(&self, missing: &[usize]) -> Vec<String> {
-        self.question(|desk| self.states(desk, missing))
-    }
-
-    /// Asks all others whose device has not come to a call: they are missing, and who does not answer is too.
-    pub fn behind(&self, sequence: u64) -> Behind {
-        self.question(|desk| {
-            let late = |rank: &usize| desk.answers.get(rank).is_none_or(|said| said.reached <= sequence);
-            let missing: Vec<usize> = self.others().filter(late).collect();
-            Behind { states: self.states(desk, &missing), missing }
-        })
-    }
-
-    /// Asks all others, waits for their answers, reads them, and lets those before this rank speak first.
-    fn question<T>(&self, read: impl FnOnce(&Desk) -> T) -> T {
-        let number = {
-            let mut desk = self.desk();
-            desk.answers.clear();
-            desk.asked += 1;
-            desk.asked
-        };
-        self.send_urgently(self.others().filter_map(|to| Letter::ask(to, number).ok()).collect());
-        let some_are_silent = |desk: &mut Desk| desk.answers.len() + 1 < self.world;
-        let waited = self.changed.wait_timeout_while(self.desk(), ANSWER_LIMIT, some_are_silent);
-        let desk = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let before = desk.answers.range(..self.rank).count() as u32;
-        let answer = read(&desk);
-        drop(desk);
-        // All who wait ask at the same time: the first of those who live speaks for all.
-        self.hub.dead_within((TURN * before).min(ANSWER_LIMIT));
-        answer
-    }
-
-    /// Who has not answered, and what the missing ranks said.
-    fn states(&self, desk: &Desk, missing: &[usize]) -> Vec<String> {
-        let silent = self.others().filter(|rank| !desk.answers.contains_key(rank));
-        let silent = silent.map(|rank| format!("rank {rank} does not answer"));
-        let answers = missing.iter().filter_map(|rank| Some(desk.answers.get(rank)?.doing.clone()));
-        silent.chain(answers).collect()
-    }
-
-    /// Takes an answer, unless it is to an earlier question.
-    pub fn answered(&self, from: usize, number: u64, said: Said) {
-        let mut desk = self.desk();
-        if number == desk.asked {
-            desk.answers.insert(from, said);
+    /// Says what this rank is doing to all others, if it is time for that.
+    pub fn beat(&self) {
+        fail::fail_point!("comm::mpi::beat", |_| ());
+        if self.world > 1 && self.beats.is_due(self.hub.work(self.rank).phase()) {
+            let activity = self.hub.activity(self.rank);
+            self.send_urgently(self.others().filter_map(|to| Letter::beat(to, &activity).ok()).collect());
         }
-        drop(desk);
-        self.changed.notify_all();
+    }
+
+    /// The ranks whose device has not come to a call, as far as they have said: they are missing.
+    pub fn behind(&self, sequence: u64) -> Behind {
+        let late = |rank: &usize| self.beats.last(*rank).is_none_or(|last| last.reached <= sequence);
+        let missing: Vec<usize> = self.others().filter(late).collect();
+        Behind { states: self.states(&missing), missing }
+    }
+
+    /// What is to be thought of this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
+    /// are not looked for here: whoever keeps a vigil finds them.
+    pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        let all_wait = || {
+            let waits = |rank| self.beats.last(rank).is_some_and(|last| last.has_waited(patience.deadline));
+            self.in_the_group().into_iter().all(waits)
+        };
+        if patience.phase != Phase::Start && !all_wait() {
+            return Verdict::GoesOn;
+        }
+        // All who wait find the same at the same time: the first of them speaks for all.
+        self.hub.dead_within((TURN * u32::try_from(self.rank).unwrap_or(u32::MAX)).min(LONGEST_TURN));
+        Verdict::Over(self.states(missing))
+    }
+
+    /// What ranks said last.
+    fn states(&self, ranks: &[usize]) -> Vec<String> {
+        let state = |&rank: &usize| match self.beats.last(rank) {
+            Some(last) => last.of(rank),
+            None => format!("rank {rank} has never been heard"),
+        };
+        ranks.iter().map(state).collect()
+    }
+
+    /// The other ranks that have not left.
+    pub fn in_the_group(&self) -> BTreeSet<usize> {
+        let desk = self.desk();
+        self.others().filter(|&rank| !desk.farewells[rank]).collect()
     }
 
     /// Says farewell to the others, behind everything that was sent before.
@@ -255,7 +242,7 @@ mod tests {
 
     #[test]
     fn whoever_tells_second_waits_for_the_letters_too() {
-        let post = Arc::new(Post::new(0, 2));
+        let post = Arc::new(Post::new(0, 2, Duration::from_secs(10)));
         let died = Error::Aborted { rank: 0, cause: "it broke".to_owned(), exit_code: 70 };
         post.found(died.clone());
         let began = Instant::now();

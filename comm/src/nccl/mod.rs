@@ -103,16 +103,23 @@ fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Setting
     device.cuda_stream().context().bind_to_thread().map_err(ffi::cuda)?;
     let handle = Handle::connect(&id, world, rank)?;
     let limit = settings.start_timeout;
-    let late = || Error::StartTimeout(limit);
-    until_done(&handle, &*control.place().outlook(), limit, late).inspect_err(|_| handle.abort())?;
+    let late = || Some(Error::StartTimeout(limit));
+    until_done(&handle, &*control.place().outlook(), limit, &late).inspect_err(|_| handle.abort())?;
     Ok(handle)
 }
 
-/// Waits until NCCL has done its work.
-fn until_done(handle: &Handle, outlook: &dyn Outlook, limit: Duration, late: impl FnOnce() -> Error) -> Result<()> {
+/// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked again and again whether it is
+/// too late.
+fn until_done(
+    handle: &Handle,
+    outlook: &dyn Outlook,
+    mut limit: Duration,
+    late: &dyn Fn() -> Option<Error>,
+) -> Result<()> {
     /// How long it looks without a rest, and how long it rests then.
     const BUSY: Duration = Duration::from_micros(200);
     const REST: Duration = Duration::from_micros(50);
+    const ASKED_AGAIN: Duration = Duration::from_millis(100);
     let began = Instant::now();
     loop {
         // First: whoever ends the group ends NCCL behind it, and the group knows why.
@@ -121,7 +128,12 @@ fn until_done(handle: &Handle, outlook: &dyn Outlook, limit: Duration, late: imp
             return Ok(());
         }
         match began.elapsed() {
-            time if time > limit => return Err(late()),
+            time if time > limit => {
+                if let Some(error) = late() {
+                    return Err(error);
+                }
+                limit = began.elapsed() + ASKED_AGAIN;
+            }
             time if time > BUSY => std::thread::sleep(REST),
             _ => std::thread::yield_now(),
         }

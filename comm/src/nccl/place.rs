@@ -14,6 +14,7 @@ use super::messages::Messages;
 use super::until_done;
 use super::watch::{Flying, Watch};
 use crate::group::call::Contribution;
+use crate::group::work::Work;
 use crate::group::{Outlook, Patience, Place, Received};
 use crate::{Collective, Error, Result};
 
@@ -108,7 +109,7 @@ impl<P: Place> Links<P> {
         let patience = self.patience.get();
         self.watch.outlook.reach(sequence + 1, Some(kind));
         let late = || self.watch.overdue(sequence, kind, patience);
-        until_done(&self.watch.handle, &*self.watch.outlook, patience.deadline, late)
+        until_done(&self.watch.handle, &*self.watch.outlook, patience.deadline, &late)
     }
 
     /// Makes the device wait for a call's end.
@@ -151,8 +152,8 @@ impl<P: Place> Links<P> {
         self.inner.alive()?;
         self.pass(Some(LEAVE_LIMIT))?; // nobody watches any more
         if self.watch.handle.finalize()? == Progress::Underway {
-            let late = || Error::StartTimeout(LEAVE_LIMIT);
-            until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, late)?;
+            let late = || Some(Error::StartTimeout(LEAVE_LIMIT));
+            until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, &late)?;
         }
         self.watch.handle.destroy();
         Ok(())
@@ -166,6 +167,10 @@ impl<P: Place> Place for Links<P> {
 
     fn world(&self) -> usize {
         self.inner.world()
+    }
+
+    fn work(&self) -> &Work {
+        self.inner.work()
     }
 
     fn enter(&self, patience: Patience) {

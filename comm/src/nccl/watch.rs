@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent};
 
 use super::ffi::{Handle, cuda};
-use crate::group::{Behind, Outlook, Patience};
+use crate::group::{Behind, Outlook, Patience, Verdict};
 use crate::{Collective, Error, Result};
 
 /// How often it looks while calls are under way.
@@ -88,14 +88,20 @@ impl std::ops::Deref for Watch {
 }
 
 impl Watched {
-    /// The end of the group because a call has not ended in time: names the ranks whose devices have not come to it.
-    pub fn overdue(&self, sequence: u64, operation: Collective, patience: Patience) -> Error {
+    /// The end of the group because a call has lasted as long as its deadline and nobody can end it any more: names the ranks
+    /// whose devices have not come to it. None while a rank computes and gets on.
+    pub fn overdue(&self, sequence: u64, operation: Collective, patience: Patience) -> Option<Error> {
         let Behind { missing, mut states } = self.outlook.behind(sequence);
+        match self.outlook.judge(&missing, patience) {
+            Verdict::GoesOn => return None,
+            Verdict::Stalled(error) => return Some(error),
+            Verdict::Over(_) => {}
+        }
         if missing.is_empty() {
             states.push("all have made it: their sizes differ, or a GPU or a link between two is stuck".to_owned());
         }
         let (phase, after) = (patience.phase, patience.deadline);
-        Error::Timeout { rank: self.rank, operation, sequence, phase, missing, states, after }
+        Some(Error::Timeout { rank: self.rank, operation, sequence, phase, missing, states, after })
     }
 
     /// Ends the group, then what the device still does for it. In this order: whoever the end of the device's work wakes
@@ -138,9 +144,9 @@ impl Watched {
             return Ok(());
         }
         let error = self.overdue(sequence, kind, patience);
-        // Asking takes its time: it may have ended meanwhile.
-        match self.oldest()? {
-            Some((oldest, ..)) if oldest == sequence => Err(error),
+        // To judge takes its time: the call may have ended meanwhile.
+        match (self.oldest()?, error) {
+            (Some((oldest, ..)), Some(error)) if oldest == sequence => Err(error),
             _ => Ok(()),
         }
     }

@@ -38,6 +38,23 @@ pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     (coordinator, worker)
 }
 
+/// A way to tell the coordinator that the ranks have failed, for a thread that watches them: rank 0 may be the one that is
+/// stuck. While it is there, the coordinator does not see that rank 0 is gone.
+#[derive(Debug)]
+pub struct Alarm {
+    events: SyncSender<Vec<u8>>,
+}
+
+impl Alarm {
+    /// Tells it, if the coordinator reads.
+    ///
+    /// # Errors
+    /// As [`CoordinatorLink::send`], with the coordinator at the other end.
+    pub fn send(&self, event: &Event) -> Result<()> {
+        push(&self.events, encode(event)?, "coordinator")
+    }
+}
+
 impl CoordinatorLink {
     /// Sends a plan to rank 0.
     ///
@@ -58,6 +75,11 @@ impl CoordinatorLink {
 }
 
 impl WorkerLink {
+    /// A second way to the coordinator.
+    pub fn alarm(&self) -> Alarm {
+        Alarm { events: self.events.clone() }
+    }
+
     /// The next plan; none if nothing comes within `timeout`.
     ///
     /// # Errors

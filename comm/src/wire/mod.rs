@@ -14,7 +14,7 @@ mod report;
 
 pub use chunk_key::{ChunkKey, KeySpace};
 pub use frame::{FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, decode, decode_header, encode};
-pub use link::{CoordinatorLink, WorkerLink, link};
+pub use link::{Alarm, CoordinatorLink, WorkerLink, link};
 pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
 pub use phase::Phase;
 pub use plan::{Chunk, Order, Plan, Returns, Sampling};

@@ -34,11 +34,8 @@ pub struct Plan {
     pub eos: Vec<u32>,
     /// How a token is drawn from the logits.
     pub sampling: Sampling,
-    /// The least time a collective may take before the group is declared dead.
+    /// How long a rank may compute without progress, and all ranks wait for each other, before the group is declared dead.
     pub timeout_ms: u64,
-    /// What the whole prefill is expected to take on one rank; ten times this is allowed where it is longer than the
-    /// timeout.
-    pub estimate_ms: u64,
     /// What the outcome carries besides the tokens.
     pub returns: Returns,
 }

@@ -1,4 +1,4 @@
-//! What chunks cost, how they are dealt to ranks, and how long a request may take. Estimates from counts, on the safe side.
+//! What chunks cost, and how they are dealt to ranks. Estimates from counts.
 
 use serde::{Deserialize, Serialize};
 use tributary_comm::wire::Exchange;
@@ -19,7 +19,7 @@ pub enum MemoryOf {
 /// What the planner knows about the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
-    /// FLOPs that one rank does in a second; better too few than too many, since deadlines follow from it.
+    /// FLOPs that one rank does in a second, roughly.
     pub flops_per_s: f64,
     /// Bytes that one rank receives in a second.
     pub link_bytes_per_s: f64,
@@ -76,12 +76,6 @@ pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> 
     ranks
 }
 
-/// Milliseconds that a full prefill takes on one rank.
-pub(crate) fn estimate_ms(total_tokens: usize, shape: &ModelShape, machine: &Machine) -> u64 {
-    let seconds = shape.prefill_flops(total_tokens, 0) / machine.flops_per_s;
-    (1000.0 * seconds).ceil() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,21 +110,5 @@ mod tests {
         let weights = chunk_weights(&[10, 20], 1, 5, Exchange::Replicate, &DEMO);
         assert_eq!(weights, [DEMO.prefill_flops(10, 1), DEMO.prefill_flops(20, 1)]);
         assert!(weights[1] > 2.0 * weights[0], "attention grows with the square");
-    }
-
-    #[test]
-    fn the_estimate_is_flops_over_rate() {
-        let machine = Machine {
-            flops_per_s: 1e9,
-            link_bytes_per_s: 1e9,
-            memory: MemoryOf::Host,
-            available_bytes: None,
-            ranks_here: usize::MAX,
-            weight_copies: 1,
-            of_rank: None,
-        };
-        let wanted = (DEMO.prefill_flops(1000, 0) / 1e6).ceil();
-        assert_eq!(estimate_ms(1000, &DEMO, &machine), wanted as u64);
-        assert!(estimate_ms(1, &DEMO, &machine) >= 1);
     }
 }

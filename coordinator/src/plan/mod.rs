@@ -80,7 +80,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
     let candidates = exchanges(input, settings, &method, budget, shape, machine);
     let mut smallest: Option<Planned> = None;
     for exchange in candidates {
-        let plan = with_exchange(input, settings, &method, budget, exchange, shape, machine);
+        let plan = with_exchange(input, settings, &method, budget, exchange, shape);
         let memory_bytes = memory::host_bytes(&plan, settings.world, shape, machine, input.cached.bytes);
         let planned = Planned { plan, world: settings.world, ratio, memory_bytes };
         if machine.available_bytes.is_none_or(|available| memory_bytes <= available) {
@@ -213,7 +213,6 @@ fn with_exchange(
     budget: usize,
     exchange: Exchange,
     shape: &ModelShape,
-    machine: &Machine,
 ) -> Plan {
     let lengths: Vec<usize> = input.chunks.iter().map(Vec::len).collect();
     let (before, after) = (input.prefix.len(), input.query.len());
@@ -221,7 +220,6 @@ fn with_exchange(
     let weights = weights(&lengths, (before, after), exchange, &warm, shape);
     let ranks = cost::deal(&weights, &warm, settings.world);
     let chunks = input.chunks.iter().zip(ranks).zip(&warm);
-    let total_tokens = before + lengths.iter().sum::<usize>() + after;
     Plan {
         request: input.request,
         prefix: input.prefix.to_vec(),
@@ -237,7 +235,6 @@ fn with_exchange(
         eos: input.eos.to_vec(),
         sampling: settings.sampling,
         timeout_ms: settings.timeout_ms,
-        estimate_ms: cost::estimate_ms(total_tokens, shape, machine),
         returns: settings.returns,
     }
 }

@@ -45,7 +45,7 @@ pub struct Settings {
     pub max_tokens: usize,
     /// How tokens are drawn; its seed is also that of random selection.
     pub sampling: Sampling,
-    /// The least time a collective may take before the group is declared dead.
+    /// How long a rank may compute without progress, and all ranks wait for each other, before the group is declared dead.
     pub timeout_ms: u64,
     /// What the outcome carries besides the tokens.
     pub returns: Returns,

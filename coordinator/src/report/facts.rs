@@ -73,10 +73,8 @@ pub struct ResolvedSettings {
     pub top_p: f32,
     /// Seed of every draw.
     pub seed: u64,
-    /// The least time a collective may take.
+    /// How long a rank may compute without progress, and all ranks wait for each other.
     pub timeout_ms: u64,
-    /// What the prefill was expected to take on one rank.
-    pub estimate_ms: u64,
 }
 
 impl ResolvedSettings {
@@ -113,7 +111,6 @@ impl ResolvedSettings {
             top_p: plan.sampling.top_p,
             seed: plan.sampling.seed,
             timeout_ms: plan.timeout_ms,
-            estimate_ms: plan.estimate_ms,
         }
     }
 }

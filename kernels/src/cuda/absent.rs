@@ -21,6 +21,11 @@ impl Event {
         Err(Error::NotBuilt)
     }
 
+    /// Never called: there is no event.
+    pub fn has_passed(&self) -> bool {
+        match *self {}
+    }
+
     /// # Errors
     /// None: there is no event.
     pub fn seconds_since(&self, _earlier: &Event) -> Result<f64> {
@@ -38,6 +43,14 @@ pub fn count() -> Result<usize> {
 /// [`Error::NotBuilt`], always.
 pub fn device(_ordinal: usize) -> Result<Device> {
     Err(Error::NotBuilt)
+}
+
+/// Lets this thread ask the device's driver: there is none to ask.
+///
+/// # Errors
+/// None.
+pub fn attach_thread(_device: &Device) -> Result<()> {
+    Ok(())
 }
 
 /// # Errors

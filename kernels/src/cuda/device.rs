@@ -80,6 +80,17 @@ pub fn identity(ordinal: usize) -> Result<Identity> {
     })
 }
 
+/// Lets this thread ask the device's driver: a thread that was not the one to open a device does this first.
+///
+/// # Errors
+/// The driver refuses.
+pub fn attach_thread(device: &Device) -> Result<()> {
+    match device {
+        Device::Cuda(device) => device.cuda_stream().context().bind_to_thread().map_err(failure::of),
+        _ => Ok(()),
+    }
+}
+
 /// Compute capability of a device.
 pub fn capability(device: &CudaDevice) -> Result<(u32, u32)> {
     let (major, minor) = device.cuda_stream().context().compute_capability().map_err(failure::of)?;

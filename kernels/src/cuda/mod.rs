@@ -30,8 +30,8 @@ mod sight;
 
 pub(crate) use attend::attend;
 pub use attend::{attends, visible_share};
+pub use device::{attach_thread, count, device, identity};
 pub(crate) use device::{capability, multiprocessors};
-pub use device::{count, device, identity};
 pub use event::Event;
 pub use facts::{Identity, Memory, Pool};
 pub use fill::uniform;

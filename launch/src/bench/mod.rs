@@ -86,9 +86,13 @@ struct ReachArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
     #[arg(long)]
     allow_shared_gpu: bool,
-    /// Seconds that a collective may take; ten times the estimate where that is longer
+    /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
+    /// wait for each other, before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
     collective_timeout: u64,
+    /// mpi: seconds that a process may be silent before the job ends
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 10)]
+    heartbeat_timeout: u64,
     /// Seconds that ranks may take to find each other, and then to load the model and to agree
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
     start_timeout: u64,
@@ -119,7 +123,7 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
         Err(error) => return ranks::refuse(&one_line(&error), exit_code(&error)),
     };
     ranks::run(&common.run.group, |ranks| match ranks {
-        Ranks::Process(process) if !process.leads() && args.dry_run => leave(process, &common),
+        Ranks::Process(process) if !process.leads() && args.dry_run => leave(process),
         ranks if args.calibrate.is_some() => calibrated(args, &choices, &common, ranks),
         ranks if !ranks.leads() => follow(&common.model, &common.intake, &common.run, ranks),
         ranks => lead(args, choices, &common, ranks),
@@ -170,6 +174,7 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
                 world_size: None,
                 threads: choices.threads.unwrap_or(1),
                 collective_timeout: reach.collective_timeout,
+                heartbeat_timeout: reach.heartbeat_timeout,
                 start_timeout: reach.start_timeout,
                 max_message_bytes: reach.max_message_bytes,
                 chunk_cache: reach.chunk_cache,
@@ -225,7 +230,7 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
         drop(session);
         return match ranks {
             Ranks::Threads { .. } => Ok(()),
-            Ranks::Process(process) => leave(process, common),
+            Ranks::Process(process) => leave(process),
         };
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
@@ -236,9 +241,9 @@ fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) 
 }
 
 /// Leaves the other processes, which have done nothing together.
-fn leave(process: &mut Process, common: &Common) -> anyhow::Result<()> {
+fn leave(process: &mut Process) -> anyhow::Result<()> {
     let comm = process.seat()?.take();
-    process.leave(comm, Duration::from_secs(common.run.group.collective_timeout));
+    process.leave(comm);
     Ok(())
 }
 

@@ -90,7 +90,7 @@ fn on_process(args: &DoctorCommand, process: &mut Process, site: &Site) -> anyho
     // Whoever leaves without a word would be taken for done.
     let report = examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
     if report.as_ref().is_none_or(|report| !matches!(report.checks, Checks::Failed(_))) {
-        process.leave(comm, Duration::from_secs(args.group.collective_timeout));
+        process.leave(comm);
         return show(args, report);
     }
     // Collectives that fail are of no more use: the group ends once the report is printed.

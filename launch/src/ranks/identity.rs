@@ -73,5 +73,8 @@ fn model_hash(hash: &[u8; 32]) -> String {
 fn settings(model: &ModelArgs, run: &GroupArgs) -> String {
     fail::fail_point!("launch::config", Option::unwrap_or_default);
     let (kernels, device) = (model.kernels, model.device);
-    format!("kernels {kernels:?}, device {device:?}, collective timeout {} s", run.collective_timeout)
+    let (collective, heartbeat) = (run.collective_timeout, run.heartbeat_timeout);
+    format!(
+        "kernels {kernels:?}, device {device:?}, collective timeout {collective} s, heartbeat timeout {heartbeat} s"
+    )
 }

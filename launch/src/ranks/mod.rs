@@ -4,6 +4,7 @@ pub mod agreement;
 mod discover;
 mod identity;
 mod process;
+pub mod reap;
 mod room;
 mod watch;
 

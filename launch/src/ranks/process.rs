@@ -57,7 +57,10 @@ impl Process {
         let (start_timeout, available_bytes) = (Duration::from_secs(run.start_timeout), available_bytes());
         let piece_bytes = run.max_message_bytes as usize;
         let holding = if run.allow_shared_gpu { device::mark } else { |_| 0 };
-        let settings = Settings { start_timeout, threads: run.threads, piece_bytes, holding, ..Settings::default() };
+        let heartbeat_timeout = Duration::from_secs(run.heartbeat_timeout);
+        let threads = run.threads;
+        let settings =
+            Settings { start_timeout, heartbeat_timeout, threads, piece_bytes, holding, ..Settings::default() };
         let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
         if let Err(error) = check_world(&launcher, &facts) {
             // It is so on every rank: one says it.
@@ -68,7 +71,7 @@ impl Process {
         }
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
-        let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone())?;
+        let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone(), heartbeat_timeout)?;
         // Longer than the agreement's own deadline, which knows who is missing.
         watch.limit("the start", start_timeout + WATCH_GRACE);
         let ready_by = Instant::now() + start_timeout;
@@ -89,9 +92,9 @@ impl Process {
         self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))
     }
 
-    /// Leaves the group in order; that may take so long.
-    pub fn leave<C>(&self, comm: C, limit: Duration) {
-        leave(&self.watch, comm, limit);
+    /// Leaves the group in order.
+    pub fn leave<C>(&self, comm: C) {
+        leave(&self.watch, comm);
     }
 
     /// Starts this process's rank: it agrees with the others, tells its room if it speaks for those that share it, then
@@ -136,7 +139,7 @@ impl Process {
                 let _ = tell.send(agreed);
                 watch.over();
                 serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
-                leave(&watch, comm, timeout);
+                leave(&watch, comm);
                 Ok(())
             })
         };
@@ -201,11 +204,10 @@ impl Serving {
     }
 }
 
-fn leave<C>(watch: &Watch, comm: C, limit: Duration) {
+fn leave<C>(watch: &Watch, comm: C) {
     watch.disarm();
-    watch.limit("leaving MPI", limit);
     drop(comm);
-    watch.over();
+    watch.left();
 }
 
 /// A library that knows nothing of the launcher makes every process a world of its own.

@@ -1,5 +1,5 @@
-//! The threads of a rank's process that notice what its working threads cannot: a call that has outlived its deadline, a
-//! rank of this host that has died, a signal. Each writes one line and ends the process.
+//! The threads of a rank's process that notice what its working threads cannot: a rank that is silent, this rank when it
+//! computes and does not get on, a rank of this host that has died, a signal. Each writes one line and ends the process.
 //!
 //! They compute nothing and know no request.
 
@@ -10,20 +10,19 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tributary_comm::Error;
-use tributary_comm::mpi::Ender;
+use tributary_comm::mpi::{Ender, Silent};
 use tributary_comm::process::Peer;
 
-use super::{end_quietly, say};
+use super::{end_quietly, reap, say};
 
 /// How often the watchdog looks, and by how much that grows with each rank of the host: each of them looks at all.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_A_PEER: Duration = Duration::from_millis(10);
 
-/// Who has not looked for so long was stopped itself.
+/// A watchdog that has not run for this long was stopped itself, and its process with it; then it waits so long until the
+/// other threads have seen what has come meanwhile.
 const STOPPED: Duration = Duration::from_secs(2);
-
-/// How much longer than its deadline a call may take before the watchdog ends it: the call itself should have.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How long news of a failure may take from the rank that failed.
 const NEWS: Duration = Duration::from_millis(300);
@@ -44,8 +43,11 @@ pub struct Watch {
     ender: Ender,
     rank: usize,
     peers: Vec<Peer>,
+    heartbeat_timeout: Duration,
     /// Whether ranks that end are missed.
     armed: Arc<AtomicBool>,
+    /// Whether this process has left the group in order: nothing it does concerns the others any more.
+    left: Arc<AtomicBool>,
     /// Whether this process has said why it ends.
     said: Arc<AtomicBool>,
     step: Arc<Mutex<Option<Step>>>,
@@ -64,9 +66,10 @@ impl Watch {
     ///
     /// # Errors
     /// The system has no thread to give, or no signal handler.
-    pub fn start(ender: Ender, rank: usize, peers: Vec<Peer>) -> std::io::Result<Self> {
+    pub fn start(ender: Ender, rank: usize, peers: Vec<Peer>, heartbeat_timeout: Duration) -> std::io::Result<Self> {
         let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-        let watch = Self { ender, rank, peers, armed, said, step: Arc::new(Mutex::new(None)) };
+        let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, step };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let on_signal = watch.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -109,9 +112,19 @@ impl Watch {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// This process has left the group in order.
+    pub fn left(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    fn step(&self) -> Option<Step> {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn look_for_ever(&self) {
         let visible = self.peers.iter().filter(|peer| peer.visible).count();
         let pause = LOOK + LOOK_A_PEER * u32::try_from(visible).unwrap_or(u32::MAX);
+        let mut vigil = self.ender.vigil(self.heartbeat_timeout, pause);
         loop {
             let began = Instant::now();
             std::thread::sleep(pause);
@@ -119,19 +132,28 @@ impl Watch {
                 // This process was stopped: its other threads must first see what has come meanwhile.
                 std::thread::sleep(GRACE);
             }
-            self.look();
+            let silent = vigil.listen();
+            self.look(&silent);
         }
     }
 
-    fn look(&self) {
-        if let Some(error) = self.ender.overdue(GRACE) {
+    fn look(&self, silent: &[Silent]) {
+        if let Some(error) = self.ender.stalled(&self.peers[self.rank].words()) {
             self.end(&error.to_string(), error.exit_code());
         }
-        let step = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Step { what, began, limit }) = step
+        if let Some(Step { what, began, limit }) = self.step()
+            && !self.left.load(Ordering::Relaxed)
             && began.elapsed() > limit + self.turn()
         {
             self.end(&format!("{what} not finished after {limit:?}"), 75);
+        }
+        if !silent.is_empty() {
+            self.miss(silent);
+        }
+        // Nobody gives signs of life any more once all have said farewell.
+        let leaving = self.ender.is_leaving() && !self.left.load(Ordering::Relaxed);
+        if leaving && self.step().is_none() {
+            self.limit("leaving MPI", self.heartbeat_timeout);
         }
         if let Some(error) = self.ender.ended_within(Duration::ZERO) {
             std::thread::sleep(LAST_WORK);
@@ -146,6 +168,32 @@ impl Watch {
         {
             self.mourn(death);
         }
+    }
+
+    /// Ranks are silent: the first of those that are not says so and ends the group. Every process ends those of its host.
+    fn miss(&self, silent: &[Silent]) {
+        let is_silent = |rank: usize| silent.iter().any(|silent| silent.rank == rank);
+        for peer in self.peers.iter().filter(|peer| peer.visible && is_silent(peer.rank)) {
+            reap::soon(peer);
+        }
+        let before = (0..self.rank).filter(|&rank| !is_silent(rank)).count();
+        let turn = TURN * u32::try_from(before).unwrap_or(MOST_TURNS).min(MOST_TURNS);
+        if self.ender.ended_within(turn).is_none() {
+            self.end(&self.silence(silent), 75);
+        }
+    }
+
+    /// The line that names silent ranks: who and where they are, and what each said last.
+    fn silence(&self, silent: &[Silent]) -> String {
+        let who = |silent: &Silent| format!("rank {} ({})", silent.rank, self.peers[silent.rank].words());
+        let what = |silent: &Silent| match &silent.last {
+            Some(last) => format!("rank {} said last that it {last}", silent.rank),
+            None => format!("rank {} has never been heard", silent.rank),
+        };
+        let names = silent.iter().map(who).collect::<Vec<_>>().join(" and ");
+        let verb = if silent.len() == 1 { "has" } else { "have" };
+        let words = silent.iter().map(what).collect::<Vec<_>>().join("; ");
+        format!("{names} {verb} been silent for {:?}; {words}", self.heartbeat_timeout)
     }
 
     /// A rank of this host that is no more, although it should be, and the rank that is to say so: the first that lives.

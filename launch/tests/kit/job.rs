@@ -91,6 +91,18 @@ pub fn shell(fault: Option<&Fault<'_>>) -> [String; 4] {
     ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
 }
 
+/// A `tributary launch` of `world` ranks on this machine, one of which has a fault.
+pub fn launch_with_fault(world: usize, fault: &Fault<'_>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command.args(["launch", "-n", &world.to_string()]);
+    // mpirun's own arguments stand right before the command: the last of them can stand around it.
+    for argument in shell(Some(fault)) {
+        command.args(["--mpirun-arg", &argument]);
+    }
+    command.arg("--").args(arguments);
+    command
+}
+
 impl Job {
     /// Starts this program with `arguments` on `world` ranks.
     pub fn start(world: usize, fault: Option<Fault<'_>>, arguments: &[&str]) -> Self {

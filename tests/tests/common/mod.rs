@@ -5,14 +5,19 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use tributary_comm::wire::{Chunk, Exchange, Method, Plan};
 use tributary_tests::{logits, plan, run};
-use tributary_worker::{Attention, Model, Qkv, Result};
+use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// A single row sees itself only: the softmax over one key is 1, so that a head attends to its value and to nothing else.
 struct Alone {
     heads_per_value: usize,
+    progress: Progress,
 }
 
 impl Attention for Alone {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
         let (rows, kv_heads, head_dim) = qkv.v.dims3()?;
         let repeated = (rows, kv_heads, self.heads_per_value, head_dim);
@@ -33,7 +38,7 @@ pub fn last_logits(model: &Arc<dyn Model>, ids: &[u32]) -> Vec<f32> {
 
 fn alone(model: &Arc<dyn Model>, id: u32) -> Vec<f32> {
     let config = model.config();
-    let mut attention = Alone { heads_per_value: config.heads / config.kv_heads };
+    let mut attention = Alone { heads_per_value: config.heads / config.kv_heads, progress: Progress::default() };
     let embedded = model.embed(&[id]).expect("the id is in the vocabulary");
     let rows = model.layers(0..config.layers, embedded, &mut attention).expect("one row passes every layer");
     let logits = model.logits(&rows).expect("one row has logits");

@@ -9,6 +9,7 @@ use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
 
 /// Rows: this rank's run of the sequence.
 pub struct AllGather<'a> {
@@ -41,6 +42,10 @@ impl AllGather<'_> {
 }
 
 impl Attention for AllGather<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         self.layers.push((k.clone(), v.clone()));

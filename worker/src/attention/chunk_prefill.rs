@@ -12,6 +12,7 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, View};
 use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
 
 /// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole prompt.
 pub struct ChunkPrefill<'a> {
@@ -83,6 +84,10 @@ impl Sending<'_> {
 }
 
 impl Attention for ChunkPrefill<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         if let Some(sending) = &mut self.sending {
             sending.layer(layer, &qkv.k, &qkv.v)?;

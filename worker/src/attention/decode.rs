@@ -3,13 +3,14 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_kernels::{Keys, Positions, merge};
 
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
 use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
 
 /// Rows: the newest token's on its owner, none elsewhere.
 pub struct Decode<'a> {
@@ -32,10 +33,6 @@ pub struct Decode<'a> {
 }
 
 impl Decode<'_> {
-    fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        Ok(self.math.kernels.attend(q, at, keys, None, self.math.scale)?)
-    }
-
     /// The newest row's keys join the generated ones; all keys that only the owner has.
     fn owners_keys(&mut self, layer: usize, k: &Tensor, v: Tensor) -> Result<Vec<Keys>> {
         let k = self.math.rope.apply(k, &self.at)?;
@@ -53,6 +50,10 @@ impl Decode<'_> {
 }
 
 impl Attention for Decode<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
@@ -61,16 +62,16 @@ impl Attention for Decode<'_> {
         let mut keys = if owns { self.owners_keys(layer, &k, v)? } else { Vec::new() };
         let Some(comm) = self.comm.as_deref_mut() else {
             keys.extend(self.own.keys(layer));
-            return Ok(self.attend_rotated(&q, &self.at, &keys)?.out);
+            return Ok(self.math.attend_rotated(&q, &self.at, &keys)?.out);
         };
         let queries = start_queries(comm, &q, &self.counts, dtype)?;
         let all_q = all_queries(comm, queries, &q)?;
-        let part = self.attend_rotated(&all_q, &self.at, &self.own.keys(layer))?;
+        let part = self.math.attend_rotated(&all_q, &self.at, &self.own.keys(layer))?;
         let Some(comm) = self.comm.as_deref_mut() else { unreachable!("the communicator was there before") };
         let home = bring_home(comm, &part, &self.counts, dtype)?;
         if !owns {
             return Ok(home.out);
         }
-        Ok(merge(&home, &self.attend_rotated(&q, &self.at, &keys)?)?.out)
+        Ok(merge(&home, &self.math.attend_rotated(&q, &self.at, &keys)?)?.out)
     }
 }

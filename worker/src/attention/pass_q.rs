@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
+use crate::progress::Progress;
 
 /// Rows: any deal of context rows, and the query's on the last rank if the pass has them.
 pub struct PassQ<'a> {
@@ -137,6 +138,10 @@ impl<'a> PassQ<'a> {
 }
 
 impl Attention for PassQ<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();

@@ -13,6 +13,7 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
 use crate::model::{Attention, Model, Qkv, Rows};
+use crate::progress::Progress;
 
 /// What a probe measures.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +74,10 @@ impl QueryProbe<'_> {
 }
 
 impl Attention for QueryProbe<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let own_keys = self.own.keys(layer);

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
+use crate::progress::Progress;
 
 /// Rows: this rank's share of the selected ones, and the query's on the last rank.
 pub struct Replicated<'a> {
@@ -60,6 +61,10 @@ impl<'a> Replicated<'a> {
 }
 
 impl Attention for Replicated<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let own = self.counts[self.comm.rank()];

@@ -10,6 +10,7 @@ use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
 
 /// Rows: this rank's shard of the sequence.
 pub struct Ring<'a> {
@@ -37,6 +38,10 @@ impl Ring<'_> {
 }
 
 impl Attention for Ring<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let Qkv { q, mut k, mut v } = qkv;

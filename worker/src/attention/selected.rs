@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
+use crate::progress::Progress;
 
 /// Rows: the selected ones of this rank's chunks, and the query's on the last rank.
 pub struct SelectedOnly<'a> {
@@ -86,6 +87,10 @@ impl<'a> SelectedOnly<'a> {
 }
 
 impl Attention for SelectedOnly<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let (rank, dtype) = (self.comm.rank(), k.dtype());

@@ -16,6 +16,7 @@ pub use decoder::{Decoder, LoadFormat, load};
 pub use weights::weight_files;
 
 use crate::error::Result;
+use crate::progress::Progress;
 
 /// The residual stream of some rows.
 #[derive(Debug, Clone)]
@@ -112,6 +113,7 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// The attention's or the tensor library's.
     fn layer(&self, layer: usize, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+        attention.progress().layer(layer)?;
         let qkv = self.qkv(layer, &rows)?;
         let attended = attention.attend(layer, qkv)?;
         self.finish(layer, rows, attended)
@@ -131,6 +133,7 @@ pub trait Model: Send + Sync {
     /// As [`layer`](Self::layer).
     fn up_to_attention(&self, last: usize, rows: Rows, attention: &mut dyn Attention) -> Result<()> {
         let rows = self.layers(0..last, rows, attention)?;
+        attention.progress().layer(last)?;
         attention.attend(last, self.qkv(last, &rows)?)?;
         Ok(())
     }
@@ -143,6 +146,7 @@ pub trait Model: Send + Sync {
     fn prompt(&self, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
         let last = self.config().layers - 1;
         let rows = self.layers(0..last, rows, attention)?;
+        attention.progress().layer(last)?;
         let asked = attention.last_layer(rows.len());
         let qkv = self.qkv_of_last(last, &rows, asked)?;
         let attended = attention.attend(last, qkv)?;
@@ -158,6 +162,9 @@ pub trait Attention {
     /// # Errors
     /// Kernels' and communicators'.
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor>;
+
+    /// Where the pass tells its steps.
+    fn progress(&self) -> &Progress;
 
     /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the last of them need an
     /// output. The next [`attend`](Self::attend) gets the queries of those and the keys of all. Every rank is asked, so

@@ -7,11 +7,13 @@ use candle_core::{DType, Device, Tensor};
 use super::{Attention, Model, Qkv};
 use crate::error::Result;
 use crate::kit;
+use crate::progress::Progress;
 
 /// Answers with the values of the queries' own rows, and notes the shapes it is given.
 struct Own {
     asked: Option<usize>,
     seen: Vec<(usize, usize, usize)>,
+    progress: Progress,
 }
 
 impl Attention for Own {
@@ -22,13 +24,17 @@ impl Attention for Own {
         Ok(own.broadcast_as((queries, kv_heads, heads / kv_heads, dim))?.reshape((queries, heads, dim))?)
     }
 
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn last_layer(&mut self, rows: usize) -> usize {
         self.asked.unwrap_or(rows)
     }
 }
 
 fn prompt(model: &Arc<dyn Model>, asked: Option<usize>) -> (Tensor, Vec<(usize, usize, usize)>) {
-    let mut attention = Own { asked, seen: Vec::new() };
+    let mut attention = Own { asked, seen: Vec::new(), progress: Progress::default() };
     let rows = model.prompt(model.embed(&[3, 1, 4, 1, 5]).expect("ids"), &mut attention).expect("a prompt");
     (rows.hidden, attention.seen)
 }

@@ -12,6 +12,7 @@ use crate::kit;
 use crate::kv::{Block, KvCache};
 use crate::model::Model;
 use crate::placement::Placement;
+use crate::progress::Progress;
 use crate::select;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -84,7 +85,15 @@ fn recompute_is_an_overlay() {
                 (plan.method, plan.exchange, plan.reorder) = (method, exchange, Some(Importance::Mass));
                 kit::on_ranks(world, |comm| {
                     let mut chunk_cache = ChunkCache::none();
-                    let mut cx = Context::new(&*model, comm, Kernels::Auto, 128, &mut chunk_cache).expect("a context");
+                    let mut cx = Context::new(
+                        &*model,
+                        comm,
+                        Kernels::Auto,
+                        (&plan, 128),
+                        &Progress::default(),
+                        &mut chunk_cache,
+                    )
+                    .expect("a context");
                     let (order, differs) = check(&*model, &mut cx, &plan);
                     assert_ne!(order, [0, 1, 2, 3, 4], "the chunks did move");
                     assert!(differs || world > 1, "recompute changed nothing at all");

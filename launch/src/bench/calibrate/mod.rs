@@ -121,7 +121,7 @@ fn on_process(
         let measured = measure(&mut *comm);
         // Whoever leaves without a word would be taken for done.
         let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
-        process.leave(comm, calibration.timeout);
+        process.leave(comm);
         let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
         Ok(found.map(|found| (found, narrow)))
     })

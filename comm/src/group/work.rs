@@ -1,0 +1,390 @@
+//! What a rank is doing, in its own words, and when it last got on: the facts on which the rule of liveness rests.
+//!
+//! A rank that waits for others is in a state, however long it lasts. A rank that computes must get on: a step that takes
+//! longer than its limit is a stall. The limit is the timeout of a collective, or ten times the longest step of the same kind
+//! in the same phase of the same request, where that is longer. No assumed rate of any machine is part of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::wire::Phase;
+use crate::{Collective, Error};
+
+/// How many times longer than its longest comparable step so far a rank may compute without progress.
+const TIMES_LONGER: u32 = 10;
+
+/// What a rank is working at. The rank says each of its steps; other threads read it. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Work(Arc<Mutex<Doing>>);
+
+/// The kind of work between two signs of progress: steps are compared with others of their kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Everything outside the layers of the model.
+    Other,
+    /// Norms, projections and the MLP of a layer.
+    Linear,
+    /// The attention of a layer, without the waits for other ranks.
+    Attention,
+}
+
+#[derive(Debug)]
+struct Doing {
+    request: u64,
+    phase: Phase,
+    layer: Option<usize>,
+    part: Part,
+    /// When the rank last got on: a step, or a call that has ended.
+    advanced: Instant,
+    /// The least limit of a step, and how long all may wait.
+    timeout: Duration,
+    /// The longest steps of this request.
+    longest: BTreeMap<(Phase, Part), Duration>,
+    /// What the rank's thread waits for.
+    waits: Option<Wait>,
+    /// How many calls the rank's device has come to, where devices carry the calls' tensors.
+    reached: u64,
+    /// The call in which the device stands.
+    stands: Option<Wait>,
+}
+
+#[derive(Debug, Clone)]
+struct Wait {
+    operation: Collective,
+    call: u64,
+    ranks: Vec<usize>,
+    since: Instant,
+}
+
+/// What a rank is doing at one moment, for other ranks.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub struct Activity {
+    /// Number of the request; 0 before the first.
+    pub request: u64,
+    /// Its phase.
+    pub phase: Phase,
+    /// The layer of the model, inside of one.
+    pub layer: Option<usize>,
+    /// Whether it computes or waits.
+    pub state: State,
+    /// How many calls its device has come to, where devices carry the calls' tensors.
+    pub reached: u64,
+}
+
+/// Whether a rank computes or waits, and for how long.
+#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+pub enum State {
+    /// It computes.
+    Computes {
+        /// Milliseconds since it last got on.
+        for_ms: u64,
+    },
+    /// It waits for other ranks in a collective call.
+    Waits {
+        /// Which call.
+        operation: Collective,
+        /// The call's place in the sequence of calls.
+        call: u64,
+        /// The ranks that have not made the call, as far as they are known.
+        ranks: Vec<usize>,
+        /// Milliseconds since it waits.
+        for_ms: u64,
+        /// Whether it is its device that waits.
+        on_device: bool,
+    },
+}
+
+/// A rank that computes without progress for longer than it may.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// What it computes.
+    pub activity: Activity,
+    /// How long it may.
+    pub limit: Duration,
+}
+
+impl Default for Work {
+    /// That of a rank which has just started.
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Doing {
+            request: 0,
+            phase: Phase::Start,
+            layer: None,
+            part: Part::Other,
+            advanced: Instant::now(),
+            timeout: Duration::MAX,
+            longest: BTreeMap::new(),
+            waits: None,
+            reached: 0,
+            stands: None,
+        })))
+    }
+}
+
+impl Work {
+    /// A request begins: steps of earlier ones are not compared with its steps.
+    pub fn begin(&self, request: u64) {
+        let mut doing = self.lock();
+        doing.advance();
+        doing.request = request;
+        doing.longest.clear();
+    }
+
+    /// A step begins, and with it the one before has ended: work of this kind, in this layer where it is in one.
+    pub fn step(&self, part: Part, layer: Option<usize>) {
+        let mut doing = self.lock();
+        doing.advance();
+        (doing.part, doing.layer) = (part, layer);
+    }
+
+    /// The other kind of work begins in the same layer.
+    pub fn turn_to(&self, part: Part) {
+        let mut doing = self.lock();
+        doing.advance();
+        doing.part = part;
+    }
+
+    /// A phase begins, or the same one again with another timeout.
+    pub(crate) fn enter(&self, phase: Phase, timeout: Duration) {
+        let mut doing = self.lock();
+        doing.advance();
+        doing.timeout = timeout;
+        if doing.phase != phase {
+            (doing.phase, doing.part, doing.layer) = (phase, Part::Other, None);
+        }
+    }
+
+    /// The rank's thread waits for ranks in a call since some moment.
+    pub(crate) fn wait_for(&self, operation: Collective, call: u64, ranks: &[usize], since: Instant) {
+        let mut doing = self.lock();
+        if doing.waits.is_none() {
+            doing.advance();
+        }
+        doing.waits = Some(Wait { operation, call, ranks: ranks.to_vec(), since });
+    }
+
+    /// The wait of the rank's thread is over.
+    pub(crate) fn go_on(&self) {
+        let mut doing = self.lock();
+        // The time of a wait is not that of a step.
+        doing.waits = None;
+        doing.advanced = Instant::now();
+    }
+
+    /// The device has come to so many calls, and stands in the last of them if its kind is given.
+    pub(crate) fn reach(&self, calls: u64, stands: Option<Collective>) {
+        let mut doing = self.lock();
+        // Two threads of a rank say this: older news does not count.
+        if calls < doing.reached {
+            return;
+        }
+        let known = doing.stands.as_ref().is_some_and(|wait| wait.call + 1 == calls);
+        if calls > doing.reached || known != stands.is_some() {
+            doing.advanced = Instant::now();
+        }
+        doing.reached = calls;
+        if !(known && stands.is_some()) {
+            let wait = |operation| Wait { operation, call: calls - 1, ranks: Vec::new(), since: Instant::now() };
+            doing.stands = stands.map(wait);
+        }
+    }
+
+    /// The phase that the rank is in.
+    pub(crate) fn phase(&self) -> Phase {
+        self.lock().phase
+    }
+
+    /// What the rank is doing now.
+    pub(crate) fn activity(&self) -> Activity {
+        self.lock().activity()
+    }
+
+    /// The rank's stall, if it is in one. Before the first request the limit of the start counts, not this.
+    pub(crate) fn stall(&self) -> Option<Stall> {
+        let doing = self.lock();
+        let waits = doing.waits.is_some() || doing.stands.is_some();
+        if waits || doing.phase == Phase::Start {
+            return None;
+        }
+        let longest = doing.longest.get(&(doing.phase, doing.part)).copied().unwrap_or_default();
+        let limit = doing.timeout.max(longest.saturating_mul(TIMES_LONGER));
+        (doing.advanced.elapsed() > limit).then(|| Stall { activity: doing.activity(), limit })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Doing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Doing {
+    /// The step that ran has ended now.
+    fn advance(&mut self) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.advanced);
+        let longest = self.longest.entry((self.phase, self.part)).or_default();
+        *longest = took.max(*longest);
+        self.advanced = now;
+    }
+
+    fn activity(&self) -> Activity {
+        let waits = |wait: &Wait, on_device: bool| State::Waits {
+            operation: wait.operation,
+            call: wait.call,
+            ranks: wait.ranks.clone(),
+            for_ms: milliseconds(wait.since.elapsed()),
+            on_device,
+        };
+        let state = match (&self.waits, &self.stands) {
+            (Some(wait), _) => waits(wait, false),
+            (None, Some(stands)) => waits(stands, true),
+            (None, None) => State::Computes { for_ms: milliseconds(self.advanced.elapsed()) },
+        };
+        let Self { request, phase, layer, reached, .. } = *self;
+        Activity { request, phase, layer, state, reached }
+    }
+}
+
+impl Activity {
+    /// Whether the rank has waited for others at least so long.
+    pub(crate) fn has_waited(&self, limit: Duration) -> bool {
+        matches!(self.state, State::Waits { for_ms, .. } if u128::from(for_ms) >= limit.as_millis())
+    }
+
+    /// The sentence about a rank that is doing this.
+    pub(crate) fn of(&self, rank: usize) -> String {
+        format!("rank {rank} {self}")
+    }
+}
+
+impl Stall {
+    /// The failure of the rank; `place` says where it runs, behind its number.
+    pub(crate) fn of(self, rank: usize, place: String) -> Error {
+        let Self { activity, limit } = self;
+        Error::Stalled { rank, place, activity: activity.to_string(), limit }
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, phase, layer, state, .. } = self;
+        let seconds = |for_ms: u64| for_ms as f64 / 1000.0;
+        match state {
+            State::Computes { for_ms } => {
+                f.write_str("computes")?;
+                if let Some(layer) = layer {
+                    write!(f, " layer {layer}")?;
+                }
+                write!(f, " in {phase}")?;
+                if *request > 0 {
+                    write!(f, " of request {request}")?;
+                }
+                write!(f, ", {:.1} s after its last progress", seconds(*for_ms))
+            }
+            State::Waits { operation, call, ranks, for_ms, on_device } => {
+                let what = if *on_device { "waits on its device" } else { "waits" };
+                write!(f, "{what} for {:.1} s", seconds(*for_ms))?;
+                if !ranks.is_empty() {
+                    write!(f, " for ranks {ranks:?}")?;
+                }
+                write!(f, " in {} (call {call}, {phase})", operation.name())
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+
+    fn working(timeout: Duration) -> Work {
+        let work = Work::default();
+        work.enter(Phase::Probe, timeout);
+        work
+    }
+
+    #[test]
+    fn a_step_longer_than_the_timeout_is_a_stall_and_a_wait_is_not() {
+        let work = working(SHORT);
+        work.begin(3);
+        work.step(Part::Linear, Some(5));
+        assert_eq!(work.stall(), None);
+        sleep(2 * SHORT);
+        let stall = work.stall().expect("no progress for twice the timeout");
+        assert_eq!((stall.limit, stall.activity.layer), (SHORT, Some(5)));
+        let told = stall.activity.of(2);
+        assert!(told.starts_with("rank 2 computes layer 5 in probe of request 3, "), "{told}");
+        // The same time spent in a wait is none.
+        work.wait_for(Collective::Barrier, 7, &[1], Instant::now());
+        sleep(2 * SHORT);
+        assert_eq!(work.stall(), None);
+        assert!(work.activity().has_waited(SHORT) && !work.activity().has_waited(100 * SHORT));
+        let told = work.activity().of(2);
+        assert!(
+            told.starts_with("rank 2 waits for ") && told.ends_with(" for ranks [1] in barrier (call 7, probe)"),
+            "{told}"
+        );
+        // Behind the wait the step's time begins anew; what was before it is the longest of its kind so far.
+        work.go_on();
+        sleep(2 * SHORT);
+        assert_eq!(work.stall(), None);
+    }
+
+    #[test]
+    fn a_rank_that_is_slow_from_the_first_step_on_may_be_slow() {
+        let work = working(SHORT);
+        work.begin(1);
+        work.step(Part::Linear, Some(0));
+        sleep(SHORT / 2);
+        work.step(Part::Linear, Some(1));
+        sleep(2 * SHORT);
+        assert_eq!(work.stall(), None, "ten times the longest comparable step is longer than the timeout");
+        work.turn_to(Part::Attention);
+        sleep(2 * SHORT);
+        assert!(work.stall().is_some(), "no step of this kind has been seen");
+        // A new request: what was slow before is forgotten.
+        work.begin(2);
+        work.step(Part::Linear, Some(0));
+        sleep(2 * SHORT);
+        assert!(work.stall().is_some());
+    }
+
+    #[test]
+    fn the_start_is_no_stall() {
+        let work = Work::default();
+        work.enter(Phase::Start, SHORT);
+        sleep(2 * SHORT);
+        assert_eq!(work.stall(), None);
+    }
+
+    #[test]
+    fn a_device_that_stands_in_a_call_waits_and_one_that_comes_on_makes_progress() {
+        let work = working(SHORT);
+        sleep(2 * SHORT);
+        work.reach(4, Some(Collective::AllGather));
+        assert_eq!(work.stall(), None);
+        sleep(2 * SHORT);
+        work.reach(4, Some(Collective::AllGather));
+        assert!(work.activity().has_waited(2 * SHORT), "the wait goes on when the same is said again");
+        let told = work.activity().of(0);
+        assert!(
+            told.contains("waits on its device for ") && told.ends_with(" in all-gather (call 3, probe)"),
+            "{told}"
+        );
+        work.reach(3, None);
+        assert!(work.activity().has_waited(SHORT), "older news does not count");
+        work.reach(4, None);
+        assert_eq!((work.stall(), work.activity().reached), (None, 4));
+        sleep(2 * SHORT);
+        assert!(work.stall().is_some());
+    }
+}

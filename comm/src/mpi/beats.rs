@@ -1,0 +1,176 @@
+//! Signs of life: every process says again and again what it is doing, from the thread that owns MPI and never computes. Who
+//! is not heard for as long as the heartbeat timeout is silent, whatever it was doing.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::group::work::Activity;
+use crate::wire::Phase;
+
+/// How many signs of life a process gives within the timeout, and how far apart they are at least and at most.
+const A_TIMEOUT: u32 = 10;
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// A new phase is told at once, unless a sign of life was given less than this before.
+const SOON: Duration = Duration::from_millis(50);
+
+/// What has been heard of the other ranks.
+pub struct Beats {
+    period: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// When this process gave its last sign of life, and in which phase.
+    gave: Option<(Instant, Phase)>,
+    /// One entry a rank.
+    heard: Vec<Heard>,
+}
+
+#[derive(Clone, Default)]
+struct Heard {
+    count: u64,
+    last: Option<Activity>,
+}
+
+/// A rank that has been silent for longer than the timeout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Silent {
+    /// Which rank.
+    pub rank: usize,
+    /// What it said last; none if it has never said anything.
+    pub last: Option<Activity>,
+}
+
+/// For how long each rank has been silent, as one thread sees it that looks again and again. Time is counted by looks, each
+/// of them for no more than a little, so that a process that was stopped itself does not take all others for silent.
+pub struct Vigil {
+    timeout: Duration,
+    /// The most that one look counts for.
+    longest_look: Duration,
+    looked: Instant,
+    /// One entry a rank: how often it had been heard at the last look, and for how long it has been silent since.
+    silences: Vec<(u64, Duration)>,
+}
+
+impl Beats {
+    /// Of a group of `world` ranks, with as many signs of life as the timeout wants.
+    pub fn new(world: usize, timeout: Duration) -> Self {
+        let state = State { gave: None, heard: vec![Heard::default(); world] };
+        Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), state: Mutex::new(state) }
+    }
+
+    /// Whether it is time for a sign of life in this phase; then it counts as given.
+    pub fn is_due(&self, phase: Phase) -> bool {
+        let mut state = self.lock();
+        let period = |last: Phase| if last == phase { self.period } else { SOON };
+        let due = state.gave.is_none_or(|(gave, last)| gave.elapsed() >= period(last));
+        if due {
+            state.gave = Some((Instant::now(), phase));
+        }
+        due
+    }
+
+    /// Takes a sign of life.
+    pub fn heard(&self, from: usize, activity: Activity) {
+        let mut state = self.lock();
+        let heard = &mut state.heard[from];
+        heard.count += 1;
+        heard.last = Some(activity);
+    }
+
+    /// What a rank said last.
+    pub fn last(&self, rank: usize) -> Option<Activity> {
+        self.lock().heard[rank].last.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Vigil {
+    /// Begins now; whoever keeps it looks about every `pause`.
+    pub fn new(beats: &Beats, timeout: Duration, pause: Duration) -> Self {
+        let silences = beats.lock().heard.iter().map(|heard| (heard.count, Duration::ZERO)).collect();
+        Self { timeout, longest_look: 3 * pause, looked: Instant::now(), silences }
+    }
+
+    /// Looks: the silent ranks among `ranks`.
+    pub fn look(&mut self, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
+        self.look_at(Instant::now(), beats, ranks)
+    }
+
+    fn look_at(&mut self, now: Instant, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
+        let passed = now.saturating_duration_since(self.looked).min(self.longest_look);
+        self.looked = now;
+        let heard = beats.lock().heard.clone();
+        let mut silent = Vec::new();
+        for (rank, (heard, (count, silence))) in heard.into_iter().zip(&mut self.silences).enumerate() {
+            *silence = if *count == heard.count { *silence + passed } else { Duration::ZERO };
+            *count = heard.count;
+            if *silence > self.timeout && ranks.contains(&rank) {
+                silent.push(Silent { rank, last: heard.last });
+            }
+        }
+        silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::work::Work;
+
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    fn silent_ranks(silent: Vec<Silent>) -> Vec<usize> {
+        silent.into_iter().map(|silent| silent.rank).collect()
+    }
+
+    #[test]
+    fn a_rank_that_is_not_heard_for_the_timeout_is_silent() {
+        let beats = Beats::new(3, TIMEOUT);
+        let (others, mut now) = (BTreeSet::from([1, 2]), Instant::now());
+        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        for look in 0..25 {
+            now += PAUSE;
+            beats.heard(1, Work::default().activity());
+            let silent = silent_ranks(vigil.look_at(now, &beats, &others));
+            let wanted = if now - vigil.looked + PAUSE * (look + 1) > TIMEOUT { vec![2] } else { vec![] };
+            assert_eq!(silent, wanted, "look {look}");
+        }
+        beats.heard(2, Work::default().activity());
+        assert_eq!(vigil.look_at(now + PAUSE, &beats, &others), [], "a rank that is heard again is not silent");
+        // A rank that nobody asks about, since it has left, is not told.
+        for look in 0..25 {
+            now += PAUSE;
+            assert_eq!(silent_ranks(vigil.look_at(now, &beats, &BTreeSet::from([1]))).contains(&2), false, "{look}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_itself_takes_nobody_for_silent() {
+        let beats = Beats::new(2, TIMEOUT);
+        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let now = Instant::now() + 100 * TIMEOUT;
+        assert_eq!(vigil.look_at(now, &beats, &BTreeSet::from([1])), []);
+    }
+
+    #[test]
+    fn signs_of_life_are_as_many_as_the_timeout_wants() {
+        for (timeout_ms, period_ms) in [(10_000, 1000), (2000, 200), (60_000, 1000), (100, 50)] {
+            let beats = Beats::new(2, Duration::from_millis(timeout_ms));
+            assert_eq!(beats.period, Duration::from_millis(period_ms), "{timeout_ms} ms");
+            assert!(beats.is_due(Phase::Idle), "the first one at once");
+        }
+        let beats = Beats::new(2, Duration::from_secs(3600));
+        assert!(beats.is_due(Phase::Idle) && !beats.is_due(Phase::Idle));
+        assert!(!beats.is_due(Phase::Probe), "too soon");
+        std::thread::sleep(SOON);
+        assert!(beats.is_due(Phase::Probe) && !beats.is_due(Phase::Probe), "a new phase");
+    }
+}
