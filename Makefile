@@ -12,7 +12,7 @@ CUDA = --features tributary/nccl,tributary-tests/nccl,tributary/mpi,tributary/fa
 EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal
+.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one"
+	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
@@ -57,6 +58,10 @@ cuda-test: emulated mpi-tools
 
 emulated: tools
 	@sh .ci/cuda emulated
+
+# A rank is stopped: the first, a middle and the last one, in every phase, under every launcher; half an hour. It prints a table.
+faults: mpi-tools
+	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary $(MPI) --test faults -- --ignored --nocapture --test-threads 1 the_table_of_stops
 
 # A real Slurm of one node, as root: not part of `make test`, because it installs and starts daemons.
 slurm-test: mpi

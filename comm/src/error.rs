@@ -33,7 +33,7 @@ pub enum Error {
         after: Duration,
     },
     /// A rank computes and does not get on.
-    #[error("rank {rank}{place} {activity}; it may take {limit:?} (--collective-timeout), and is stuck")]
+    #[error("rank {rank}{place} is stuck: it {activity}; a step may take {limit:?} (--collective-timeout)")]
     Stalled {
         /// Which rank.
         rank: usize,

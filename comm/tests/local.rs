@@ -52,10 +52,14 @@ fn a_rank_that_computes_without_progress_is_named() {
         let error = comm.barrier().unwrap_err();
         (error, started.elapsed())
     });
-    let stalls = outcomes.iter().filter(|(error, _)| matches!(error, Error::Stalled { rank: 1, limit, .. } if *limit == SHORT));
+    let stalls =
+        outcomes.iter().filter(|(error, _)| matches!(error, Error::Stalled { rank: 1, limit, .. } if *limit == SHORT));
     assert!(stalls.count() >= 1, "{outcomes:?}");
     for (rank, (error, waited)) in outcomes.iter().enumerate() {
-        assert!(error.to_string().contains("rank 1 computes layer 7 in recompute"), "rank {rank}: {error}");
+        assert!(
+            error.to_string().contains("rank 1 is stuck: it computes layer 7 in recompute"),
+            "rank {rank}: {error}"
+        );
         assert_eq!(error.exit_code(), 75, "rank {rank}: {error}");
         assert!(*waited < 4 * SHORT, "rank {rank} waited {waited:?}");
     }

@@ -132,7 +132,7 @@ fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
     });
     let (error, waited) = &outcomes[0];
     assert!(matches!(error, Error::Stalled { rank: 1, limit, .. } if *limit == SHORT), "{error:?}");
-    assert!(error.to_string().starts_with("rank 1 computes in recompute, "), "{error}");
+    assert!(error.to_string().starts_with("rank 1 is stuck: it computes in recompute, "), "{error}");
     assert!(*waited >= SHORT, "{waited:?}");
     assert!(*waited < LONG, "{waited:?}");
     assert!(matches!(&outcomes[1].0, Error::Aborted { rank: 0, exit_code: 75, .. }), "{:?}", outcomes[1].0);
@@ -187,7 +187,8 @@ fn sizes_that_differ_end_by_the_deadline() {
     let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
     // Rank 0 waits for rows that do not come. Rank 1 has got what it waits for, and finds that rank 0 does not come on.
     let told = told.iter().any(|error| {
-        error.contains("all have made it: their sizes differ") || error.contains("rank 0 waits on its device") && error.contains("in all-gather (call 2")
+        error.contains("all have made it: their sizes differ")
+            || error.contains("rank 0 waits on its device") && error.contains("in all-gather (call 2")
     });
     assert!(told, "{outcomes:?}");
     assert!(outcomes.iter().all(|error| error.exit_code() == 75), "{outcomes:?}");

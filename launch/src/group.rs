@@ -26,8 +26,7 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 pub struct Group {
     link: CoordinatorLink,
     ranks: Vec<JoinHandle<Result<(), Error>>>,
-    /// Ends when nothing can come of the ranks any more; gives the failure if one of them was stuck.
-    watch: JoinHandle<Option<tributary_comm::Error>>,
+    lookout: Lookout,
 }
 
 /// How a group runs.
@@ -54,6 +53,8 @@ impl Group {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(models: &[Arc<dyn Model>], space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
+        assert!(!models.is_empty(), "a group computes with a model");
+        assert!(settings.world > 0, "a group has at least one rank");
         let (link, worker_link) = link(PLANS_WAITING);
         let alarm = worker_link.alarm();
         let mut worker_link = Some(worker_link);
@@ -76,8 +77,9 @@ impl Group {
             };
             ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);
         }
-        let watch = std::thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&lookout, &alarm))?;
-        Ok(Self { link, ranks, watch })
+        let watched = lookout.clone();
+        std::thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&watched, &alarm))?;
+        Ok(Self { link, ranks, lookout })
     }
 
     /// The way to rank 0.
@@ -92,18 +94,12 @@ impl Group {
     /// The failure that ended the group.
     pub fn end(self) -> Result<(), Error> {
         drop(self.link);
-        let mut watch = Some(self.watch);
         let mut stuck_since = None;
         while self.ranks.iter().any(|rank| !rank.is_finished()) {
-            if let Some(ended) = watch.take_if(|watch| watch.is_finished())
-                && let Some(error) = ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            if let Some(error) = self.lookout.stall()
+                && stuck_since.get_or_insert_with(Instant::now).elapsed() > LAST_WORK
             {
-                stuck_since = Some((Instant::now(), error));
-            }
-            if let Some((since, error)) = &stuck_since
-                && since.elapsed() > LAST_WORK
-            {
-                return Err(error.clone().into());
+                return Err(error.into());
             }
             std::thread::sleep(LOOK_FOR_END);
         }
@@ -113,18 +109,17 @@ impl Group {
     }
 }
 
-/// Ends the group if one of its ranks computes without progress for longer than it may, and tells the coordinator, which may
-/// wait for that very rank. Gives the failure.
-fn watch(lookout: &Lookout, alarm: &Alarm) -> Option<tributary_comm::Error> {
+/// Ends the group if one of its ranks computes without progress for longer than it may, until nothing can come of the group
+/// any more. Tells the coordinator of such an end, which may wait for that very rank.
+fn watch(lookout: &Lookout, alarm: &Alarm) {
     while !lookout.is_over() {
-        if let Some(error) = lookout.end_if_stalled() {
-            let (exit_code, cause) = (error.exit_code(), error.to_string());
-            let rank = if let tributary_comm::Error::Stalled { rank, .. } = error { rank } else { 0 };
-            // The coordinator may have gone: then there is nobody to tell.
-            let _ = alarm.send(&Event::Failed { request: 0, rank, exit_code, cause });
-            return Some(error);
-        }
+        lookout.end_if_stalled();
         std::thread::sleep(LOOK);
     }
-    None
+    if let Some(error) = lookout.stall() {
+        let (exit_code, cause) = (error.exit_code(), error.to_string());
+        let rank = if let tributary_comm::Error::Stalled { rank, .. } = error { rank } else { 0 };
+        // The coordinator may have gone: then there is nobody to tell.
+        let _ = alarm.send(&Event::Failed { request: 0, rank, exit_code, cause });
+    }
 }

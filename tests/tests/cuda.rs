@@ -2,14 +2,16 @@
 //! that share a device. On a machine without a GPU the device is an emulated one (`make cuda-test`).
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
+use tributary_comm::Work;
 use tributary_comm::wire::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_kernels::{Kernels, cuda};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
 };
-use tributary_worker::Model;
+use tributary_worker::{Model, Progress};
 
 /// What 16 bits leave of a logit after these few layers, relative to the largest logit.
 const TOLERANCE: f64 = 2e-2;
@@ -182,4 +184,28 @@ fn phases_on_a_device_follow_one_another() {
             assert!(pair[0].seconds >= 0.0 && pair[1].start_s >= end_s - 1e-3, "{pair:?}");
         }
     }
+}
+
+#[test]
+fn a_step_counts_when_the_device_has_passed_it() {
+    let device = cuda::device(0).expect("a GPU, or an emulated one");
+    let work = Work::default();
+    let progress = Progress::on(&device, work.clone()).expect("a thread");
+    let x = Tensor::ones((64, 64), DType::F32, &device).expect("a tensor");
+    for layer in 0..3 {
+        progress.layer(layer).expect("an event");
+        // What the host gives out for the layer is no progress of the device by itself.
+        progress.attention();
+        (&x + 1.0).expect("work");
+        progress.attended();
+    }
+    let began = Instant::now();
+    while work.activity().layer != Some(2) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", work.activity());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // On a CPU it counts at once.
+    let work = Work::default();
+    Progress::on(&Device::Cpu, work.clone()).expect("no thread").layer(1).expect("told");
+    assert_eq!(work.activity().layer, Some(1));
 }

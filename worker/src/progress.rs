@@ -81,7 +81,6 @@ impl Progress {
     /// # Errors
     /// The device's.
     pub fn layer(&self, layer: usize) -> Result<()> {
-        fail::fail_point!("worker::layer");
         match &self.device {
             None => self.work.step(Part::Linear, Some(layer)),
             Some(on) => {
@@ -90,6 +89,7 @@ impl Progress {
                 on.shared.changed.notify_all();
             }
         }
+        fail::fail_point!("worker::layer");
         Ok(())
     }
 

@@ -114,6 +114,8 @@ impl Hub {
     pub fn put_mine(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
         let mut state = self.lock();
         let world = self.world;
+        // Numbers may be left out: NCCL carries those calls.
+        assert!(sequence >= state.next, "call {sequence} comes after {}", state.next);
         let meeting = state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
         for (other, finished) in meeting.finished.iter_mut().enumerate() {
             *finished = other != rank;
@@ -256,6 +258,11 @@ impl Hub {
         state.calls.retain(|_, meeting| !meeting.is_over());
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// The first cause of the group's end, as the rank sees it where it began.
+    pub fn cause(&self) -> Option<Error> {
+        self.lock().death.as_ref().map(|death| death.error.clone())
     }
 
     /// Whether all ranks have left.

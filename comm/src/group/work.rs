@@ -197,7 +197,7 @@ impl Work {
     }
 
     /// What the rank is doing now.
-    pub(crate) fn activity(&self) -> Activity {
+    pub fn activity(&self) -> Activity {
         self.lock().activity()
     }
 

@@ -61,6 +61,11 @@ impl Lookout {
         Some(self.hub.kill(rank, stall.of(rank, String::new())))
     }
 
+    /// The stall that has ended the group, if that was its end.
+    pub fn stall(&self) -> Option<Error> {
+        self.hub.cause().filter(|error| matches!(error, Error::Stalled { .. }))
+    }
+
     /// Whether nothing can come of the group any more: it is dead, or all ranks have left.
     pub fn is_over(&self) -> bool {
         self.hub.dead_within(Duration::ZERO) || self.hub.is_empty()

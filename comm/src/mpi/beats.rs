@@ -76,6 +76,7 @@ impl Beats {
     /// Takes a sign of life.
     pub fn heard(&self, from: usize, activity: Activity) {
         let mut state = self.lock();
+        assert!(from < state.heard.len(), "a sign of life from rank {from} of {}", state.heard.len());
         let heard = &mut state.heard[from];
         heard.count += 1;
         heard.last = Some(activity);

@@ -103,6 +103,9 @@ impl Ender {
     /// The failure of this process's rank, if it computes without progress for longer than it may; `words` say which process
     /// it is. The process must end then: nothing else can end the thread that computes.
     pub fn stalled(&self, words: &str) -> Option<Error> {
+        if self.post.has_left() {
+            return None;
+        }
         let stall = self.post.hub.work(self.post.rank).stall()?;
         Some(stall.of(self.post.rank, format!(" ({words})")))
     }
@@ -152,6 +155,9 @@ impl Berth {
     fn letters(&self, sequence: u64, part: &Contribution) -> Result<Vec<Letter>> {
         let (rank, world) = (self.post.rank, self.post.world);
         let call = &part.call;
+        if let Call::AllToAll { .. } = call {
+            assert_eq!(part.payload.tensors.len(), world, "an all-to-all has one tensor a rank");
+        }
         let mut letters = Vec::new();
         for to in call.goes_to(rank, world) {
             let tensor = match call {

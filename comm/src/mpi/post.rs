@@ -182,6 +182,11 @@ impl Post {
         self.changed.notify_all();
     }
 
+    /// Whether this rank has said farewell: what its process does now concerns nobody else.
+    pub fn has_left(&self) -> bool {
+        self.desk().leaving
+    }
+
     /// Takes a farewell.
     pub fn left(&self, from: usize) {
         self.hub.leave(from);

@@ -67,6 +67,10 @@ impl Watch {
     /// # Errors
     /// The system has no thread to give, or no signal handler.
     pub fn start(ender: Ender, rank: usize, peers: Vec<Peer>, heartbeat_timeout: Duration) -> std::io::Result<Self> {
+        assert!(rank < peers.len(), "rank {rank} is one of {} ranks", peers.len());
+        for (place, peer) in peers.iter().enumerate() {
+            assert_eq!(peer.rank, place, "peers come in the order of their ranks");
+        }
         let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, step };
