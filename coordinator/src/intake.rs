@@ -59,16 +59,13 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
     let frame = match intake.template {
         Some(template) => template.frame(intake.prefix.text())?,
-        None => Frame { head: String::new(), tail: String::new(), system_in_user: false },
+        None => Frame::default(),
     };
     if frame.system_in_user {
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
-    let prefix = if frame.head.is_empty() {
-        bare_prefix(intake, &mut notes)?
-    } else {
-        intake.tokenizer.encode(&frame.head)?.ids
-    };
+    let head = frame.head();
+    let prefix = if head.is_empty() { bare_prefix(intake, &mut notes)? } else { intake.tokenizer.encode(&head)?.ids };
     if *intake.prefix == Prefix::None && !prefix.is_empty() {
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
