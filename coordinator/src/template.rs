@@ -42,6 +42,24 @@ pub struct Frame {
     pub system_in_user: bool,
 }
 
+/// A part of a prompt, by who wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// The chat template did: its marks count.
+    Template(&'a str),
+    /// The user did: what looks like a mark is text.
+    User(&'a str),
+}
+
+impl Part<'_> {
+    /// The text.
+    pub fn text(&self) -> &str {
+        match self {
+            Part::Template(text) | Part::User(text) => text,
+        }
+    }
+}
+
 impl Template {
     /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (of several,
     /// the one named `default`). None if the model has none.
@@ -91,6 +109,14 @@ impl Template {
         Ok(Frame { system_in_user: true, ..frame })
     }
 
+    /// All text in which a mark of the template can be found: as it stands in the source, and as it comes out.
+    pub(crate) fn written(&self) -> String {
+        let rendered = [None, Some("system")].into_iter().filter_map(|system| self.frame(system).ok());
+        let rendered = rendered.map(|frame| format!("{}\n{}\n", frame.head(), frame.tail)).collect::<String>();
+        let tokens = self.tokens.iter().map(|(_, text)| format!("{text}\n")).collect::<String>();
+        format!("{}\n{tokens}{rendered}", self.source)
+    }
+
     fn render(&self, system: Option<&str>, before: &str, unix_s: u64) -> Result<String> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -120,9 +146,14 @@ impl Template {
 }
 
 impl Frame {
+    /// Everything before the first document, by who wrote it.
+    pub fn head_parts(&self) -> [Part<'_>; 3] {
+        [Part::Template(&self.opening), Part::User(&self.system), Part::Template(&self.lead)]
+    }
+
     /// Everything before the first document.
     pub fn head(&self) -> String {
-        [self.opening.as_str(), &self.system, &self.lead].concat()
+        self.head_parts().iter().map(Part::text).collect()
     }
 }
 

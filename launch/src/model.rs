@@ -47,11 +47,12 @@ impl ModelFolder {
         let path = place(args);
         check_folder(&path)?;
         let config = Config::read(&path)?;
-        let tokenizer = if text { Some(Tokenizer::from_file(&path.join("tokenizer.json"))?) } else { None };
         let template = match (text, intake.template) {
             (true, TemplateChoice::Auto) => Template::from_folder(&path)?,
             _ => None,
         };
+        let file = path.join("tokenizer.json");
+        let tokenizer = if text { Some(Tokenizer::from_file(&file, template.as_ref())?) } else { None };
         let dtype = args.dtype().tensor();
         let plain = args.kernels == KernelChoice::Plain;
         if args.device == DeviceChoice::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
