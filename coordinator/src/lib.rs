@@ -25,5 +25,5 @@ pub use plan::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_we
 pub use report::{Environment, Report, report, table};
 pub use request::{Document, Request};
 pub use shape::ModelShape;
-pub use template::{Frame, Template};
+pub use template::{Frame, Part, Template};
 pub use tokenize::{Piece, Tokenizer};

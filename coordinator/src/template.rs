@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 use crate::request::{json_error, read};
 use crate::{Error, Result, date};
 
-/// Stand for documents and query while the template is rendered. No template and no system text holds them.
+/// Stand for the system text, the documents and the query while the template is rendered, so that what the user wrote is
+/// never mistaken for what the template says. No template holds them.
+const SYSTEM: &str = "@@TRIBUTARY-SYSTEM@@";
 const DOCUMENTS: &str = "@@TRIBUTARY-DOCUMENTS@@";
 const QUERY: &str = "@@TRIBUTARY-QUERY@@";
 
@@ -25,15 +27,37 @@ pub struct Template {
     tokens: Vec<(&'static str, String)>,
 }
 
-/// What stands around documents and query.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What stands around documents and query: the template's own text, and the user's system text within it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Before the first document.
-    pub head: String,
+    /// The template's text before the system text; where there is none, before the first document.
+    pub opening: String,
+    /// The system text, without the space around it; empty where there is none.
+    pub system: String,
+    /// The template's text between the system text and the first document.
+    pub lead: String,
     /// After the query: ends where the answer begins.
     pub tail: String,
     /// Whether the system text stands at the beginning of the user's message, because the template takes no system message.
     pub system_in_user: bool,
+}
+
+/// A part of a prompt, by who wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// The chat template did: its marks count.
+    Template(&'a str),
+    /// The user did: what looks like a mark is text.
+    User(&'a str),
+}
+
+impl Part<'_> {
+    /// The text.
+    pub fn text(&self) -> &str {
+        match self {
+            Part::Template(text) | Part::User(text) => text,
+        }
+    }
 }
 
 impl Template {
@@ -71,14 +95,26 @@ impl Template {
     pub fn frame(&self, system: Option<&str>) -> Result<Frame> {
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let Some(system) = system else {
-            return self.split(&self.render(None, "", unix_s)?, false);
+            return split(&self.render(None, "", unix_s)?, None);
         };
-        let with_system = self.render(Some(system), "", unix_s);
-        let kept = with_system.and_then(|text| self.split(&text, false));
-        match kept {
-            Ok(frame) if frame.head.contains(system.trim()) => Ok(frame),
-            _ => self.split(&self.render(None, &format!("{system}\n\n"), unix_s)?, true),
+        // Only the space around the system text is shown to the template, which may trim it.
+        let text = system.trim();
+        let (before, after) = system.split_at(system.len() - system.trim_start().len());
+        let stand_in = format!("{before}{SYSTEM}{}", &after[text.len()..]);
+        let with_system = self.render(Some(&stand_in), "", unix_s);
+        if let Ok(frame) = with_system.and_then(|rendered| split(&rendered, Some(text))) {
+            return Ok(frame);
         }
+        let frame = split(&self.render(None, &format!("{stand_in}\n\n"), unix_s)?, Some(text))?;
+        Ok(Frame { system_in_user: true, ..frame })
+    }
+
+    /// All text in which a mark of the template can be found: as it stands in the source, and as it comes out.
+    pub(crate) fn written(&self) -> String {
+        let rendered = [None, Some("system")].into_iter().filter_map(|system| self.frame(system).ok());
+        let rendered = rendered.map(|frame| format!("{}\n{}\n", frame.head(), frame.tail)).collect::<String>();
+        let tokens = self.tokens.iter().map(|(_, text)| format!("{text}\n")).collect::<String>();
+        format!("{}\n{tokens}{rendered}", self.source)
     }
 
     fn render(&self, system: Option<&str>, before: &str, unix_s: u64) -> Result<String> {
@@ -107,16 +143,38 @@ impl Template {
         let rendered = template.and_then(|template| template.render(context! { ..values, ..tokens }));
         rendered.map_err(|error| Error::Template(one_line(&error)))
     }
+}
 
-    fn split(&self, text: &str, system_in_user: bool) -> Result<Frame> {
-        let marks = format!("{DOCUMENTS}{QUERY}");
-        let parts: Vec<&str> = text.split(&marks).collect();
-        let whole = text.matches(DOCUMENTS).count() == 1 && text.matches(QUERY).count() == 1;
-        match parts[..] {
-            [head, tail] if whole => Ok(Frame { head: head.to_owned(), tail: tail.to_owned(), system_in_user }),
-            _ => Err(Error::Template("does not repeat the user's message once and unchanged".into())),
-        }
+impl Frame {
+    /// Everything before the first document, by who wrote it.
+    pub fn head_parts(&self) -> [Part<'_>; 3] {
+        [Part::Template(&self.opening), Part::User(&self.system), Part::Template(&self.lead)]
     }
+
+    /// Everything before the first document.
+    pub fn head(&self) -> String {
+        self.head_parts().iter().map(Part::text).collect()
+    }
+}
+
+/// What a rendered conversation has around the user's message; `system` is the text that was stood for, if there is one.
+fn split(rendered: &str, system: Option<&str>) -> Result<Frame> {
+    let refused = |what: &str| Error::Template(format!("does not repeat the {what} once and unchanged"));
+    let whole = rendered.matches(DOCUMENTS).count() == 1 && rendered.matches(QUERY).count() == 1;
+    let marks = format!("{DOCUMENTS}{QUERY}");
+    let (head, tail) = rendered.split_once(&marks).filter(|_| whole).ok_or_else(|| refused("user's message"))?;
+    let (opening, lead) = match system {
+        Some(_) if rendered.matches(SYSTEM).count() != 1 => return Err(refused("system text")),
+        Some(_) => head.split_once(SYSTEM).ok_or_else(|| refused("system text before the user's message"))?,
+        None => (head, ""),
+    };
+    Ok(Frame {
+        opening: opening.to_owned(),
+        system: system.unwrap_or_default().to_owned(),
+        lead: lead.to_owned(),
+        tail: tail.to_owned(),
+        system_in_user: false,
+    })
 }
 
 /// The template in a tokenizer's configuration: a string, or a list of named ones.
@@ -167,19 +225,19 @@ mod tests {
     fn a_qwen_like_template_has_no_bos_and_no_system_of_its_own() {
         let template = Template::new(QWEN_LIKE, "<bos>", "<|im_end|>");
         let frame = template.frame(None).unwrap();
-        assert_eq!(frame.head, "<|im_start|>user\n");
+        assert_eq!(frame.head(), "<|im_start|>user\n");
         assert_eq!(frame.tail, "<|im_end|>\n<|im_start|>assistant\n");
         let frame = template.frame(Some("Be brief.")).unwrap();
-        assert_eq!(frame.head, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n");
+        assert_eq!(frame.head(), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n");
         assert!(!frame.system_in_user);
     }
 
     #[test]
     fn a_llama_like_template_begins_with_one_bos() {
         let frame = Template::new(LLAMA_LIKE, "<s>", "</s>").frame(Some(" Be brief. ")).unwrap();
-        assert!(frame.head.starts_with("<s><|start|>system<|end|>20"), "{}", frame.head);
-        assert!(frame.head.ends_with(" Be brief.<|eot|><|start|>user<|end|>"), "{}", frame.head);
-        assert_eq!(frame.head.matches("<s>").count(), 1);
+        assert!(frame.head().starts_with("<s><|start|>system<|end|>20"), "{frame:?}");
+        assert!(frame.head().ends_with(" Be brief.<|eot|><|start|>user<|end|>"), "{frame:?}");
+        assert_eq!(frame.head().matches("<s>").count(), 1);
         assert_eq!(frame.tail, "<|eot|><|start|>assistant<|end|>");
     }
 
@@ -187,10 +245,24 @@ mod tests {
     fn a_mistral_like_template_takes_the_system_text_in_the_user_message() {
         let template = Template::new(MISTRAL_LIKE, "<s>", "</s>");
         let frame = template.frame(Some("Be brief.")).unwrap();
-        assert_eq!(frame.head, "<s>[INST] Be brief.\n\n");
+        assert_eq!(frame.head(), "<s>[INST] Be brief.\n\n");
         assert_eq!(frame.tail, " [/INST]");
         assert!(frame.system_in_user);
         assert!(!template.frame(None).unwrap().system_in_user);
+    }
+
+    #[test]
+    fn a_system_text_that_the_template_drops_is_not_found_in_the_templates_own_words() {
+        let drops = "{% for message in messages %}{% if message.role == 'user' %}{{ '<|im_start|>user\n' + message.content \
+            + '<|im_end|>\n' }}{% endif %}{% endfor %}";
+        for system in ["user", "start", "\n", "@@TRIBUTARY-DOCUMENTS@@"] {
+            let frame = Template::new(drops, "", "").frame(Some(system)).unwrap();
+            assert!(frame.system_in_user, "{system:?}: {frame:?}");
+            assert_eq!(frame.head(), format!("<|im_start|>user\n{system}\n\n"));
+            assert_eq!(frame.tail, "<|im_end|>\n");
+        }
+        let twice = "{{ messages[0].content }}{{ messages[0].content }}{{ messages[-1].content }}";
+        assert!(Template::new(twice, "", "").frame(Some("Be brief.")).is_err(), "a system text that is said twice");
     }
 
     #[test]
@@ -213,7 +285,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let head = || {
             let template = Template::from_folder(folder.path())?;
-            template.map(|template| template.frame(None).map(|frame| frame.head)).transpose()
+            template.map(|template| template.frame(None).map(|frame| frame.head())).transpose()
         };
         assert_eq!(head().unwrap(), None);
         let config = folder.path().join("tokenizer_config.json");

@@ -1,15 +1,27 @@
-//! Text to token ids and back. Each piece of a prompt is encoded on its own, and no special token is added to it; special
-//! tokens that stand in the text (a chat template's marks) become their ids.
+//! Text to token ids and back. Each piece of a prompt is encoded on its own, and no special token is added to it.
+//!
+//! A mark is a token that tells the model who speaks: one that the tokenizer calls special, or an added token that the chat
+//! template writes. Marks arise from the template's text only. The same letters in a user's text are letters.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
 use crate::request::read;
+use crate::template::{Part, Template};
 use crate::{Error, Result};
+
+/// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
+const UNKNOWN: &str = "\u{10000}";
 
 /// A model's tokenizer.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    /// For the template's text: marks become their ids.
+    marking: tokenizers::Tokenizer,
+    /// For a user's text: marks are not looked for.
+    plain: tokenizers::Tokenizer,
+    /// The ids of marks.
+    marks: HashSet<u32>,
 }
 
 /// A run of tokens and the text that it stands for.
@@ -24,33 +36,88 @@ pub struct Piece {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`; the chat template, if one is used, says which tokens besides the special ones are marks.
     ///
     /// # Errors
     /// [`Error::Unreadable`], [`Error::Tokenizer`] if it is none.
-    pub fn from_file(path: &Path) -> Result<Self> {
-        Self::from_json(&read(path)?).map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))
+    pub fn from_file(path: &Path, template: Option<&Template>) -> Result<Self> {
+        let tokenizer = Self::from_json(&read(path)?, template);
+        tokenizer.map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))
     }
 
-    fn from_json(json: &str) -> std::result::Result<Self, tokenizers::Error> {
-        let mut inner: tokenizers::Tokenizer = json.parse()?;
-        inner.with_padding(None);
-        inner.with_truncation(None)?;
-        Ok(Self { inner })
+    fn from_json(json: &str, template: Option<&Template>) -> std::result::Result<Self, tokenizers::Error> {
+        let mut marking: tokenizers::Tokenizer = json.parse()?;
+        marking.with_padding(None);
+        marking.with_truncation(None)?;
+        let written = template.map(Template::written).unwrap_or_default();
+        let mut marks = marking.get_added_tokens_decoder();
+        let is_written = |content: &str| !content.trim().is_empty() && written.contains(content);
+        marks.retain(|_, token| token.special || is_written(&token.content));
+        let mut plain = marking.clone();
+        plain.add_special_tokens(marks.values().map(|token| token.clone().special(true)))?;
+        plain.set_encode_special_tokens(true);
+        let unknown = plain.encode(UNKNOWN, false)?;
+        let marks = marks.into_keys().filter(|id| !unknown.get_ids().contains(id)).collect();
+        Ok(Self { marking, plain, marks })
     }
 
-    /// The tokens of a piece of text.
+    /// The tokens of a user's text. No mark is among them, whatever the text says.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<Piece> {
-        let encoding = self.inner.encode(text, false);
-        let encoding = encoding.map_err(|error| Error::Tokenizer(error.to_string()))?;
-        Ok(Piece {
-            ids: encoding.get_ids().to_vec(),
-            text: text.to_owned(),
-            spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
-        })
+        let mut cuts = vec![0, text.len()];
+        loop {
+            let mut piece = Piece { text: text.to_owned(), ..Piece::default() };
+            for cut in cuts.windows(2) {
+                piece.append(pieces_of(&self.plain, &text[cut[0]..cut[1]])?, cut[0]);
+            }
+            // A vocabulary of whole words can have a mark among its words. Cut in two it is not found there.
+            let inside = |span: &Range<usize>| {
+                let cut = text.ceil_char_boundary((span.start + 1).min(text.len()));
+                (cut < span.end).then_some(cut)
+            };
+            let found: Vec<usize> = self.marks_in(&piece).filter_map(|token| inside(&piece.spans[token])).collect();
+            if found.is_empty() {
+                // What is left is a mark of one letter, for which there is no other word.
+                let left = self.marks_in(&piece).collect();
+                return Ok(piece.without(&left));
+            }
+            cuts.extend(found);
+            cuts.sort_unstable();
+            cuts.dedup();
+        }
+    }
+
+    /// The tokens of a text that the template and the user wrote together: as of one text, unless the user's part would give
+    /// a mark; then each part is encoded on its own.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode_parts(&self, parts: &[Part<'_>]) -> Result<Vec<u32>> {
+        let whole = parts.iter().map(Part::text).collect::<String>();
+        let joint = pieces_of(&self.marking, &whole)?;
+        let mut start = 0;
+        let mut templates = Vec::new();
+        for part in parts {
+            let end = start + part.text().len();
+            if matches!(part, Part::Template(_)) {
+                templates.push(start..end);
+            }
+            start = end;
+        }
+        let by_template = |token: usize| {
+            let span = without_space(&whole, &joint.spans[token]);
+            templates.iter().any(|part| part.start <= span.start && span.end <= part.end)
+        };
+        if self.marks_in(&joint).all(by_template) {
+            return Ok(joint.ids);
+        }
+        let encoded = parts.iter().map(|part| match part {
+            Part::Template(text) => pieces_of(&self.marking, text),
+            Part::User(text) => self.encode(text),
+        });
+        Ok(encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect())
     }
 
     /// The text of tokens, special ones left out.
@@ -58,8 +125,29 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(|error| Error::Tokenizer(error.to_string()))
+        self.marking.decode(ids, true).map_err(|error| Error::Tokenizer(error.to_string()))
     }
+
+    /// The marks among a piece's tokens, by their places.
+    fn marks_in(&self, piece: &Piece) -> impl Iterator<Item = usize> {
+        (0..piece.ids.len()).filter(|&token| self.marks.contains(&piece.ids[token]))
+    }
+}
+
+fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {
+    let encoding = tokenizer.encode(text, false).map_err(|error| Error::Tokenizer(error.to_string()))?;
+    Ok(Piece {
+        ids: encoding.get_ids().to_vec(),
+        text: text.to_owned(),
+        spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
+    })
+}
+
+/// A span without the space at its ends, which a mark may take from its neighbours.
+fn without_space(text: &str, span: &Range<usize>) -> Range<usize> {
+    let all = text.get(span.clone()).unwrap_or_default();
+    let start = span.start + all.len() - all.trim_start().len();
+    start..start.max(span.start + all.trim_end().len())
 }
 
 impl Piece {
@@ -77,58 +165,19 @@ impl Piece {
             spans: spans.iter().map(relative).collect(),
         }
     }
+
+    /// Adds the tokens of a part of the text that begins at `start`.
+    fn append(&mut self, part: Self, start: usize) {
+        self.ids.extend(part.ids);
+        self.spans.extend(part.spans.into_iter().map(|span| span.start + start..span.end + start));
+    }
+
+    fn without(self, places: &HashSet<usize>) -> Self {
+        let tokens = self.ids.into_iter().zip(self.spans).enumerate();
+        let (ids, spans) = tokens.filter(|(place, _)| !places.contains(place)).map(|(_, token)| token).unzip();
+        Self { ids, spans, text: self.text }
+    }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    pub(crate) fn demo() -> Tokenizer {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        Tokenizer::from_file(&root.join("models/demo/tokenizer.json")).unwrap()
-    }
-
-    #[test]
-    fn no_special_token_is_added() {
-        let tokenizer = demo();
-        let piece = tokenizer.encode("question : hugo stays in").unwrap();
-        assert_eq!(piece.ids.len(), 5);
-        assert!(!piece.ids.contains(&1));
-        let words: Vec<&str> = piece.spans.iter().map(|span| &piece.text[span.clone()]).collect();
-        assert_eq!(words, ["question", ":", "hugo", "stays", "in"]);
-    }
-
-    #[test]
-    fn special_tokens_in_the_text_become_their_ids() {
-        let piece = demo().encode("<bos> question <eos>").unwrap();
-        assert_eq!((piece.ids[0], piece.ids[2]), (1, 2));
-        assert_eq!(piece.ids.len(), 3);
-    }
-
-    #[test]
-    fn decoding_leaves_special_tokens_out() {
-        let tokenizer = demo();
-        let mut ids = tokenizer.encode("hugo stays in").unwrap().ids;
-        ids.push(2);
-        assert_eq!(tokenizer.decode(&ids).unwrap(), "hugo stays in");
-    }
-
-    #[test]
-    fn a_slice_keeps_ids_and_text_together() {
-        let piece = demo().encode("question : hugo stays in").unwrap();
-        let slice = piece.slice(2..4);
-        assert_eq!(slice.text, "hugo stays");
-        assert_eq!(slice.spans, [0..4, 5..10]);
-        assert_eq!(slice.ids, piece.ids[2..4]);
-    }
-
-    #[test]
-    fn what_is_no_tokenizer_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokenizer.json");
-        assert!(matches!(Tokenizer::from_file(&path), Err(Error::Unreadable { .. })));
-        std::fs::write(&path, "{}").unwrap();
-        let error = Tokenizer::from_file(&path).err().unwrap();
-        assert!(error.to_string().contains("tokenizer.json"), "{error}");
-    }
-}
+pub(crate) mod tests;

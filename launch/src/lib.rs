@@ -6,6 +6,7 @@ mod caches;
 mod carrier;
 pub mod command;
 mod compare;
+mod control_group;
 mod device;
 pub mod doctor;
 mod dump;

@@ -4,6 +4,7 @@ use tributary_coordinator::{Machine, MemoryOf};
 
 use crate::args::GroupArgs;
 use crate::carrier::Carrier;
+use crate::control_group::ControlGroups;
 use crate::device::{Gpu, Place};
 use crate::failure::usage;
 use crate::ranks::Ranks;
@@ -106,27 +107,13 @@ pub fn online_cores() -> Option<usize> {
     Some(cpuinfo.lines().filter(|line| line.starts_with("processor")).count()).filter(|&cores| cores > 0)
 }
 
-/// Memory that is free: what the system says, or what is left of the control group's limit where that is less. A test can
-/// say something else.
+/// Memory that is free: what the system says, or what is left of the job's control groups' limits where that is less. A test
+/// can say something else.
 pub fn available_bytes() -> Option<u64> {
     fail::fail_point!("launch::memory", |bytes| bytes.and_then(|bytes| bytes.parse().ok()));
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let system = read("/proc/meminfo").and_then(|text| mem_available(&text));
-    let number = |path: &str| read(path).and_then(|text| text.trim().parse::<u64>().ok());
-    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
-    let cached = read("/sys/fs/cgroup/memory.stat").and_then(|text| inactive_file(&text)).unwrap_or(0);
-    let group = number("/sys/fs/cgroup/memory.max").map(|limit| group_left(limit, used, cached));
-    system.into_iter().chain(group).min()
-}
-
-/// Bytes that a control group may still take. Files that it has read count as used, but give way when memory is asked for.
-fn group_left(limit: u64, used: u64, cached: u64) -> u64 {
-    limit.saturating_sub(used.saturating_sub(cached))
-}
-
-/// Bytes of a control group's file pages that nobody uses, from its `memory.stat`.
-fn inactive_file(stat: &str) -> Option<u64> {
-    stat.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
+    let system = meminfo.and_then(|text| mem_available(&text));
+    system.into_iter().chain(ControlGroups::of_this_process().memory_left_bytes()).min()
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
@@ -151,14 +138,6 @@ mod tests {
         let text = "MemTotal:       24000000 kB\nMemAvailable:   12345 kB\n";
         assert_eq!(mem_available(text), Some(12345 * 1024));
         assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
-    }
-
-    #[test]
-    fn file_pages_are_no_lasting_use() {
-        assert_eq!(inactive_file("anon 7\nactive_file 3\ninactive_file 4096\n"), Some(4096));
-        assert_eq!(inactive_file("anon 7\n"), None);
-        assert_eq!(group_left(10_000, 9000, 4096), 10_000 - 9000 + 4096);
-        assert_eq!(group_left(10_000, 12_000, 0), 0);
     }
 
     #[test]

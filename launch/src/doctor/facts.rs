@@ -13,6 +13,7 @@ use tributary_kernels::cuda;
 
 use super::network::{Interface, interfaces};
 use super::site::GpuInUse;
+use crate::control_group::ControlGroups;
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -108,7 +109,7 @@ impl Facts {
             pid: std::process::id(),
             threads,
             cores: text("/proc/thread-self/status").and_then(|status| allowed_cores(&status)).unwrap_or_default(),
-            cpu_limit: text("/proc/self/cgroup").and_then(|groups| cpu_limit(&groups, Path::new("/sys/fs/cgroup"))),
+            cpu_limit: ControlGroups::of_this_process().cpu_cores().map(|(cores, group)| CpuLimit { cores, group }),
             free_memory_bytes: crate::machine::available_bytes(),
             instructions: instructions().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -171,26 +172,6 @@ fn allowed_cores(status: &str) -> Option<BTreeSet<usize>> {
     Some(cores)
 }
 
-/// The tightest limit on the way from a process' group to the root, from `/proc/self/cgroup` (version 2).
-fn cpu_limit(groups: &str, mount: &Path) -> Option<CpuLimit> {
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?.trim();
-    // A group outside of what this process sees is written with `..`: of those only the root is known.
-    let own = if own.contains("..") { "/" } else { own };
-    let limit = |group: &Path| {
-        let file = mount.join(group.strip_prefix("/").unwrap_or(group)).join("cpu.max");
-        let cores = text(file).and_then(|quota| quota_cores(&quota))?;
-        Some(CpuLimit { cores, group: group.display().to_string() })
-    };
-    Path::new(own).ancestors().filter_map(limit).min_by(|a, b| a.cores.total_cmp(&b.cores))
-}
-
-/// Processors of a `cpu.max`, such as `150000 100000`; none for `max`.
-fn quota_cores(quota: &str) -> Option<f64> {
-    let (time, period) = quota.split_once(' ')?;
-    let (time, period) = (time.parse::<f64>().ok()?, period.trim().parse::<f64>().ok()?);
-    (period > 0.0).then_some(time / period)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,23 +208,5 @@ mod tests {
         for (status, cores) in table {
             assert_eq!(allowed_cores(status), cores.map(|cores| cores.iter().copied().collect()), "{status}");
         }
-    }
-
-    #[test]
-    fn the_tightest_quota_counts() {
-        assert_eq!(quota_cores("150000 100000"), Some(1.5));
-        assert_eq!(quota_cores("max 100000"), None);
-        assert_eq!(quota_cores("100000 0"), None);
-        let mount = tempfile::tempdir().unwrap();
-        let deep = mount.path().join("job/step");
-        fs::create_dir_all(&deep).unwrap();
-        let found = |groups: &str| cpu_limit(groups, mount.path());
-        assert_eq!(found("0::/job/step\n"), None);
-        fs::write(deep.join("cpu.max"), "400000 100000\n").unwrap();
-        fs::write(mount.path().join("job/cpu.max"), "200000 100000\n").unwrap();
-        assert_eq!(found("3:cpu:/x\n0::/job/step\n"), Some(CpuLimit { cores: 2.0, group: "/job".into() }));
-        assert_eq!(found("3:cpu:/job\n"), None, "version 1 only");
-        fs::write(mount.path().join("cpu.max"), "50000 100000\n").unwrap();
-        assert_eq!(found("0::/../other\n"), Some(CpuLimit { cores: 0.5, group: "/".into() }));
     }
 }
