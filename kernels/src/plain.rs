@@ -58,7 +58,12 @@ pub fn column_scores(
     let p = scores.broadcast_sub(&lse)?.exp()?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
     let column = match reduce {
-        Reduce::Norm => p.sqr()?.sum(0)?.sqrt()?,
+        Reduce::Norm => {
+            let squares = p.sqr()?.sum(0)?;
+            // The root's slope at 0 is infinite: a 1 that is added below the root and taken away behind it makes the gradient 0.
+            let unseen = squares.detach().eq(0f32)?.to_dtype(DType::F32)?;
+            ((squares + &unseen)?.sqrt()? - unseen)?
+        }
         Reduce::Mass => p.sum(0)?,
         Reduce::Weighted(weights) => {
             let weights = Tensor::from_slice(weights, (queries, 1), q.device())?;
