@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{add, gather, linear, linear_onto, rms_norm, scatter, silu_mul};
+use tributary_kernels::{add, gather, linear, linear_f32, linear_onto, rms_norm, scatter, silu_mul};
 
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -46,6 +46,36 @@ fn no_rows_and_wrong_rows() {
     let rows = random(&[1, 4]);
     assert!(scatter(&base, &[6], &rows).is_err());
     assert!(scatter(&base, &[1, 2], &rows).is_err());
+}
+
+/// Attention may answer in another type than the residual stream's, and a gradient may be wanted: a product adds to it all the same.
+#[test]
+fn linear_onto_a_residual_of_another_type() {
+    let types = [DType::F32, DType::BF16, DType::F16];
+    let (rows, inputs, outputs) = (3, 16, 5);
+    let bias = random(&[outputs]);
+    for case in 0..27 {
+        let (x_type, stored, wanted) = (types[case / 9], types[case / 3 % 3], types[case % 3]);
+        let what = format!("{x_type:?} x {stored:?} onto {wanted:?}");
+        let x = random(&[rows, inputs]).to_dtype(x_type).unwrap();
+        let weight = random(&[outputs, inputs]).to_dtype(stored).unwrap();
+        let residual = random(&[rows, outputs]).to_dtype(wanted).unwrap();
+        let (a, w, r, b) = (flat(&x), flat(&weight), flat(&residual), flat(&bias));
+        let dot = |i: usize| -> f64 {
+            let (row, out) = (i / outputs, i % outputs);
+            a[row * inputs..][..inputs].iter().zip(&w[out * inputs..][..inputs]).map(|(x, w)| x * w).sum()
+        };
+        let expected: Vec<f64> = (0..rows * outputs).map(|i| r[i] + dot(i) + b[i % outputs]).collect();
+        let bound = if wanted == DType::F32 { 1e-5 } else { 3e-2 };
+        let tracked = Var::from_tensor(&x).unwrap();
+        for x in [&x, tracked.as_tensor()] {
+            let found = linear_onto(&residual, x, &weight, Some(&bias)).unwrap();
+            assert_eq!(found.dtype(), wanted, "{what}");
+            assert_near(&what, &found, &expected, bound);
+            let products: Vec<f64> = (0..rows * outputs).map(dot).collect();
+            assert_near(&format!("{what}, summed in f32"), &linear_f32(x, &weight).unwrap(), &products, 1e-5);
+        }
+    }
 }
 
 #[test]

@@ -136,6 +136,30 @@ fn selective_methods_answer_as_on_the_cpu() {
     }
 }
 
+/// A rank that keeps no chunk is asked about no key at all, and its answers merge with those of the others.
+#[test]
+fn ranks_without_a_chunk_answer_as_on_the_cpu() {
+    let models = models();
+    for exchange in EXCHANGES {
+        let plan = with_ratio(plan(3, &[37, 30], 5, 3, infoflow(0, 2), exchange), 0.3);
+        compared(&models, 3, &[plan]);
+    }
+}
+
+/// The plain kernels are candle's operations, which an emulated GPU has not.
+#[test]
+#[ignore = "needs a GPU that is not emulated: make gpu"]
+fn in_16_bits_with_plain_kernels_a_gpu_answers_as_the_cpu() {
+    for dtype in [DType::BF16, DType::F16] {
+        let models = pair(dtype, Kernels::Plain, TOLERANCE);
+        for world in [1, 2] {
+            let mut plans = vec![planned(world, Method::Full, Exchange::PassQ, 0.0)];
+            plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
+            compared(&models, world, &plans);
+        }
+    }
+}
+
 /// The plain kernels are candle's operations, which an emulated GPU has not.
 #[test]
 fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {

@@ -119,6 +119,22 @@ fn linear_layers() {
     }
 }
 
+/// Attention may answer in another type than the residual stream's: a product adds to it all the same.
+#[test]
+fn linear_layers_onto_a_residual_of_another_type() {
+    let (device, mut random) = (gpu(), Random::new(10));
+    for (wanted, bound) in [(DType::BF16, 3e-2), (DType::F16, 5e-3)] {
+        let (x, weight) = (random.tensor(&[3, 16], DType::F32), random.tensor(&[5, 16], wanted));
+        let residual = random.tensor(&[3, 5], wanted);
+        let (a, w, r) = (values(&x), values(&weight), values(&residual));
+        let dot = |i: usize| (0..16).map(|k| a[i / 5 * 16 + k] * w[i % 5 * 16 + k]).sum::<f64>();
+        let expected: Vec<f64> = (0..15).map(|i| r[i] + dot(i)).collect();
+        let found = linear_onto(&on(&residual, &device), &on(&x, &device), &on(&weight, &device), None).unwrap();
+        assert_eq!(found.dtype(), wanted);
+        assert_near(&format!("f32 onto {wanted:?}"), &found, &expected, bound);
+    }
+}
+
 #[test]
 fn rotations_of_every_kind() {
     let (device, mut random) = (gpu(), Random::new(7));
