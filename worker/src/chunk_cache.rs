@@ -100,6 +100,7 @@ impl ChunkCache {
         self.entries.insert(key, Entry { layers, bytes, used: self.request });
         self.report.stored.push(key);
         self.report.used_bytes += bytes;
+        assert!(self.report.used_bytes <= self.capacity_bytes, "{:?} of {} bytes", self.report, self.capacity_bytes);
         Ok(())
     }
 
@@ -115,6 +116,7 @@ impl ChunkCache {
                 self.entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(|(key, entry)| (entry.used, **key));
             let key = *oldest.expect("what is not in use makes up the rest").0;
             let entry = self.entries.remove(&key).expect("it was just found");
+            assert!(entry.bytes <= self.report.used_bytes, "{} bytes of {:?}", entry.bytes, self.report);
             self.report.used_bytes -= entry.bytes;
             self.report.evicted.push(key);
         }
