@@ -49,12 +49,14 @@ test: mpi-tools
 	@$(MAKE) --no-print-directory cuda-test
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
-# by threads and by processes under mpirun.
+# by threads and by processes under mpirun; then what an emulated GPU alone can do, which is ignored elsewhere.
 cuda-test: emulated mpi-tools
 	sh .ci/cuda nvrtc
 	target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
 	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
 	  --lib --test 'cuda*' --test nccl --test mpi_cuda
+	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
+	  --test cuda --test mpi_cuda -- --ignored emulated::
 
 emulated: tools
 	@sh .ci/cuda emulated

@@ -26,6 +26,9 @@ impl Directory {
 
     /// Takes what ranks have kept and dropped during a request.
     pub fn note(&mut self, reports: &[RankReport]) {
+        for (place, report) in reports.iter().enumerate() {
+            assert_eq!(report.rank, place, "the rank whose report comes at this place");
+        }
         self.used_bytes = reports.iter().map(|report| report.chunk_cache.used_bytes).collect();
         for RankReport { rank, chunk_cache, .. } in reports {
             for key in &chunk_cache.evicted {
@@ -48,6 +51,13 @@ mod tests {
     use tributary_comm::wire::ChunkCacheReport;
 
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "the rank whose report comes at this place")]
+    fn reports_come_in_the_order_of_the_ranks() {
+        let report = |rank| RankReport { rank, ..RankReport::default() };
+        Directory::new(KeySpace::new([3; 32], "f32")).note(&[report(1), report(0)]);
+    }
 
     #[test]
     fn it_follows_the_ranks_reports() {

@@ -1,13 +1,12 @@
-// RMS norm of rows, alone or of a sum: x / sqrt(mean(x^2) + eps) * weight, in f32 inside. Weights are f32.
+// RMS norm of rows: x / sqrt(mean(x^2) + eps) * weight, in f32 inside. Weights are f32.
 #include "elements.cuh"
 
 /// Runs of eight that a thread of the long kernel keeps: rows of up to 512 * 8 * KEPT numbers.
 static constexpr int KEPT = 4;
 
-/// One block a row. With `add`, the row is x + add, rounded as stored and written to `sum` too.
+/// One block a row.
 template <typename T>
-DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const float* weight, u32 dim,
-                      float eps, bool aligned) {
+DEVICE void norm_long(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, bool aligned) {
     __shared__ float warps[32];
     const u64 start = (u64)blockIdx.x * dim;
     float kept[KEPT][8];
@@ -17,13 +16,6 @@ DEVICE void norm_long(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const 
         const u32 i = (k * blockDim.x + threadIdx.x) * 8;
         if (i >= dim) continue;
         load_some<T>(x + start + i, dim - i, aligned, kept[k]);
-        if (add) {
-            float more[8];
-            load_some<T>(add + start + i, dim - i, aligned, more);
-#pragma unroll
-            for (int e = 0; e < 8; e++) kept[k][e] += more[e];
-            store_some<T>(sum + start + i, dim - i, aligned, kept[k]);
-        }
 #pragma unroll
         for (int e = 0; e < 8; e++) squares += kept[k][e] * kept[k][e];
     }
@@ -71,15 +63,9 @@ DEVICE void norm_short(Stored<T>* out, const Stored<T>* x, const float* weight, 
 #define DEFINE(T, suffix)                                                                                                     \
     KERNEL(512, 1)                                                                                                            \
     rms_norm_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, u32 aligned) {         \
-        norm_long<T>(out, nullptr, x, nullptr, weight, dim, eps, aligned);                                                    \
+        norm_long<T>(out, x, weight, dim, eps, aligned);                                                                      \
     }                                                                                                                         \
     EXPORT(rms_norm_##suffix)                                                                                                 \
-    KERNEL(512, 1)                                                                                                            \
-    add_rms_norm_##suffix(Stored<T>* out, Stored<T>* sum, const Stored<T>* x, const Stored<T>* add, const float* weight,  \
-                          u32 dim, float eps, u32 aligned) {                                                                  \
-        norm_long<T>(out, sum, x, add, weight, dim, eps, aligned);                                                            \
-    }                                                                                                                         \
-    EXPORT(add_rms_norm_##suffix)                                                                                             \
     KERNEL(256, 1)                                                                                                            \
     rms_norm_heads_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 rows, u32 dim, u32 lanes,        \
                             float eps, u32 aligned) {                                                                         \

@@ -1,4 +1,4 @@
-// Movement of rows of bytes: picked by index from one tensor or two, joined from many, copied from one stride to another.
+// Movement of rows of bytes: picked by index, joined from many, copied from one stride to another.
 // A row is a number of words of 1, 2, 4, 8 or 16 bytes, the widest that its length and addresses allow. Blocks along x share
 // a row's words, blocks along y the rows.
 #include "device.cuh"
@@ -14,15 +14,13 @@ struct Parts {
 
 DEVICE u32 word_of_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-/// Row i of out is row indices[i] of `a`, or, from `split` on, row indices[i] - split of `b`.
+/// Row i of out is row indices[i] of `in`.
 template <typename Word>
-DEVICE void gather(Word* out, const Word* a, const Word* b, const u32* indices, u32 split, u32 rows, u32 words) {
+DEVICE void gather(Word* out, const Word* in, const u32* indices, u32 rows, u32 words) {
     const u32 word = word_of_thread();
     if (word >= words) return;
     for (u32 row = blockIdx.y; row < rows; row += gridDim.y) {
-        const u32 index = indices[row];
-        const Word* from = index < split ? a + (u64)index * words : b + (u64)(index - split) * words;
-        out[(u64)row * words + word] = from[word];
+        out[(u64)row * words + word] = in[(u64)indices[row] * words + word];
     }
 }
 
@@ -48,8 +46,8 @@ DEVICE void copy(Word* out, const Word* in, u64 out_stride, u64 in_stride, u32 r
 
 #define DEFINE(Word, bytes)                                                                                                 \
     KERNEL(256, 1)                                                                                                          \
-    gather_rows_##bytes(Word* out, const Word* a, const Word* b, const u32* indices, u32 split, u32 rows, u32 words) {      \
-        gather<Word>(out, a, b, indices, split, rows, words);                                                               \
+    gather_rows_##bytes(Word* out, const Word* in, const u32* indices, u32 rows, u32 words) {                               \
+        gather<Word>(out, in, indices, rows, words);                                                                        \
     }                                                                                                                       \
     EXPORT(gather_rows_##bytes)                                                                                             \
     KERNEL(256, 1) join_rows_##bytes(Word* out, ARGUMENT Parts parts, u32 rows, u32 words) {                                \

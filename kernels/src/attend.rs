@@ -80,7 +80,8 @@ impl Kernels {
 
     /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention
     /// that the key receives, averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
-    /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞.
+    /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞. Gradients flow to `q`, `keys` and
+    /// `lse`; that of [`Reduce::Norm`] is taken as 0 where the score is 0.
     ///
     /// # Errors
     /// Shapes that do not fit.
@@ -102,11 +103,12 @@ impl Kernels {
         if let Reduce::Weighted(weights) = reduce {
             expect("column_scores", "weights", queries, weights.len())?;
         }
-        if self == Kernels::Auto && on_cpu(q) {
+        let tracked = tracks(q, keys) || lse.track_op();
+        if self == Kernels::Auto && on_cpu(q) && !tracked {
             return cpu::column_scores(q, at_q, keys, rope, scale, lse, reduce);
         }
         if self == Kernels::Auto
-            && !tracks(q, keys)
+            && !tracked
             && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, reduce)?
         {
             return Ok(scores);

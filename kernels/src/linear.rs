@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::error::{Result, expect};
-use crate::{cast, cpu, cuda};
+use crate::{add, cast, cpu, cuda};
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`; the answer is
 /// `[rows, out]` in `x`'s dtype.
@@ -24,14 +24,15 @@ pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     onto(None, x, weight, None, DType::F32)
 }
 
-/// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`.
+/// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`. The
+/// answer is in the residual's dtype, which need not be `x`'s.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     expect("linear_onto", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
     expect("linear_onto", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
-    onto(Some(residual), x, weight, bias, x.dtype())
+    onto(Some(residual), x, weight, bias, residual.dtype())
 }
 
 fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
@@ -61,13 +62,13 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
     {
         return Ok(product);
     }
-    finish(plain(x, weight)?.to_dtype(dtype)?, bias, residual)
+    finish(cast(&plain(x, weight)?, dtype)?, bias, residual)
 }
 
 /// What is added to a product, `[rows, out]`.
 fn finish(mut product: Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     if let Some(residual) = residual {
-        product = (residual + product)?;
+        product = add(residual, &product)?;
     }
     match bias {
         None => Ok(product),
@@ -80,9 +81,8 @@ fn tracked(tensors: &[Option<&Tensor>]) -> bool {
     tensors.iter().flatten().any(|tensor| tensor.track_op())
 }
 
-/// In candle's operations; in f32 on the CPU, which has no narrow product.
+/// In candle's operations, the answer in the type that it is summed in: f32 on the CPU, which has no narrow product.
 fn plain(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let wide = if x.device().is_cpu() { DType::F32 } else { x.dtype() };
-    let product = x.to_dtype(wide)?.matmul(&weight.to_dtype(wide)?.t()?)?;
-    Ok(product.to_dtype(x.dtype())?)
+    Ok(cast(x, wide)?.matmul(&cast(weight, wide)?.t()?)?)
 }

@@ -30,23 +30,6 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(candle_nn::ops::rms_norm(&x, &weight, eps as f32)?)
 }
 
-/// `(x + more, rms_norm(x + more))`: the sum in `x`'s dtype, and the norm of it. On a GPU one launch.
-///
-/// # Errors
-/// Shapes that do not fit.
-pub fn add_rms_norm(x: &Tensor, more: &Tensor, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
-    expect("add_rms_norm", "length of the weight", x.dim(D::Minus1)?, weight.dims1()?)?;
-    same_shape("add_rms_norm", x, more)?;
-    if x.elem_count() > 0
-        && let Some(both) = cuda::add_rms_norm(x, more, weight, eps as f32)?
-    {
-        return Ok(both);
-    }
-    let sum = add(x, more)?;
-    let normed = rms_norm(&sum, weight, eps)?;
-    Ok((sum, normed))
-}
-
 /// `silu(gate) · up`, element by element; both of one shape and dtype.
 ///
 /// # Errors

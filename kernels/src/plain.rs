@@ -4,15 +4,13 @@
 use candle_core::{D, DType, Device, Tensor};
 
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Reduce, Rope, gather};
+use crate::{Keys, Partial, Positions, Reduce, Rope, cuda, gather};
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
     let (queries, heads, head_dim) = q.dims3()?;
     let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
-        let out = Tensor::zeros((queries, heads, head_dim), DType::F32, q.device())?;
-        let lse = Tensor::full(f32::NEG_INFINITY, (queries, heads), q.device())?;
-        return Ok(Partial { out, lse });
+        return nothing_seen(q);
     };
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
     let scores = seen.scores(q, at_q, rope, scale)?; // [kv_heads, group, queries, keys], −∞ where not seen
@@ -31,7 +29,25 @@ pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, 
     let nothing = Tensor::full(f32::NEG_INFINITY, lse.dims(), q.device())?;
     let lse = blind.broadcast_as(lse.dims())?.where_cond(&nothing, &lse)?;
     let lse = lse.permute((2, 0, 1, 3))?.reshape((queries, heads))?;
-    Ok(Partial { out: out.contiguous()?, lse: lse.contiguous()? })
+    Ok(Partial { out: out.contiguous()?.to_dtype(answer(q))?, lse: lse.contiguous()? })
+}
+
+/// The type of attention's output: see [`Partial`].
+fn answer(q: &Tensor) -> DType {
+    if q.device().is_cpu() { DType::F32 } else { q.dtype() }
+}
+
+/// What attention over no key at all gives. Made without one of candle's kernels: on a device every implementation comes here
+/// when it is given no key.
+fn nothing_seen(q: &Tensor) -> Result<Partial> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    if q.elem_count() == 0 {
+        let out = cuda::nothing(q.shape(), answer(q), q.device())?;
+        return Ok(Partial { out, lse: cuda::nothing((queries, heads), DType::F32, q.device())? });
+    }
+    let out = Tensor::zeros((queries, heads, head_dim), answer(q), q.device())?;
+    let lse = Tensor::from_vec(vec![f32::NEG_INFINITY; queries * heads], (queries, heads), q.device())?;
+    Ok(Partial { out, lse })
 }
 
 /// See [`crate::Kernels::column_scores`].
@@ -47,7 +63,10 @@ pub fn column_scores(
     let (queries, heads, _) = q.dims3()?;
     let total: usize = keys.iter().map(|block| block.at.len()).sum();
     let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
-        return Ok(Tensor::zeros(total, DType::F32, q.device())?);
+        return match total {
+            0 => cuda::nothing(0, DType::F32, q.device()),
+            _ => Ok(Tensor::zeros(total, DType::F32, q.device())?),
+        };
     };
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
     let scores = seen.scores(q, at_q, rope, scale)?;
@@ -58,7 +77,12 @@ pub fn column_scores(
     let p = scores.broadcast_sub(&lse)?.exp()?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
     let column = match reduce {
-        Reduce::Norm => p.sqr()?.sum(0)?.sqrt()?,
+        Reduce::Norm => {
+            let squares = p.sqr()?.sum(0)?;
+            // The root's slope at 0 is infinite: a 1 that is added below the root and taken away behind it makes the gradient 0.
+            let unseen = squares.detach().eq(0f32)?.to_dtype(DType::F32)?;
+            ((squares + &unseen)?.sqrt()? - unseen)?
+        }
         Reduce::Mass => p.sum(0)?,
         Reduce::Weighted(weights) => {
             let weights = Tensor::from_slice(weights, (queries, 1), q.device())?;

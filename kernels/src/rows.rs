@@ -1,11 +1,11 @@
-//! Movement of rows: a token is one contiguous row, gathered and replaced by index, joined from parts. Works on any device and
+//! Movement of rows: a token is one contiguous row, gathered by index, joined from parts. Works on any device and
 //! dtype, and is differentiable; on a GPU each is one launch.
 
 use candle_core::Tensor;
 
 use crate::cuda;
 use crate::device_list::DeviceList;
-use crate::error::{Error, Result, expect};
+use crate::error::{Error, Result};
 
 /// The rows of `x` (dimension 0) at `indices`, in that order.
 ///
@@ -29,33 +29,6 @@ pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
     }
     let list = Tensor::from_slice(indices, indices.len(), x.device())?;
     Ok(x.contiguous()?.index_select(&list, 0)?)
-}
-
-/// `base` with its rows at `indices` replaced by `rows`, in that order; `base` itself is left alone. Where an index
-/// occurs twice, its last row counts.
-///
-/// # Errors
-/// Shapes that do not fit, an index beyond the rows.
-pub fn scatter(base: &Tensor, indices: &[u32], rows: &Tensor) -> Result<Tensor> {
-    expect("scatter", "rows", indices.len(), rows.dim(0)?)?;
-    if indices.is_empty() {
-        return Ok(base.clone());
-    }
-    let count = base.dim(0)?;
-    check("scatter", indices, count)?;
-    if rows.dims()[1..] != base.dims()[1..] || rows.dtype() != base.dtype() {
-        let shape = |x: &Tensor| format!("{:?} {:?}", &x.dims()[1..], x.dtype());
-        let (expected, found) = (shape(base), shape(rows));
-        return Err(Error::Shape { op: "scatter", what: "each row", expected, found });
-    }
-    let mut source: Vec<u32> = (0..count as u32).collect();
-    for (row, &index) in indices.iter().enumerate() {
-        source[index as usize] = (count + row) as u32;
-    }
-    if let Some(patched) = cuda::replaced(base, rows, &source.as_slice().into())? {
-        return Ok(patched);
-    }
-    gather(&Tensor::cat(&[base, rows], 0)?, &source)
 }
 
 /// `parts` (one and more) one after the other along dimension `dim`.

@@ -1,9 +1,9 @@
-//! Gradients through the plain attention and the merge, checked numerically.
+//! Gradients through the plain attention, the column scores and the merge, checked numerically.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{Device, Tensor, Var};
-use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Rope, RopeScaling, merge};
+use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, merge};
 
 struct Model {
     q: Var,
@@ -45,13 +45,32 @@ impl Model {
         let lse = partial.lse.narrow(0, 1, 2).unwrap().sum_all().unwrap();
         ((partial.out * &self.probe).unwrap().sum_all().unwrap() + lse).unwrap()
     }
+
+    /// A loss over the scores of all keys. They are normalised by an lse that the attention gives, so that the gradient
+    /// flows through both, or by a given one.
+    fn score_loss(&self, kernels: Kernels, reduce: Reduce<'_>, lse: Option<&Tensor>) -> Tensor {
+        let keys = [Keys { k: self.k.as_tensor().clone(), v: self.v.as_tensor().clone(), at: self.at_k.clone() }];
+        let rope = Some(&self.rope);
+        let own = || kernels.attend(&self.q, &self.at_q, &keys, rope, 0.5).unwrap().lse;
+        let lse = lse.cloned().unwrap_or_else(own);
+        let scores = kernels.column_scores(&self.q, &self.at_q, &keys, rope, 0.5, &lse, reduce).unwrap();
+        let weights = Tensor::new(&[3f32, -2.0, 5.0, 1.0, 4.0, 7.0], &Device::Cpu).unwrap();
+        (scores * weights).unwrap().sum_all().unwrap()
+    }
 }
 
 fn check(kernels: Kernels, parts: &[&[u32]]) {
     let model = Model::new();
-    let gradients = model.loss(kernels, parts).backward().unwrap();
-    for (name, var) in [("q", &model.q), ("k", &model.k), ("v", &model.v)] {
-        let found = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let vars = [("q", &model.q), ("k", &model.k), ("v", &model.v)];
+    compare(&vars, || model.loss(kernels, parts));
+}
+
+/// Compares the gradients of a loss with its differences when a variable moves a little.
+fn compare(vars: &[(&str, &Var)], loss: impl Fn() -> Tensor) {
+    let gradients = loss().backward().unwrap();
+    for &(name, var) in vars {
+        let found = gradients.get(var).unwrap_or_else(|| panic!("the gradient of {name} is lost"));
+        let found = found.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mut largest = 0f32;
         for i in (0..values.len()).step_by(3) {
@@ -59,7 +78,7 @@ fn check(kernels: Kernels, parts: &[&[u32]]) {
                 let mut moved = values.clone();
                 moved[i] += step;
                 var.set(&Tensor::from_vec(moved, var.dims(), &Device::Cpu).unwrap()).unwrap();
-                model.loss(kernels, parts).to_scalar::<f32>().unwrap()
+                loss().to_scalar::<f32>().unwrap()
             };
             let slope = (at(1e-2) - at(-1e-2)) / 2e-2;
             at(0.0);
@@ -86,4 +105,44 @@ fn of_the_merge() {
 #[test]
 fn are_not_lost_where_the_fastest_kernel_is_asked_for() {
     check(Kernels::Auto, &[&[0, 1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn of_column_scores() {
+    for kernels in [Kernels::Plain, Kernels::Auto] {
+        for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&[1.0, 0.5, -2.0, 3.0])] {
+            let model = Model::new();
+            compare(&[("q", &model.q), ("k", &model.k)], || model.score_loss(kernels, reduce, None));
+            // Normalised by a constant: as when other ranks' keys count as well.
+            let lse = Tensor::rand(1f32, 2.0, (4, 4), &Device::Cpu).unwrap();
+            compare(&[("q", &model.q), ("k", &model.k)], || model.score_loss(kernels, reduce, Some(&lse)));
+        }
+    }
+}
+
+/// Where only `lse` is a variable, its gradient must not be lost either.
+#[test]
+fn of_column_scores_to_what_normalises_them() {
+    for kernels in [Kernels::Plain, Kernels::Auto] {
+        let mut model = Model::new();
+        model.at_q = Positions::in_sequence([6, 5, 6, 7], [9, 4, 9, 9]);
+        let keys = [Keys { k: model.k.as_tensor().detach(), v: model.v.as_tensor().detach(), at: model.at_k.clone() }];
+        let lse = Var::from_tensor(&Tensor::rand(0f32, 1.0, (4, 4), &Device::Cpu).unwrap()).unwrap();
+        let q = model.q.as_tensor().detach();
+        compare(&[("lse", &lse)], || {
+            let rope = Some(&model.rope);
+            let scores = kernels.column_scores(&q, &model.at_q, &keys, rope, 0.5, &lse, Reduce::Norm).unwrap();
+            scores.sum_all().unwrap()
+        });
+    }
+}
+
+/// A key that receives a score of exactly 0 leaves the gradients of the others alone.
+#[test]
+fn of_norm_scores_are_finite_where_a_score_is_0() {
+    let model = Model::new();
+    let blind = Tensor::full(f32::NEG_INFINITY, (4, 4), &Device::Cpu).unwrap();
+    let gradients = model.score_loss(Kernels::Auto, Reduce::Norm, Some(&blind)).backward().unwrap();
+    let found = gradients.get(&model.q).expect("a gradient").flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert!(found.iter().all(|&gradient| gradient == 0.0), "{found:?}");
 }

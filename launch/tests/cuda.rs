@@ -63,97 +63,6 @@ fn what_a_gpu_cannot_do_is_said_in_one_line() {
 }
 
 #[test]
-fn a_gpu_without_memory_for_nccl_is_said_in_one_line() {
-    if !kit::gpus_are_emulated() {
-        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
-        return;
-    }
-    let variables = [("EMULATED_NCCL_BYTES", "9000000000")];
-    refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
-}
-
-/// What a kernel's failure leaves behind is shown on an emulated GPU only.
-fn faults_can_be_made() -> bool {
-    let emulated = kit::gpus_are_emulated();
-    if !emulated {
-        println!("skipped: only an emulated GPU fails when it is told to");
-    }
-    emulated
-}
-
-#[test]
-fn a_failed_kernel_is_said_in_one_line() {
-    if !faults_can_be_made() {
-        return;
-    }
-    let fault = tempfile::NamedTempFile::new().expect("a file");
-    let variables = [("EMULATED_FAULT_FILE", fault.path().to_str().expect("text"))];
-    for arguments in [&[][..], &["--world-size", "2"]] {
-        refused(arguments, &variables, 70, "the GPU takes no more work from this process: start it again");
-    }
-}
-
-#[test]
-fn a_study_ends_with_a_failed_kernel_and_goes_on_in_another_process() {
-    const RUNS: usize = 60;
-    if !faults_can_be_made() {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let (out, fault) = (folder.path().join("study"), folder.path().join("fault"));
-    let bench = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        command.args(["bench", "--model", &demo(), "--device", "cuda", "--chunk-tokens", "64", "--query-tokens", "8"]);
-        command.args(["--lengths", "128", "--methods", "full", "--warmups", "1", "--repeats", &RUNS.to_string()]);
-        command.arg("--out").arg(&out).args(more).env("EMULATED_FAULT_FILE", &fault);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
-    };
-    let point = || -> serde_json::Value {
-        let text = std::fs::read_to_string(out.join("report.json")).unwrap_or_default();
-        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()["points"][0].clone()
-    };
-    let count = |what: &str| point()[what].as_array().map_or(0, Vec::len);
-    let mut running = bench(&[]);
-    while count("samples") < 2 && running.try_wait().expect("our child").is_none() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::fs::write(&fault, "").expect("written");
-    let ended = running.wait_with_output().expect("it ends");
-    let errors = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(70), "{errors}");
-    for part in ["CUDA_ERROR_ILLEGAL_ADDRESS", "start it again", "--resume goes on"] {
-        assert!(errors.lines().count() == 1 && errors.contains(part), "{part}: {errors}");
-    }
-    assert_eq!(count("failures"), 1, "nothing was tried again in that process: {:#}", point());
-    assert!((2..RUNS).contains(&count("samples")), "{:#}", point());
-    std::fs::remove_file(&fault).expect("removed");
-    let ended = bench(&["--resume"]).wait_with_output().expect("it ends");
-    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert_eq!((count("samples"), count("failures")), (RUNS - 1, 1), "the other runs were made");
-}
-
-#[test]
-fn a_failed_kernel_ends_a_calibration_in_one_line_too() {
-    if !faults_can_be_made() {
-        return;
-    }
-    let fault = tempfile::NamedTempFile::new().expect("a file");
-    let demo = demo();
-    let commands = [
-        vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate"],
-        vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--worlds", "2"],
-    ];
-    for arguments in commands {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        let output = command.args(&arguments).env("EMULATED_FAULT_FILE", fault.path()).output().expect("it starts");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(70), "{arguments:?}: {errors}");
-        let line = "the GPU takes no more work from this process: start it again";
-        assert!(errors.contains(line) && errors.lines().count() == 1, "{arguments:?}: {errors}");
-    }
-}
-
-#[test]
 fn gpus_are_calibrated_together_with_what_connects_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.toml").display().to_string();
@@ -229,4 +138,83 @@ fn doctor_names_the_gpus() {
     let output = output.expect("the command starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("GPU-"), "{text}");
+}
+
+/// What only an emulated GPU and an emulated NCCL do when they are told to: fail, and take much memory.
+mod emulated {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn a_gpu_without_memory_for_nccl_is_said_in_one_line() {
+        let variables = [("EMULATED_NCCL_BYTES", "9000000000")];
+        refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
+    }
+
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn a_failed_kernel_is_said_in_one_line() {
+        let fault = tempfile::NamedTempFile::new().expect("a file");
+        let variables = [("EMULATED_FAULT_FILE", fault.path().to_str().expect("text"))];
+        for arguments in [&[][..], &["--world-size", "2"]] {
+            refused(arguments, &variables, 70, "the GPU takes no more work from this process: start it again");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn a_study_ends_with_a_failed_kernel_and_goes_on_in_another_process() {
+        const RUNS: usize = 60;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (out, fault) = (folder.path().join("study"), folder.path().join("fault"));
+        let bench = |more: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+            command.args(["bench", "--model", &demo(), "--device", "cuda"]);
+            command.args(["--chunk-tokens", "64", "--query-tokens", "8"]);
+            command.args(["--lengths", "128", "--methods", "full", "--warmups", "1", "--repeats", &RUNS.to_string()]);
+            command.arg("--out").arg(&out).args(more).env("EMULATED_FAULT_FILE", &fault);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+        };
+        let point = || -> serde_json::Value {
+            let text = std::fs::read_to_string(out.join("report.json")).unwrap_or_default();
+            serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()["points"][0].clone()
+        };
+        let count = |what: &str| point()[what].as_array().map_or(0, Vec::len);
+        let mut running = bench(&[]);
+        while count("samples") < 2 && running.try_wait().expect("our child").is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::write(&fault, "").expect("written");
+        let ended = running.wait_with_output().expect("it ends");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(70), "{errors}");
+        for part in ["CUDA_ERROR_ILLEGAL_ADDRESS", "start it again", "--resume goes on"] {
+            assert!(errors.lines().count() == 1 && errors.contains(part), "{part}: {errors}");
+        }
+        assert_eq!(count("failures"), 1, "nothing was tried again in that process: {:#}", point());
+        assert!((2..RUNS).contains(&count("samples")), "{:#}", point());
+        std::fs::remove_file(&fault).expect("removed");
+        let ended = bench(&["--resume"]).wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!((count("samples"), count("failures")), (RUNS - 1, 1), "the other runs were made");
+    }
+
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn a_failed_kernel_ends_a_calibration_in_one_line_too() {
+        let fault = tempfile::NamedTempFile::new().expect("a file");
+        let demo = demo();
+        let commands = [
+            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate"],
+            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--worlds", "2"],
+        ];
+        for arguments in commands {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+            let output = command.args(&arguments).env("EMULATED_FAULT_FILE", fault.path()).output().expect("it starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(70), "{arguments:?}: {errors}");
+            let line = "the GPU takes no more work from this process: start it again";
+            assert!(errors.contains(line) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+        }
+    }
 }

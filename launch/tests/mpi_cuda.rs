@@ -193,51 +193,49 @@ fn doctor_measures_between_the_gpus_of_processes() {
     }
 }
 
-#[test]
-fn a_gpu_without_memory_for_nccl_is_named() {
-    if !has_mpirun() {
-        return;
-    }
-    if !kit::gpus_are_emulated() {
-        println!("skipped: only an emulated NCCL takes as much memory as it is told to");
-        return;
-    }
-    let output = run(on_rank_1("EMULATED_NCCL_BYTES=9000000000"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
-    refused(&output, 71, "rank 1: NCCL: ");
-    let errors = text(&output.stderr);
-    assert!(
-        errors.contains("Failed to CUDA calloc 9000000000 bytes; the GPU has no memory for NCCL's buffers"),
-        "{errors}"
-    );
-    assert!(errors.contains("give ranks less with --device-memory"), "{errors}");
-}
+/// What only an emulated GPU and an emulated NCCL do when they are told to: fail, take much memory, and have another version.
+mod emulated {
+    use super::*;
 
-#[test]
-fn a_failed_kernel_of_one_process_ends_all() {
-    if !has_mpirun() {
-        return;
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn a_gpu_without_memory_for_nccl_is_named() {
+        if !has_mpirun() {
+            return;
+        }
+        let output =
+            run(on_rank_1("EMULATED_NCCL_BYTES=9000000000"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+        refused(&output, 71, "rank 1: NCCL: ");
+        let errors = text(&output.stderr);
+        assert!(
+            errors.contains("Failed to CUDA calloc 9000000000 bytes; the GPU has no memory for NCCL's buffers"),
+            "{errors}"
+        );
+        assert!(errors.contains("give ranks less with --device-memory"), "{errors}");
     }
-    if !kit::gpus_are_emulated() {
-        println!("skipped: only an emulated GPU fails when it is told to");
-        return;
-    }
-    let fault = tempfile::NamedTempFile::new().expect("a file");
-    let variable = format!("EMULATED_FAULT_FILE={}", fault.path().display());
-    let output = run(on_rank_1(&variable), &prefill(&["--device", "cuda", "--backend", "nccl"]));
-    refused(&output, 70, "rank 1: ");
-    let errors = text(&output.stderr);
-    assert!(errors.contains("the GPU takes no more work from this process: start it again"), "{errors}");
-}
 
-#[test]
-fn ranks_with_different_versions_of_nccl_are_refused() {
-    if !has_mpirun() {
-        return;
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn a_failed_kernel_of_one_process_ends_all() {
+        if !has_mpirun() {
+            return;
+        }
+        let fault = tempfile::NamedTempFile::new().expect("a file");
+        let variable = format!("EMULATED_FAULT_FILE={}", fault.path().display());
+        let output = run(on_rank_1(&variable), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+        refused(&output, 70, "rank 1: ");
+        let errors = text(&output.stderr);
+        assert!(errors.contains("the GPU takes no more work from this process: start it again"), "{errors}");
     }
-    if !kit::gpus_are_emulated() {
-        println!("skipped: only an emulated NCCL takes another version's name");
-        return;
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn ranks_with_different_versions_of_nccl_are_refused() {
+        if !has_mpirun() {
+            return;
+        }
+        let output =
+            run(on_rank_1("EMULATED_NCCL_VERSION=22807"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
+        refused(&output, 78, "rank 0 runs NCCL 2.30.7, rank 1 2.28.7: make them equal");
     }
-    let output = run(on_rank_1("EMULATED_NCCL_VERSION=22807"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
-    refused(&output, 78, "rank 0 runs NCCL 2.30.7, rank 1 2.28.7: make them equal");
 }

@@ -138,13 +138,34 @@ fn selective_methods_answer_as_on_the_cpu() {
     }
 }
 
+/// A rank that keeps no chunk is asked about no key at all, and its answers merge with those of the others.
+#[test]
+fn ranks_without_a_chunk_answer_as_on_the_cpu() {
+    let models = models();
+    for exchange in EXCHANGES {
+        let plan = with_ratio(plan(3, &[37, 30], 5, 3, infoflow(0, 2), exchange), 0.3);
+        compared(&models, 3, &[plan]);
+    }
+}
+
 /// The plain kernels are candle's operations, which an emulated GPU has not.
 #[test]
-fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
-    if cuda::identity(0).expect("a GPU, or an emulated one").name.starts_with("emulated") {
-        println!("skipped: an emulated GPU has no kernels of candle's");
-        return;
+#[ignore = "needs a GPU that is not emulated: make gpu"]
+fn in_16_bits_with_plain_kernels_a_gpu_answers_as_the_cpu() {
+    for dtype in [DType::BF16, DType::F16] {
+        let models = pair(dtype, Kernels::Plain, TOLERANCE);
+        for world in [1, 2] {
+            let mut plans = vec![planned(world, Method::Full, Exchange::PassQ, 0.0)];
+            plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
+            compared(&models, world, &plans);
+        }
     }
+}
+
+/// As above.
+#[test]
+#[ignore = "needs a GPU that is not emulated: make gpu"]
+fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
     let models = pair(DType::F32, Kernels::Plain, TOLERANCE_F32);
     for world in [1, 2] {
         let mut plans = vec![
@@ -161,15 +182,21 @@ fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
 #[test]
 fn warm_chunks_answer_as_cold_ones_do() {
     let models = models();
-    for world in [1, 2] {
-        let cold = Plan { keep_chunks: true, ..planned(world, infoflow(0, 2), Exchange::PassQ, 0.3) };
+    let (_, chunks, query) = SHAPE;
+    // Without a prefix as well: then there is an entry of no rows beside those of the chunks.
+    let cases =
+        [(1, 3, Exchange::PassQ), (2, 3, Exchange::PassQ), (2, 0, Exchange::PassQ), (2, 0, Exchange::Replicate)];
+    for (world, prefix, exchange) in cases {
+        let plan = plan(prefix, chunks, query, world, infoflow(0, 2), exchange);
+        let cold = Plan { keep_chunks: true, ..with_ratio(plan, 0.3) };
         let mut warm = cold.clone();
         warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
         let found = compared(&models, world, &[cold, warm.clone()]);
         let hits: usize = found[1].1.iter().map(|report| report.chunk_cache.hits).sum();
         assert_eq!(hits, warm.chunks.len());
-        assert_eq!(found[0].0.selected, found[1].0.selected, "world {world}");
-        assert_eq!(logits(&found[0].0), logits(&found[1].0), "world {world}");
+        let what = format!("world {world}, {prefix} rows of prefix, {}", exchange.name());
+        assert_eq!(found[0].0.selected, found[1].0.selected, "{what}");
+        assert_eq!(logits(&found[0].0), logits(&found[1].0), "{what}");
     }
 }
 

@@ -1,12 +1,21 @@
 //! Rules of the architecture that a compiler does not check: who may depend on whom, where features and `unsafe` may
-//! stand, how long a file may be, and that documents name what exists.
+//! stand, how long a file may be, and that documents name what exists. The rules themselves are functions over text, in `rules`,
+//! each with violations that it is shown to find.
+
+mod rules;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rules::{
+    features, named_files, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps, workspace_dependencies,
+};
 use tributary_tests::root;
 
 const CRATES: [&str; 6] = ["launch", "coordinator", "worker", "comm", "kernels", "tests"];
+
+/// The crates that the command is made of.
+const PRODUCTION: [&str; 5] = ["launch", "coordinator", "worker", "comm", "kernels"];
 
 /// The longest source file, in lines.
 const LINE_LIMIT: usize = 400;
@@ -35,11 +44,6 @@ fn files(crates: &[&str]) -> BTreeMap<String, String> {
     all
 }
 
-/// Lines of a file that are code, not comment.
-fn code(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim).filter(|line| !line.starts_with("//"))
-}
-
 #[test]
 fn crates_depend_only_on_those_below() {
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
@@ -51,47 +55,57 @@ fn crates_depend_only_on_those_below() {
     ]);
     for (name, allowed) in allowed {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).expect("a manifest");
-        let dependencies = manifest.split("[dependencies]").nth(1).expect("a section").split("\n[").next();
-        for line in dependencies.expect("the section's text").lines().filter(|line| line.starts_with("tributary")) {
-            let dependency = line.split(['.', ' ', '=']).next().expect("a name");
-            assert!(allowed.contains(&dependency), "{name} must not depend on {dependency}");
+        for dependency in workspace_dependencies(&manifest) {
+            assert!(allowed.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
         }
     }
 }
 
 #[test]
 fn features_stand_at_the_leaves() {
-    let may = |path: &str| path == "comm/src/lib.rs" || path.starts_with("kernels/src/") || path.starts_with("tests/");
-    for (path, text) in files(&CRATES) {
-        let found = code(&text).any(|line| line.contains("cfg(feature") || line.contains("cfg!(feature"));
-        assert!(!found || may(&path), "{path}: cfg(feature) belongs in comm/src/lib.rs or under kernels/src");
+    let may = |path: &str| path == "comm/src/lib.rs" || path.starts_with("kernels/src/");
+    for (path, text) in files(&CRATES).into_iter().filter(|(path, _)| !may(path)) {
+        let found = features(&text);
+        assert!(found.is_empty(), "{path}: features belong in comm/src/lib.rs or under kernels/src: {found:#?}");
     }
 }
 
 #[test]
 fn unsafe_stands_where_it_may_and_says_why() {
     let may = ["kernels/src/cpu/", "kernels/src/cuda/", "comm/src/nccl/ffi.rs", "worker/src/model/weights.rs"];
-    for (path, text) in files(&["launch", "coordinator", "worker", "comm", "kernels"]) {
-        let blocks = code(&text).filter(|line| line.contains("unsafe {") || line.contains("unsafe impl")).count();
-        if blocks == 0 {
-            continue;
-        }
-        assert!(may.iter().any(|place| path.starts_with(place)), "{path}: no unsafe here");
-        assert!(text.contains("// SAFETY:"), "{path}: unsafe without a reason");
-        let sends = code(&text).any(|line| line.contains("unsafe impl Send") || line.contains("unsafe impl Sync"));
-        assert!(!sends || path.starts_with("kernels/src/cpu/"), "{path}: unsafe impl Send or Sync");
+    for (path, text) in files(&CRATES) {
+        let found = unsafe_code(&text);
+        assert!(
+            found.is_empty() || may.iter().any(|place| path.starts_with(place)),
+            "{path}: no unsafe here: {found:#?}"
+        );
+        let found = unsafe_without_reason(&text);
+        assert!(found.is_empty(), "{path}: unsafe without a reason of its own: {found:#?}");
+        let found = sends(&text);
+        assert!(found.is_empty() || path.starts_with("kernels/src/cpu/"), "{path}: {found:#?}");
     }
 }
 
 #[test]
 fn no_unwrap_outside_tests() {
-    for (path, text) in files(&["launch", "coordinator", "worker", "comm", "kernels"]) {
-        if path.contains("/tests") || path.contains("/benches/") || path.contains("/examples/") {
-            continue;
-        }
-        let production = text.split("#[cfg(test)]").next().expect("split gives at least one part");
-        let line = code(production).find(|line| line.contains(".unwrap()"));
-        assert!(line.is_none(), "{path}: {}", line.unwrap_or_default());
+    for (path, text) in files(&PRODUCTION).into_iter().filter(|(path, _)| !is_test(path)) {
+        let found = unwraps(&text);
+        assert!(found.is_empty(), "{path}: {found:#?}");
+    }
+}
+
+/// Whether a whole file is for tests or measurements.
+fn is_test(path: &str) -> bool {
+    ["/tests/", "/benches/", "/examples/"].iter().any(|folder| path.contains(folder))
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+}
+
+#[test]
+fn what_is_not_run_is_said() {
+    for (path, text) in files(&CRATES) {
+        let found = silent_skips(&text);
+        assert!(found.is_empty(), "{path}: {found:#?}");
     }
 }
 
@@ -108,12 +122,7 @@ fn files_are_short_and_open_with_what_they_are_for() {
 fn documents_name_files_that_exist() {
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(document)).expect("readable");
-        let names = text.split('`').skip(1).step_by(2).filter(|name| {
-            let known =
-                ["rs", "md", "toml", "json", "safetensors", "py"].iter().any(|end| name.ends_with(&format!(".{end}")));
-            known && name.contains('/') && !name.contains([' ', '<', '*', '$', '{'])
-        });
-        for name in names {
+        for name in named_files(&text) {
             assert!(root().join(name).exists(), "{document} names `{name}`, which does not exist");
         }
     }

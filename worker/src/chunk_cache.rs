@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 use tributary_comm::wire::{ChunkCacheReport, ChunkKey, KeySpace};
+use tributary_kernels::cuda;
 
 use crate::error::Result;
 use crate::kv::Block;
@@ -94,11 +95,12 @@ impl ChunkCache {
         if !self.make_room(bytes) {
             return Ok(());
         }
-        let copy = |(k, v): &(Tensor, Tensor)| Ok((k.force_contiguous()?, v.force_contiguous()?));
-        let layers = block.layers.iter().map(copy).collect::<Result<_>>()?;
+        let pair = |(k, v): &(Tensor, Tensor)| Ok((copy(k)?, copy(v)?));
+        let layers = block.layers.iter().map(pair).collect::<Result<_>>()?;
         self.entries.insert(key, Entry { layers, bytes, used: self.request });
         self.report.stored.push(key);
         self.report.used_bytes += bytes;
+        assert!(self.report.used_bytes <= self.capacity_bytes, "{:?} of {} bytes", self.report, self.capacity_bytes);
         Ok(())
     }
 
@@ -114,6 +116,7 @@ impl ChunkCache {
                 self.entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(|(key, entry)| (entry.used, **key));
             let key = *oldest.expect("what is not in use makes up the rest").0;
             let entry = self.entries.remove(&key).expect("it was just found");
+            assert!(entry.bytes <= self.report.used_bytes, "{} bytes of {:?}", entry.bytes, self.report);
             self.report.used_bytes -= entry.bytes;
             self.report.evicted.push(key);
         }
@@ -123,6 +126,14 @@ impl ChunkCache {
     /// What it did since the request began.
     pub fn report(&self) -> ChunkCacheReport {
         self.report.clone()
+    }
+}
+
+/// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory of 0 bytes for a copy of them.
+fn copy(tensor: &Tensor) -> Result<Tensor> {
+    match tensor.elem_count() {
+        0 => Ok(cuda::nothing(tensor.shape(), tensor.dtype(), tensor.device())?),
+        _ => Ok(tensor.force_contiguous()?),
     }
 }
 
@@ -180,6 +191,17 @@ mod tests {
         assert_eq!((cache.report().evicted.len(), cache.report().used_bytes), (0, 32));
         cache.keep(c, &block(2)).expect("kept");
         assert_eq!((cache.report().evicted, cache.report().used_bytes), (vec![a.min(b), a.max(b)], 32));
+    }
+
+    #[test]
+    fn a_prefix_without_rows_is_kept_as_it_is() {
+        let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 0);
+        cache.begin();
+        let key = cache.space.prefix(&[]);
+        cache.keep(key, &block(0)).expect("kept");
+        cache.begin();
+        let (k, v) = cache.get_prefix(&key).expect("it needs no room").swap_remove(0);
+        assert_eq!((k.dims(), v.dims(), k.dtype()), (&[0, 1, 2][..], &[0, 1, 2][..], DType::F32));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the unit tests share: a plan from sizes, a tiny model from a seed, a group of ranks.
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
@@ -63,11 +65,22 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
     }
 }
 
-/// Runs `work` on every rank of a group of threads.
-pub fn on_ranks(world: usize, work: impl Fn(&mut dyn Communicator) + Sync) {
+/// Runs `work` on every rank of a group of threads; its results in rank order.
+pub fn on_ranks<T: Send>(world: usize, work: impl Fn(&mut dyn Communicator) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
-        for seat in local::seats(world) {
-            scope.spawn(|| work(&mut seat.take()));
-        }
-    });
+        let start = |seat: local::Seat| scope.spawn(|| work(&mut seat.take()));
+        let threads: Vec<_> = local::seats(world).into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("the rank does not panic")).collect()
+    })
+}
+
+/// A folder of real inputs, which are kept beside the repository and not in it. Where it is not there the test is skipped, and says
+/// so past the test harness, which keeps what a passing test prints to itself.
+pub fn real_inputs(name: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    let _ = writeln!(std::io::stderr(), "skipped: real inputs are not beside the repository: {}", folder.display());
+    None
 }

@@ -26,6 +26,20 @@ impl Block {
         Self { rows: rows.into(), layers: Vec::new() }
     }
 
+    /// A block whose passes are over: every one of `layers` layers has keys and values of every row.
+    ///
+    /// # Panics
+    /// If that is not so: only a bug can do that.
+    #[must_use]
+    pub fn complete(self, layers: usize) -> Self {
+        assert_eq!(self.layers.len(), layers, "layers of a block");
+        for (layer, (k, v)) in self.layers.iter().enumerate() {
+            assert_eq!(k.dims()[0], self.rows.len(), "rows with keys in layer {layer}");
+            assert_eq!(v.dims()[0], self.rows.len(), "rows with values in layer {layer}");
+        }
+        self
+    }
+
     /// `count` rows of every layer from `from` on, sharing storage.
     pub fn narrow(&self, from: usize, count: usize) -> Result<Self> {
         let cut = |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
@@ -86,6 +100,7 @@ impl View {
 
     /// One block at the given positions.
     pub fn of(block: Block, at: Positions) -> Self {
+        assert_eq!(block.rows.len(), at.len(), "a position for every row of a block");
         Self { blocks: vec![(block, at)] }
     }
 
@@ -121,5 +136,35 @@ impl View {
             Ok((Block { rows: block.rows.clone(), layers }, at.clone()))
         };
         Ok(Self { blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    fn layer(rows: usize) -> (Tensor, Tensor) {
+        let tensor = || Tensor::zeros((rows, 1, 2), DType::F32, &Device::Cpu).expect("zeros");
+        (tensor(), tensor())
+    }
+
+    #[test]
+    fn a_whole_block_is_complete() {
+        let block = Block { rows: [4, 5, 6].into(), layers: vec![layer(3), layer(3)] };
+        assert_eq!(block.complete(2).layers.len(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "layers of a block")]
+    fn a_block_lacks_no_layer() {
+        let _ = Block { rows: [4, 5, 6].into(), layers: vec![layer(3)] }.complete(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "rows with keys in layer 1")]
+    fn a_block_lacks_no_row() {
+        let _ = Block { rows: [4, 5, 6].into(), layers: vec![layer(3), layer(2)] }.complete(2);
     }
 }

@@ -22,8 +22,11 @@ impl Placement {
         let total = plan.total_tokens();
         let mut this = Self { rope: (0..total as u32).collect(), order: (0..total as u32).collect() };
         let starts = plan.chunk_starts();
+        let mut placed = vec![false; plan.chunks.len()];
         let mut place = prefix;
         for &chunk in order {
+            assert!(!placed[chunk as usize], "chunk {chunk} stands twice in the order {order:?}");
+            placed[chunk as usize] = true;
             let (first_row, length) = (prefix + starts[chunk as usize], plan.chunks[chunk as usize].ids.len());
             let rope = match layout {
                 Layout::Global => place,
@@ -36,6 +39,7 @@ impl Placement {
             }
             place += length;
         }
+        assert_eq!(place, prefix + context, "rows of prefix and chunks in the order {order:?}");
         let query_rope = match layout {
             Layout::HlHp => prefix + plan.longest_chunk_tokens(),
             Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
@@ -90,6 +94,18 @@ mod tests {
         for layout in [Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp] {
             assert_eq!(Placement::new(&plan, &order, layout).order, [0, 4, 5, 1, 2, 3, 6, 7]);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "chunk 1 stands twice in the order [1, 1]")]
+    fn an_order_has_no_chunk_twice() {
+        Placement::new(&kit::plan(1, &[2, 3], 2, 1), &[1, 1], Layout::Global);
+    }
+
+    #[test]
+    #[should_panic(expected = "rows of prefix and chunks in the order [1]")]
+    fn an_order_has_every_chunk() {
+        Placement::new(&kit::plan(1, &[2, 3], 2, 1), &[1], Layout::Global);
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub(crate) fn chunk_weights(
 /// Deals chunks to ranks: those that lie on a rank stay there, of the others the heaviest first, each to the rank with the
 /// least so far; ties to the earlier chunk and the lower rank.
 pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> Vec<usize> {
+    assert_eq!(weights.len(), lies_on.len(), "chunks with a weight, and with a place");
     let free = |&chunk: &usize| lies_on[chunk].is_none();
     let mut heaviest_first: Vec<usize> = (0..weights.len()).filter(free).collect();
     heaviest_first.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));

@@ -77,6 +77,7 @@ pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, mach
         }
         _ => (ratio, budget(ratio, context_tokens)),
     };
+    assert!(budget <= context_tokens, "{budget} rows of {context_tokens} to recompute");
     let candidates = exchanges(input, settings, &method, budget, shape, machine);
     let mut smallest: Option<Planned> = None;
     for exchange in candidates {
@@ -219,6 +220,8 @@ fn with_exchange(
     let warm = warm(input, settings, method);
     let weights = weights(&lengths, (before, after), exchange, &warm, shape);
     let ranks = cost::deal(&weights, &warm, settings.world);
+    assert_eq!(ranks.len(), input.chunks.len(), "chunks that are dealt to ranks");
+    assert!(ranks.iter().all(|&rank| rank < settings.world), "{} ranks: {ranks:?}", settings.world);
     let chunks = input.chunks.iter().zip(ranks).zip(&warm);
     Plan {
         request: input.request,

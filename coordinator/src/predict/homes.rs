@@ -85,6 +85,7 @@ pub(super) fn homes(
             deal_rows(&ordered, world, query, plan.total_tokens() as u32, cost)
         }
     };
+    assert_eq!(dealt.iter().map(Vec::len).sum::<usize>(), rows.len(), "rows that are dealt to ranks");
     dealt.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect()
 }
 

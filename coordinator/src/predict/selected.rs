@@ -59,6 +59,8 @@ impl Selected {
                 next += 1;
             }
         }
+        let expected = plan.prefix_tokens() + plan.context_tokens();
+        assert_eq!(next, expected, "rows of prefix and chunks in the order {:?}", self.order);
         places
     }
 }
@@ -78,6 +80,7 @@ fn spread(runs: &[(usize, usize)], count: usize) -> Vec<u32> {
         }
         before += length;
     }
+    assert_eq!(rows.len(), count, "rows spread over {candidates}");
     rows
 }
 

@@ -186,6 +186,7 @@ pub fn report(
     mut notes: Vec<String>,
 ) -> Report {
     let (plan, outcome) = (&planned.plan, &answer.outcome);
+    assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
     if plan.method != Method::Full {
         notes.extend(path::stragglers(answer));
@@ -269,6 +270,7 @@ fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
         }
     };
     let sum = reports.iter().fold(ChunkCacheRow::default(), add);
+    assert!(sum.hits <= chunks, "{} of {chunks} chunks came from the chunk cache", sum.hits);
     let state = match sum.hits {
         0 => "cold",
         hits if hits == chunks => "warm",

@@ -9,6 +9,10 @@ const ROWS_AT_ONCE: usize = 64;
 /// unchanged; where every part has, the result is (0, −∞).
 pub(crate) fn merge(parts: &[(&[f32], &[f32])], head_dim: usize) -> (Vec<f32>, Vec<f32>) {
     let rows = parts.first().map_or(0, |(_, lse)| lse.len());
+    for (out, lse) in parts {
+        assert_eq!(lse.len(), rows, "rows of a part");
+        assert_eq!(out.len(), rows * head_dim, "outputs of a part");
+    }
     let mut out = vec![0.0; rows * head_dim];
     let mut lse = vec![f32::NEG_INFINITY; rows];
     let pieces = out.par_chunks_mut((ROWS_AT_ONCE * head_dim).max(1)).zip(lse.par_chunks_mut(ROWS_AT_ONCE));

@@ -119,10 +119,6 @@ pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Optio
     Ok(None)
 }
 
-pub(crate) fn add_rms_norm(_: &Tensor, _: &Tensor, _: &Tensor, _: f32) -> Result<Option<(Tensor, Tensor)>> {
-    Ok(None)
-}
-
 pub(crate) fn silu_mul(_gate: &Tensor, _up: &Tensor) -> Result<Option<Tensor>> {
     Ok(None)
 }
@@ -158,10 +154,6 @@ pub(crate) fn contiguous(x: &Tensor) -> Result<Tensor> {
 }
 
 pub(crate) fn gather(_x: &Tensor, _indices: &DeviceList) -> Result<Option<Tensor>> {
-    Ok(None)
-}
-
-pub(crate) fn replaced(_base: &Tensor, _rows: &Tensor, _source: &DeviceList) -> Result<Option<Tensor>> {
     Ok(None)
 }
 

@@ -42,26 +42,6 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>>
     Ok(Some(out.tensor()))
 }
 
-/// See [`crate::add_rms_norm`].
-pub fn add_rms_norm(x: &Tensor, more: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<(Tensor, Tensor)>> {
-    let dim = weight.dims1()?;
-    let fits = ours(&[x, more, weight]) && (1..=LONGEST_ROW).contains(&dim) && more.dtype() == x.dtype();
-    let Some(suffix) = suffix(x.dtype()).filter(|_| fits) else { return Ok(None) };
-    let (x, more, weight) = (contiguous(x)?, contiguous(more)?, cast_or_same(weight, DType::F32)?);
-    let inputs = (Input::new(&x), Input::new(&more), Input::new(&weight));
-    let (Some(values), Some(others), Some(scale)) = inputs else { return Ok(None) };
-    let (device, rows) = (values.device().clone(), x.elem_count() / dim);
-    let stream = device.cuda_stream();
-    let mut out = Output::new(&device, x.dtype(), x.shape())?;
-    let mut sum = Output::new(&device, x.dtype(), x.shape())?;
-    let mut call = Call::new(&device, &stream, "norm", &format!("add_rms_norm_{suffix}"))?;
-    call.output(&mut out).output(&mut sum).input(&values).input(&others).input(&scale);
-    call.count(dim).real(eps).aligned(&[dim * x.dtype().size_in_bytes()]);
-    // SAFETY: the arguments of add_rms_norm; block i touches row i of `dim`, and there are `rows` in every tensor.
-    unsafe { call.launch(blocks(rows, 1)?, long_threads(dim), 0) }?;
-    Ok(Some((sum.tensor(), out.tensor())))
-}
-
 /// Threads for a row: as few whole warps as keep it in their registers with one run of 8 each, at most 512.
 fn long_threads(dim: usize) -> u32 {
     dim.div_ceil(8).next_multiple_of(32).min(512) as u32

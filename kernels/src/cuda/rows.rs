@@ -113,37 +113,22 @@ fn copy(
 
 /// See [`crate::gather`]; the indices are known to be rows.
 pub fn gather(x: &Tensor, indices: &DeviceList) -> Result<Option<Tensor>> {
-    picked(x, None, indices)
-}
-
-/// Row i of the answer is row `source[i]` of `base` and `rows`, one after the other.
-pub fn replaced(base: &Tensor, rows: &Tensor, source: &DeviceList) -> Result<Option<Tensor>> {
-    picked(base, Some(rows), source)
-}
-
-fn picked(a: &Tensor, b: Option<&Tensor>, indices: &DeviceList) -> Result<Option<Tensor>> {
-    if !ours(&[a, b.unwrap_or(a)]) || a.rank() == 0 || indices.is_empty() || row_bytes(a) == 0 {
+    if !ours(&[x]) || x.rank() == 0 || indices.is_empty() || row_bytes(x) == 0 {
         return Ok(None);
     }
-    let (a, b) = (contiguous(a)?, contiguous(b.unwrap_or(a))?);
-    let mut dims = a.dims().to_vec();
+    let x = contiguous(x)?;
+    let mut dims = x.dims().to_vec();
     dims[0] = indices.len();
-    let list = indices.on(a.device())?;
-    let (Some(first), Some(second), Some(list)) = (Input::new(&a), Input::new(&b), Input::new(&list)) else {
-        return Ok(None);
-    };
-    let device = first.device().clone();
-    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, a.dtype(), dims)?);
-    let bytes = row_bytes(&a);
-    let word = {
-        let ((x, _x), (y, _y)) = (first.address(&stream), second.address(&stream));
-        1usize << (x | y | bytes as u64).trailing_zeros().min(4)
-    };
+    let list = indices.on(x.device())?;
+    let (Some(from), Some(list)) = (Input::new(&x), Input::new(&list)) else { return Ok(None) };
+    let device = from.device().clone();
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), dims)?);
+    let bytes = row_bytes(&x);
+    let word = 1usize << (from.address(&stream).0 | bytes as u64).trailing_zeros().min(4);
     let mut call = Call::new(&device, &stream, "rows", &format!("gather_rows_{word}"))?;
-    call.output(&mut out).input(&first).input(&second).input(&list);
-    call.count(a.dim(0)?).count(indices.len()).count(bytes / word);
+    call.output(&mut out).input(&from).input(&list).count(indices.len()).count(bytes / word);
     let (grid, threads) = grid(indices.len(), bytes / word);
-    // SAFETY: the arguments of gather_rows; the caller has checked that every index is a row of one of the two.
+    // SAFETY: the arguments of gather_rows; the caller has checked that every index is a row.
     unsafe { call.launch(grid, threads, 0) }?;
     Ok(Some(out.tensor()))
 }

@@ -244,3 +244,28 @@ fn numbers_in_hidden_keys_change_nothing() {
         assert_eq!(attend(true), attend(false));
     }
 }
+
+/// A rank that keeps no chunk is asked all the same, and its answer travels and merges with those of others: whichever kernels run,
+/// it is of the queries' type, and no kernel of candle's is needed for it.
+#[test]
+fn attention_over_no_key_at_all_is_of_the_queries_type() {
+    let device = kit::gpu();
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        for queries in [0, 3] {
+            let q = match queries {
+                0 => nothing((0, 2, 64), dtype, &device).unwrap(),
+                _ => Tensor::zeros((queries, 2, 64), dtype, &device).unwrap(),
+            };
+            for kernels in [Kernels::Auto, Kernels::Plain] {
+                let found = kernels.attend(&q, &Positions::run(0, queries), &[], None, 0.1).unwrap();
+                assert_eq!((found.out.dtype(), found.out.dims()), (dtype, &[queries, 2, 64][..]), "{kernels:?}");
+                assert_eq!((found.lse.dtype(), found.lse.dims()), (DType::F32, &[queries, 2][..]), "{kernels:?}");
+                assert!(flat(&found.out).iter().all(|&x| x == 0.0), "{kernels:?} {dtype:?}");
+                assert!(flat(&found.lse).iter().all(|&x| x == f32::NEG_INFINITY), "{kernels:?} {dtype:?}");
+                let at = Positions::run(0, queries);
+                let scores = kernels.column_scores(&q, &at, &[], None, 0.1, &found.lse, Reduce::Mass).unwrap();
+                assert_eq!((scores.dtype(), scores.dims()), (DType::F32, &[0][..]), "{kernels:?}");
+            }
+        }
+    }
+}

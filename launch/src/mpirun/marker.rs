@@ -54,11 +54,6 @@ pub fn draw() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// The marker in a line of attempt `id`.
-pub fn parse(line: &str, id: &str) -> Option<Marker> {
-    find(line, id).map(|(_, marker)| marker)
-}
-
 /// Where a line's marker begins, and the marker. Something may stand before it: a tag of mpirun's, or what another rank
 /// wrote without ending its line.
 pub(super) fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
@@ -85,9 +80,9 @@ mod tests {
     #[test]
     fn markers_are_read() {
         let failed = Marker::Failed(Failed { exit_code: 75, rank: 3 });
-        assert_eq!(parse("tributary-completed 0123456789abcdef", ID), Some(Marker::Completed));
-        assert_eq!(parse("tributary-completed 0123456789abcdef\r\n", ID), Some(Marker::Completed));
-        assert_eq!(parse("tributary-failed 0123456789abcdef 75 3\n", ID), Some(failed));
+        assert_eq!(find("tributary-completed 0123456789abcdef", ID), Some((0, Marker::Completed)));
+        assert_eq!(find("tributary-completed 0123456789abcdef\r\n", ID), Some((0, Marker::Completed)));
+        assert_eq!(find("tributary-failed 0123456789abcdef 75 3\n", ID), Some((0, failed)));
         assert_eq!(find("[1,3]<stderr>:tributary-failed 0123456789abcdef 75 3\n", ID), Some((14, failed)));
     }
 
@@ -104,7 +99,7 @@ mod tests {
             "tributary-failed 0123456789abcdef 75 -1",
             "tributary: rank 2: lost",
         ] {
-            assert_eq!(parse(line, ID), None, "{line}");
+            assert_eq!(find(line, ID), None, "{line}");
         }
     }
 

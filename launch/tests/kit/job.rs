@@ -1,6 +1,6 @@
 //! Jobs of several processes under mpirun, watched line by line, with faults injected on one rank.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -55,7 +55,7 @@ pub fn launchers(world: usize) -> Vec<(&'static str, Command)> {
     let mut all = vec![("Open MPI of the path", mpirun(world))];
     let Some(folder) = std::env::var_os("OPENMPI5").map(PathBuf::from) else {
         assert!(std::env::var_os("CI").is_none(), "OPENMPI5 is not set: run `make test`");
-        println!("skipped: Open MPI 5, OPENMPI5 is not set; `make test` installs it");
+        super::skipped("Open MPI 5: OPENMPI5 is not set; `make test` installs it");
         return all;
     };
     let mut five = Command::new(folder.join("bin/mpirun"));
@@ -74,8 +74,7 @@ pub fn has_mpirun() -> bool {
     let found = Command::new("mpirun").arg("--version").output().is_ok();
     if !found {
         assert!(std::env::var_os("CI").is_none(), "no mpirun: run `make cuda-test`");
-        // Past the test harness, which keeps what a passing test prints to itself.
-        let _ = writeln!(std::io::stderr(), "skipped: no mpirun; `make cuda-test` installs it");
+        super::skipped("no mpirun; `make cuda-test` installs it");
     }
     found
 }

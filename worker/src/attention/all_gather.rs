@@ -34,6 +34,7 @@ impl AllGather<'_> {
         let sending_v = self.comm.start_all_gather_v(v, &counts)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
+        assert_eq!(k.len(), self.at.len(), "ranks whose keys came");
         let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys { k, v, at: at.clone() };
         let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
         let at = last_of(&self.at[self.comm.rank()], q.dim(0)?);

@@ -93,6 +93,7 @@ impl<'a> PassQ<'a> {
     /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as [`Homes::all`]).
     #[must_use]
     pub fn measuring(mut self, weights: Vec<f32>) -> Self {
+        assert_eq!(weights.len(), self.at_all.len(), "weights of the rows of a pass");
         self.measure = Some(Measure { weights, sums: None, layers: 0 });
         self
     }
@@ -110,8 +111,10 @@ impl<'a> PassQ<'a> {
         let Some(Measure { sums: Some(sums), layers, .. }) = self.measure else {
             return Ok(Vec::new());
         };
-        let rows = self.stale.rows().chain(self.fresh.rows.iter().copied());
-        Ok(rows.zip(cuda::download(&sums)?.to_vec1::<f32>()?).map(|(row, sum)| (row, sum / layers as f32)).collect())
+        let rows: Vec<u32> = self.stale.rows().chain(self.fresh.rows.iter().copied()).collect();
+        let sums = cuda::download(&sums)?.to_vec1::<f32>()?;
+        assert_eq!(sums.len(), rows.len(), "sums of stale and fresh rows");
+        Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
     /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.
@@ -148,6 +151,7 @@ impl Attention for PassQ<'_> {
         let queries = start_queries(self.comm, &q, &self.counts, dtype)?;
         let (fresh_k, fresh_v) = self.deliver(&k, &v)?;
         let tail_rows = self.tail.rows.len();
+        assert!(tail_rows <= k.dim(0)?, "{tail_rows} query rows of {}", k.dim(0)?);
         let own_rows = k.dim(0)? - tail_rows;
         let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
         let all_q = all_queries(self.comm, queries, &q)?;

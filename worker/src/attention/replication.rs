@@ -23,6 +23,8 @@ impl Replication {
     /// # Errors
     /// The communicator's.
     pub fn start(&mut self, comm: &mut dyn Communicator, k: &Tensor, v: &Tensor) -> Result<()> {
+        assert_eq!(self.counts.len(), comm.size(), "ranks that replicate");
+        assert_eq!(k.dims()[0], self.counts[comm.rank()], "context rows of this rank");
         let k = comm.start_all_gather_v(k, &self.counts)?;
         let v = comm.start_all_gather_v(v, &self.counts)?;
         self.started.push((k, v));

@@ -28,6 +28,7 @@ pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &T
 
 /// Where the last `count` of some rows stand.
 pub(super) fn last_of(at: &Positions, count: usize) -> Positions {
+    assert!(count <= at.len(), "the last {count} of {} rows", at.len());
     if count == at.len() {
         return at.clone();
     }
@@ -74,6 +75,7 @@ pub(super) fn bring_home(
 
 /// Cuts a tensor into runs of `counts` rows.
 pub(super) fn split(tensor: &Tensor, counts: &[usize]) -> Result<Vec<Tensor>> {
+    assert_eq!(counts.iter().sum::<usize>(), tensor.dim(0)?, "rows of all parts, {counts:?}");
     let mut from = 0;
     let cut = |&count: &usize| {
         let part = tensor.narrow(0, from, count)?;
@@ -85,6 +87,7 @@ pub(super) fn split(tensor: &Tensor, counts: &[usize]) -> Result<Vec<Tensor>> {
 
 /// Merges partial results over disjoint keys, in the order given and in `dtype`.
 pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Result<Partial> {
+    assert_eq!(out.len(), lse.len(), "outputs and log-sum-exps");
     let part = |(out, lse): (Tensor, Tensor)| -> Result<Partial> { Ok(Partial { out: cast(&out, dtype)?, lse }) };
     let parts = out.into_iter().zip(lse).map(part).collect::<Result<Vec<_>>>()?;
     let merged = kernels::merge_all(&parts.iter().collect::<Vec<_>>())?;

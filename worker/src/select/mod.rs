@@ -60,6 +60,7 @@ impl Candidates {
     /// Candidates of a plan whose chunks stand in `order`: all but the first chunk's rows, which are exact already, unless
     /// the plan includes them.
     pub fn new(plan: &Plan, order: &[u32]) -> Self {
+        assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
         let first_row = plan.prefix_tokens() as u32;
         let starts = plan.chunk_starts();
         let skip = usize::from(!plan.include_first_chunk);
@@ -77,8 +78,22 @@ impl Candidates {
         }
     }
 
+    /// Checks that rows are candidates and stand in ascending order, so that none is there twice.
+    ///
+    /// # Panics
+    /// If that is not so: only a bug can do that.
+    pub fn check(&self, rows: &[u32]) {
+        for pair in rows.windows(2) {
+            assert!(pair[0] < pair[1], "selected row {} stands before row {}", pair[0], pair[1]);
+        }
+        for row in rows {
+            assert!(self.rows.binary_search(row).is_ok(), "row {row} may not be selected");
+        }
+    }
+
     /// The best `count` candidates by `scores` (one a context row), ascending.
     pub fn top(&self, scores: &[f32], count: usize) -> Vec<u32> {
+        assert_eq!(scores.len(), self.context, "scores of the context's rows");
         top_rows(&self.rows, |row| scores[(row - self.first_row) as usize], count)
     }
 }

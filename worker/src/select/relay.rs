@@ -40,6 +40,7 @@ impl Selector for Relay {
             self.first = Some(first);
             return Ok(Need::Pass { rows, weights });
         };
+        assert_eq!(evidence.len(), first.len(), "numbers of the second hop and of the first");
         let second = normalised(evidence);
         Ok(Need::Scores(first.iter().zip(second).map(|(s, a)| s + a).collect()))
     }

@@ -121,3 +121,21 @@ fn relay_with_a_budget_below_three_answers_after_the_probe() {
     let Need::Scores(scores) = relay.next(&candidates, &[2.0; 15]).expect("scores") else { panic!("a second stage") };
     assert!(scores.iter().all(|score| (score - 1.0 / 15.0).abs() < 1e-7));
 }
+
+#[test]
+#[should_panic(expected = "selected row 9 stands before row 7")]
+fn selected_rows_ascend() {
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[6, 9, 7]);
+}
+
+#[test]
+#[should_panic(expected = "row 4 may not be selected")]
+fn selected_rows_are_candidates() {
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[4, 6]);
+}
+
+#[test]
+#[should_panic(expected = "scores of the context's rows")]
+fn every_context_row_has_a_score() {
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).top(&[1.0; 14], 3);
+}

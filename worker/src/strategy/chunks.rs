@@ -47,7 +47,8 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let layers = Vec::new();
             let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
             cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?;
-            Block { rows: stock.missing_rows(plan).into(), layers: attention.layers }
+            let block = Block { rows: stock.missing_rows(plan).into(), layers: attention.layers };
+            block.complete(cx.model.config().layers)
         }
     };
     cx.prefilled_rows = ids.len();
@@ -63,6 +64,7 @@ pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
         return Ok(());
     }
     cx.chunk_cache.keep(cx.chunk_cache.space().prefix(&plan.prefix), &cache.prefix)?;
+    assert_eq!(chunks_of(plan, cx.rank()).count(), cache.own.len(), "blocks of this rank's chunks");
     for (chunk, block) in chunks_of(plan, cx.rank()).zip(&cache.own) {
         cx.chunk_cache.keep(key(cx, plan, chunk), block)?;
     }
@@ -79,7 +81,8 @@ impl Chunks {
         let Some(replication) = self.replication else { return Ok(cache) };
         let received = replication.finish(cx.comm)?;
         for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
-            cache.others.push(Block { rows: rows_of(plan, other).into(), layers });
+            let block = Block { rows: rows_of(plan, other).into(), layers };
+            cache.others.push(block.complete(cx.model.config().layers));
         }
         Ok(cache)
     }
@@ -88,18 +91,18 @@ impl Chunks {
 impl Stock {
     /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is.
     fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Self {
-        let mut chunks = Vec::new();
+        let (mut chunks, model_layers) = (Vec::new(), cx.model.config().layers);
         for chunk in chunks_of(plan, cx.rank()) {
             let key = plan.chunks[chunk].warm.then(|| key(cx, plan, chunk));
             let layers = key.and_then(|key| cx.chunk_cache.get(&key));
             let rows: Vec<u32> = rows_of_chunk(plan, chunk).collect();
-            chunks.push((chunk, layers.map(|layers| Block { rows: rows.into(), layers })));
+            chunks.push((chunk, layers.map(|layers| Block { rows: rows.into(), layers }.complete(model_layers))));
         }
         let any_warm = plan.chunks.iter().any(|chunk| chunk.warm);
         let prefix_key = any_warm.then(|| cx.chunk_cache.space().prefix(&plan.prefix));
         let prefix = prefix_key.and_then(|key| cx.chunk_cache.get_prefix(&key));
         let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
-        Self { prefix: prefix.map(|layers| Block { rows: rows.into(), layers }), chunks }
+        Self { prefix: prefix.map(|layers| Block { rows: rows.into(), layers }.complete(model_layers)), chunks }
     }
 
     fn missing(&self) -> impl Iterator<Item = usize> + '_ {

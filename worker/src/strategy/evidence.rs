@@ -45,6 +45,7 @@ pub(super) fn probe(
         Some(scores) => scores,
         None => from_host(vec![0.0; own_rows], &device)?,
     };
+    assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
     gather(cx, plan, &scores, probe.layers.len())
 }
 
@@ -60,6 +61,7 @@ pub(super) fn pass(
     rows: &[u32],
     weights: &[f32],
 ) -> Result<Vec<f32>> {
+    assert_eq!(rows.len(), weights.len(), "rows of a measuring pass and their weights");
     let placement = Placement::new(plan, order, Layout::Global);
     let homes = recompute::deal(cx, plan, &placement, rows, Vec::new(), Exchange::PassQ);
     let mut of_row = vec![0.0; plan.total_tokens()];
@@ -95,6 +97,7 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Res
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| chunks::rows_of(plan, rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+    assert_eq!(counts.iter().sum::<usize>(), plan.context_tokens(), "context rows of all ranks, {counts:?}");
     let parts = cx.comm.all_gather_v(own, &counts)?;
     let mut scores = vec![0.0; plan.context_tokens()];
     let first = plan.prefix_tokens() as u32;

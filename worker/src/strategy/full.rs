@@ -42,7 +42,7 @@ impl Strategy for Full {
         this.last = Some(cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?);
         block.layers = attention.layers;
         cx.prefilled_rows = ids.len();
-        this.cache.own = vec![block];
+        this.cache.own = vec![block.complete(cx.model.config().layers)];
         Ok(this)
     }
 }

@@ -26,6 +26,9 @@ pub(super) fn recompute(
         Exchange::Selected => stay(cx, plan, placement, selected),
         Exchange::Replicate | Exchange::PassQ => deal(cx, plan, placement, selected, query_rows(plan), plan.exchange),
     };
+    let dealt = homes.context_counts();
+    assert_eq!(dealt.len(), cx.comm.size(), "ranks that rows are dealt to");
+    assert_eq!(dealt.iter().sum::<usize>(), selected.len(), "selected rows, dealt as {dealt:?}");
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
     let hidden = Hidden::of(selected);
@@ -46,8 +49,9 @@ pub(super) fn recompute(
             (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
     };
-    cache.fresh = vec![fresh];
-    cache.tail = tail;
+    let layers = cx.model.config().layers;
+    cache.fresh = vec![fresh.complete(layers)];
+    cache.tail = tail.complete(layers);
     Ok((cx.rank() == cx.last_rank()).then_some(last))
 }
 

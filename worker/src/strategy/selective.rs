@@ -66,16 +66,21 @@ impl Selective {
                 }
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
+                    candidates.check(&rows);
                     seen = evidence::pass(cx, plan, cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
                 Need::Scores(scores) => {
                     cx.enter(Phase::Select, plan)?;
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
-                    return Ok(Selection { measured, ..found(agree(cx, best)?, Some(scores), order) });
+                    let rows = agree(cx, best)?;
+                    assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
+                    candidates.check(&rows);
+                    return Ok(Selection { measured, ..found(rows, Some(scores), order) });
                 }
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan)?;
+                    candidates.check(&rows);
                     return Ok(found(rows, None, order));
                 }
             }

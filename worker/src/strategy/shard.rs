@@ -27,6 +27,8 @@ impl Shards {
     pub fn new(plan: &Plan, world: usize, split: fn(usize, usize) -> Vec<Vec<u32>>) -> Self {
         let placement = Placement::new(plan, &request_order(plan), Layout::Global);
         let rows = split(plan.total_tokens(), world);
+        assert_eq!(rows.len(), world, "shards");
+        assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), plan.total_tokens(), "rows of all shards");
         let at = rows.iter().map(|rows| placement.at(rows)).collect();
         let last_row = plan.total_tokens() as u32 - 1;
         let owner = rows.iter().position(|rows| rows.last() == Some(&last_row)).expect("some rank has the last row");
@@ -44,7 +46,7 @@ impl Shards {
     /// What is left when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
     pub fn finish(self, cx: &Context<'_>, plan: &Plan, last: Rows, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
-        let block = Block { rows: self.rows[rank].clone().into(), layers };
+        let block = Block { rows: self.rows[rank].clone().into(), layers }.complete(cx.model.config().layers);
         Prefilled {
             owner: self.owner,
             last: (rank == self.owner).then_some(last),

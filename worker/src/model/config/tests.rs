@@ -23,19 +23,11 @@ fn family(name: &str, changes: &[(&str, Value)]) -> Config {
     parse(&all).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Folders of real configs, if they are there.
-fn real_configs() -> Option<Vec<PathBuf>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/configs");
-    let entries = std::fs::read_dir(folder).ok()?;
-    Some(entries.map(|entry| entry.expect("an entry").path()).collect())
-}
-
 #[test]
 fn real_configs_parse() {
-    let Some(folders) = real_configs() else {
-        println!("SKIPPED: the real configs are not beside the repository");
-        return;
-    };
+    let Some(all) = kit::real_inputs("configs") else { return };
+    let entries = std::fs::read_dir(all).expect("a folder");
+    let folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     assert!(!folders.is_empty(), "a folder of configs without any");
     for folder in folders {
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();

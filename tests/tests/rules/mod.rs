@@ -1,0 +1,127 @@
+//! The rules of `tidy.rs` as functions over text, so that `planted.rs` can show of each that it finds what it is for.
+
+mod source;
+
+#[cfg(test)]
+mod planted;
+
+use source::{Source, ends_statement};
+
+/// A place that breaks a rule: the line's number, from 1, and its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the line.
+    pub line: usize,
+    /// What stands there.
+    pub text: String,
+}
+
+/// The crates of this workspace that a manifest's program needs: those for its own tests do not count.
+pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            // `[dependencies]`, `[build-dependencies]`, `[target.'cfg(unix)'.dependencies]`.
+            let whole = |name: &str| name.ends_with("dependencies") && !name.ends_with("dev-dependencies");
+            inside = whole(section);
+            // `[dependencies.tributary-worker]`.
+            if let Some((before, name)) = section.rsplit_once('.')
+                && whole(before)
+                && name.starts_with("tributary")
+            {
+                found.push(name.to_owned());
+            }
+        } else if inside && !line.starts_with('#') {
+            // A crate may be renamed: `other = { package = "tributary-worker" }`.
+            let name =
+                |at: usize| line[at..].split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
+            found.extend(line.find("tributary").map(|at| name(at).to_owned()));
+        }
+    }
+    found
+}
+
+/// Lines that ask for a feature of the build, in an attribute or in an expression.
+pub fn features(text: &str) -> Vec<Place> {
+    let source = Source::new(text);
+    let asks = |index: usize, line: &str| {
+        line.match_indices("feature").any(|(at, word)| {
+            let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let here = std::iter::once(&line[at + word.len()..]);
+            let mut rest = here.chain(source.code[index + 1..].iter().map(String::as_str)).map(str::trim_start);
+            alone && rest.find(|rest| !rest.is_empty()).is_some_and(|rest| rest.starts_with('='))
+        })
+    };
+    source.places(asks)
+}
+
+/// Lines outside tests that unwrap.
+pub fn unwraps(text: &str) -> Vec<Place> {
+    Source::new(text).without_tests().places(|_, line| line.contains(".unwrap()") || line.contains("::unwrap)"))
+}
+
+/// Lines with an `unsafe` block or implementation.
+pub fn unsafe_code(text: &str) -> Vec<Place> {
+    Source::new(text).places(|_, line| is_unsafe(line))
+}
+
+/// Those of [`unsafe_code`] whose statement has no `// SAFETY:` of its own right above it.
+pub fn unsafe_without_reason(text: &str) -> Vec<Place> {
+    let source = Source::new(text);
+    let has_reason = |place: &Place| {
+        for index in (0..place.line - 1).rev() {
+            let (whole, code) = (source.whole[index].trim(), source.code[index].trim());
+            if whole.starts_with("//") {
+                // The comment right above the statement: all its lines.
+                let comment = source.whole[..=index].iter().rev().map(|line| line.trim());
+                return comment.take_while(|line| line.starts_with("//")).any(|line| line.starts_with("// SAFETY:"));
+            }
+            if ends_statement(code) {
+                return false;
+            }
+        }
+        false
+    };
+    let reason_beside = |place: &Place| source.whole[place.line - 1].contains("// SAFETY:");
+    source
+        .places(|_, line| is_unsafe(line))
+        .into_iter()
+        .filter(|place| !has_reason(place) && !reason_beside(place))
+        .collect()
+}
+
+/// Lines that declare a type safe to send or share against the compiler's judgement.
+pub fn sends(text: &str) -> Vec<Place> {
+    let of = |line: &str, name: &str| line.split_whitespace().any(|word| word == name);
+    Source::new(text).places(|_, line| line.contains("unsafe impl") && (of(line, "Send") || of(line, "Sync")))
+}
+
+fn is_unsafe(line: &str) -> bool {
+    line.match_indices("unsafe").any(|(at, word)| {
+        let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let next = line[at + word.len()..].trim_start();
+        alone && (next.is_empty() || next.starts_with('{') || next.starts_with("impl"))
+    })
+}
+
+/// Lines of tests that leave nobody a word of what was not run: an `#[ignore]` without a reason, and a skip that is printed to
+/// where the test harness keeps it to itself.
+pub fn silent_skips(text: &str) -> Vec<Place> {
+    let source = Source::new(text);
+    source.places(|index, line| {
+        let printed = line.contains("println!(") && source.whole[index].to_lowercase().contains("skipped");
+        printed || line.contains("#[ignore]")
+    })
+}
+
+/// Files that a document names in backquotes.
+pub fn named_files(document: &str) -> Vec<&str> {
+    let is_file = |name: &&str| {
+        let ends = ["rs", "md", "toml", "json", "safetensors", "py", "sh", "cu", "cuh"];
+        let known = ends.iter().any(|end| name.ends_with(&format!(".{end}")));
+        known && name.contains('/') && !name.contains([' ', '<', '*', '$', '{'])
+    };
+    document.split('`').skip(1).step_by(2).filter(is_file).collect()
+}

@@ -1,0 +1,145 @@
+//! Violations planted for every rule, beside what looks like one and is none.
+
+use super::{
+    features, named_files, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps, workspace_dependencies,
+};
+
+fn lines(places: Vec<super::Place>) -> Vec<usize> {
+    places.into_iter().map(|place| place.line).collect()
+}
+
+#[test]
+fn unwraps_are_found_behind_tests_too() {
+    let text = r##"//! A module.
+#[cfg(test)]
+use std::fmt; // .unwrap() in a comment
+fn first() { "1".parse::<u32>().unwrap(); }
+#[cfg(test)]
+mod tests {
+    fn helper() -> char { let brace = '}'; let text = "}"; other().unwrap(); brace }
+    #[test]
+    fn it_works() { helper().unwrap(); }
+}
+fn second() -> u32 {
+    let text = ".unwrap()"; /* .unwrap() */
+    let raw = r#"quote " and .unwrap()"#;
+    text
+        .parse()
+        .unwrap()
+}
+#[cfg(all(test, unix))]
+fn only_in_tests() { x().unwrap(); }
+fn third() { list.map(Result::unwrap); let lifetime: &'static str = a; b.unwrap() }
+#[test]
+#[ignore = "not now"]
+fn a_test() {
+    x.unwrap();
+}
+fn fourth() { x.unwrap_or(1); y.unwrap() }
+"##;
+    assert_eq!(lines(unwraps(text)), [4, 16, 20, 26]);
+}
+
+#[test]
+fn features_are_found_in_every_form() {
+    let text = r#"
+#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "nccl"), path = "absent.rs")]
+#[cfg(all(unix, feature="mpi"))]
+#[cfg(any(
+    unix,
+    feature
+        = "cuda",
+))]
+let built = cfg!(feature = "cuda");
+let text = "cfg(feature = \"cuda\")"; // cfg(feature = "cuda")
+#[target_feature(enable = "avx2")]
+#[cfg(target_feature = "avx2")]
+let feature_count = 1; let feature: u32 = 2;
+"#;
+    assert_eq!(lines(features(text)), [2, 3, 4, 7, 10]);
+}
+
+#[test]
+fn every_unsafe_block_needs_a_reason_of_its_own() {
+    let text = r#"
+// SAFETY: the pointer is one of ours.
+let a = unsafe { read(p) };
+let b = unsafe { read(q) };
+// SAFETY: the list is as long as the call says, which is
+// checked above.
+let c = list.iter().map(|x| x + 1).fold(
+    0,
+    |sum, x| unsafe { add(sum, x) },
+);
+// A comment that gives no reason.
+unsafe { read(r) };
+// SAFETY: this belongs to the statement below alone.
+let d = 1;
+let e = unsafe {
+    read(s)
+};
+let text = "unsafe { }"; // unsafe { }
+/// # Safety
+/// The caller's.
+unsafe fn risky() {}
+fn not_unsafely() {}
+unsafe { read(t) } // SAFETY: said beside it.
+"#;
+    assert_eq!(lines(unsafe_code(text)), [3, 4, 9, 12, 15, 23]);
+    assert_eq!(lines(unsafe_without_reason(text)), [4, 12, 15]);
+    let text = "unsafe impl Send for A {}\nunsafe impl<T> Sync for B<T> {}\nunsafe impl Sender for C {}\n";
+    assert_eq!(lines(sends(text)), [1, 2]);
+    assert_eq!(lines(unsafe_without_reason(text)), [1, 2, 3]);
+}
+
+#[test]
+fn silent_skips_are_found() {
+    let text = r#"
+#[ignore]
+#[ignore = "needs 2 GPUs: make gpu"]
+println!("SKIPPED: no GPU");
+eprintln!("skipped: no GPU");
+skipped("no GPU"); // println!("skipped")
+println!("{taken} rows were taken");
+"#;
+    assert_eq!(lines(silent_skips(text)), [2, 4, 5]);
+}
+
+#[test]
+fn dependencies_are_found_in_every_section() {
+    let manifest = r#"
+[package]
+name = "tributary-comm"
+
+[features]
+mpi = ["tributary-kernels/cuda"]
+
+[dependencies]
+anyhow.workspace = true
+tributary-worker.workspace = true
+other = { package = "tributary-coordinator", path = "../coordinator" }
+# tributary-absent.workspace = true
+
+[dev-dependencies]
+tributary-tests.workspace = true
+
+[target.'cfg(unix)'.dependencies]
+tributary = { workspace = true }
+
+[dependencies.tributary-kernels]
+workspace = true
+
+[build-dependencies]
+tributary-build = "1"
+"#;
+    let found = workspace_dependencies(manifest);
+    let expected = ["tributary-worker", "tributary-coordinator", "tributary", "tributary-kernels", "tributary-build"];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn documents_name_files_in_backquotes() {
+    let text = "See `a/b.rs` and `make test`, `c.rs`, `d/*.rs`, `gpu/run.sh`, not a/e.rs, but `f/g.json`.";
+    assert_eq!(named_files(text), ["a/b.rs", "gpu/run.sh", "f/g.json"]);
+}
