@@ -2,8 +2,9 @@
 
 use mpi::Threading;
 use mpi::environment::Universe;
+use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Destination as _, Source as _};
 
 use crate::process::{Facts, Peer};
 use crate::wire::PROTOCOL_VERSION;
@@ -38,10 +39,28 @@ pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Facts),
     let visible = |peer: Peer| Peer { visible: peer.system == me.system && peer.lives(), ..peer };
     let peers = cards.into_iter().map(|(_, peer)| visible(peer)).collect();
     let library = super::library_version().unwrap_or_default();
+    greet(&world, rank, size);
     let (local_rank, local_size) = local_place(&local, rank);
     let sharing = sharing(&local, holding(local_rank));
     drop(local);
     Ok((universe, Facts { rank, size, local_rank, local_size, sharing, library, peers }))
+}
+
+/// Connects every pair of ranks, by one byte each way. Libraries connect two processes when the first message goes between
+/// them, and complain at length where one of them has ended by then.
+fn greet(world: &SimpleCommunicator, rank: usize, size: usize) {
+    let others = || (0..size).filter(|&other| other != rank).map(|other| other as i32);
+    let hello = [0u8];
+    scope(|scope| {
+        let sent: Vec<_> =
+            others().map(|other| world.process_at_rank(other).immediate_send(scope, &hello[..])).collect();
+        for other in others() {
+            world.process_at_rank(other).receive_into(&mut [0u8][..]);
+        }
+        for request in sent {
+            request.wait();
+        }
+    });
 }
 
 /// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
