@@ -46,16 +46,20 @@ pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Facts),
     Ok((universe, Facts { rank, size, local_rank, local_size, sharing, library, peers }))
 }
 
-/// Connects every pair of ranks, by one byte each way. Libraries connect two processes when the first message goes between
-/// them, and complain at length where one of them has ended by then.
+/// Connects every pair of ranks: the lower one says hello, the higher one answers. Libraries connect two processes when the
+/// first message goes between them, and complain at length where one of them has ended by then; or where both begin at the
+/// same time, and one of the two connections is given up.
 fn greet(world: &SimpleCommunicator, rank: usize, size: usize) {
-    let others = || (0..size).filter(|&other| other != rank).map(|other| other as i32);
+    let process = |other: usize| world.process_at_rank(other as i32);
     let hello = [0u8];
     scope(|scope| {
-        let sent: Vec<_> =
-            others().map(|other| world.process_at_rank(other).immediate_send(scope, &hello[..])).collect();
-        for other in others() {
-            world.process_at_rank(other).receive_into(&mut [0u8][..]);
+        let sent: Vec<_> = (rank + 1..size).map(|higher| process(higher).immediate_send(scope, &hello[..])).collect();
+        for lower in 0..rank {
+            process(lower).receive_into(&mut [0u8][..]);
+            process(lower).send(&hello[..]);
+        }
+        for higher in rank + 1..size {
+            process(higher).receive_into(&mut [0u8][..]);
         }
         for request in sent {
             request.wait();
