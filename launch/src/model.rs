@@ -1,11 +1,11 @@
 //! What a model folder holds besides weights, and what the planner must know of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
-use tributary_worker::{Config, LoadFormat, Model, load};
+use tributary_worker::{Config, LoadFormat, Model, fingerprint, load};
 
 use crate::args::{DeviceChoice, IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
 use crate::device::Place;
@@ -24,6 +24,43 @@ pub struct ModelFolder {
     pub template: Option<Template>,
     dtype: DType,
     format: LoadFormat,
+    hash: ModelHash,
+}
+
+/// The hash that names a model. It is made when it is first asked for, because that takes reading all weights the first time,
+/// and then all who have a clone know it.
+#[derive(Clone)]
+pub struct ModelHash {
+    folder: PathBuf,
+    format: LoadFormat,
+    made: Arc<Mutex<Option<[u8; 32]>>>,
+}
+
+impl ModelHash {
+    fn of(folder: &Path, format: LoadFormat) -> Self {
+        Self { folder: folder.to_owned(), format, made: Arc::default() }
+    }
+
+    /// The hash. Runs on the thread pool it is called in.
+    ///
+    /// # Errors
+    /// A file of the model that cannot be read.
+    pub fn get(&self) -> anyhow::Result<[u8; 32]> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hash) = *made {
+            return Ok(hash);
+        }
+        let cache = cache_folder(|name| std::env::var_os(name).map(PathBuf::from));
+        Ok(*made.insert(fingerprint(&self.folder, self.format, cache.as_deref())?.hash))
+    }
+}
+
+/// The user's folder for what can be made again: `tributary` in $XDG_CACHE_HOME, or in ~/.cache; none without a home.
+fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    // Its specification wants relative paths ignored.
+    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(caches?.join("tributary"))
 }
 
 impl ModelFolder {
@@ -64,7 +101,8 @@ impl ModelFolder {
             Load::Safetensors => LoadFormat::Safetensors,
             Load::Dummy => LoadFormat::Dummy { seed },
         };
-        Ok(Self { path, config, tokenizer, template, dtype, format })
+        let hash = ModelHash::of(&path, format);
+        Ok(Self { path, config, tokenizer, template, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -75,9 +113,9 @@ impl ModelFolder {
         Ok(load(&self.path, self.format, self.dtype, &place.device)?)
     }
 
-    /// Where the weights come from.
-    pub fn format(&self) -> LoadFormat {
-        self.format
+    /// What names the model.
+    pub fn hash(&self) -> &ModelHash {
+        &self.hash
     }
 
     /// What the planner must know.
@@ -126,5 +164,26 @@ impl From<KernelChoice> for Kernels {
             KernelChoice::Auto => Kernels::Auto,
             KernelChoice::Plain => Kernels::Plain,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_made_again_goes_into_the_users_cache() {
+        let folder = |variables: &[(&str, &str)]| {
+            let found = cache_folder(|name| {
+                let variable = variables.iter().find(|(known, _)| *known == name);
+                variable.map(|(_, value)| PathBuf::from(value))
+            });
+            found.map(|path| path.display().to_string())
+        };
+        assert_eq!(folder(&[("HOME", "/h")]).as_deref(), Some("/h/.cache/tributary"));
+        assert_eq!(folder(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/c")]).as_deref(), Some("/c/tributary"));
+        assert_eq!(folder(&[("HOME", "/h"), ("XDG_CACHE_HOME", "c")]).as_deref(), Some("/h/.cache/tributary"));
+        assert_eq!(folder(&[("XDG_CACHE_HOME", "")]), None);
+        assert_eq!(folder(&[]), None);
     }
 }

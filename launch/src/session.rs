@@ -11,7 +11,7 @@ use tributary_coordinator::{
     plan, report,
 };
 use tributary_kernels::Kernels;
-use tributary_worker::{Model, fingerprint};
+use tributary_worker::Model;
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
 use crate::caches;
@@ -111,7 +111,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full.
+    /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full, and groups
+    /// that start later name their chunks.
     pub fn keep_chunks(&mut self, worlds: &[usize]) {
         self.keeping = worlds.to_vec();
         self.keeping.sort_unstable();
@@ -173,7 +174,7 @@ impl<'a> Session<'a> {
         if let std::collections::btree_map::Entry::Vacant(slot) = self.groups.entry(key) {
             let space = match &self.space {
                 Some(space) => space,
-                None => self.space.insert(key_space(&self.folder, model_args)?),
+                None => self.space.insert(key_space(&self.folder, model_args, !self.keeping.is_empty())?),
             };
             let models = &self.models[..carrier.weight_copies(key.0)];
             let group = Group::start(models, space, settings).map_err(|cause| Exhausted { cause, settings })?;
@@ -382,7 +383,8 @@ fn key(way: &Way) -> (usize, usize) {
     (way.settings.world, way.threads)
 }
 
-/// What names the chunks of a model.
-fn key_space(folder: &ModelFolder, model: &ModelArgs) -> anyhow::Result<KeySpace> {
-    Ok(KeySpace::new(fingerprint(&folder.path, folder.format())?, format!("{:?}", model.dtype())))
+/// What names the chunks of a model. Where none are kept they need no name, and the weights are not read for one.
+fn key_space(folder: &ModelFolder, model: &ModelArgs, keeps: bool) -> anyhow::Result<KeySpace> {
+    let hash = if keeps { folder.hash().get()? } else { [0; 32] };
+    Ok(KeySpace::new(hash, format!("{:?}", model.dtype())))
 }

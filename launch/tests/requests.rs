@@ -2,6 +2,9 @@
 
 mod kit;
 
+use std::path::Path;
+use std::process::Command;
+
 use kit::{demo, root, tributary};
 use serde_json::Value;
 
@@ -101,4 +104,43 @@ fn files_that_are_none_are_refused_in_one_line() {
     let demo = demo();
     let output = tributary(&["prefill", "--model", &demo, "--requests", "x", "--query", "y"]);
     assert_eq!(output.status.code(), Some(64));
+}
+
+/// Bytes of weights that a run reads for the model's hash, one number for each time that it makes one.
+fn read_for_hashes(cache: Option<&Path>, arguments: &[&str]) -> Vec<u64> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command.args(["--log", "debug"]).args(arguments).env_remove("HOME").env_remove("XDG_CACHE_HOME");
+    if let Some(cache) = cache {
+        command.env("XDG_CACHE_HOME", cache);
+    }
+    let output = command.output().expect("the command starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let hashed = errors.lines().filter(|line| line.contains("the model is hashed"));
+    let number = |line: &str| {
+        let text = line.split_once("weight_bytes_read=").expect("it says how many").1;
+        text.split_whitespace().next().expect("a word").parse().expect("a number")
+    };
+    hashed.map(number).collect()
+}
+
+#[test]
+fn weights_are_read_for_a_hash_only_where_chunks_are_kept_and_only_once() {
+    let (folder, cache) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let requests = lines(&folder, &[("hop2-0", false)]);
+    let (demo, request) = (demo(), kit::request("hop2-0"));
+    let bytes = root().join("models/demo/model.safetensors").metadata().expect("there").len();
+    let one = ["prefill", "--model", &demo, "--request", &request];
+    let many = ["prefill", "--model", &demo, "--requests", &requests, "--world-size", "2"];
+    let out = folder.path().join("study").display().to_string();
+    let bench =
+        ["bench", "--model", &demo, "--lengths", "64", "--chunk-tokens", "32", "--query-tokens", "8", "--repeats", "1"];
+    let bench = [&bench[..], &["--warmups", "0", "--caches", "cold,warm", "--methods", "none", "--out", &out]].concat();
+    let read = |arguments: &[&str]| read_for_hashes(Some(cache.path()), arguments);
+    assert_eq!(read(&one), [] as [u64; 0], "nothing is kept");
+    assert_eq!(read(&many), [bytes], "the first time");
+    assert_eq!(read(&many), [0], "remembered");
+    assert_eq!(read(&bench), [0], "a study names its model, and hashes it once");
+    assert_eq!(read_for_hashes(None, &many), [bytes], "without a home nothing is remembered");
+    assert_eq!(read_for_hashes(None, &many), [bytes]);
 }

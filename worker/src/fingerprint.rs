@@ -1,75 +1,80 @@
 //! What tells one model from another: a hash of everything that shapes its results.
 
+mod known;
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 
 use blake3::Hasher;
 
+use self::known::{Known, Stamp};
 use crate::error::{Error, Result};
 use crate::model::{LoadFormat, weight_files};
 
-/// 256-bit BLAKE3 hash of a model: config.json and the contents of its weight files in the order of their names, or the
-/// seed that stands in for them. Runs on the thread pool it is called in.
+/// A model's hash, and what it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// 256-bit BLAKE3 hash of config.json and of the contents of the weight files in the order of their names, or of the seed
+    /// that stands in for them.
+    pub hash: [u8; 32],
+    /// Bytes of weight files that were read for it; the hashes of the others were remembered.
+    pub weight_bytes_read: u64,
+}
+
+/// The fingerprint of a model folder. Runs on the thread pool it is called in. Hashes of weight files are remembered in the
+/// folder `cache`, if there is one; one that is damaged or that cannot be written is done without.
 ///
 /// # Errors
-/// A file that cannot be read.
-pub fn fingerprint(folder: &Path, format: LoadFormat) -> Result<[u8; 32]> {
+/// A file of the model that cannot be read.
+pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> Result<Fingerprint> {
     let mut hasher = Hasher::new();
-    let mut paths = vec![folder.join("config.json")];
+    let mut weight_bytes_read = 0;
+    add(&mut hasher, &folder.join("config.json"), content_hash)?;
     match format {
-        LoadFormat::Safetensors => paths.extend(weight_files(folder)?),
+        LoadFormat::Safetensors => {
+            let mut known = cache.and_then(|cache| Known::read(cache, folder));
+            for path in weight_files(folder)? {
+                add(&mut hasher, &path, |path| {
+                    let before = Stamp::of(path)?;
+                    if let Some(hash) = known.as_ref().and_then(|known| known.hash_of(path, &before)) {
+                        return Ok(hash);
+                    }
+                    let hash = content_hash(path)?;
+                    weight_bytes_read += before.bytes;
+                    if let Some(known) = &mut known
+                        && Stamp::of(path)? == before
+                    {
+                        known.remember(path, before, hash);
+                    }
+                    Ok(hash)
+                })?;
+            }
+            if let Some(known) = known {
+                known.write();
+            }
+        }
         LoadFormat::Dummy { seed } => {
             hasher.update(b"dummy");
             hasher.update(&seed.to_le_bytes());
         }
     }
-    for path in paths {
-        let failed = |error: std::io::Error| Error::File { path: path.clone(), cause: error.to_string() };
-        // Name and length first, so that no two lists of files are one sequence of bytes.
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let length = std::fs::metadata(&path).map_err(failed)?.len();
-        hasher.update(&(name.len() as u64).to_le_bytes());
-        hasher.update(name.as_bytes());
-        hasher.update(&length.to_le_bytes());
-        hasher.update_mmap_rayon(&path).map_err(failed)?;
-    }
-    Ok(*hasher.finalize().as_bytes())
+    tracing::debug!(weight_bytes_read, "the model is hashed");
+    Ok(Fingerprint { hash: *hasher.finalize().as_bytes(), weight_bytes_read })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Adds a file: its name, its length and the hash of its content, so that no two lists of files are one sequence of bytes.
+fn add(hasher: &mut Hasher, path: &Path, hash_of: impl FnOnce(&Path) -> std::io::Result<[u8; 32]>) -> Result<()> {
+    let failed = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    hasher.update(&(name.len() as u64).to_le_bytes());
+    hasher.update(name.as_bytes());
+    hasher.update(&length.to_le_bytes());
+    hasher.update(&hash_of(path).map_err(failed)?);
+    Ok(())
+}
 
-    #[test]
-    fn every_byte_of_config_and_weights_counts() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
-        let hash = || fingerprint(folder.path(), LoadFormat::Safetensors).expect("readable");
-        write("config.json", "{}");
-        write("model.safetensors", "weights");
-        let first = hash();
-        assert_eq!(hash(), first);
-        write("tokenizer.json", "not the model's numbers");
-        assert_eq!(hash(), first);
-        write("model.safetensors", "weightz");
-        let second = hash();
-        assert_ne!(second, first);
-        write("config.json", "{ }");
-        assert_ne!(hash(), second);
-    }
-
-    #[test]
-    fn seeds_are_models_of_their_own() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("config.json"), "{}").expect("written");
-        let hash = |seed| fingerprint(folder.path(), LoadFormat::Dummy { seed }).expect("readable");
-        assert_eq!(hash(3), hash(3));
-        assert_ne!(hash(3), hash(4));
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let error = fingerprint(folder.path(), LoadFormat::Dummy { seed: 0 }).unwrap_err();
-        assert!(error.to_string().contains("config.json"), "{error}");
-    }
+fn content_hash(path: &Path) -> std::io::Result<[u8; 32]> {
+    Ok(*Hasher::new().update_mmap_rayon(path)?.finalize().as_bytes())
 }

@@ -22,6 +22,6 @@ mod timeline;
 
 pub use chunk_cache::ChunkCache;
 pub use error::{Error, Result};
-pub use fingerprint::fingerprint;
+pub use fingerprint::{Fingerprint, fingerprint};
 pub use model::{Attention, Config, Decoder, LoadFormat, Model, Qkv, Rows, load};
 pub use serve::{root_cause, serve};

@@ -5,7 +5,6 @@ use std::time::SystemTime;
 use tributary_coordinator::date;
 use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::Provenance;
-use tributary_worker::fingerprint;
 
 use super::output::NO_PROFILE;
 use crate::doctor::{instructions, text};
@@ -18,8 +17,7 @@ use crate::session::Session;
 /// Program or model cannot be read.
 pub fn provenance(session: &Session<'_>, profile: Option<&Profile>) -> anyhow::Result<Provenance> {
     let system = rustix::system::uname();
-    let folder = session.folder();
-    let model = fingerprint(&folder.path, folder.format())?;
+    let model = session.folder().hash().get()?;
     Ok(Provenance {
         began: now("%Y-%m-%dT%H:%M:%SZ"),
         command: std::env::args().collect(),

@@ -1,18 +1,16 @@
 //! What every rank must have in common: program, settings, model.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tributary_comm::wire::{KeySpace, PROTOCOL_VERSION};
-use tributary_worker::{LoadFormat, fingerprint};
 
 use super::agreement::Facts;
 use crate::args::{GroupArgs, ModelArgs};
-use crate::model::ModelFolder;
+use crate::model::{ModelFolder, ModelHash};
 
 /// What the facts of this rank are made of.
 pub struct Identity {
-    folder: PathBuf,
-    format: LoadFormat,
+    model: ModelHash,
     dtype: String,
     settings: String,
     world: usize,
@@ -22,20 +20,20 @@ impl Identity {
     /// Of a rank of `world` that runs a folder's model.
     pub fn new(folder: &ModelFolder, model: &ModelArgs, run: &GroupArgs, world: usize) -> Self {
         Self {
-            folder: folder.path.clone(),
-            format: folder.format(),
+            model: folder.hash().clone(),
             dtype: format!("{:?}", model.dtype()),
             settings: settings(model, run),
             world,
         }
     }
 
-    /// The facts of this rank, and what names the chunks that it keeps. Reads all of the model, on the thread pool it is called in.
+    /// The facts of this rank, and what names the chunks that it keeps. Makes the model's hash, on the thread pool it is called
+    /// in.
     ///
     /// # Errors
     /// A file of the model or the program that cannot be read.
     pub fn facts(&self) -> anyhow::Result<(Facts, KeySpace)> {
-        let hash = fingerprint(&self.folder, self.format)?;
+        let hash = self.model.get()?;
         let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),
             ("build", build()?),

@@ -113,7 +113,7 @@ impl Job {
     /// Starts a whole line.
     pub fn run(mut launcher: Command) -> Self {
         let mark = format!("--mark-{}-{:?}", std::process::id(), Instant::now()).replace([' ', '{', '}', ':', ','], "");
-        launcher.env("TRIBUTARY_TEST_MARK", &mark);
+        launcher.env("TRIBUTARY_TEST_MARK", &mark).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
         launcher.env("TRIBUTARY_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = launcher.spawn().expect("the launcher starts");
         let (sender, lines) = channel();

@@ -32,7 +32,10 @@ pub fn request(name: &str) -> String {
 /// Runs the command with these arguments.
 #[allow(dead_code)] // not every test file runs it alone
 pub fn tributary(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tributary")).args(arguments).output().expect("the command starts")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    // Nothing that a test does is remembered in the user's own folder.
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.args(arguments).output().expect("the command starts")
 }
 
 /// Runs the command, which must succeed, and parses what it printed.

@@ -1,0 +1,128 @@
+//! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for its hash.
+//!
+//! A model folder has a file of its own in the cache. Ranks that start together write the same into it, each by renaming a
+//! file of its own, so that a reader sees a whole one. Nothing here can fail a start: what cannot be read or written is
+//! hashed again the next time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+/// A file that was written less than this before now is not remembered: it may be written again within the resolution of its
+/// file system's clock, which nothing would show.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// What changes when a file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    /// Its length.
+    pub bytes: u64,
+    inode: u64,
+    /// When its content was written last, in seconds and nanoseconds since 1970. A copy can be given its original's time.
+    modified: (i64, i64),
+    /// When anything of it was changed last. Nobody can set that.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub fn of(path: &Path) -> std::io::Result<Self> {
+        let file = fs::metadata(path)?;
+        Ok(Self {
+            bytes: file.len(),
+            inode: file.ino(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
+    }
+
+    fn is_settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.modified.0 < now.saturating_sub(SETTLED).as_secs() as i64
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Entry {
+    stamp: Stamp,
+    hash: [u8; 32],
+}
+
+/// Hashes of a model folder's weight files.
+pub(super) struct Known {
+    /// Where they are remembered.
+    file: PathBuf,
+    /// By the path of each file, links resolved.
+    entries: BTreeMap<PathBuf, Entry>,
+    is_new: bool,
+}
+
+impl Known {
+    /// Those that are remembered of a model folder in `cache`; none for a folder that is not there.
+    pub fn read(cache: &Path, folder: &Path) -> Option<Self> {
+        let folder = fs::canonicalize(folder).ok()?;
+        let name = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
+        let file = cache.join(format!("weights-{}.json", &name[..16]));
+        let entries = fs::read_to_string(&file).ok().and_then(|text| parse(&text)).unwrap_or_default();
+        Some(Self { file, entries, is_new: false })
+    }
+
+    /// The hash of a file that is as it was then.
+    pub fn hash_of(&self, path: &Path, stamp: &Stamp) -> Option<[u8; 32]> {
+        let entry = self.entries.get(&fs::canonicalize(path).ok()?)?;
+        (entry.stamp == *stamp).then_some(entry.hash)
+    }
+
+    pub fn remember(&mut self, path: &Path, stamp: Stamp, hash: [u8; 32]) {
+        if let (true, Ok(path)) = (stamp.is_settled(), fs::canonicalize(path)) {
+            self.entries.insert(path, Entry { stamp, hash });
+            self.is_new = true;
+        }
+    }
+
+    /// Writes them down, if there is something new.
+    pub fn write(self) {
+        if !self.is_new {
+            return;
+        }
+        // Ranks of several hosts may share the folder, so a process number alone is not enough of a name.
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let thread = std::thread::current().id();
+        let own = format!("part-{}-{thread:?}-{}", std::process::id(), since_1970.as_nanos());
+        let part = self.file.with_extension(own);
+        if let Err(error) = self.replace(&part) {
+            let _ = fs::remove_file(&part);
+            tracing::debug!("the weights' hashes are not remembered in {}: {error}", self.file.display());
+        }
+    }
+
+    fn replace(&self, part: &Path) -> std::io::Result<()> {
+        if let Some(folder) = self.file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = fs::File::create_new(part)?;
+        file.write_all(text_of(&self.entries)?.as_bytes())?;
+        drop(file);
+        fs::rename(part, &self.file)
+    }
+}
+
+/// A line with the hash of the rest, so that damage shows, and the entries as JSON.
+fn text_of(entries: &BTreeMap<PathBuf, Entry>) -> std::io::Result<String> {
+    let entries: Vec<_> = entries.iter().collect();
+    let entries = serde_json::to_string(&entries)?;
+    Ok(format!("{}\n{entries}", blake3::hash(entries.as_bytes()).to_hex()))
+}
+
+fn parse(text: &str) -> Option<BTreeMap<PathBuf, Entry>> {
+    let (hash, entries) = text.split_once('\n')?;
+    if blake3::hash(entries.as_bytes()).to_hex().as_str() != hash {
+        return None;
+    }
+    let entries: Vec<(PathBuf, Entry)> = serde_json::from_str(entries).ok()?;
+    Some(entries.into_iter().collect())
+}
