@@ -194,3 +194,28 @@ fn processes_keep_chunks_as_threads_do() {
         }
     }
 }
+
+#[test]
+fn a_study_runs_under_launch_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, out) = (demo(), folder.path().join("study").display().to_string());
+    let study = ["bench", "--model", &model, "--lengths", "128", "--chunk-tokens", "64", "--query-tokens", "8"];
+    let runs = ["--methods", "ring,none", "--warmups", "0", "--repeats", "2", "--out", &out];
+    let report = || -> serde_json::Value {
+        let text = std::fs::read_to_string(folder.path().join("study/report.json")).expect("a report");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let started = |more: &[&str]| Job::launch("", &["-n", "2"], &[&study[..], &runs, more].concat()).end();
+    let first = started(&[]);
+    assert_eq!(first.code, 0, "{:#?}", first.errors);
+    assert!(first.stdout.contains("written to"), "{}", first.stdout);
+    let measured = report();
+    assert_eq!(measured["design"]["worlds"], serde_json::json!([2]));
+    assert!(measured["provenance"]["backend"].as_str().is_some_and(|name| name.starts_with("mpi")), "{measured:#}");
+    let again = started(&[]);
+    assert_eq!(again.code, 64, "a study that is there is not overwritten: {:#?}", again.errors);
+    assert!(again.errors.iter().any(|line| line.contains("--resume")), "{:#?}", again.errors);
+    let on = started(&["--resume"]);
+    assert_eq!(on.code, 0, "{:#?}", on.errors);
+    assert_eq!(report()["points"], measured["points"], "nothing was left to measure");
+}

@@ -12,7 +12,7 @@ use super::line::{Wish, value_of};
 const MAX_RANKS: usize = 4096;
 
 /// Commands that ranks can run together, and that tell when they are complete.
-const COMMANDS_OF_RANKS: [&str; 3] = ["prefill", "compare", "doctor"];
+const COMMANDS_OF_RANKS: [&str; 4] = ["prefill", "compare", "bench", "doctor"];
 
 /// Runs a command on several ranks, over MPI, on this machine or several
 #[derive(Debug, Args)]
@@ -98,6 +98,10 @@ pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
     }
     let hostfile = args.hostfile.as_ref().map(|file| file.display().to_string());
     let command = command_of_rank(program, &args.command, ranks)?;
+    if args.restarts > 0 && is_study(&command) && !command.iter().any(|word| word == "--resume") {
+        let why = "a study that is begun again finds its own folder, or leaves what it has measured";
+        return Err(format!("--restarts {}: {why}; give bench --out DIR and --resume", args.restarts));
+    }
     Ok(Wish {
         ranks,
         hosts,
@@ -120,15 +124,27 @@ impl LaunchArgs {
     }
 }
 
-/// The command of each rank, which is told what to talk over and how many it must find.
+/// Whether a rank's command, behind the program's name, is a scaling study.
+fn is_study(command: &[String]) -> bool {
+    command.iter().skip(1).find(|word| COMMANDS_OF_RANKS.contains(&word.as_str())).is_some_and(|name| name == "bench")
+}
+
+/// The command of each rank, which is told what to talk over and how many it must find. A study finds that out by itself: its
+/// `--worlds` can be no others.
 fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Vec<String>, String> {
     let known = |word: &String| COMMANDS_OF_RANKS.contains(&word.as_str());
     let Some(name) = command.iter().position(known) else {
         let first = command.first().map(String::as_str).unwrap_or_default();
         return Err(format!("`{first}` is nothing that ranks do together; known are {}", COMMANDS_OF_RANKS.join(", ")));
     };
-    let size = value_of(command, "--world-size").or_else(|| value_of(command, "--world"));
     let count = ranks.to_string();
+    let is_study = command[name] == "bench";
+    if let Some(worlds) = value_of(command, "--worlds").filter(|_| is_study)
+        && worlds.split(',').any(|world| world.trim() != count)
+    {
+        return Err(format!("-n {count}: the command says --worlds {worlds}; leave that out, or give the same number"));
+    }
+    let size = value_of(command, "--world-size").or_else(|| value_of(command, "--world"));
     if let Some(size) = size.filter(|size| *size != count) {
         return Err(format!(
             "-n {count}: the command says --world-size {size}; leave that out, or give the same number"
@@ -139,7 +155,7 @@ fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Ve
     if value_of(command, "--backend").is_none() {
         all.extend(["--backend", "mpi"].map(str::to_owned));
     }
-    if size.is_none() {
+    if size.is_none() && !is_study {
         all.extend(["--world-size".to_owned(), count]);
     }
     all.extend_from_slice(&command[name + 1..]);
@@ -166,6 +182,9 @@ mod tests {
         assert_eq!(command("prefill --world-size=4"), Ok("/t prefill --backend mpi --world-size=4".to_owned()));
         assert_eq!(command("prefill --world 4"), Ok("/t prefill --backend mpi --world 4".to_owned()));
         assert_eq!(command("prefill --backend nccl"), Ok("/t prefill --world-size 4 --backend nccl".to_owned()));
+        assert_eq!(command("bench --study s.toml"), Ok("/t bench --backend mpi --study s.toml".to_owned()));
+        assert_eq!(command("bench --worlds 4"), Ok("/t bench --backend mpi --worlds 4".to_owned()));
+        assert!(command("bench --worlds 2,4").is_err_and(|error| error.contains("-n 4") && error.contains("2,4")));
         assert!(command("prefill --world-size 3").is_err_and(|error| error.contains("-n 4") && error.contains('3')));
         for none in ["--version", "launch -n 2 --", "/bin/sh"] {
             assert!(command(none).is_err_and(|error| error.contains("known are prefill")), "{none}");
