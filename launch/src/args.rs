@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use candle_core::DType;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
@@ -237,10 +238,10 @@ pub struct GroupArgs {
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
     /// Seconds that a collective may take; ten times the estimate where that is longer
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
     pub collective_timeout: u64,
     /// Seconds that ranks may take to find each other, and then to load the model and to agree
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     pub start_timeout: u64,
     /// Keys and values of chunks that each rank keeps for later requests, such as 4GiB; off: none [default: a quarter of the
     /// free memory, divided among the ranks of a host]
@@ -308,9 +309,23 @@ pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, re
     }
 }
 
-/// A size in bytes.
+/// The most seconds of a deadline: 30 days. More would be none, and clocks overflow somewhere beyond.
+const MAX_SECONDS: u64 = 30 * 24 * 60 * 60;
+
+/// The seconds of a deadline.
+pub fn seconds() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=MAX_SECONDS)
+}
+
+/// The largest memory that can be asked for: 1 EiB, so that a sum over a few ranks is still a number of bytes.
+const MAX_BYTES: u64 = 1 << 60;
+
+/// A size of memory in bytes.
 pub fn size(text: &str) -> Result<u64, String> {
-    text.parse().map(Size::bytes)
+    let bytes = text.parse().map(Size::bytes)?;
+    let fits = bytes <= MAX_BYTES;
+    fits.then_some(bytes)
+        .ok_or_else(|| format!("`{text}` is more than any machine has: at most {} GiB", MAX_BYTES >> 30))
 }
 
 /// A size, or `off`.

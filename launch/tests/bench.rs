@@ -238,6 +238,13 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["--worlds", "0"], &["--worlds 0"]);
     refused(&["--worlds", "1,5000"], &["5000"]);
     refused(&["--repeats", "0"], &["--repeats 0"]);
+    let most = u64::MAX.to_string();
+    for option in ["--repeats", "--warmups"] {
+        refused(&[option, &most], &[option, &most, "at most 1000000"]);
+    }
+    for option in ["--collective-timeout", "--start-timeout"] {
+        refused(&[option, &most], &[option, &most, "1..=2592000"]);
+    }
     refused(&["--caches", "hot"], &["`hot` is no state of the cache"]);
     refused(&["--caches", "0.3"], &["--caches 0.3: of --lengths 128 in 2 chunks that is 0 chunks; 0.5 is one of them"]);
     refused(&["--lengths", "192", "--caches", "0.33"], &["in 3 chunks that is 0 chunks; 0.3334 is one"]);

@@ -280,3 +280,21 @@ fn json_has_everything() {
     assert_eq!((&value["between_gpus"], &value["latency"]["rank_bytes"]), (&serde_json::Value::Null, &256.into()));
     assert!(value["all_gathers"][1]["bus_gb_per_s"].as_f64().is_some_and(|speed| speed > 0.0), "{value}");
 }
+
+#[test]
+fn numbers_beyond_all_measure_are_refused() {
+    let most = u64::MAX.to_string();
+    let cases: [(&[&str], &str); 4] = [
+        (&["--world-size", &most], "at most 4096"),
+        (&["--threads", &most], "at most 4096"),
+        (&["--collective-timeout", &most], "1..=2592000"),
+        (&["--start-timeout", &most], "1..=2592000"),
+    ];
+    for (arguments, says) in cases {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"));
+        let output = command.args(["doctor", "--skip-checks"]).args(arguments).output().expect("the command starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(64), 1), "{arguments:?}: {errors}");
+        assert!(errors.contains(says), "{arguments:?}: `{says}` is not in: {errors}");
+    }
+}

@@ -189,6 +189,16 @@ fn sizes_beyond_all_measure() {
     refused_request(&["--threads", &most], 64, &["--threads", "at most 4096"]);
     refused_request(&["--world", "64", "--threads", "65"], 64, &["4160 threads", "at most 4096"]);
     refused_request(&["--max-tokens", &most], 64, &[&most, "4096"]);
+    for option in ["--collective-timeout", "--start-timeout"] {
+        for seconds in [most.as_str(), "2592001"] {
+            refused_request(&[option, seconds], 64, &[option, seconds, "1..=2592000"]);
+        }
+    }
+    for option in ["--chunk-cache", "--device-memory"] {
+        refused_request(&[option, "17179869183GiB"], 64, &[option, "17179869183GiB", "at most 1073741824 GiB"]);
+        refused_request(&[option, "99999999999TiB"], 64, &[option, "units are B, kB"]);
+    }
+    refused_request(&["--max-message-bytes", &most], 64, &["--max-message-bytes", "2147483647"]);
     let demo = demo();
     for shape in ["1000000000x1000000000", "1x18446744073709551615+18446744073709551615", "1x1+5000"] {
         refused(&["--model", &demo, "--synthetic", shape], 64, &[shape, "4096 positions"]);

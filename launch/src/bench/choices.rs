@@ -15,6 +15,9 @@ use crate::failure::usage;
 pub const CHUNK_TOKENS: usize = 512;
 pub const QUERY_TOKENS: usize = 32;
 
+/// The most runs of a point, of each kind: a week of the fastest there are.
+const MAX_RUNS: usize = 1_000_000;
+
 /// The sweep. In a study file the same keys, with `_` in the place of `-`.
 #[derive(Debug, Clone, Default, PartialEq, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -196,6 +199,11 @@ fn check(design: &Design) -> anyhow::Result<()> {
     ];
     if let Some((name, _)) = empty.into_iter().find(|(_, is_empty)| *is_empty) {
         return Err(usage(format!("--{name}: name at least one")));
+    }
+    for (option, runs) in [("--warmups", design.warmups), ("--repeats", design.repeats)] {
+        if runs > MAX_RUNS {
+            return Err(usage(format!("{option} {runs}: at most {MAX_RUNS} runs of a point")));
+        }
     }
     if design.repeats == 0 {
         return Err(usage("--repeats 0: must be at least 1, and 5 for numbers that others should trust"));

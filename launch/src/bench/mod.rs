@@ -30,7 +30,7 @@ pub use self::rounds::Over;
 use self::targets::{Sweep, Target, targets};
 use crate::args::{
     Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
-    chunk_cache, size,
+    chunk_cache, seconds, size,
 };
 use crate::carrier::Carrier;
 use crate::device::Place;
@@ -87,10 +87,10 @@ struct ReachArgs {
     #[arg(long)]
     allow_shared_gpu: bool,
     /// Seconds that a collective may take; ten times the estimate where that is longer
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
     collective_timeout: u64,
     /// Seconds that ranks may take to find each other, and then to load the model and to agree
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     start_timeout: u64,
     /// Keys and values of chunks that each rank keeps, such as 4GiB; off: none [default: a quarter of the free memory, divided
     /// among the ranks of a host]

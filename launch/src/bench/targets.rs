@@ -46,7 +46,7 @@ pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(
     for &tokens in &design.lengths {
         let limit = session.folder().config.max_positions;
         // The prefix is one token, and one is generated.
-        let needed = tokens.saturating_add(design.query_tokens + 2);
+        let needed = tokens.saturating_add(design.query_tokens).saturating_add(2);
         if needed > limit {
             return Err(usage(format!("--lengths {tokens}: {needed} positions, the model has {limit}")));
         }

@@ -10,6 +10,7 @@ use tributary_comm::{Communicator, local, nccl};
 use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;
 use crate::failure::exit_code;
+use crate::machine::check_threads;
 use crate::ranks::{self, Process, Ranks};
 use crate::spoilt::judged;
 use crate::stdout::{print, print_json};
@@ -48,6 +49,7 @@ fn show(args: &DoctorCommand, report: Option<Report>) -> anyhow::Result<()> {
 
 fn on_threads(args: &DoctorCommand, ranks: &Ranks) -> anyhow::Result<Option<Report>> {
     let world = ranks.world();
+    check_threads(world, args.group.threads)?;
     let launcher = format!("none: {world} ranks are threads of this process{}", beside());
     let sites = (0..world).map(|thread| Site::of(&args.group, ranks, thread)).collect::<anyhow::Result<Vec<_>>>()?;
     let examine_one = |seat: local::Seat, site: &Site| {
