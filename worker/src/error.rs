@@ -89,6 +89,9 @@ pub enum Error {
     /// A plan that does not fit this rank's model or world.
     #[error("plan: {0}")]
     Plan(String),
+    /// What only a mistake in this program can bring about.
+    #[error("a bug: {0}")]
+    Bug(&'static str),
     /// Ranks could not talk.
     #[error(transparent)]
     Comm(#[from] tributary_comm::Error),
@@ -116,7 +119,7 @@ impl Error {
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => 71,
-            Error::Tensor(_) => 70,
+            Error::Tensor(_) | Error::Bug(_) => 70,
         }
     }
 

@@ -154,7 +154,7 @@ fn answer(
         reports.push(report);
         found = found.or(outcome);
     }
-    let outcome = found.ok_or_else(|| Error::Plan("no rank drew the first token".to_owned()))?;
+    let outcome = found.ok_or(Error::Bug("no rank drew the first token"))?;
     Ok(link.send(&Event::Done { request: plan.request, outcome, reports })?)
 }
 
@@ -200,6 +200,15 @@ mod tests {
     use crate::kit;
 
     type Change = fn(&mut Plan);
+
+    #[test]
+    fn an_answer_without_a_first_token_is_a_bug() {
+        let mut comm = tributary_comm::local::seats(1).remove(0).take();
+        let (_coordinator, worker) = wire::link(1);
+        let plan = kit::plan(0, &[3], 1, 1);
+        let error = answer(&mut comm, Some(&worker), &plan, RankReport::default(), None).expect_err("no outcome");
+        assert_eq!((error.exit_code(), error.to_string().as_str()), (70, "a bug: no rank drew the first token"));
+    }
 
     fn refusal(change: impl FnOnce(&mut Plan)) -> (u8, String) {
         let mut config = kit::config();
