@@ -153,6 +153,10 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The weights', the system's.
     pub fn start(&mut self, way: &Way) -> anyhow::Result<()> {
+        self.start_ranks(way).map_err(|error| judged(error, self.devices()))
+    }
+
+    fn start_ranks(&mut self, way: &Way) -> anyhow::Result<()> {
         let carrier = self.carrier(way.settings.world)?;
         let chunk_cache_bytes = self.chunk_cache_bytes(way.settings.world, way.threads);
         let (model_args, run) = self.args;

@@ -22,25 +22,22 @@ impl fmt::Display for Spoilt {
 
 impl std::error::Error for Spoilt {}
 
-/// A failure, and what it means if it has spoilt one of these devices.
+/// A failure, and what it means if it has spoilt one of these devices. Those are then never closed: that is done here, once,
+/// because libraries of a spoilt device would panic when its last owner went.
 pub fn judged<'a>(error: anyhow::Error, devices: impl IntoIterator<Item = &'a Device>) -> anyhow::Error {
-    match any_spoilt(devices) {
-        true => Spoilt { cause: one_line(&error) }.into(),
-        false => error,
+    let devices: Vec<&Device> = devices.into_iter().collect();
+    if error.is::<Spoilt>() || !any_spoilt(devices.iter().copied()) {
+        return error;
     }
+    for device in devices {
+        let _: &Device = Box::leak(Box::new(device.clone()));
+    }
+    Spoilt { cause: one_line(&error) }.into()
 }
 
 /// Whether one of these devices takes no more work from this process.
 pub fn any_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
-    let devices: Vec<&Device> = devices.into_iter().collect();
-    let spoilt = devices.iter().any(|device| is_spoilt(device));
-    if spoilt {
-        // Libraries of a spoilt device cannot be closed any more, and would panic when its last owner went.
-        for device in devices {
-            let _: &Device = Box::leak(Box::new(device.clone()));
-        }
-    }
-    spoilt
+    devices.into_iter().any(is_spoilt)
 }
 
 fn is_spoilt(device: &Device) -> bool {

@@ -110,10 +110,10 @@ impl Count<'_> {
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
         let logits = 2 * 4 * shape.vocab as u64;
-        let prefill = stale + flying + self.activations(held.own, 1) + self.rotated(held.own);
+        let prefill = stale + flying + self.activations(held.own, plan.method == Method::Ring) + self.rotated(held.own);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let turned = self.rotated(held.own + held.others + held.fresh + warm_rows(plan, self.world)[rank]);
-        let recompute = all + self.activations(held.recomputed, 2) + slack(queries) + logits + turned;
+        let recompute = all + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && !plan.method.is_exact() { kv(held.own) } else { 0 };
@@ -160,15 +160,15 @@ impl Count<'_> {
         }
     }
 
-    /// Bytes of a pass of `rows` rows beside keys and values: the larger of attention (residual, query, and as many partial
-    /// results as are merged, the merged one included) and what follows it (residual before and after, attention's
+    /// Bytes of a pass of `rows` rows beside keys and values: the larger of attention (residual, query, and one result, or, where
+    /// it `merges` partial ones, two of them and the merged one) and what follows it (residual before and after, attention's
     /// output, and the result in tiles and in one piece; in place of the piece, the wide rows of a tile).
-    fn activations(&self, rows: usize, partials: usize) -> u64 {
+    fn activations(&self, rows: usize, merges: bool) -> u64 {
         let shape = self.shape;
         let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
-        let partials = if partials > 1 || self.plan.method == Method::Ring { 3 } else { 1 };
+        let results = if merges { 3 } else { 1 };
         let before = 2 * hidden + 2 * query + 4 * kv;
-        let attention = hidden + query + partials * (query + shape.heads);
+        let attention = hidden + query + results * (query + shape.heads);
         let finish = 3 * hidden + query;
         let tile_rows = match self.memory {
             MemoryOf::Host => MLP_TILE_ROWS,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tributary_kernels::{Pairing, RopeScaling};
 
 use super::rope_config;
@@ -24,11 +24,9 @@ const SIZE_LIMIT: usize = 1 << 20;
 /// Hugging Face's sliding window where a config does not speak of one, in tokens.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// Stands for a field that is not there, in contrast to `null`.
-const UNSTATED: &str = "unstated";
-
-fn unstated() -> serde_json::Value {
-    UNSTATED.into()
+/// A field that is there, `null` too: one that is not there is None.
+fn stated<'de, D: Deserializer<'de>>(field: D) -> std::result::Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(field).map(Some)
 }
 
 /// Everything that tells one decoder from another.
@@ -106,8 +104,8 @@ struct Raw {
     mlp_bias: Option<bool>,
     hidden_act: Option<String>,
     max_position_embeddings: usize,
-    #[serde(default = "unstated")]
-    sliding_window: serde_json::Value,
+    #[serde(default, deserialize_with = "stated")]
+    sliding_window: Option<serde_json::Value>,
     use_sliding_window: Option<bool>,
     max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
@@ -225,9 +223,9 @@ impl Raw {
             return Ok(None);
         }
         match &self.sliding_window {
-            serde_json::Value::Null => Ok(None),
-            serde_json::Value::String(text) if text == UNSTATED => Ok(Some(DEFAULT_WINDOW)),
-            value => match value.as_u64() {
+            None => Ok(Some(DEFAULT_WINDOW)),
+            Some(serde_json::Value::Null) => Ok(None),
+            Some(value) => match value.as_u64() {
                 Some(window) if window > 0 => Ok(Some(window as usize)),
                 _ => Err(format!("sliding_window {value} is no number of tokens")),
             },

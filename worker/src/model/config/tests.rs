@@ -116,6 +116,11 @@ fn a_sliding_window_counts_where_it_is_active() {
     assert_eq!(window("MistralForCausalLM", sized), Some(64));
     assert_eq!(window("MistralForCausalLM", &[("sliding_window", Value::Null)]), None);
     assert_eq!(window("MistralForCausalLM", &[]), Some(4096), "Hugging Face's default");
+    for wrong in [json!("unstated"), json!(0), json!(false)] {
+        let changes = [("architectures", json!(["MistralForCausalLM"])), ("sliding_window", wrong.clone())];
+        let error = parse(&changes).expect_err("no number of tokens").to_string();
+        assert!(error.contains(&format!("sliding_window {wrong} is no number of tokens")), "{error}");
+    }
     assert_eq!(window("LlamaForCausalLM", &[size.clone(), on.clone()]), None, "Llama has none");
     for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         assert_eq!(window(qwen, sized), None, "not switched on");
