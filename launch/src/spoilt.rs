@@ -30,7 +30,7 @@ pub fn judged<'a>(error: anyhow::Error, devices: impl IntoIterator<Item = &'a De
         return error;
     }
     for device in devices {
-        std::mem::forget(device.clone());
+        let _: &Device = Box::leak(Box::new(device.clone()));
     }
     Spoilt { cause: one_line(&error) }.into()
 }

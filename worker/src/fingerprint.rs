@@ -30,7 +30,7 @@ pub struct Fingerprint {
 pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> Result<Fingerprint> {
     let mut hasher = Hasher::new();
     let mut weight_bytes_read = 0;
-    add(&mut hasher, &folder.join("config.json"), |path| content_hash(path))?;
+    add(&mut hasher, &folder.join("config.json"), content_hash)?;
     match format {
         LoadFormat::Safetensors => {
             let mut known = cache.and_then(|cache| Known::read(cache, folder));
