@@ -128,10 +128,12 @@ impl Post {
         Some(handed)
     }
 
-    /// Says what this rank is doing to all others, if it is time for that.
+    /// Says what this rank is doing to all others, if it is time for that. In a dead group it says nothing: a rank that has
+    /// ended would be sought in vain, and at length.
     pub fn beat(&self) {
         fail::fail_point!("comm::mpi::beat", |_| ());
-        if self.world > 1 && self.beats.is_due(self.hub.work(self.rank).phase()) {
+        let silent = self.world == 1 || self.hub.dead_within(Duration::ZERO);
+        if !silent && self.beats.is_due(self.hub.work(self.rank).phase()) {
             let activity = self.hub.activity(self.rank);
             self.send_urgently(self.others().filter_map(|to| Letter::beat(to, &activity).ok()).collect());
         }
