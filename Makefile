@@ -7,22 +7,26 @@ DENY_VERSION = 0.20.2
 
 # Ranks as processes, and places where tests make them fail.
 MPI = --features tributary/mpi,tributary/failpoints
-# GPUs, emulated, with ranks as processes too: one set of features for everything built with CUDA, so that it is built once.
-CUDA = --features tributary/nccl,tributary-tests/nccl,tributary/mpi,tributary/failpoints
-EMULATED = . target/cuda-on-cpu/env && EMULATED_GPUS=4
+# GPUs, emulated, with ranks as processes too: every feature there is.
+ALL = --features tributary/nccl,tributary-tests/nccl,tributary/mpi,tributary/failpoints
+EMULATED = env EMULATED_GPUS=4 sh .ci/cuda with
+CLIPPY = $(CARGO) clippy --release --locked --workspace --all-targets
+# Prints what a part took.
+STEP = sh .ci/step
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal faults
+.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal \
+  gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
 	@echo "make test    all tests"
 	@echo "make cuda-test  the tests of CUDA code alone, on an emulated GPU"
-	@echo "make check   formatting, lints, documentation, licences"
+	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
-	@echo "             runs it on an emulated one"
+	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
@@ -31,7 +35,7 @@ tools:
 	@sh .ci/tools
 
 mpi-tools:
-	@sh .ci/tools mpi
+	@$(STEP) "tools" sh .ci/tools mpi
 
 build: tools
 	$(CARGO) build --release --locked
@@ -42,24 +46,30 @@ mpi: mpi-tools
 demo: build
 	@sh models/demo/demo.sh $(TRIBUTARY)
 
-# Everything without MPI first, then what concerns processes, with it, then what concerns GPUs.
-test: mpi-tools
-	$(CARGO) test --release --locked --workspace
-	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary -p tributary-comm $(MPI)
-	@$(MAKE) --no-print-directory cuda-test
+# Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
+# without features run in such a build as well: there the command has to say what it lacks.
+test: mpi-tools emulated
+	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
+	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
+	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
+	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
+	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
+	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda
+	@$(STEP) --table
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --workspace $(ALL)
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
-# by threads and by processes under mpirun; then what an emulated GPU alone can do, which is ignored elsewhere.
-cuda-test: emulated mpi-tools
-	sh .ci/cuda nvrtc
-	target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
-	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
-	  --lib --test 'cuda*' --test nccl --test mpi_cuda
-	$(EMULATED) OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked $(CUDA) -p tributary-kernels -p tributary-comm -p tributary -p tributary-tests \
-	  --test cuda --test mpi_cuda -- --ignored emulated::
+# by threads and by processes under mpirun; what an emulated GPU alone can do is ignored elsewhere.
+cuda-test: emulated mpi-tools nvrtc
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --workspace $(ALL) --lib --test 'cuda*' --test nccl --test mpi_cuda
+
+nvrtc:
+	@sh .ci/cuda nvrtc
+	@target/nvrtc/bin/python tests/nvrtc/compile.py target/nvrtc/libnvrtc.so.13
 
 emulated: tools
-	@sh .ci/cuda emulated
+	@$(STEP) "emulated GPU" sh .ci/cuda emulated
 
 # A rank is stopped: the first, a middle and the last one, in every phase, under every launcher; half an hour. It prints a table.
 faults: mpi-tools
@@ -69,19 +79,24 @@ faults: mpi-tools
 slurm-test: mpi
 	sh tests/slurm/one-node.sh $(TRIBUTARY)
 
-check: mpi-tools
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --release --locked --workspace --all-targets $(MPI) -- -D warnings
-	@$(MAKE) --no-print-directory emulated
-	$(EMULATED) $(CARGO) clippy --release --locked --workspace --all-targets $(CUDA) -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
-	@$(MAKE) --no-print-directory deny
+check: mpi-tools emulated
+	@$(STEP) "formatting" $(CARGO) fmt --all --check
+	@$(STEP) "clippy, no features" $(CLIPPY) -- -D warnings
+	@$(STEP) "clippy, MPI" $(CLIPPY) $(MPI) -- -D warnings
+	@$(STEP) "clippy, all features" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
+	@$(STEP) "documentation" env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
+	@$(STEP) "licences" $(MAKE) --no-print-directory deny
+	@$(STEP) "build and size of the command" $(MAKE) --no-print-directory size
+
+# At most 18 MB, and no growth that nobody noted.
+size: build
+	@sh .ci/size $(TRIBUTARY)
 
 # The advisory database lives on GitHub; where that is not reachable, licences, sources and bans are checked all the same.
+# cargo-deny is built without optimisation: it runs for a second, and would be built for minutes.
 deny:
 	@command -v cargo-deny >/dev/null 2>&1 || { echo "installing cargo-deny $(DENY_VERSION)"; \
-	  $(CARGO) install --quiet --locked cargo-deny@$(DENY_VERSION); }
+	  CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install --quiet --locked --debug cargo-deny@$(DENY_VERSION); }
 	$(CARGO) deny check licenses bans sources
 
 bench: build
@@ -104,7 +119,12 @@ gpu-bundle:
 # The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
 gpu-rehearsal:
 	sh gpu/bundle.sh emulated
-	$(EMULATED) SMALL=yes STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
+	$(EMULATED) env SMALL=yes STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
+
+# The same cut down: does the bundle build, and does each of its programs do something? Its tests run in `make test` in any case.
+gpu-check:
+	sh gpu/bundle.sh emulated
+	$(EMULATED) env SMALL=least STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-check
 
 clean:
 	$(CARGO) clean

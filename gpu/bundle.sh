@@ -1,16 +1,16 @@
 #!/bin/sh
 # Builds what a GPU machine runs into target/gpu, compressed, so that it can be carried. Needs no GPU.
 #   sh gpu/bundle.sh             with nvcc 13.0, which `.ci/cuda toolkit` gets; the first build takes about fifteen CPU minutes
-#   sh gpu/bundle.sh emulated    for the emulated GPU, to rehearse gpu/run.sh where there is none (SMALL=yes)
+#   sh gpu/bundle.sh emulated    for the emulated GPU, to rehearse gpu/run.sh where there is none (SMALL=yes); hardly compressed
 set -eu
 cd "$(dirname "$0")/.."
 kind=${1:-toolkit}
 case $kind in
-toolkit) environment=target/cuda-toolkit/env out=target/gpu ;;
-emulated) environment=target/cuda-on-cpu/env out=target/gpu-emulated ;;
+toolkit) environment=target/cuda-toolkit/env out=target/gpu compression=-6 ;;
+emulated) environment=target/cuda-on-cpu/env out=target/gpu-emulated compression=-0 ;;
 *) echo "usage: gpu/bundle.sh [toolkit | emulated]" >&2 && exit 64 ;;
 esac
-sh .ci/tools
+sh .ci/tools bundle
 sh .ci/cuda "$kind"
 # shellcheck disable=SC1090
 . "$environment"
@@ -18,17 +18,18 @@ messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 mkdir -p "$out"
 
-# One build for all, with the features of `make cuda-test`, MPI aside: a program with it starts only where there is MPI's library.
+# One build for all, with the features of `make test`, MPI aside: a program with it starts only where there is MPI's library. Of the
+# whole workspace, as there: of a part Cargo gives other features to crates that both need, and builds them again.
 "${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl --message-format=json \
-    -p tributary -p tributary-kernels -p tributary-comm -p tributary-tests \
+    --workspace \
     --bin tributary --test cuda --test cuda_memory --test nccl --bench gpu >"$messages"
 
 # Name in the bundle, crate's folder, target: the program that Cargo's messages tell of.
 keep() {
     program=$(sed -n "s|.*\"manifest_path\":\"[^\"]*/$2/Cargo.toml\".*\"name\":\"$3\",.*\"executable\":\"\([^\"]*\)\".*|\1|p" "$messages")
     [ -n "$program" ] || { echo "no program $3 of $2 was built" >&2 && exit 69; }
-    strip --strip-debug -o "$out/$1" "$program"
-    xz -f -6 -T0 "$out/$1"
+    cp "$program" "$out/$1"
+    xz -f "$compression" -T0 "$out/$1"
 }
 
 keep tributary launch tributary

@@ -5,6 +5,7 @@
 #   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
 #   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead
 #   SMALL=yes  a rehearsal: sizes that an emulated GPU manages (`sh gpu/bundle.sh emulated`, then with target/cuda-on-cpu/env)
+#   SMALL=least   the same, with a test or two of each program and the shortest sweeps: does everything start and end well?
 #   LONG_REPEATS=1, CHUNK_CACHE=48GiB: for lengths from 64K on, and where a quarter of the free memory does not hold the chunks
 #   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
 #
@@ -82,11 +83,26 @@ step() {
     echo "== $name took $(($(date +%s) - began)) s"
 }
 
+# Seconds, program: its tests, one after the other. With SMALL=least those only whose names have the third argument. To have run
+# none is a failure.
+tests() {
+    name=""
+    [ "${SMALL:-}" != least ] || name=${3:-}
+    limited "$1" "$bin/$2" --test-threads 1 ${ignored:+"$ignored"} ${name:+"$name"} >"$work/tests.txt" 2>&1
+    ended=$?
+    cat "$work/tests.txt"
+    [ $ended = 0 ] || return $ended
+    grep -q '^test result: ok. [1-9]' "$work/tests.txt" || { echo "$2: no test has run" && return 1; }
+}
+
 # The study of one model: exact, warm and cold, then the two methods that show what selection costs and brings.
 study() {
-    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k
+    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k repeats=5 others=3 more=${LONG_REPEATS:-2}
     if [ -n "${SMALL:-}" ]; then
         model=dummy-25m chunk=32 short=128,256 long=384 one=256
+    fi
+    if [ "${SMALL:-}" = least ]; then
+        short=64 long=96 one=64 repeats=1 others=1 more=1
     fi
     begin="--model models/$model --load-format dummy --device cuda --dtype bf16 --worlds 1 --force"
     sizes="--chunk-tokens $chunk --query-tokens 64"
@@ -96,12 +112,12 @@ study() {
     # shellcheck disable=SC2086
     {
         limited 240 "$bin/tributary" bench $begin $sizes --lengths "$short" --methods full infoflow --caches cold,warm \
-            --warmups 1 --repeats 5 --out "$out/$1-short" || wrong=1
+            --warmups 1 --repeats $repeats --out "$out/$1-short" || wrong=1
         limited 60 "$bin/tributary" bench $begin --calibrate "$out/$1.toml" || wrong=1
         limited 120 "$bin/tributary" bench $begin $sizes --lengths "$one" --methods none epic --caches cold,warm \
-            --warmups 1 --repeats 3 --out "$out/$1-others" || wrong=1
+            --warmups 1 --repeats $others --out "$out/$1-others" || wrong=1
         limited 300 "$bin/tributary" bench $begin $sizes --lengths "$long" --methods full infoflow --caches cold,warm \
-            --warmups 1 --repeats "${LONG_REPEATS:-2}" --out "$out/$1-long" || wrong=1
+            --warmups 1 --repeats $more --out "$out/$1-long" || wrong=1
     }
     return $wrong
 }
@@ -124,11 +140,16 @@ fi
 # Conformance of collectives, then whole requests; with one GPU two ranks share it, which NCCL 2.30 and later allows.
 between_ranks() {
     [ "$gpus" != 1 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
-    limited 90 "$bin/nccl-cuda" --test-threads 1 && limited 90 "$bin/stack-nccl" --test-threads 1
+    tests 90 nccl-cuda one_rank_conforms && tests 90 stack-nccl
 }
 
-step kernels limited 120 "$bin/kernels-cuda" --test-threads 1
-step stack limited 120 sh -c "'$bin/stack-cuda' --test-threads 1 $ignored && '$bin/stack-memory'"
+# Whole requests, and what they leave in memory.
+whole() {
+    tests 120 stack-cuda phases_on_a_device && tests 120 stack-memory
+}
+
+step kernels tests 120 kernels-cuda merging
+step stack whole
 step nccl between_ranks
 if ! python3 -c 'import torch' 2>/dev/null; then
     echo "PyTorch is not here: nothing to compare with"

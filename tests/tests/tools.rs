@@ -1,0 +1,58 @@
+//! What `.ci/tools` takes for installed, where a mistake shows only on a machine that lacks something; and what `make test` does
+//! not run.
+
+use std::path::Path;
+use std::process::Command;
+
+use tributary_tests::root;
+
+/// Whether `.ci/tools` finds a libclang in a folder that holds exactly these files.
+fn libclang_among(files: &[&str]) -> bool {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in files {
+        std::fs::write(folder.path().join(file), "").expect("written");
+    }
+    let answer =
+        Command::new("sh").arg(root().join(".ci/tools")).arg("libclang").arg(folder.path()).output().expect("sh");
+    let said = String::from_utf8_lossy(&answer.stderr);
+    assert!(matches!(answer.status.code(), Some(0 | 1)), "{files:?}: {:?}, {said}", answer.status);
+    assert!(said.is_empty(), "{files:?}: {said}");
+    answer.status.success()
+}
+
+/// The names are those that clang-sys, with which bindgen loads the library, looks for on Linux.
+#[test]
+fn libclang_is_what_bindgen_finds() {
+    for name in ["libclang.so", "libclang.so.1", "libclang-14.so", "libclang-14.so.1", "libclang-14.0.6.so"] {
+        assert!(libclang_among(&[name]), "{name} is libclang");
+    }
+    assert!(libclang_among(&["libclang-cpp.so.14", "libclang.so.1"]), "libclang beside its C++ interface");
+    for others in
+        [&["libclang-cpp.so.14", "libclang-cpp.so"][..], &["libclang_rt.asan-x86_64.so"], &["libclang.a"], &[]]
+    {
+        assert!(!libclang_among(others), "{others:?} is no libclang");
+    }
+}
+
+fn examples(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            found.extend(examples(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&entry).expect("readable");
+            let fenced = |line: &str| ["/// ```", "//! ```"].iter().any(|fence| line.trim_start().starts_with(fence));
+            found.extend(text.lines().any(fenced).then(|| entry.display().to_string()));
+        }
+    }
+    found
+}
+
+/// cargo-nextest leaves the examples in documentation out.
+#[test]
+fn no_example_stands_where_nothing_runs_it() {
+    for name in ["launch", "coordinator", "worker", "comm", "kernels", "tests"] {
+        let found = examples(&root().join(name).join("src"));
+        assert!(found.is_empty(), "{found:?} have examples: let `make test` run `cargo test --doc` too");
+    }
+}
