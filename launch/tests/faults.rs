@@ -232,6 +232,21 @@ fn a_process_that_gives_no_signs_of_life_is_ended_although_it_runs() {
 }
 
 #[test]
+fn ranks_that_all_wait_for_each_other_end_the_job() {
+    let (model, request) = (demo(), request("hop2-0"));
+    // One call of rank 1 gets lost on its way, whichever that is: nobody is silent, nobody computes, and nothing will come.
+    let fault = Fault { rank: 1, failpoint: "comm::mpi::lose=12*off->1*return->off" };
+    let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
+    let began = Instant::now();
+    let ended = Job::start(WORLD, Some(fault), &arguments).end();
+    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+    assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start and the timeout");
+    let cause = ended.cause();
+    assert!(cause.contains(" not finished after 2s; waiting for ranks [1]: rank 1 waits for "), "{:#?}", ended.errors);
+    assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+}
+
+#[test]
 fn a_stop_shorter_than_the_timeout_is_survived_and_shown() {
     let (model, request) = (demo(), request("hop2-0"));
     let mut arguments = arguments(&model, &request, &["--heartbeat-timeout", "10"]);

@@ -204,6 +204,8 @@ impl Place for Berth {
         }
         let letters = self.letters(sequence, &part).map_err(|error| self.kill(error))?;
         self.told(self.post.hub.put_mine(self.post.rank, sequence, part))?;
+        // A test can lose this rank's messages on their way.
+        fail::fail_point!("comm::mpi::lose", |_| Ok(()));
         self.post.send(letters);
         Ok(())
     }
