@@ -106,13 +106,13 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
     }
 }
 
-/// The ways to start a job of ranks, each with the exit code by which it tells that a rank was silent.
-fn starters(fault: &Fault<'_>, arguments: &[&str]) -> Vec<(&'static str, Command)> {
-    let mut all = launchers(WORLD);
+/// The ways to start a job of `world` ranks, one of which has a fault.
+fn starters(world: usize, fault: &Fault<'_>, arguments: &[&str]) -> Vec<(&'static str, Command)> {
+    let mut all = launchers(world);
     for (_, launcher) in &mut all {
         launcher.args(shell(Some(fault))).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments);
     }
-    all.push(("tributary launch", launch_with_fault(WORLD, fault, arguments)));
+    all.push(("tributary launch", launch_with_fault(world, fault, arguments)));
     all
 }
 
@@ -126,7 +126,7 @@ fn a_stopped_rank_ends_the_job_in_every_phase_under_every_launcher() {
     assert_eq!(cases.len(), 12);
     for (number, (rank, phase)) in cases.into_iter().enumerate() {
         let failpoint = held_in(phase);
-        let mut starters = starters(&Fault { rank, failpoint: &failpoint }, &arguments);
+        let mut starters = starters(WORLD, &Fault { rank, failpoint: &failpoint }, &arguments);
         let turn = number % starters.len();
         let (name, starter) = starters.swap_remove(turn);
         let (ended, took) = strike_job(Job::run(starter), rank, phase, Signal::STOP);
@@ -489,12 +489,7 @@ fn the_table_of_stops() {
             continue;
         }
         let fault = Fault { rank: held, failpoint: &failpoint };
-        let mut starters = launchers(RANKS);
-        for (_, launcher) in &mut starters {
-            launcher.args(shell(Some(&fault))).arg(env!("CARGO_BIN_EXE_tributary")).args(&arguments);
-        }
-        starters.push(("tributary launch", launch_with_fault(RANKS, &fault, &arguments)));
-        for (name, starter) in starters {
+        for (name, starter) in starters(RANKS, &fault, &arguments) {
             let (ended, took) = strike_job(Job::run(starter), rank, phase, Signal::STOP);
             let (code, cause) = (ended.code, ended.cause().replace('|', "/"));
             let row = format!("| {name} | {rank} | {phase} | {:.1} | {code} | {cause} |", took.as_secs_f64());
