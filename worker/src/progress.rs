@@ -125,8 +125,8 @@ impl Shared {
                 continue;
             };
             work.step(Part::Linear, Some(layer));
-            let passed = self.lock().steps.pop_front();
-            drop(passed);
+            // The event is freed behind the lock's end.
+            let _passed = self.lock().steps.pop_front();
         }
     }
 
