@@ -86,9 +86,9 @@ step() {
 # Seconds, program: its tests, one after the other. With SMALL=least those only whose names have the third argument. To have run
 # none is a failure.
 tests() {
-    name=""
-    [ "${SMALL:-}" != least ] || name=${3:-}
-    limited "$1" "$bin/$2" --test-threads 1 ${ignored:+"$ignored"} ${name:+"$name"} >"$work/tests.txt" 2>&1
+    only="" # not `name`, which is the step's
+    [ "${SMALL:-}" != least ] || only=${3:-}
+    limited "$1" "$bin/$2" --test-threads 1 ${ignored:+"$ignored"} ${only:+"$only"} >"$work/tests.txt" 2>&1
     ended=$?
     cat "$work/tests.txt"
     [ $ended = 0 ] || return $ended
