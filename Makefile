@@ -51,8 +51,8 @@ demo: build
 test: mpi-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
-	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
+	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
 	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
 	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda
 	@$(STEP) --table
