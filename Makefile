@@ -73,7 +73,7 @@ emulated: tools
 
 # A rank is stopped: the first, a middle and the last one, in every phase, under every launcher; half an hour. It prints a table.
 faults: mpi-tools
-	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary $(MPI) --test faults -- --ignored --nocapture --test-threads 1 the_table_of_stops
+	OPENMPI5=$(OPENMPI5) $(CARGO) test --release --locked -p tributary $(MPI) --test silence -- --ignored --nocapture --test-threads 1 the_table_of_stops
 
 # A real Slurm of one node, as root: not part of `make test`, because it installs and starts daemons.
 slurm-test: mpi

@@ -62,6 +62,11 @@ impl Beats {
         Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), state: Mutex::new(state) }
     }
 
+    /// Whether this process itself has come to a sign of life within so much time: one whose own thread stands hears nobody.
+    fn is_heard(&self, within: Duration) -> bool {
+        self.lock().gave.is_some_and(|(gave, _)| gave.elapsed() < within)
+    }
+
     /// Whether it is time for a sign of life in this phase; then it counts as given.
     pub fn is_due(&self, phase: Phase) -> bool {
         let mut state = self.lock();
@@ -99,9 +104,10 @@ impl Vigil {
         Self { timeout, longest_look: 3 * pause, looked: Instant::now(), silences }
     }
 
-    /// Looks: the silent ranks among `ranks`.
+    /// Looks: the silent ranks among `ranks`. There are none while this process is silent itself: others name it then.
     pub fn look(&mut self, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
-        self.look_at(Instant::now(), beats, ranks)
+        let silent = self.look_at(Instant::now(), beats, ranks);
+        if beats.is_heard(self.timeout / 2) { silent } else { Vec::new() }
     }
 
     fn look_at(&mut self, now: Instant, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
@@ -151,6 +157,17 @@ mod tests {
             now += PAUSE;
             assert!(vigil.look_at(now, &beats, &BTreeSet::new()).is_empty(), "look {look}");
         }
+    }
+
+    #[test]
+    fn a_process_that_is_silent_itself_names_nobody() {
+        let beats = Beats::new(2, Duration::ZERO);
+        let mut vigil = Vigil::new(&beats, Duration::from_millis(20), PAUSE);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(vigil.look(&beats, &BTreeSet::from([1])).is_empty(), "it has not given a sign of life");
+        assert!(beats.is_due(Phase::Idle));
+        let silent = vigil.look_at(Instant::now(), &beats, &BTreeSet::from([1]));
+        assert_eq!(silent_ranks(silent), [1]);
     }
 
     #[test]

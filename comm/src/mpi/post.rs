@@ -132,8 +132,10 @@ impl Post {
     /// ended would be sought in vain, and at length.
     pub fn beat(&self) {
         fail::fail_point!("comm::mpi::beat", |_| ());
-        let silent = self.world == 1 || self.hub.dead_within(Duration::ZERO);
-        if !silent && self.beats.is_due(self.hub.work(self.rank).phase()) {
+        if self.world == 1 || !self.beats.is_due(self.hub.work(self.rank).phase()) {
+            return;
+        }
+        if self.hub.alive(self.rank).is_ok() {
             let activity = self.hub.activity(self.rank);
             self.send_urgently(self.others().filter_map(|to| Letter::beat(to, &activity).ok()).collect());
         }
