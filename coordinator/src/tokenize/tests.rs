@@ -1,7 +1,8 @@
 //! What a text becomes: tokens of the template and of a user, with small tokenizers and a real one kept outside the repository.
 
-use super::*;
 use std::io::Write;
+
+use super::*;
 
 pub(crate) fn demo() -> Tokenizer {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
