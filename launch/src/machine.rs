@@ -9,7 +9,7 @@ use crate::device::{Gpu, Place};
 use crate::failure::usage;
 use crate::ranks::Ranks;
 
-/// FLOPs a second that any core of the last fifteen years does on one thread. Deadlines follow from it: better too few.
+/// FLOPs a second that any core of the last fifteen years does on one thread. The choice of an exchange rests on it.
 const SAFE_FLOPS_PER_S: f64 = 5e9;
 
 /// FLOPs a second that a GPU with tensor cores does at the least.

@@ -1,5 +1,5 @@
-//! Signs of life: every process says again and again what it is doing, from the thread that owns MPI and never computes. Who
-//! is not heard for as long as the heartbeat timeout is silent, whatever it was doing.
+//! Signs of life: every process says again and again what it is doing, from the thread that owns MPI and never computes. A
+//! process that is not heard for as long as the heartbeat timeout is silent, whatever it was doing.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -149,7 +149,7 @@ impl Post {
     }
 
     /// What is to be thought of this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
-    /// are not looked for here: whoever keeps a vigil finds them.
+    /// are not looked for here: the thread that keeps a vigil finds them.
     pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
         let all_wait = || {
             let waits = |rank| self.beats.last(rank).is_some_and(|last| last.has_waited(patience.deadline));
