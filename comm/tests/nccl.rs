@@ -105,7 +105,10 @@ fn tensors_stay_on_the_device_and_order_is_that_of_the_device() {
             mine = comm.wait(pending).expect("received").remove(0);
         }
         assert!(mine.device().same_device(&device));
-        mine.to_vec2::<f32>().expect("read")
+        let here = mine.to_device(&Device::Cpu).expect("copied");
+        // The copy is a piece of the device's work like any other.
+        device.synchronize().expect("it gets there");
+        here.to_vec2::<f32>().expect("read")
     });
     for (rank, values) in outcomes.iter().enumerate() {
         assert!(values.iter().flatten().all(|&value| value == (1 - rank) as f32), "rank {rank}");
@@ -125,7 +128,8 @@ fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
         let began = Instant::now();
         let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
         // Stands in the driver until the watching thread ends the call. What it reads is worth nothing.
-        let _ = gathered[1].to_vec2::<f32>();
+        let _here = gathered[1].to_device(&Device::Cpu);
+        let _ = device.synchronize();
         let waited = began.elapsed();
         meet.wait();
         (comm.broadcast_bytes(0, Some(vec![1])).expect_err("nothing leaves a dead group"), waited)
@@ -163,7 +167,8 @@ fn an_abort_wakes_those_who_stand_in_the_driver() {
             comm.abort("disk full", 74);
         } else {
             let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
-            let _ = gathered[1].to_vec2::<f32>();
+            let _here = gathered[1].to_device(&Device::Cpu);
+            let _ = device.synchronize();
         }
         let error = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect_err("the group is dead");
         (error, comm.barrier().expect_err("the group is dead"), began.elapsed())

@@ -1,11 +1,12 @@
 // libcublas.so.13 of an emulated machine: plain products of matrices, summed in f32, for what candle and tributary call.
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "device.cuh"
-#include "gate.h"
 #include "order.h"
+#include "queue.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -89,17 +90,25 @@ int multiply_batch(void* handle, int transpose_a, int transpose_b, int m, int n,
     bool fits = a.leading >= (transpose_a ? k : m) && b.leading >= (transpose_b ? n : k) && c.leading >= m;
     if (m < 0 || n < 0 || k < 0 || !fits) return INVALID_VALUE;
     void* stream = static_cast<Handle*>(handle)->stream;
-    gate_pass(stream);
     for (const void* touched : {a.data, b.data, c.data}) order_touch(stream, touched);
     order_work(stream);
-    for (int i = 0; i < batch.count; i++) {
-        auto shifted = [&](Matrix x, long long stride) {
-            x.data = static_cast<char*>(x.data) + size_t(stride) * i * x.bytes();
-            return x;
-        };
-        multiply(transpose_a, transpose_b, m, n, k, *static_cast<const float*>(alpha), shifted(a, batch.a),
-                 shifted(b, batch.b), *static_cast<const float*>(beta), shifted(c, batch.c));
-    }
+    const float times = *static_cast<const float*>(alpha), more = *static_cast<const float*>(beta);
+    auto work = [=] {
+        if (stream_fault(stream)) return;
+        for (int i = 0; i < batch.count; i++) {
+            auto shifted = [&](Matrix x, long long stride) {
+                x.data = static_cast<char*>(x.data) + size_t(stride) * i * x.bytes();
+                return x;
+            };
+            multiply(transpose_a, transpose_b, m, n, k, times, shifted(a, batch.a), shifted(b, batch.b), more,
+                     shifted(c, batch.c));
+        }
+    };
+    using Work = decltype(work);
+    stream_push(stream, [](void* given) {
+        std::unique_ptr<Work> mine(static_cast<Work*>(given));
+        (*mine)();
+    }, new Work(work));
     return SUCCESS;
 }
 

@@ -216,7 +216,7 @@ API int cuCtxGetDevice(int* device) {
 
 API int cuCtxSynchronize() {
     if (!current) return INVALID_CONTEXT;
-    gate_pass_all();
+    wait_for_device(current);
     order_host_passed_all();
     return standing(current);
 }

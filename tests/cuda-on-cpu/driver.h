@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "gate.h"
 #include "order.h"
+#include "queue.h"
 
 /// CUresult: the codes of cuda.h that can come out of here.
 enum Result : int {
@@ -36,6 +36,7 @@ typedef unsigned long long DevicePointer;
 struct Allocation {
     size_t bytes;
     bool from_pool;
+    bool freed = false;  // its stream has not come so far
 };
 
 /// One emulated GPU, which is its own primary context and its own memory pool.
@@ -45,25 +46,38 @@ struct Device {
     int ordinal;   // as this process counts
     int physical;  // as the machine counts: differs under CUDA_VISIBLE_DEVICES
     size_t total_bytes;
-    std::mutex lock;  // of all below
+    std::recursive_mutex driver;  // the driver's own: see queue.h
+    std::mutex lock;              // of all below
     std::map<DevicePointer, Allocation> allocations;
+    std::vector<std::weak_ptr<Queue>> queues;
+    std::shared_ptr<Queue> default_queue;  // of the streams that nobody has made
     size_t direct_bytes = 0;
+    // Bytes in tensors count until the stream that frees them has come so far. Before that, only this stream may have them.
     size_t pool_used_bytes = 0, pool_used_high_bytes = 0;
+    std::map<Queue*, size_t> pool_leaving_bytes;
     size_t pool_reserved_bytes = 0, pool_reserved_high_bytes = 0;
     uint64_t pool_release_threshold_bytes = 0;
 };
 
-/// A stream runs at once, in the thread that enqueues; but see gate.h.
+/// A stream's queue has a thread of its own.
 struct Stream {
-    Device* device;
+    std::shared_ptr<Queue> queue;
+};
+
+/// A place in a queue: behind the work of that number.
+struct Place {
+    std::shared_ptr<Queue> queue;
+    uint64_t number = 0;
+    std::shared_ptr<std::atomic<double>> seconds;
+
+    bool passed() const { return !queue || queue->has_passed(number); }
 };
 
 struct Event {
     Device* device;
     bool timed;
     std::mutex lock;
-    bool recorded = false;
-    double seconds = 0;
+    Place place;  // where it was recorded last
 };
 
 /// The device whose context is current in this thread, or null.
@@ -73,7 +87,17 @@ inline int standing(const Device* device) { return device ? device->fault.load()
 Device* device_at(int ordinal);
 /// The device of a stream; null and the handles 1 and 2 mean streams of the current device.
 Device* device_of(void* stream);
+/// The queue of a stream.
+Queue& queue_of(void* stream);
+/// All queues of a device.
+std::vector<std::shared_ptr<Queue>> queues_of(Device* device);
+/// Waits until a device has done everything that it has been given.
+void wait_for_device(Device* device);
+/// Waits until no kernel runs on a device, whatever waits behind those that run: the driver does so to load code.
+void wait_for_running_kernels(Device* device);
 /// Whether all these bytes lie in one allocation of one device.
 bool inside_allocation(DevicePointer pointer, size_t bytes);
+/// Whether they lie in memory of the host that devices see.
+bool inside_pinned(DevicePointer pointer, size_t bytes);
 
 #define API extern "C" __attribute__((visibility("default")))

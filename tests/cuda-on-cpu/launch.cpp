@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,29 @@ void touch_all(const EmulatedKernel* kernel, void** params, void* stream) {
     }
     order_work(stream);
 }
+
+/// A launch's arguments: the driver copies them before it answers.
+class Arguments {
+   public:
+    Arguments(const EmulatedKernel* kernel, void** params) {
+        for (unsigned i = 0; i < kernel->param_count; i++) {
+            // As wide as the widest alignment.
+            values.emplace_back((kernel->param_bytes[i] + 15) / 16);
+            memcpy(values.back().data(), params[i], kernel->param_bytes[i]);
+        }
+    }
+    std::vector<void*> pointers() {
+        std::vector<void*> all;
+        for (auto& value : values) all.push_back(value.data());
+        return all;
+    }
+
+   private:
+    struct alignas(16) Piece {
+        char bytes[16];
+    };
+    std::vector<std::vector<Piece>> values;
+};
 
 }  // namespace
 
@@ -91,14 +115,20 @@ API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned 
     if (!fits || threads < 1 || threads > 1024 || block_z > 64 || extra) return INVALID_VALUE;
     if (shared_bytes > function->shared_limit_bytes) return INVALID_VALUE;
     if (int fault = standing(device_of(stream))) return fault;
-    gate_pass(stream);
+    Device* device = device_of(stream);
     static const char* fault_file = getenv("EMULATED_FAULT_FILE");
     if (fault_file && access(fault_file, F_OK) == 0) {
-        device_of(stream)->fault = ILLEGAL_ADDRESS;
-        return SUCCESS;  // the launch itself is well: later calls tell
+        // The launch itself is well: later calls tell.
+        queue_of(stream).push([device] { device->fault = ILLEGAL_ADDRESS; });
+        return SUCCESS;
     }
     touch_all(function->kernel, params, stream);
-    emulate_launch(function->kernel, params, grid, block, shared_bytes);
+    queue_of(stream).push([kernel = function->kernel, device, arguments = Arguments(function->kernel, params),
+                           grid = std::array{grid_x, grid_y, grid_z}, block = std::array{block_x, block_y, block_z},
+                           shared_bytes]() mutable {
+        if (standing(device)) return;
+        emulate_launch(kernel, arguments.pointers().data(), grid.data(), block.data(), shared_bytes);
+    });
     return SUCCESS;
 }
 

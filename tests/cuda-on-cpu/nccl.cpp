@@ -1,9 +1,12 @@
 // An emulated NCCL: what comm::nccl calls, between threads and processes of one host, over sockets.
 //
-// Each communicator has a thread that runs its groups one after the other, as a GPU's stream would. A group stands for a
-// closed gate (gate.h) on its stream until its messages have gone and come. What NCCL does not notice is not noticed here:
-// a rank that has gone away or that sends another size than is expected leaves the others waiting, until ncclCommAbort.
+// A group is launched by a thread of its own, a little after the call: until then the communicator answers that it is in progress.
+// On its stream it is one piece of work, which ends when its messages have gone and come; a thread a communicator moves them. What
+// NCCL does not notice is not noticed here: a rank that has gone away or that sends another size than is expected leaves the others
+// waiting, until ncclCommAbort.
 //
+// EMULATED_NCCL_LOG: a file to which every rank adds a line a group, with its operations and their bytes, and one when it ends, with
+//   how many groups and threads there were.
 // EMULATED_NCCL_VERSION: what ncclGetVersion answers (23007).
 // EMULATED_NCCL_BYTES: device memory that a rank's communicator takes for its buffers (0).
 
@@ -36,7 +39,8 @@ API const char* ncclGetErrorString(int code) {
 }
 
 API const char* ncclGetLastError(void* comm) {
-    if (auto* c = static_cast<Communicator*>(comm)) {
+    if (comm) {
+        Handle c = handle_of(comm);
         std::lock_guard<std::mutex> lock(c->mutex);
         if (!c->why.empty()) last_error = c->why;
     }
@@ -57,7 +61,7 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
     if (rank < 0 || rank >= world) return last_error = "rank outside the group", INVALID_ARGUMENT;
     int device = 0;
     if (cuCtxGetDevice(&device) != 0) return last_error = "the thread has no context", INVALID_USAGE;
-    auto* c = new Communicator{};
+    Handle c = std::make_shared<Communicator>();
     c->name = id.internal;
     c->rank = rank;
     c->world = world;
@@ -66,19 +70,18 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
     c->peers.resize(world);
     c->listener = socket(AF_UNIX, SOCK_STREAM, 0);
     sockaddr_un address;
-    socklen_t length = address_of(c, rank, &address);
+    socklen_t length = address_of(c.get(), rank, &address);
     if (bind(c->listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(c->listener, world) != 0) {
         close(c->listener);
-        delete c;
         return last_error = "the rank is taken", INVALID_USAGE;
     }
     const char* buffers = std::getenv("EMULATED_NCCL_BYTES");
     size_t bytes = buffers ? std::strtoull(buffers, nullptr, 10) : 0;
     // The real one allocates while it connects: the caller hears of it later.
     if (bytes > 0 && cuMemAlloc_v2(&c->buffers, bytes) != 0)
-        fail(c, UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc " + std::to_string(bytes) + " bytes");
-    *comm = c;
-    c->thread = std::thread(run, c);
+        fail(c.get(), UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc " + std::to_string(bytes) + " bytes");
+    *comm = new Handle(c);
+    c->thread = std::thread(run, c.get());
     if (!c->blocking) return IN_PROGRESS;
     std::unique_lock<std::mutex> lock(c->mutex);
     c->changed.wait(lock, [&] { return c->connected || c->error; });
@@ -86,41 +89,40 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
 }
 
 API int ncclCommGetAsyncError(void* comm, int* state) {
-    auto* c = static_cast<Communicator*>(comm);
+    Handle c = handle_of(comm);
     std::lock_guard<std::mutex> lock(c->mutex);
-    // A group is launched once it is queued; only connecting and finalizing take their time.
-    *state = c->error ? c->error : !c->connected || (c->closing && c->busy) ? IN_PROGRESS : SUCCESS;
+    bool underway = !c->connected || c->launching || (c->closing && !c->ended);
+    *state = c->error ? c->error : underway ? IN_PROGRESS : SUCCESS;
     return SUCCESS;
 }
 
 API int ncclCommFinalize(void* comm) {
-    auto* c = static_cast<Communicator*>(comm);
+    Handle c = handle_of(comm);
     std::lock_guard<std::mutex> lock(c->mutex);
     c->closing = true;
-    c->busy = true;
     c->changed.notify_all();
     return c->blocking ? SUCCESS : IN_PROGRESS;
 }
 
 API int ncclCommDestroy(void* comm) {
-    auto* c = static_cast<Communicator*>(comm);
     {
+        Handle c = handle_of(comm);
         std::lock_guard<std::mutex> lock(c->mutex);
         c->closing = true;
         c->changed.notify_all();
     }
-    end(c);
+    end(&handle_of(comm));
     return SUCCESS;
 }
 
 API int ncclCommAbort(void* comm) {
-    auto* c = static_cast<Communicator*>(comm);
-    c->aborted = true;
     {
+        Handle c = handle_of(comm);
+        c->aborted = true;
         std::lock_guard<std::mutex> lock(c->mutex);
         c->changed.notify_all();
     }
-    end(c);
+    end(&handle_of(comm));
     return SUCCESS;
 }
 
@@ -159,4 +161,10 @@ API int ncclRecv(void* to, size_t bytes, int type, int peer, void* comm, void* s
 API int ncclAllGather(const void* from, void* to, size_t bytes, int type, void* comm, void* stream) {
     if (type != UINT8) return last_error = "only bytes are emulated", INVALID_ARGUMENT;
     return enqueue(comm, stream, {Kind::GATHER, static_cast<const char*>(from), static_cast<char*>(to), bytes, 0});
+}
+
+API int ncclBroadcast(const void* from, void* to, size_t bytes, int type, int root, void* comm, void* stream) {
+    if (type != UINT8) return last_error = "only bytes are emulated", INVALID_ARGUMENT;
+    if (root < 0) return last_error = "no such rank", INVALID_ARGUMENT;
+    return enqueue(comm, stream, {Kind::BROADCAST, static_cast<const char*>(from), static_cast<char*>(to), bytes, root});
 }

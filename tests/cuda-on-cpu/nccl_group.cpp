@@ -7,7 +7,7 @@ extern "C" int cuMemFree_v2(unsigned long long pointer);
 namespace emulated_nccl {
 
 thread_local int depth = 0;
-thread_local std::vector<std::pair<Communicator*, std::pair<void*, Operation>>> enqueued;
+thread_local std::vector<std::pair<Handle, std::pair<void*, Operation>>> enqueued;
 thread_local std::string last_error;
 
 socklen_t address_of(const Communicator* c, int rank, sockaddr_un* address) {
@@ -87,6 +87,11 @@ void push(Communicator* c, const Operation& o) {
                 std::memcpy(to, o.from, o.bytes);
             }
         }
+    } else if (o.kind == Kind::BROADCAST) {
+        if (o.peer != c->rank) return in(o.peer, o.to);
+        for (int peer = 0; peer < c->world; ++peer)
+            if (peer != c->rank) out(peer);
+        if (o.to != o.from) std::memcpy(o.to, o.from, o.bytes);
     } else if (o.from) {
         out(o.peer);
     } else {
@@ -158,56 +163,125 @@ void run(Communicator* c) {
     bool connected = !c->error && connect_all(c);
     std::unique_lock<std::mutex> lock(c->mutex);
     c->connected = connected;
+    c->changed.notify_all();
     while (connected && !c->aborted) {
-        c->busy = !c->groups.empty();
-        c->changed.notify_all();
         if (c->groups.empty()) {
-            if (c->closing) break;
+            if (c->closing && c->outstanding == 0) break;
             c->changed.wait_for(lock, std::chrono::milliseconds(5));
             continue;
         }
-        Group group = c->groups.front();
+        Group* group = c->groups.front();
         lock.unlock();
-        for (const auto& operation : group.operations) push(c, operation);
+        for (const auto& operation : group->operations) push(c, operation);
         while (!c->aborted && move_some(c)) {
         }
         lock.lock();
         c->groups.pop_front();
-        gate_open(group.gate);
+        group->done = true;
+        c->changed.notify_all();
     }
-    for (auto& group : c->groups) gate_open(group.gate);
-    c->groups.clear();
-    c->busy = false;
+    c->ended = true;
     c->changed.notify_all();
 }
 
-int submit(Communicator* c, void* stream, std::vector<Operation> operations) {
-    std::lock_guard<std::mutex> lock(c->mutex);
-    if (c->aborted || !c->connected) return INVALID_USAGE;
+namespace {
+
+/// On the stream's thread: the group's kernel, which runs until its messages have gone and come.
+void kernel(const Handle& c, void* stream, Group& group) {
+    std::unique_lock<std::mutex> lock(c->mutex);
+    // A spoilt device runs nothing any more.
+    if (!c->aborted && !c->ended && !stream_fault(stream)) {
+        c->groups.push_back(&group);
+        c->changed.notify_all();
+        c->changed.wait(lock, [&] { return group.done || c->ended; });
+    }
+    --c->outstanding;
+    c->changed.notify_all();
+}
+
+/// A line of EMULATED_NCCL_LOG.
+void log(const std::string& line) {
+    const char* path = std::getenv("EMULATED_NCCL_LOG");
+    FILE* file = path ? std::fopen(path, "a") : nullptr;
+    if (!file) return;
+    std::fputs((line + "\n").c_str(), file);  // in one piece: other ranks write too
+    std::fclose(file);
+}
+
+std::string told(const Operation& o) {
+    std::string bytes = std::to_string(o.bytes), peer = std::to_string(o.peer);
+    if (o.kind == Kind::GATHER) return "gather " + bytes;
+    if (o.kind == Kind::BROADCAST) return "broadcast " + bytes + " from " + peer;
+    return o.from ? "send " + bytes + " to " + peer : "receive " + bytes + " from " + peer;
+}
+
+std::string told(const Communicator& c, const std::vector<Operation>& operations) {
+    std::string line = "rank " + std::to_string(c.rank) + " group " + std::to_string(c.group_count) + ":";
+    for (const auto& o : operations) line += (&o == &operations[0] ? " " : ", ") + told(o);
+    return line;
+}
+
+/// Puts a group on its stream.
+void launch(const Handle& c, void* stream, std::vector<Operation> operations) {
+    auto* work = new std::function<void()>([c, stream, group = std::make_shared<Group>(Group{std::move(operations)})] {
+        kernel(c, stream, *group);
+    });
+    stream_push(stream, [](void* given) {
+        std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(given));
+        (*mine)();
+    }, work);
+}
+
+}  // namespace
+
+int submit(const Handle& c, void* stream, std::vector<Operation> operations) {
+    std::unique_lock<std::mutex> lock(c->mutex);
+    if (c->aborted || !c->connected) return last_error = "the communicator is not connected", INVALID_USAGE;
+    if (c->launching) return last_error = "a call while the last one is in progress", INVALID_USAGE;
     for (const auto& operation : operations) {
-        if (operation.from) order_use(stream, operation.from, 0);
+        bool takes = operation.kind != Kind::BROADCAST || operation.peer == c->rank;
+        if (operation.from && takes) order_use(stream, operation.from, 0);
         if (operation.to) order_use(stream, operation.to, 1);
     }
-    c->groups.push_back({std::move(operations), gate_close(stream)});
-    c->changed.notify_all();
-    return c->blocking ? SUCCESS : IN_PROGRESS;
+    ++c->outstanding;
+    ++c->group_count;
+    log(told(*c, operations));
+    if (c->blocking) {
+        lock.unlock();
+        launch(c, stream, std::move(operations));
+        return SUCCESS;
+    }
+    if (c->launcher.joinable()) c->launcher.join();
+    c->launching = true;
+    ++c->thread_count;
+    c->launcher = std::thread([c, stream, operations = std::move(operations)]() mutable {
+        std::this_thread::sleep_for(LAUNCH);
+        launch(c, stream, std::move(operations));
+        std::lock_guard<std::mutex> lock(c->mutex);
+        c->launching = false;
+        c->changed.notify_all();
+    });
+    return IN_PROGRESS;
 }
 
 int enqueue(void* comm, void* stream, Operation operation) {
-    auto* c = static_cast<Communicator*>(comm);
-    if (!c || operation.peer >= c->world) return last_error = "no such rank", INVALID_ARGUMENT;
-    if (depth == 0) return submit(c, stream, {operation});
-    enqueued.push_back({c, {stream, operation}});
+    if (!comm || operation.peer >= handle_of(comm)->world) return last_error = "no such rank", INVALID_ARGUMENT;
+    if (depth == 0) return submit(handle_of(comm), stream, {operation});
+    enqueued.push_back({handle_of(comm), {stream, operation}});
     return SUCCESS;
 }
 
-void end(Communicator* c) {
+void end(Handle* handle) {
+    Handle c = *handle;
     if (c->thread.joinable()) c->thread.join();
+    if (c->launcher.joinable()) c->launcher.join();
+    log("rank " + std::to_string(c->rank) + " ended: " + std::to_string(c->group_count) + " groups, " +
+        std::to_string(c->thread_count) + " threads");
     for (auto& peer : c->peers)
         if (peer.socket >= 0) close(peer.socket);
     close(c->listener);
     if (c->buffers) cuMemFree_v2(c->buffers);
-    delete c;
+    delete handle;
 }
 
 }  // namespace emulated_nccl

@@ -1,8 +1,8 @@
 // A rank of an emulated NCCL group, and what the calls (nccl.cpp) ask of it.
 #pragma once
 
-#include "gate.h"
 #include "order.h"
+#include "queue.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -31,6 +32,8 @@ enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT
 
 constexpr unsigned CONFIG_MAGIC = 0xcafebeef;
 constexpr auto REST = std::chrono::milliseconds(1);
+/// How long the thread of a group takes to launch it.
+constexpr auto LAUNCH = std::chrono::microseconds(50);
 
 struct UniqueId {
     char internal[128];
@@ -43,7 +46,7 @@ struct Config {
     int blocking;
 };
 
-enum class Kind : uint32_t { SEND, GATHER };
+enum class Kind : uint32_t { SEND, GATHER, BROADCAST };
 
 struct Head {
     Kind kind;
@@ -61,12 +64,12 @@ struct Operation {
     const char* from;  // null: receives only
     char* to;          // null: sends only
     size_t bytes;
-    int peer;
+    int peer;  // of a broadcast: its root
 };
 
 struct Group {
     std::vector<Operation> operations;
-    void* gate;
+    bool done = false;
 };
 
 // One message on its way, with its head.
@@ -97,15 +100,23 @@ struct Communicator {
 
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Group> groups;
-    bool busy = true, closing = false, connected = false;
+    std::deque<Group*> groups;  // those that their streams have come to
+    std::thread launcher;       // of the last group, where calls do not wait
+    bool launching = false;
+    unsigned outstanding = 0;  // groups that have not ended
+    unsigned group_count = 0, thread_count = 0;
+    bool closing = false, connected = false, ended = false;
     int error = SUCCESS;
     std::string why;
 };
 
+/// What a program holds of a communicator. Work on streams may outlive it.
+using Handle = std::shared_ptr<Communicator>;
+inline Handle& handle_of(void* comm) { return *static_cast<Handle*>(comm); }
+
 // The calling thread's open groups, what is in them, and what went wrong last.
 extern thread_local int depth;
-extern thread_local std::vector<std::pair<Communicator*, std::pair<void*, Operation>>> enqueued;
+extern thread_local std::vector<std::pair<Handle, std::pair<void*, Operation>>> enqueued;
 extern thread_local std::string last_error;
 
 /// Notes what has gone wrong; false.
@@ -114,11 +125,13 @@ bool fail(Communicator* c, int code, const std::string& why);
 socklen_t address_of(const Communicator* c, int rank, sockaddr_un* address);
 /// A rank's thread: connects, then serves one group after the other.
 void run(Communicator* c);
-/// Hands a group of operations to the rank's thread, behind a closed gate on the stream.
-int submit(Communicator* c, void* stream, std::vector<Operation> operations);
+/// Launches a group of operations: puts it on the stream, whose thread hands it to the rank's and waits for it. Where calls do not
+/// wait, a thread of the group's own does that a little later, as NCCL's does: until then the communicator answers that it is in
+/// progress, and what the caller puts on the stream meanwhile comes before the group.
+int submit(const Handle& c, void* stream, std::vector<Operation> operations);
 /// Adds an operation to the calling thread's open group; without one it is a group of its own.
 int enqueue(void* comm, void* stream, Operation operation);
-/// Joins the rank's thread and frees everything.
-void end(Communicator* c);
+/// Joins the rank's threads and frees everything.
+void end(Handle* handle);
 
 }  // namespace emulated_nccl

@@ -1,5 +1,4 @@
-// Streams and events of the emulated driver. Work runs when it is enqueued, in the thread that enqueues it; only what stands
-// behind a gate (gate.h) ends later.
+// Streams and events of the emulated driver. Work runs in the thread of its stream's queue (queue.h); an event is a place in a queue.
 #include "driver.h"
 
 #include <algorithm>
@@ -11,31 +10,86 @@ double now_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::shared_ptr<Queue> new_queue(Device* device) {
+    auto queue = Queue::start(device);
+    std::lock_guard<std::mutex> guard(device->lock);
+    auto& all = device->queues;
+    all.erase(std::remove_if(all.begin(), all.end(), [](auto& weak) { return weak.expired(); }), all.end());
+    all.push_back(queue);
+    return queue;
+}
+
+bool is_default(void* stream) { return stream == nullptr || stream == (void*)1 || stream == (void*)2; }
+
+std::shared_ptr<Queue> shared_queue_of(void* stream) {
+    if (!is_default(stream)) return static_cast<Stream*>(stream)->queue;
+    Device* device = current_device();
+    {
+        std::lock_guard<std::mutex> guard(device->lock);
+        if (device->default_queue) return device->default_queue;
+    }
+    auto made = new_queue(device);
+    std::lock_guard<std::mutex> guard(device->lock);
+    if (!device->default_queue) device->default_queue = made;
+    return device->default_queue;
+}
+
+Place place_of(Event* event) {
+    std::lock_guard<std::mutex> guard(event->lock);
+    return event->place;
+}
+
 }  // namespace
 
 Device* device_of(void* stream) {
-    if (stream == nullptr || stream == (void*)1 || stream == (void*)2) return current_device();
-    return static_cast<Stream*>(stream)->device;
+    return is_default(stream) ? current_device() : static_cast<Stream*>(stream)->queue->device;
+}
+
+Queue& queue_of(void* stream) { return *shared_queue_of(stream); }
+
+std::vector<std::shared_ptr<Queue>> queues_of(Device* device) {
+    std::lock_guard<std::mutex> guard(device->lock);
+    std::vector<std::shared_ptr<Queue>> all;
+    for (auto& weak : device->queues)
+        if (auto queue = weak.lock()) all.push_back(queue);
+    return all;
+}
+
+void wait_for_device(Device* device) {
+    for (auto& queue : queues_of(device)) {
+        uint64_t number = queue->given();
+        queue->wait(number);
+        queue->hand_over(number);
+    }
+}
+
+void wait_for_running_kernels(Device* device) {
+    for (auto& queue : queues_of(device)) queue->wait_for_running();
 }
 
 API int cuStreamCreate(void** stream, unsigned) {
     if (int fault = standing(current_device())) return fault;
-    *stream = new Stream{current_device()};
+    *stream = new Stream{new_queue(current_device())};
     return SUCCESS;
 }
 
 API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) { return cuStreamCreate(stream, flags); }
 
+/// It answers at once; the stream goes when its work is done.
 API int cuStreamDestroy_v2(void* stream) {
-    gate_pass(stream);
-    gate_forget_stream(stream);
-    order_forget_stream(stream);
-    delete static_cast<Stream*>(stream);
+    auto* gone = static_cast<Stream*>(stream);
+    gone->queue->end([gone] {
+        order_forget_stream(gone);
+        delete gone;
+    });
     return SUCCESS;
 }
 
 API int cuStreamSynchronize(void* stream) {
-    gate_pass(stream);
+    Queue& queue = queue_of(stream);
+    uint64_t number = queue.given();
+    queue.wait(number);
+    queue.hand_over(number);
     order_host_passed_stream(stream);
     return standing(device_of(stream));
 }
@@ -53,14 +107,28 @@ API int cuStreamIsCapturing(void*, int* status) {
 API int cuStreamBeginCapture_v2(void*, int) { return NOT_SUPPORTED; }
 
 API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
-    gate_follow(stream, event);
+    Place place = place_of(static_cast<Event*>(event));
     order_follow(stream, event);
+    Queue& queue = queue_of(stream);
+    if (place.queue && place.queue.get() != &queue) queue.push([place] { place.queue->wait(place.number); });
     return standing(device_of(stream));
 }
 
 API int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
-    gate_pass(stream);
-    work(data);
+    stream_push(stream, work, data);
+    return SUCCESS;
+}
+
+/// Memory of the host that the device sees: cuMemHostAlloc's.
+API int cuStreamWriteValue32_v2(void* stream, DevicePointer to, unsigned value, unsigned) {
+    if (int fault = standing(device_of(stream))) return fault;
+    if (to % 4 || !(inside_allocation(to, 4) || inside_pinned(to, 4))) return INVALID_VALUE;
+    order_work(stream);
+    Device* device = device_of(stream);
+    queue_of(stream).push([=] {
+        if (standing(device)) return;
+        __atomic_store_n(reinterpret_cast<unsigned*>(to), value, __ATOMIC_SEQ_CST);
+    });
     return SUCCESS;
 }
 
@@ -74,7 +142,7 @@ API int cuEventCreate(void** event, unsigned flags) {
 }
 
 API int cuEventDestroy_v2(void* event) {
-    gate_forget_event(event);
+    std::lock_guard<std::recursive_mutex> call(static_cast<Event*>(event)->device->driver);
     order_forget_event(event);
     delete static_cast<Event*>(event);
     return SUCCESS;
@@ -83,25 +151,34 @@ API int cuEventDestroy_v2(void* event) {
 API int cuEventRecord(void* event, void* stream) {
     auto* e = static_cast<Event*>(event);
     if (e->device != device_of(stream)) return INVALID_HANDLE;
+    auto queue = shared_queue_of(stream);
+    auto seconds = std::make_shared<std::atomic<double>>(0.0);
+    uint64_t number = queue->push([seconds] { *seconds = now_seconds(); });
     {
         std::lock_guard<std::mutex> guard(e->lock);
-        e->recorded = true;
-        e->seconds = now_seconds();
+        e->place = {queue, number, seconds};
     }
-    gate_record(event, stream);
     order_record(event, stream);
     return standing(e->device);
 }
 
 API int cuEventQuery(void* event) {
-    if (int fault = standing(static_cast<Event*>(event)->device)) return fault;
-    if (!gate_is_open(event)) return NOT_READY;
+    auto* e = static_cast<Event*>(event);
+    std::lock_guard<std::recursive_mutex> call(e->device->driver);
+    if (int fault = standing(e->device)) return fault;
+    Place place = place_of(e);
+    if (!place.passed()) return NOT_READY;
+    if (place.queue) place.queue->hand_over(place.number);
     order_host_passed_event(event);
     return SUCCESS;
 }
 
 API int cuEventSynchronize(void* event) {
-    gate_wait(event);
+    Place place = place_of(static_cast<Event*>(event));
+    if (place.queue) {
+        place.queue->wait(place.number);
+        place.queue->hand_over(place.number);
+    }
     order_host_passed_event(event);
     return standing(static_cast<Event*>(event)->device);
 }
@@ -111,10 +188,11 @@ API int cuEventElapsedTime_v2(float* milliseconds, void* start, void* end) {
     void* events[2] = {start, end};
     for (int i = 0; i < 2; i++) {
         auto* e = static_cast<Event*>(events[i]);
-        std::lock_guard<std::mutex> guard(e->lock);
-        if (!e->recorded || !e->timed) return INVALID_HANDLE;
-        if (!gate_is_open(e)) return NOT_READY;
-        seconds[i] = std::max(e->seconds, gate_opened_s(e));
+        std::lock_guard<std::recursive_mutex> call(e->device->driver);
+        Place place = place_of(e);
+        if (!place.queue || !e->timed) return INVALID_HANDLE;
+        if (!place.passed()) return NOT_READY;
+        seconds[i] = *place.seconds;
     }
     *milliseconds = float((seconds[1] - seconds[0]) * 1e3);
     return SUCCESS;
