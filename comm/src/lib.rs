@@ -36,6 +36,36 @@ pub struct Pending {
     pub(crate) sequence: u64,
 }
 
+/// A call with tensors, to be started beside others ([`Communicator::start_together`]).
+#[derive(Debug, Clone, Copy)]
+pub enum Start<'a> {
+    /// As [`Communicator::start_exchange`].
+    Exchange {
+        /// What goes to rank `to`.
+        send: &'a Tensor,
+        /// Who gets it.
+        to: usize,
+        /// Who sends to this rank.
+        from: usize,
+        /// Rows that come.
+        rows: usize,
+    },
+    /// As [`Communicator::start_all_gather_v`].
+    AllGather {
+        /// This rank's rows.
+        send: &'a Tensor,
+        /// Rows of each rank.
+        rows: &'a [usize],
+    },
+    /// As [`Communicator::start_all_to_all_v`].
+    AllToAll {
+        /// What goes to each rank.
+        send: &'a [Tensor],
+        /// Rows that come from each rank.
+        rows: &'a [usize],
+    },
+}
+
 /// What a rank can say to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
 /// rows) takes every step too. A communicator lives on the thread that took its seat.
 ///
@@ -59,26 +89,40 @@ pub trait Communicator {
     /// long all ranks may wait for each other. In [`Phase::Start`](wire::Phase::Start) it is a deadline: no wait lasts longer.
     fn set_deadline(&mut self, phase: wire::Phase, deadline: Duration);
 
+    /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
+    /// Where a backend pays for every start (NCCL), calls that are started together cost one: what belongs together, such as
+    /// keys and values, is started together. All ranks start the same calls together. Gives as many as it was given.
+    ///
+    /// # Errors
+    /// Those of the calls; then none of them can be waited for.
+    fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>>;
+
     /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
     /// `send`'s). [`wait`](Self::wait) gives one tensor. `to` and `from` may be this rank.
     ///
     /// # Errors
     /// A mismatch between the ranks' calls, a dead communicator.
-    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending>;
+    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
+        Ok(only(self.start_together(&[Start::Exchange { send, to, from, rows }])?))
+    }
 
     /// Gives every rank every rank's tensor: rank r contributes `rows[r]` rows. [`wait`](Self::wait) gives one tensor a
     /// rank, in rank order, this rank's own included.
     ///
     /// # Errors
     /// As [`start_exchange`](Self::start_exchange); also if `send` has not `rows[rank]` rows.
-    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending>;
+    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
+        Ok(only(self.start_together(&[Start::AllGather { send, rows }])?))
+    }
 
     /// Sends `send[r]` to rank r and receives a tensor of `rows[r]` rows from rank r. [`wait`](Self::wait) gives one tensor
     /// a rank, in rank order.
     ///
     /// # Errors
     /// As [`start_exchange`](Self::start_exchange).
-    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending>;
+    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
+        Ok(only(self.start_together(&[Start::AllToAll { send, rows }])?))
+    }
 
     /// Waits for a started collective and gives what it received.
     ///
@@ -144,4 +188,10 @@ pub trait Communicator {
         let pending = self.start_all_to_all_v(send, rows)?;
         self.wait(pending)
     }
+}
+
+/// The call of a start that was alone.
+fn only(mut started: Vec<Pending>) -> Pending {
+    assert_eq!(started.len(), 1, "calls of one start");
+    started.remove(0)
 }

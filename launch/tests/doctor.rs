@@ -8,7 +8,7 @@ use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
 use tributary_comm::wire::Phase;
-use tributary_comm::{Communicator, Pending, Result, Traffic, Work};
+use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
 
 const THREADS: usize = 2;
 const LAUNCHER: &str = "threads of this process";
@@ -91,16 +91,8 @@ impl Communicator for Bent {
         self.inner.set_deadline(phase, deadline);
     }
 
-    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
-        self.inner.start_exchange(send, to, from, rows)
-    }
-
-    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
-        self.inner.start_all_gather_v(send, rows)
-    }
-
-    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
-        self.inner.start_all_to_all_v(send, rows)
+    fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>> {
+        self.inner.start_together(starts)
     }
 
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>> {

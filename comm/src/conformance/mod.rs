@@ -6,6 +6,7 @@
 mod control;
 mod data;
 mod tensors;
+mod together;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use candle_core::{DType, Device, Tensor};
 use self::control::{control, gather};
 use self::data::{Draw, Ledger};
 use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
+use self::together::together;
 use crate::wire::Phase;
 use crate::{Collective, Communicator, Traffic};
 
@@ -63,7 +65,8 @@ pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Re
                 all_to_all(comm, &mut ledger, step + 1, form, &table)?;
                 ring(comm, &mut ledger, step + 2, form, &table)?;
                 out_of_order(comm, &mut ledger, step + 3, form, &table)?;
-                step += 5;
+                together(comm, &mut ledger, step + 5, form, &table)?;
+                step += 5 + together::STEPS;
                 ledger.compare(comm)?;
             }
         }
@@ -72,7 +75,8 @@ pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Re
     for table in tables(comm.size()) {
         all_gather(comm, &mut ledger, step, form, &table)?;
         out_of_order(comm, &mut ledger, step + 1, form, &table)?;
-        step += 3;
+        together(comm, &mut ledger, step + 3, form, &table)?;
+        step += 3 + together::STEPS;
     }
     ledger.compare(comm)?;
     control(comm, &mut ledger, STEPS_A_CHECK)?;
@@ -96,14 +100,15 @@ fn tables(world: usize) -> Vec<Vec<usize>> {
 fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u64, device: &Device) -> Check {
     let mut draw = Draw(0x7419);
     for round in 0..RANDOM_ROUNDS {
-        let step = first_step + 5 * round;
+        let step = first_step + together::STEPS * round;
         let form = Form { row_dims: ROW_DIMS[draw.below(3)], dtype: DTYPES[draw.below(3)], device };
         let rows: Vec<usize> = (0..comm.size()).map(|_| draw.below(20)).collect();
-        match draw.below(5) {
+        match draw.below(6) {
             0 => all_gather(comm, ledger, step, form, &rows)?,
             1 => all_to_all(comm, ledger, step, form, &rows)?,
             2 => ring(comm, ledger, step, form, &rows)?,
             3 => out_of_order(comm, ledger, step, form, &rows)?,
+            4 => together(comm, ledger, step, form, &rows)?,
             _ => {
                 let root = draw.below(comm.size());
                 gather(comm, ledger, step, root, draw.below(500))?;

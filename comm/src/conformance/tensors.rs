@@ -16,15 +16,15 @@ pub(super) struct Form<'a> {
 }
 
 impl Form<'_> {
-    fn row_bytes(self) -> usize {
+    pub(super) fn row_bytes(self) -> usize {
         self.row_dims.iter().product::<usize>() * self.dtype.size_in_bytes()
     }
 
-    fn make(self, tag: Tag, rows: usize) -> Result<Tensor, String> {
+    pub(super) fn make(self, tag: Tag, rows: usize) -> Result<Tensor, String> {
         tensor(tag, rows, self.row_dims, self.dtype, self.device).map_err(|error| error.to_string())
     }
 
-    fn expect(self, found: &Tensor, tag: Tag, rows: usize) -> Check {
+    pub(super) fn expect(self, found: &Tensor, tag: Tag, rows: usize) -> Check {
         expect(found, tag, rows, self.row_dims, self.dtype)
     }
 }

@@ -16,11 +16,11 @@ impl<P: Place> Member<P> {
     }
 
     /// Form and rows of a tensor to send, with its data in one piece.
-    pub(super) fn pack(&self, kind: Collective, tensor: &Tensor) -> Result<(Form, usize, Tensor)> {
+    pub(super) fn pack(&self, sequence: u64, kind: Collective, tensor: &Tensor) -> Result<(Form, usize, Tensor)> {
         self.place.alive()?;
         let Some(form) = Form::of(tensor) else {
             let found = format!("{} of a scalar", kind.name());
-            return Err(self.refuse(self.next, found, "a tensor with rows"));
+            return Err(self.refuse(sequence, found, "a tensor with rows"));
         };
         match tensor.contiguous() {
             Ok(packed) => Ok((form, tensor.dims()[0], packed)),
@@ -29,22 +29,22 @@ impl<P: Place> Member<P> {
     }
 
     /// Ends the group if a list has not one entry a rank.
-    pub(super) fn one_a_rank(&self, kind: Collective, what: &str, count: usize) -> Result<()> {
+    pub(super) fn one_a_rank(&self, sequence: u64, kind: Collective, what: &str, count: usize) -> Result<()> {
         let world = self.place.world();
         if count == world {
             return Ok(());
         }
         let found = format!("{} with {count} {what}", kind.name());
-        Err(self.refuse(self.next, found, format!("one a rank, {world}")))
+        Err(self.refuse(sequence, found, format!("one a rank, {world}")))
     }
 
     /// Ends the group if a rank is none.
-    pub(super) fn is_rank(&self, kind: Collective, rank: usize) -> Result<()> {
+    pub(super) fn is_rank(&self, sequence: u64, kind: Collective, rank: usize) -> Result<()> {
         let world = self.place.world();
         if rank < world {
             return Ok(());
         }
         let found = format!("{} with rank {rank}", kind.name());
-        Err(self.refuse(self.next, found, format!("a rank below {world}")))
+        Err(self.refuse(sequence, found, format!("a rank below {world}")))
     }
 }

@@ -8,6 +8,7 @@ mod check;
 pub mod hub;
 mod meeting;
 mod outlook;
+mod prepare;
 pub mod work;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub use self::meeting::Received;
 pub use self::outlook::{Behind, Outlook};
 use self::work::Work;
 use crate::wire::Phase;
-use crate::{Collective, Communicator, Error, Pending, Result, Traffic};
+use crate::{Collective, Communicator, Error, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].
 pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
@@ -55,6 +56,14 @@ pub trait Place {
     /// # Errors
     /// A dead group, a call that does not fit the others'.
     fn put(&self, sequence: u64, part: Contribution) -> Result<()>;
+
+    /// Puts this rank's parts into calls that follow each other from `first` on; what they share of the way is paid once.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn put_all(&self, first: u64, parts: Vec<Contribution>) -> Result<()> {
+        (first..).zip(parts).try_for_each(|(sequence, part)| self.put(sequence, part))
+    }
 
     /// Waits until a call has all that this rank needs of it, and takes that out.
     ///
@@ -108,6 +117,17 @@ struct Started {
     in_start: Duration,
 }
 
+impl Started {
+    fn of(call: &Call, rank: usize) -> Self {
+        Self {
+            kind: call.kind(),
+            sent_bytes: call.sent_bytes(rank),
+            received_bytes: call.received_bytes(rank),
+            in_start: Duration::ZERO,
+        }
+    }
+}
+
 impl<P: Place> Member<P> {
     /// A communicator on this thread.
     pub fn new(place: P) -> Self {
@@ -154,20 +174,26 @@ impl<P: Place> Member<P> {
         }
     }
 
+    /// Starts calls that follow each other; the time that it took since `began` is the first one's.
+    fn start_all(&mut self, parts: Vec<Contribution>, began: Instant) -> Result<Vec<Pending>> {
+        let (rank, first) = (self.place.rank(), self.next);
+        let started: Vec<Started> = parts.iter().map(|part| Started::of(&part.call, rank)).collect();
+        self.next += parts.len() as u64;
+        self.place.put_all(first, parts)?;
+        let mut pending = Vec::with_capacity(started.len());
+        for (sequence, mut started) in (first..).zip(started) {
+            if sequence == first {
+                started.in_start = began.elapsed();
+            }
+            self.started.insert(sequence, started);
+            pending.push(Pending { sequence });
+        }
+        Ok(pending)
+    }
+
     fn start(&mut self, call: Call, payload: Payload, began: Instant) -> Result<Pending> {
-        let rank = self.place.rank();
-        let mut started = Started {
-            kind: call.kind(),
-            sent_bytes: call.sent_bytes(rank),
-            received_bytes: call.received_bytes(rank),
-            in_start: Duration::ZERO,
-        };
-        let sequence = self.next;
-        self.next += 1;
-        self.place.put(sequence, Contribution { call, payload })?;
-        started.in_start = began.elapsed();
-        self.started.insert(sequence, started);
-        Ok(Pending { sequence })
+        let mut pending = self.start_all(vec![Contribution { call, payload }], began)?;
+        Ok(pending.pop().expect("one part makes one call"))
     }
 
     fn finish(&mut self, pending: Pending) -> Result<Received> {
@@ -208,44 +234,11 @@ impl<P: Place> Communicator for Member<P> {
         self.count_device_waits();
     }
 
-    fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
+    fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>> {
         let began = Instant::now();
-        self.is_rank(Collective::Exchange, to)?;
-        self.is_rank(Collective::Exchange, from)?;
-        let (form, send_rows, packed) = self.pack(Collective::Exchange, send)?;
-        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
-        self.start(Call::Exchange { form, send_rows, to, from, rows }, payload, began)
-    }
-
-    fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
-        let began = Instant::now();
-        self.one_a_rank(Collective::AllGather, "row counts", rows.len())?;
-        let (form, send_rows, packed) = self.pack(Collective::AllGather, send)?;
-        if send_rows != rows[self.rank()] {
-            let found = format!("all-gather of {send_rows} rows");
-            return Err(self.refuse(self.next, found, format!("{} rows", rows[self.rank()])));
-        }
-        let payload = Payload { tensors: vec![Some(packed)], bytes: None };
-        self.start(Call::AllGather { form, rows: rows.to_vec() }, payload, began)
-    }
-
-    fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
-        let began = Instant::now();
-        self.one_a_rank(Collective::AllToAll, "tensors", send.len())?;
-        self.one_a_rank(Collective::AllToAll, "row counts", rows.len())?;
-        let mut packed = Vec::with_capacity(send.len());
-        for tensor in send {
-            packed.push(self.pack(Collective::AllToAll, tensor)?);
-        }
-        let form = packed[0].0.clone();
-        if let Some((other, ..)) = packed.iter().find(|(other, ..)| *other != form) {
-            let found = format!("all-to-all of {form} and {other}");
-            return Err(self.refuse(self.next, found, "rows of one form"));
-        }
-        let send_rows = packed.iter().map(|(_, rows, _)| *rows).collect();
-        let tensors = packed.into_iter().map(|(.., tensor)| Some(tensor)).collect();
-        let call = Call::AllToAll { form, send_rows, rows: rows.to_vec() };
-        self.start(call, Payload { tensors, bytes: None }, began)
+        let parts = (self.next..).zip(starts).map(|(sequence, start)| self.prepare(sequence, *start));
+        let parts = parts.collect::<Result<_>>()?;
+        self.start_all(parts, began)
     }
 
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>> {
@@ -255,7 +248,7 @@ impl<P: Place> Communicator for Member<P> {
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>> {
         self.place.settle()?;
         let began = Instant::now();
-        self.is_rank(Collective::BroadcastBytes, root)?;
+        self.is_rank(self.next, Collective::BroadcastBytes, root)?;
         let is_root = root == self.rank();
         if bytes.is_some() != is_root {
             let found = format!("broadcast-bytes from rank {root}, {}", given(bytes.is_some()));
@@ -276,7 +269,7 @@ impl<P: Place> Communicator for Member<P> {
     fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
         self.place.settle()?;
         let began = Instant::now();
-        self.is_rank(Collective::GatherBytes, root)?;
+        self.is_rank(self.next, Collective::GatherBytes, root)?;
         let is_root = root == self.rank();
         let sent = if is_root { 0 } else { bytes.len() as u64 };
         let payload = Payload { tensors: Vec::new(), bytes: Some(Arc::new(bytes)) };

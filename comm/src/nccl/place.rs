@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
-use super::ffi::{Handle, Progress, cuda};
+use super::ffi::{Handle, Progress, Work as Message, cuda};
 use super::messages::Messages;
 use super::until_done;
 use super::watch::{Flying, Watch};
@@ -42,6 +42,7 @@ pub struct Links<P: Place> {
 /// A call that was started.
 struct Flight {
     messages: Messages,
+    /// The end of its group.
     done: Arc<CudaEvent>,
 }
 
@@ -75,18 +76,24 @@ impl<P: Place> Links<P> {
         })
     }
 
-    /// Puts a call's messages on the device.
-    fn fly(&self, sequence: u64, part: Contribution) -> Result<()> {
-        let Contribution { call, payload } = part;
-        let (rank, kind) = (self.inner.rank(), call.kind());
-        if !call.fits(rank, &call, rank) {
-            let (found, expected) = (call.to_string(), "what fits itself".to_owned());
-            return Err(Error::Mismatch { sequence, rank, found, other: rank, expected });
+    /// Puts the messages of calls that follow each other on the device, as one group with one end.
+    fn fly(&self, first: u64, parts: Vec<Contribution>) -> Result<()> {
+        let mut calls = Vec::with_capacity(parts.len());
+        for (sequence, Contribution { call, payload }) in (first..).zip(parts) {
+            let rank = self.inner.rank();
+            if !call.fits(rank, &call, rank) {
+                let (found, expected) = (call.to_string(), "what fits itself".to_owned());
+                return Err(Error::Mismatch { sequence, rank, found, other: rank, expected });
+            }
+            let messages = Messages::new(rank, &call, payload, &self.device, &self.compute)?;
+            calls.push((sequence, call.kind(), messages));
         }
-        let messages = Messages::new(rank, &call, payload, &self.device, &self.compute)?;
+        // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.
+        let Some(&(sequence, kind, _)) = calls.last() else { return Ok(()) };
+        let works: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.works).copied().collect();
         let ready = self.compute.record_event(None).map_err(cuda)?;
         self.messages.wait(&ready).map_err(cuda)?;
-        let launched = self.launch(sequence, kind, &messages);
+        let launched = self.launch(sequence, kind, &works);
         let done = launched.and_then(|()| self.messages.record_event(None).map_err(cuda));
         let done = Arc::new(done.map_err(|error| {
             // What NCCL may still read and write is freed behind it, in the order of the device.
@@ -97,13 +104,14 @@ impl<P: Place> Links<P> {
         let patience = self.patience.get();
         let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
         self.watch.add(flying);
-        self.flights.borrow_mut().insert(sequence, Flight { messages, done });
+        let flights = calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
+        self.flights.borrow_mut().extend(flights);
         Ok(())
     }
 
     /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each other.
-    fn launch(&self, sequence: u64, kind: Collective, messages: &Messages) -> Result<()> {
-        if messages.works.is_empty() || self.watch.handle.submit(&messages.works, &self.messages)? == Progress::Done {
+    fn launch(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<()> {
+        if works.is_empty() || self.watch.handle.submit(works, &self.messages)? == Progress::Done {
             return Ok(());
         }
         let patience = self.patience.get();
@@ -183,11 +191,19 @@ impl<P: Place> Place for Links<P> {
     }
 
     fn put(&self, sequence: u64, part: Contribution) -> Result<()> {
-        self.inner.alive()?;
-        if part.call.form().is_none() {
-            return self.inner.put(sequence, part);
+        if part.call.form().is_some() {
+            return self.put_all(sequence, vec![part]);
         }
-        self.fly(sequence, part).map_err(|error| self.kill(error))
+        self.inner.alive()?;
+        self.inner.put(sequence, part)
+    }
+
+    fn put_all(&self, first: u64, parts: Vec<Contribution>) -> Result<()> {
+        self.inner.alive()?;
+        if parts.iter().any(|part| part.call.form().is_none()) {
+            return (first..).zip(parts).try_for_each(|(sequence, part)| self.put(sequence, part));
+        }
+        self.fly(first, parts).map_err(|error| self.kill(error))
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
