@@ -2,10 +2,10 @@
 //! heads at once or some at a time (one at a time is the weak form that the literature reports against).
 
 use candle_core::Tensor;
-use tributary_comm::Communicator;
+use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, contiguous, join};
 
-use super::rounds::last_of;
+use super::rounds::{last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
@@ -30,8 +30,8 @@ pub struct AllGather<'a> {
 impl AllGather<'_> {
     fn some_heads(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let counts: Vec<usize> = self.at.iter().map(Positions::len).collect();
-        let sending_k = self.comm.start_all_gather_v(k, &counts)?;
-        let sending_v = self.comm.start_all_gather_v(v, &counts)?;
+        let [sending_k, sending_v] =
+            start_all(self.comm, [k, v].map(|send| Start::AllGather { send, rows: &counts }))?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
         assert_eq!(k.len(), self.at.len(), "ranks whose keys came");

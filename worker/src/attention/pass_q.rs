@@ -1,15 +1,15 @@
-//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of their chunk, all rows'
-//! queries go to all ranks, and partial results come back to the rows' home, where they merge.
+//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of their chunk, and with them all
+//! rows' queries to all ranks; partial results come back to the rows' home, where they merge.
 //!
 //! The prefix and the query's own rows are added at home, once. With weights, the pass also measures what its rows attend
 //! to (the second hop of `relay`).
 
 use candle_core::Tensor;
-use tributary_comm::Communicator;
-use tributary_kernels::{DeviceList, Keys, Positions, Reduce, cuda, gather_list, merge};
+use tributary_comm::{Communicator, Start};
+use tributary_kernels::{DeviceList, Keys, Positions, Reduce, cast, cuda, gather_list, merge};
 
 use super::Homes;
-use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_queries};
+use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -117,15 +117,21 @@ impl<'a> PassQ<'a> {
         Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
-    /// Sends fresh keys and values to the rank of their chunk; those of this rank's chunks.
-    fn deliver(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// Sends fresh keys and values to the rank of their chunk, and queries to all; the fresh ones of this rank's chunks and
+    /// all queries.
+    fn deliver(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+        let queries = cast(q, k.dtype())?;
         let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather_list(x, places)?)).collect::<Result<Vec<_>>>();
         let (k, v) = (parts(k)?, parts(v)?);
-        let sending_k = self.comm.start_all_to_all_v(&k, &self.receive)?;
-        let sending_v = self.comm.start_all_to_all_v(&v, &self.receive)?;
+        let starts = [
+            Start::AllGather { send: &queries, rows: &self.counts },
+            Start::AllToAll { send: &k, rows: &self.receive },
+            Start::AllToAll { send: &v, rows: &self.receive },
+        ];
+        let [queries, sending_k, sending_v] = start_all(self.comm, starts)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
-        Ok((join(&k)?, join(&v)?))
+        Ok((all_queries(self.comm, queries, q)?, join(&k)?, join(&v)?))
     }
 
     fn measure(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
@@ -148,13 +154,11 @@ impl Attention for PassQ<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
-        let queries = start_queries(self.comm, &q, &self.counts, dtype)?;
-        let (fresh_k, fresh_v) = self.deliver(&k, &v)?;
+        let (all_q, fresh_k, fresh_v) = self.deliver(&q, &k, &v)?;
         let tail_rows = self.tail.rows.len();
         assert!(tail_rows <= k.dim(0)?, "{tail_rows} query rows of {}", k.dim(0)?);
         let own_rows = k.dim(0)? - tail_rows;
         let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
-        let all_q = all_queries(self.comm, queries, &q)?;
 
         let mut keys = self.stale.keys(layer);
         keys.push(Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() });

@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
-use tributary_comm::Communicator;
+use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
 
-use super::rounds::{added, merge_all};
+use super::rounds::{added, merge_all, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
@@ -65,8 +65,9 @@ impl QueryProbe<'_> {
         }
         let counts = vec![self.at.len(); size];
         let wide = own.out.dtype();
-        let out = self.comm.start_all_gather_v(&cast(&own.out, dtype)?, &counts)?;
-        let lse = self.comm.start_all_gather_v(&own.lse, &counts)?;
+        let out = cast(&own.out, dtype)?;
+        let starts = [&out, &own.lse].map(|send| Start::AllGather { send, rows: &counts });
+        let [out, lse] = start_all(self.comm, starts)?;
         let out = self.comm.wait(out)?;
         let lse = self.comm.wait(lse)?;
         merge_all(out, lse, wide)

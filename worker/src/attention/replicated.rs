@@ -2,11 +2,11 @@
 //! are gathered while the rows attend to what is there already.
 
 use candle_core::Tensor;
-use tributary_comm::Communicator;
+use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, merge};
 
 use super::Homes;
-use super::rounds::{join, last_of};
+use super::rounds::{join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -79,8 +79,8 @@ impl Attention for Replicated<'_> {
             self.fresh.layers.push((fresh_k, fresh_v));
             return Ok(self.math.attend(&q, &at, &there)?.out);
         }
-        let sending_k = self.comm.start_all_gather_v(&fresh_k, &self.counts)?;
-        let sending_v = self.comm.start_all_gather_v(&fresh_v, &self.counts)?;
+        let starts = [&fresh_k, &fresh_v].map(|send| Start::AllGather { send, rows: &self.counts });
+        let [sending_k, sending_v] = start_all(self.comm, starts)?;
         let part = self.math.attend(&q, &at, &there)?;
         let k = join(&self.comm.wait(sending_k)?)?;
         let v = join(&self.comm.wait(sending_v)?)?;

@@ -2,8 +2,9 @@
 //! the recompute needs them: whatever comes between (later layers, the query's probe) hides it.
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Pending};
+use tributary_comm::{Communicator, Pending, Start};
 
+use super::rounds::start_all;
 use crate::error::Result;
 
 /// Keys and values of every layer on their way to all ranks.
@@ -25,8 +26,7 @@ impl Replication {
     pub fn start(&mut self, comm: &mut dyn Communicator, k: &Tensor, v: &Tensor) -> Result<()> {
         assert_eq!(self.counts.len(), comm.size(), "ranks that replicate");
         assert_eq!(k.dims()[0], self.counts[comm.rank()], "context rows of this rank");
-        let k = comm.start_all_gather_v(k, &self.counts)?;
-        let v = comm.start_all_gather_v(v, &self.counts)?;
+        let [k, v] = start_all(comm, [k, v].map(|send| Start::AllGather { send, rows: &self.counts }))?;
         self.started.push((k, v));
         Ok(())
     }

@@ -3,10 +3,10 @@
 //! future by its positions.
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Pending};
+use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Partial, Positions, merge};
 
-use super::rounds::last_of;
+use super::rounds::{last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
@@ -27,9 +27,11 @@ pub struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    fn send(&mut self, x: &Tensor, rows: usize) -> Result<Pending> {
+    /// Starts to pass keys and values on; `rows` rows of them come.
+    fn pass_on(&mut self, k: &Tensor, v: &Tensor, rows: usize) -> Result<[Pending; 2]> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
-        Ok(self.comm.start_exchange(x, (rank + 1) % size, (rank + size - 1) % size, rows)?)
+        let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+        start_all(self.comm, [k, v].map(|send| Start::Exchange { send, to, from, rows }))
     }
 
     fn receive(&mut self, pending: Pending) -> Result<Tensor> {
@@ -52,7 +54,7 @@ impl Attention for Ring<'_> {
             let holder = (rank + size - step) % size;
             let next_rows = self.at[(holder + size - 1) % size].len();
             let coming = match step + 1 < size {
-                true => Some((self.send(&k, next_rows)?, self.send(&v, next_rows)?)),
+                true => Some(self.pass_on(&k, &v, next_rows)?),
                 false => None,
             };
             let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
@@ -61,7 +63,7 @@ impl Attention for Ring<'_> {
                 Some(sum) => merge(&sum, &part)?,
                 None => part,
             });
-            if let Some((next_k, next_v)) = coming {
+            if let Some([next_k, next_v]) = coming {
                 (k, v) = (self.receive(next_k)?, self.receive(next_v)?);
             }
         }

@@ -2,10 +2,16 @@
 //! merge.
 
 use candle_core::{DType, Tensor};
-use tributary_comm::{Communicator, Pending};
+use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{self as kernels, Partial, Positions, add, cast};
 
 use crate::error::Result;
+
+/// Starts calls that belong together: a backend that pays for every start pays once.
+pub(super) fn start_all<const N: usize>(comm: &mut dyn Communicator, starts: [Start<'_>; N]) -> Result<[Pending; N]> {
+    let pending = comm.start_together(&starts)?;
+    Ok(pending.try_into().expect("one call a start"))
+}
 
 /// Starts giving every rank every rank's queries; rank r contributes `counts[r]` rows, sent in the model's dtype.
 pub(super) fn start_queries(
@@ -17,7 +23,7 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&cast(q, dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started for `own`: all ranks' queries in rank order, in the dtype of `own`. This rank's did not
+/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank order, in the dtype of `own`. This rank's did not
 /// travel, so they are not rounded.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
@@ -65,8 +71,9 @@ pub(super) fn bring_home(
         return Ok(all.clone());
     }
     let home = vec![counts[rank]; size];
-    let out = comm.start_all_to_all_v(&split(&cast(&all.out, dtype)?, counts)?, &home)?;
-    let lse = comm.start_all_to_all_v(&split(&all.lse, counts)?, &home)?;
+    let (out, lse) = (split(&cast(&all.out, dtype)?, counts)?, split(&all.lse, counts)?);
+    let starts = [&out, &lse].map(|send| Start::AllToAll { send, rows: &home });
+    let [out, lse] = start_all(comm, starts)?;
     let mut out = comm.wait(out)?;
     let lse = comm.wait(lse)?;
     out[rank] = split(&all.out, counts)?.swap_remove(rank);

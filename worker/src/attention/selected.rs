@@ -3,11 +3,11 @@
 //! under `pass-q`.
 
 use candle_core::{DType, Tensor};
-use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_comm::{Communicator, Start};
+use tributary_kernels::{Keys, Partial, Positions, cast, merge};
 
 use super::Homes;
-use super::rounds::{all_queries, bring_home, join, last_of, only_last, split, start_queries};
+use super::rounds::{all_queries, bring_home, join, last_of, only_last, split, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -98,9 +98,13 @@ impl Attention for SelectedOnly<'_> {
         let cuts = [self.counts[rank], self.tail.rows.len()];
         let [k_own, k_tail] = pair(split(&k, &cuts)?);
         let [v_own, v_tail] = pair(split(&v, &cuts)?);
-        let sending_k = self.comm.start_all_gather_v(&k_own, &self.counts)?;
-        let sending_v = self.comm.start_all_gather_v(&v_own, &self.counts)?;
-        let queries = start_queries(self.comm, &q_query, &self.query_asked, dtype)?;
+        let queries = cast(&q_query, dtype)?;
+        let starts = [
+            Start::AllGather { send: &k_own, rows: &self.counts },
+            Start::AllGather { send: &v_own, rows: &self.counts },
+            Start::AllGather { send: &queries, rows: &self.query_asked },
+        ];
+        let [sending_k, sending_v, queries] = start_all(self.comm, starts)?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
         let fresh = k.into_iter().zip(v).zip(&self.at_fresh).map(|((k, v), at)| Keys { k, v, at: at.clone() });
