@@ -23,7 +23,7 @@ use tributary_comm::Collective;
 use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 
 use super::Selected;
-use super::homes::{Row, homes, kept_rows, probed_layers, reorders, shards, warm_rows};
+use super::homes::{Row, homes, kept_rows, probed_layers, reorders, shards};
 use crate::ModelShape;
 
 /// What is on its way.
@@ -31,9 +31,9 @@ use crate::ModelShape;
 pub enum Cargo {
     /// Keys and values of an exact method's shards.
     Shards,
-    /// Stale keys and values of chunks that are computed for this request.
+    /// Stale keys and values where some chunk is computed for this request: a layer sets out once it is computed everywhere.
     Stale,
-    /// Stale keys and values of chunks from the chunk cache.
+    /// Stale keys and values where all chunks come from the chunk cache: they are there from the beginning.
     WarmStale,
     /// The probing query's partial outputs and their log-sum-exp.
     Partials,
@@ -56,8 +56,9 @@ pub struct Flow {
     pub cargo: Cargo,
     /// What carries it.
     pub collective: Collective,
-    /// How often ranks must meet for it, one time after the other.
-    pub rounds: usize,
+    /// Groups of messages that carry it, one after the other; 0 where another cargo's groups carry it too
+    /// ([`groups`](super::groups)).
+    pub groups: usize,
     /// Bytes that each rank receives.
     pub received: Vec<u64>,
 }
@@ -87,7 +88,7 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
     }
     let mut flows = Vec::new();
     if plan.exchange == Exchange::Replicate {
-        flows.extend(of.stale());
+        flows.push(of.stale());
     }
     let probed = probed_layers(&plan.method, shape.layers).end;
     if reorders(plan) {
@@ -115,12 +116,12 @@ impl Flows<'_> {
     fn flow(
         &self,
         (phase, cargo, collective): (Phase, Cargo, Collective),
-        rounds: usize,
+        groups: usize,
         rows: &[usize],
         row_bytes: u64,
     ) -> Flow {
         let received = rows.iter().map(|&rows| rows as u64 * row_bytes).collect();
-        Flow { phase, cargo, collective, rounds, received }
+        Flow { phase, cargo, collective, groups, received }
     }
 
     fn shards(&self) -> Flow {
@@ -136,14 +137,11 @@ impl Flows<'_> {
         self.flow(what, self.shape.layers * times, &others(&rows), self.shape.kv_bytes())
     }
 
-    fn stale(&self) -> Vec<Flow> {
-        let (all, warm) = (kept_rows(self.plan, self.world), warm_rows(self.plan, self.world));
-        let cold: Vec<usize> = all.iter().zip(&warm).map(|(all, warm)| all - warm).collect();
-        let flow = |cargo, rows: &[usize]| {
-            let what = (Phase::ChunkPrefill, cargo, Collective::AllGather);
-            self.flow(what, self.shape.layers, &others(rows), self.shape.kv_bytes())
-        };
-        vec![flow(Cargo::Stale, &cold), flow(Cargo::WarmStale, &warm)]
+    fn stale(&self) -> Flow {
+        let all_warm = self.plan.chunks.iter().all(|chunk| chunk.warm);
+        let cargo = if all_warm { Cargo::WarmStale } else { Cargo::Stale };
+        let what = (Phase::ChunkPrefill, cargo, Collective::AllGather);
+        self.flow(what, self.shape.layers, &others(&kept_rows(self.plan, self.world)), self.shape.kv_bytes())
     }
 
     fn scores(&self, phase: Phase) -> Flow {
@@ -174,12 +172,15 @@ impl Flows<'_> {
         let (phase, layers, query) = (Phase::Recompute, self.shape.layers, self.plan.query_tokens());
         let homes = self.homes(&self.selected.rows, query, self.plan.exchange);
         let mut asking: Vec<usize> = homes.iter().map(Vec::len).collect();
+        // Where queries travel, fresh rows go in their groups.
+        let gathered = |groups| {
+            let what = (phase, Cargo::Fresh, Collective::AllGather);
+            self.flow(what, groups, &others(&asking), self.shape.kv_bytes())
+        };
         let mut flows = match self.plan.exchange {
             Exchange::PassQ => vec![self.arriving(phase, &homes)],
-            Exchange::Replicate | Exchange::Selected => {
-                let what = (phase, Cargo::Fresh, Collective::AllGather);
-                vec![self.flow(what, layers, &others(&asking), self.shape.kv_bytes())]
-            }
+            Exchange::Replicate => vec![gathered(layers)],
+            Exchange::Selected => vec![gathered(0)],
         };
         if self.plan.exchange == Exchange::Replicate {
             return flows;
@@ -199,14 +200,14 @@ impl Flows<'_> {
         homes(self.plan, self.world, self.shape, self.selected, rows, query, exchange)
     }
 
-    /// Fresh keys and values that come to the rank of their chunk, all layers.
+    /// Fresh keys and values that come to the rank of their chunk, all layers, in the groups of the queries.
     fn arriving(&self, phase: Phase, homes: &[Vec<Row>]) -> Flow {
         let mut rows = vec![0; self.world];
         for (home, row) in homes.iter().enumerate().flat_map(|(home, rows)| rows.iter().map(move |row| (home, row))) {
             rows[row.keeper] += usize::from(row.keeper != home);
         }
         let what = (phase, Cargo::Fresh, Collective::AllToAll);
-        self.flow(what, self.shape.layers, &rows, self.shape.kv_bytes())
+        self.flow(what, 0, &rows, self.shape.kv_bytes())
     }
 
     /// Queries to the keys and partial results back, `layers` times, where rank r asks for `asking[r]` rows.

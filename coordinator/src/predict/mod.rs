@@ -3,6 +3,7 @@
 
 pub mod bytes;
 mod crossover;
+mod groups;
 mod homes;
 pub mod memory;
 mod profile;
@@ -15,6 +16,7 @@ mod time;
 mod work;
 
 pub use crossover::{Crossover, crossover};
+pub use groups::groups;
 pub use profile::{Link, Profile, RankRates};
 pub use scenario::{Forecast, Scenario};
 pub use selected::Selected;

@@ -4,14 +4,19 @@
 //! Arithmetic: products with weights at the rate of matrix products, but no faster than the weights are read; attention at
 //! its rate; the probing query's at a rate of its own, but no faster than the keys are read; something for every layer.
 //!
+//! Transfers: a latency for every group of messages ([`groups`](super::groups)) and bytes over the link's rate. Between hosts
+//! that is what a gather takes whose rows cross once to each host, and so the NCCL backend sends them.
+//!
 //! What hides, where transfers overlap: a ring's step under the attention to what is in hand; the stale rows of one layer
-//! under the prefill of the next, those of warm chunks under the probe; fresh rows under `replicate` under the attention to
-//! the stale ones. Everything else keeps ranks waiting: their calls are waited for at once.
+//! under the prefill of the next; where all chunks are warm, stale rows in slices under the layers of the probes, and if
+//! there is none, not at all; fresh rows under `replicate` under the attention to the stale ones. Everything else keeps ranks
+//! waiting: their calls are waited for at once.
 
 use tributary_comm::Collective;
 use tributary_comm::wire::{Exchange, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, flows};
+use super::homes::{probed_layers, reorders};
 use super::work::{PhaseWork, RankWork, Work, work_of};
 use super::{Profile, Selected};
 use crate::ModelShape;
@@ -112,8 +117,8 @@ impl Clock<'_> {
         self.flows.iter().filter(charged).map(|flow| self.waited_s(flow, rank, &own)).sum()
     }
 
-    /// Warm rows are on their way from the first probe on; what of them is not there in time is waited for by the pass that
-    /// needs them.
+    /// Where all chunks are warm, stale rows are on their way from the first probe on; what of them is not there in time is
+    /// waited for by the pass that needs them.
     fn charged_to(&self, flow: &Flow) -> Phase {
         if flow.cargo == Cargo::WarmStale { Phase::Recompute } else { flow.phase }
     }
@@ -124,7 +129,7 @@ impl Clock<'_> {
         if !self.profile.transfers_overlap {
             return all;
         }
-        let rounds = flow.rounds as f64;
+        let groups = flow.groups as f64;
         let beyond = |cover_s: f64| (all - cover_s).max(0.0);
         match flow.cargo {
             // One of `world` steps has nothing to wait for.
@@ -133,13 +138,17 @@ impl Clock<'_> {
             }
             // The last layer's rows have no later layer to hide under.
             Cargo::Stale => {
-                let layer = all / rounds;
+                let layer = all / groups;
                 let cover = self.busy_s(own) / self.shape.layers as f64;
-                (rounds - 1.0) * (layer - cover).max(0.0) + layer
+                (groups - 1.0) * (layer - cover).max(0.0) + layer
             }
             Cargo::WarmStale => {
                 let probes = [Phase::Reorder, Phase::Probe].into_iter().filter_map(|phase| self.work.phase(phase));
-                beyond(probes.map(|work| self.busy_s(&work.ranks[rank])).sum())
+                let (busy_s, layers) = probes
+                    .map(|work| (self.busy_s(&work.ranks[rank]), work.ranks[rank].layers))
+                    .fold((0.0, 0), |(sum_s, sum), (busy_s, layers)| (sum_s + busy_s, sum + layers));
+                // A slice goes under the layer behind it, as long as an average one (relay's hop included).
+                beyond(busy_s * self.slices() as f64 / layers.max(1) as f64)
             }
             Cargo::Fresh if self.plan.exchange == Exchange::Replicate && flow.phase == Phase::Recompute => {
                 beyond(self.attention_s(own))
@@ -148,13 +157,21 @@ impl Clock<'_> {
         }
     }
 
+    /// In how many slices stale rows set out where all chunks are warm: one behind each layer of a probe but its last.
+    fn slices(&self) -> usize {
+        let layers = probed_layers(&self.plan.method, self.shape.layers).end;
+        let selects = self.plan.budget > 0 && self.plan.method.probes_query();
+        layers.saturating_sub(1) * (usize::from(reorders(self.plan)) + usize::from(selects))
+    }
+
     /// Seconds that a flow takes by itself. Over several hosts a gather brings every host's rows once into the others,
-    /// shared among their ranks, and spreads them inside; a ring is as fast as the slowest link between neighbours.
+    /// shared among their ranks, and spreads them inside: NCCL's own gather of equal rows does, and so do its broadcasts, one
+    /// a rank, which carry unequal rows there; a ring is as fast as the slowest link between neighbours.
     fn transfer_s(&self, flow: &Flow, rank: usize) -> f64 {
         let bytes = flow.received[rank] as f64;
         let inside = &self.profile.inside;
         let (Some(between), true) = (&self.profile.between, self.profile.hosts(self.world) > 1) else {
-            return flow.rounds as f64 * inside.latency_s + bytes / inside.bytes_per_s;
+            return flow.groups as f64 * inside.latency_s + bytes / inside.bytes_per_s;
         };
         let here = self.profile.ranks_per_host.min(self.world) as f64;
         let foreign = bytes * (self.world as f64 - here) / (self.world as f64 - 1.0);
@@ -163,6 +180,6 @@ impl Clock<'_> {
             Collective::Exchange => bytes / between.bytes_per_s.min(inside.bytes_per_s),
             _ => ((bytes - foreign) / inside.bytes_per_s).max(foreign / between.bytes_per_s),
         };
-        flow.rounds as f64 * between.latency_s + seconds
+        flow.groups as f64 * between.latency_s + seconds
     }
 }

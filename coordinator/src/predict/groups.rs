@@ -1,0 +1,94 @@
+//! Groups of messages that a rank starts until the first token. Over NCCL every group costs a thread of the host and its
+//! polling, and over any backend ranks wait for each other once a group, so this is what latency is charged for. What belongs
+//! together travels in one group: keys and values, outputs and their log-sum-exp, and queries with fresh keys and values.
+//!
+//! W ranks, L layers, E the layer after the last one that a probe measures. With W = 1 there are none.
+//!
+//! | when | groups |
+//! | --- | --- |
+//! | `full` | 0 |
+//! | `ring` | L · (W − 1) |
+//! | `all-gather`, h heads at a time | L · ⌈KV heads / h⌉ |
+//! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
+//! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
+//! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
+//! | recompute, `replicate`, if rows were selected | L |
+//! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
+//! | a token of decoding, distributed | 2 · L, not counted here |
+//!
+//! A rank that neither sends nor receives in a group starts none. That happens where ranks have no rows: with fewer tokens
+//! than halves of a ring's shards, or under `selected` where nothing is selected.
+
+use tributary_comm::wire::Plan;
+
+use super::Selected;
+use super::bytes::flows;
+use crate::ModelShape;
+
+/// Groups of messages that a rank starts until the first token, given what was selected.
+pub fn groups(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> usize {
+    flows(plan, world, shape, selected).iter().map(|flow| flow.groups).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_comm::wire::{Exchange, Importance, Method};
+
+    use super::*;
+    use crate::predict::tests::{planned, warm};
+    use crate::predict::{Profile, ttft};
+    use crate::shape::tests::QWEN3_14B;
+
+    const LAYERS: usize = 40;
+    /// InfoFlow's probe of this model ends before this layer.
+    const PROBED: usize = 26;
+
+    fn count(plan: &Plan) -> usize {
+        groups(plan, 4, &QWEN3_14B, &Selected::expected(plan))
+    }
+
+    fn of(method: &str, exchange: Exchange) -> Plan {
+        Plan { exchange, ..planned(method, 8192, 2048, 4, &QWEN3_14B) }
+    }
+
+    #[test]
+    fn groups_follow_the_closed_formulas() {
+        assert_eq!(QWEN3_14B.layers, LAYERS);
+        assert_eq!(count(&of("full", Exchange::PassQ)), 0);
+        assert_eq!(count(&of("ring", Exchange::PassQ)), 3 * LAYERS);
+        let heads =
+            |heads_per_gather| Plan { method: Method::AllGather { heads_per_gather }, ..of("ring", Exchange::PassQ) };
+        assert_eq!(count(&heads(None)), LAYERS);
+        assert_eq!(count(&heads(Some(3))), 3 * LAYERS, "eight KV heads, three at a time");
+        let [probe, full_probe, hop] = [PROBED + 1, LAYERS + 1, 3 * LAYERS + 1];
+        for (exchange, recompute) in
+            [(Exchange::Replicate, 2 * LAYERS), (Exchange::PassQ, 2 * LAYERS), (Exchange::Selected, 2 * LAYERS)]
+        {
+            let cases = [("epic", 0), ("infoflow", probe), ("prophetkv", full_probe), ("relay", full_probe + hop)];
+            for (method, evidence) in cases {
+                let plan = of(method, exchange);
+                assert_eq!(count(&plan), evidence + recompute, "{method}, {exchange:?}");
+                assert_eq!(count(&warm(plan)), evidence + recompute, "{method}, {exchange:?}, warm");
+            }
+            let reordered = Plan { reorder: Some(Importance::Mass), ..of("infoflow", exchange) };
+            assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
+        }
+        assert_eq!(count(&of("none", Exchange::Replicate)), LAYERS, "no fresh rows");
+    }
+
+    #[test]
+    fn a_latency_is_charged_for_every_group() {
+        let mut profile = Profile::by_name("h100x4").unwrap();
+        profile.transfers_overlap = false;
+        (profile.inside.latency_s, profile.inside.bytes_per_s) = (1.0, 1e30);
+        for method in ["ring", "all-gather", "none", "epic", "infoflow", "prophetkv", "relay"] {
+            for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
+                let plan = of(method, exchange);
+                for plan in [plan.clone(), warm(plan)] {
+                    let charged = ttft(&plan, 4, &QWEN3_14B, &profile).exposed_s;
+                    assert!((charged - count(&plan) as f64).abs() < 1e-6, "{method}, {exchange:?}: {charged}");
+                }
+            }
+        }
+    }
+}
