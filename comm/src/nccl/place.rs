@@ -104,7 +104,8 @@ impl<P: Place> Links<P> {
         let patience = self.patience.get();
         let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
         self.watch.add(flying);
-        let flights = calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
+        let flights =
+            calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
         self.flights.borrow_mut().extend(flights);
         Ok(())
     }

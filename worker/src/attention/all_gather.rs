@@ -30,8 +30,7 @@ pub struct AllGather<'a> {
 impl AllGather<'_> {
     fn some_heads(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let counts: Vec<usize> = self.at.iter().map(Positions::len).collect();
-        let [sending_k, sending_v] =
-            start_all(self.comm, [k, v].map(|send| Start::AllGather { send, rows: &counts }))?;
+        let [sending_k, sending_v] = start_all(self.comm, [k, v].map(|send| Start::AllGather { send, rows: &counts }))?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
         assert_eq!(k.len(), self.at.len(), "ranks whose keys came");

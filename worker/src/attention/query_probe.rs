@@ -8,6 +8,7 @@ use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
 
+use super::Replication;
 use super::rounds::{added, merge_all, start_all};
 use crate::context::Math;
 use crate::error::Result;
@@ -40,6 +41,8 @@ pub struct QueryProbe<'a> {
     pub prefix: View,
     /// The context rows that are this rank's alone.
     pub own: View,
+    /// Stale rows that are held back: a slice of them sets out behind the partials of each layer but the last.
+    pub stale: Option<&'a mut Replication>,
     /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
     pub sums: Option<Tensor>,
 }
@@ -58,7 +61,7 @@ impl QueryProbe<'_> {
         Ok(self.sums)
     }
 
-    fn gather(&mut self, own: Partial, dtype: DType) -> Result<Partial> {
+    fn gather(&mut self, layer: usize, own: Partial, dtype: DType) -> Result<Partial> {
         let size = self.comm.size();
         if size == 1 {
             return Ok(own);
@@ -68,6 +71,12 @@ impl QueryProbe<'_> {
         let out = cast(&own.out, dtype)?;
         let starts = [&out, &own.lse].map(|send| Start::AllGather { send, rows: &counts });
         let [out, lse] = start_all(self.comm, starts)?;
+        // Before the wait: what puts the slice together is computed while the partials travel, and the slice itself travels
+        // while the rest of the layer and the next one are computed. Behind the last layer come the scores, which would
+        // stand behind a slice.
+        if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.probe.layers.end) {
+            stale.next_slice(self.comm)?;
+        }
         let out = self.comm.wait(out)?;
         let lse = self.comm.wait(lse)?;
         merge_all(out, lse, wide)
@@ -83,7 +92,7 @@ impl Attention for QueryProbe<'_> {
         let Qkv { q, k, v } = qkv;
         let own_keys = self.own.keys(layer);
         let own = self.math.attend(&q, &self.at, &own_keys)?;
-        let context = self.gather(own, k.dtype())?;
+        let context = self.gather(layer, own, k.dtype())?;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k, v, at: self.at.clone() });
         let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;

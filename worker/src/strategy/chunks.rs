@@ -7,12 +7,15 @@ use crate::attention::{ChunkPrefill, Part, Replication, Sending};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
+use crate::model::Config;
+use crate::select::reorder_probe;
 
 /// This rank's chunks, and the other ranks' on their way here.
 pub(super) struct Chunks {
     /// Without the other ranks' chunks until they have been [received](Self::receive).
     pub cache: KvCache,
-    replication: Option<Replication>,
+    /// The other ranks' chunks on their way, under `replicate`.
+    pub replication: Option<Replication>,
 }
 
 /// What this rank has of a request, chunk by chunk. Blocks share storage with the chunk cache.
@@ -23,7 +26,9 @@ struct Stock {
 }
 
 /// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch; under `replicate`, every
-/// rank's keys and values set out for every rank.
+/// rank's keys and values set out for every rank: each layer while the next is computed, or, if the plan calls all chunks
+/// warm and a probe follows, behind that probe's messages. The plan alone decides which: a rank whose cache misses a chunk
+/// that the plan calls warm computes it first, and makes the same calls.
 ///
 /// # Errors
 /// Kernels' and communicator's.
@@ -34,8 +39,9 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let replicates = plan.exchange == Exchange::Replicate && size > 1;
     let counts = || (0..size).map(|rank| rows_of(plan, rank).len()).collect();
     let mut replication = replicates.then(|| Replication::new(counts()));
-    let parts = stock.parts(plan);
-    let sending = replication.as_mut().map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
+    let (parts, slices) = (stock.parts(plan), slices_behind_probes(plan, cx.model.config()));
+    let at_once = replication.as_mut().filter(|_| slices.is_none());
+    let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
     let ids = stock.missing_ids(plan);
     let batch = match &stock.prefix {
         Some(prefix) if ids.is_empty() => {
@@ -52,7 +58,21 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
         }
     };
     cx.prefilled_rows = ids.len();
-    Ok(Chunks { cache: stock.filled(plan, &batch)?, replication })
+    let cache = stock.filled(plan, &batch)?;
+    if let (Some(replication), Some(slices)) = (&mut replication, slices) {
+        replication.hold(cache.own.clone(), cache.prefix.clone(), slices);
+    }
+    Ok(Chunks { cache, replication })
+}
+
+/// In how many slices stale rows set out behind the messages of probes, one for each of their layers but the last; none where
+/// rows set out as they are computed, or at once because no probe follows.
+fn slices_behind_probes(plan: &Plan, config: &Config) -> Option<usize> {
+    let reorders = plan.reorder.is_some() && plan.chunks.len() > 1;
+    let probes = usize::from(reorders) + usize::from(plan.budget > 0);
+    let layers = reorder_probe(&plan.method, config).map_or(0, |probe| probe.layers.end);
+    let all_warm = plan.chunks.iter().all(|chunk| chunk.warm);
+    (all_warm && probes > 0 && layers > 0).then(|| probes * (layers - 1))
 }
 
 /// Copies the chunks and the prefix that this rank has computed into its chunk cache.

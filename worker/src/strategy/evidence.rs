@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use tributary_comm::wire::{Exchange, Layout, Plan};
 use tributary_kernels::cuda;
 
+use super::chunks::Chunks;
 use super::{chunks, recompute};
 use crate::attention::{PassQ, Probe, QueryProbe};
 use crate::context::Context;
@@ -12,20 +13,22 @@ use crate::error::{Error, Result};
 use crate::kv::{Hidden, KvCache, View};
 use crate::placement::Placement;
 
-/// What the query attends to, with chunks in `order` and RoPE positions as `layout` says: one number a context row.
+/// What the query attends to, with chunks in `order` and RoPE positions as `layout` says: one number a context row. Stale
+/// rows that are held back set out behind its messages.
 ///
 /// # Errors
 /// Kernels' and communicator's; scores that are not finite.
 pub(super) fn probe(
     cx: &mut Context<'_>,
     plan: &Plan,
-    cache: &KvCache,
+    chunks: &mut Chunks,
     probe: &Probe,
     order: &[u32],
     layout: Layout,
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, layout);
     let nothing = Hidden::default();
+    let Chunks { cache, replication } = chunks;
     let own = View::new(&cache.own, &placement, &nothing);
     let own_rows = own.rows().count();
     let device = cx.model.device().clone();
@@ -39,6 +42,7 @@ pub(super) fn probe(
         at: placement.at(&query_rows),
         prefix: View::new([&cache.prefix], &placement, &nothing),
         own,
+        stale: replication.as_mut(),
         sums: None,
     };
     let scores = match attention.run(cx.model, rows)? {

@@ -4,6 +4,8 @@ mod all_gather;
 pub mod chunks;
 mod evidence;
 mod full;
+#[cfg(test)]
+mod order_tests;
 mod recompute;
 mod ring;
 mod selective;

@@ -3,10 +3,10 @@
 
 use tributary_comm::wire::{self, Exchange, Layout, Phase, Plan};
 
+use super::chunks::Chunks;
 use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute, request_order};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::kv::KvCache;
 use crate::placement::Placement;
 use crate::select::{Candidates, Need, Selector, chunk_order, reorder_probe};
 
@@ -18,9 +18,9 @@ pub struct Selective {
 
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        let chunks = chunks::prefill(cx, plan)?;
-        let order = reorder(cx, plan, &chunks.cache)?;
-        let selection = self.select(cx, plan, &chunks.cache, order)?;
+        let mut chunks = chunks::prefill(cx, plan)?;
+        let order = reorder(cx, plan, &mut chunks)?;
+        let selection = self.select(cx, plan, &mut chunks, order)?;
         let placement = Placement::new(plan, &selection.order, Layout::Global);
         cx.enter(Phase::Recompute, plan)?;
         let mut cache = chunks.receive(cx, plan)?;
@@ -42,7 +42,7 @@ impl Selective {
         &mut self,
         cx: &mut Context<'_>,
         plan: &Plan,
-        cache: &KvCache,
+        chunks: &mut Chunks,
         order: Vec<u32>,
     ) -> Result<Selection> {
         let candidates = Candidates::new(plan, &order);
@@ -62,12 +62,12 @@ impl Selective {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe(what) => {
                     cx.enter(Phase::Probe, plan)?;
-                    seen = evidence::probe(cx, plan, cache, &what, &order, layout)?;
+                    seen = evidence::probe(cx, plan, chunks, &what, &order, layout)?;
                 }
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
                     candidates.check(&rows);
-                    seen = evidence::pass(cx, plan, cache, &order, &rows, &weights)?;
+                    seen = evidence::pass(cx, plan, &chunks.cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
                 Need::Scores(scores) => {
@@ -89,7 +89,7 @@ impl Selective {
 }
 
 /// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.
-pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<u32>> {
+pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) -> Result<Vec<u32>> {
     let given = request_order(plan);
     let Some(importance) = plan.reorder else {
         return Ok(given);
@@ -101,7 +101,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Res
         return Ok(given);
     }
     cx.enter(Phase::Reorder, plan)?;
-    let scores = evidence::probe(cx, plan, cache, &probe, &given, Layout::HlTp)?;
+    let scores = evidence::probe(cx, plan, chunks, &probe, &given, Layout::HlTp)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     agree(cx, order)
 }

@@ -4,6 +4,7 @@ use candle_core::Tensor;
 use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Plan, Score};
 use tributary_kernels::Kernels;
 
+use super::chunks::Chunks;
 use super::selective::{Selective, reorder};
 use super::{chunks, recompute};
 use crate::chunk_cache::ChunkCache;
@@ -40,7 +41,7 @@ fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 /// Runs the pipeline by hand; the order that was found and whether some fresh row differs from the stale one.
 fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, bool) {
     let chunks = chunks::prefill(cx, plan).expect("chunks are prefilled");
-    let mut cache = chunks.receive(cx, plan).expect("chunks are received");
+    let cache = chunks.receive(cx, plan).expect("chunks are received");
     let before = stored(&cache);
     let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
     let (own, all) = (chunks::rows_of(plan, cx.rank()).len(), plan.context_tokens());
@@ -51,9 +52,11 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
         "every layer left keys and values"
     );
 
-    let order = reorder(cx, plan, &cache).expect("reordered");
+    let mut chunks = Chunks { cache, replication: None };
+    let order = reorder(cx, plan, &mut chunks).expect("reordered");
     let selector = select::build(&plan.method, model.config()).expect("a selector");
-    let selection = Selective { selector }.select(cx, plan, &cache, order.clone()).expect("selected");
+    let selection = Selective { selector }.select(cx, plan, &mut chunks, order.clone()).expect("selected");
+    let mut cache = chunks.cache;
     assert_eq!(selection.rows.len(), plan.budget);
     let placement = Placement::new(plan, &order, Layout::Global);
     recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows).expect("recomputed");
