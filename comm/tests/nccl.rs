@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::seats;
 use tributary_comm::wire::Phase;
 use tributary_comm::{Collective, Communicator, Error, Result, conformance, nccl};
@@ -140,6 +140,30 @@ fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
     assert!(*waited >= SHORT, "{waited:?}");
     assert!(*waited < LONG, "{waited:?}");
     assert!(matches!(&outcomes[1].0, Error::Aborted { rank: 0, exit_code: 75, .. }), "{:?}", outcomes[1].0);
+}
+
+/// A stream takes some 1,000 launches. Whoever gives one more waits in the driver with its lock held, so that every other call to
+/// the driver waits too: the watching thread must do without.
+#[test]
+fn launches_behind_a_stuck_collective_do_not_stop_the_watching_thread() {
+    const LAUNCHES: usize = 2000;
+    let meet = Barrier::new(2);
+    let outcomes = run(2, |mut comm, device| {
+        comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("all are there");
+        comm.set_deadline(Phase::Recompute, SHORT);
+        if comm.rank() == 1 {
+            meet.wait();
+            return (comm.barrier().expect_err("the group is dead"), 0);
+        }
+        let _gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
+        // The host is ahead of the device until there is no room any more.
+        let launched: Vec<Tensor> = (0..LAUNCHES).map_while(|_| Tensor::zeros(4, DType::F32, &device).ok()).collect();
+        meet.wait();
+        (comm.barrier().expect_err("the group is dead"), launched.len())
+    });
+    let (error, launched) = &outcomes[0];
+    assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{error:?}");
+    assert_eq!(*launched, LAUNCHES, "what was launched goes on once the collective has ended");
 }
 
 #[test]

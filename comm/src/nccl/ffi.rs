@@ -112,6 +112,15 @@ pub fn bus_id(context: &CudaContext) -> Result<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
+/// The most urgent priority that a stream of this device can have.
+pub fn most_urgent(context: &CudaContext) -> Result<i32> {
+    context.bind_to_thread().map_err(cuda)?;
+    let (mut least, mut most) = (0, 0);
+    // SAFETY: the driver writes two numbers to the places it is given; the thread has a context.
+    unsafe { driver::cuCtxGetStreamPriorityRange(&mut least, &mut most) }.result().map_err(cuda)?;
+    Ok(most)
+}
+
 /// A failure of CUDA.
 pub fn cuda(error: impl std::fmt::Debug) -> Error {
     Error::Tensor(format!("CUDA: {error:?}"))
@@ -148,6 +157,17 @@ impl Handle {
         let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
         check("ncclCommGetAsyncError", code, communicator)?;
         check("a collective", state, communicator)
+    }
+
+    /// The same, unless another thread is in a call.
+    pub fn try_progress(&self) -> Option<Result<Progress>> {
+        match self.communicator.try_lock() {
+            Ok(open) => {
+                drop(open);
+                Some(self.progress())
+            }
+            Err(_) => None,
+        }
     }
 
     /// Puts messages on a stream, as one group.

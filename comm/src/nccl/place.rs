@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
-use super::ffi::{Handle, Progress, Work as Message, cuda};
+use super::ffi::{Handle, Progress, Work as Message, cuda, most_urgent};
 use super::messages::Messages;
 use super::until_done;
-use super::watch::{Flying, Watch};
+use super::watch::Watch;
 use crate::group::call::Contribution;
 use crate::group::work::Work;
 use crate::group::{Outlook, Patience, Place, Received};
@@ -58,7 +58,9 @@ impl<P: Place> Links<P> {
     pub fn new(inner: P, patience: Patience, device: CudaDevice, handle: Handle) -> Result<Self> {
         let compute = device.cuda_stream();
         let context = Arc::clone(compute.context());
-        let made = context.new_stream().map_err(cuda).and_then(|messages| {
+        // A message goes before what computes, wherever a multiprocessor has a choice: other ranks wait for it.
+        let made = most_urgent(&context).and_then(|urgent| context.new_stream_with_priority(urgent).map_err(cuda));
+        let made = made.and_then(|messages| {
             let watch = Watch::start(handle, inner.outlook(), inner.rank(), context)?;
             Ok((messages, watch))
         });
@@ -91,27 +93,31 @@ impl<P: Place> Links<P> {
         // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.
         let Some(&(sequence, kind, _)) = calls.last() else { return Ok(()) };
         let works: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.works).copied().collect();
-        let ready = self.compute.record_event(None).map_err(cuda)?;
-        self.messages.wait(&ready).map_err(cuda)?;
         let launched = self.launch(sequence, kind, &works);
-        let done = launched.and_then(|()| self.messages.record_event(None).map_err(cuda));
-        let done = Arc::new(done.map_err(|error| {
+        let done = Arc::new(launched.map_err(|error| {
             // What NCCL may still read and write is freed behind it, in the order of the device.
             let error = self.watch.end(error);
             let _ = self.compute.join(&self.messages);
             error
         })?);
-        let patience = self.patience.get();
-        let flying = Flying { sequence, kind, patience, ready, done: Arc::clone(&done), ready_since: None };
-        self.watch.add(flying);
         let flights =
             calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
         self.flights.borrow_mut().extend(flights);
         Ok(())
     }
 
+    /// Puts messages on the device, behind what has been computed so far; their end.
+    fn launch(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<CudaEvent> {
+        let ready = self.compute.record_event(None).map_err(cuda)?;
+        self.messages.wait(&ready).map_err(cuda)?;
+        self.watch.calls_begin(sequence, kind, self.patience.get(), &self.messages)?;
+        self.submit(sequence, kind, works)?;
+        self.watch.calls_end(&self.messages)?;
+        self.messages.record_event(None).map_err(cuda)
+    }
+
     /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each other.
-    fn launch(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<()> {
+    fn submit(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<()> {
         if works.is_empty() || self.watch.handle.submit(works, &self.messages)? == Progress::Done {
             return Ok(());
         }

@@ -1,31 +1,35 @@
 //! The thread that watches a rank's calls on the device: no other thread of the rank can, because it may stand in the driver
 //! until the device has come so far, which it never does when another rank stays away.
+//!
+//! It asks the driver nothing. A thread that gives a launch to a full stream waits in the driver with the driver's lock held,
+//! and every call to the driver waits for it then. The device itself says how far it is: it writes to memory of the host
+//! ([`Mark`]), and times are the host's.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
 use super::ffi::{Handle, cuda};
+use super::mark::Mark;
 use crate::group::{Behind, Outlook, Patience, Verdict};
 use crate::{Collective, Error, Result};
 
 /// How often it looks while calls are under way.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A call that the device has not finished.
-pub struct Flying {
-    pub sequence: u64,
-    pub kind: Collective,
-    pub patience: Patience,
-    /// The device has come to the call: what was computed before it is done.
-    pub ready: CudaEvent,
-    /// The call has ended on the device.
-    pub done: Arc<CudaEvent>,
+/// Calls that are put on the device as one, and that it has not finished.
+struct Flying {
+    /// The last of them.
+    sequence: u64,
+    kind: Collective,
+    patience: Patience,
+    /// What the device writes when it comes to them; when they have ended, it writes the next number.
+    begins: u32,
     /// When the device was seen to have come to the call. From then on the deadline counts: before that it computes.
-    pub ready_since: Option<Instant>,
+    ready_since: Option<Instant>,
 }
 
 /// What the watching thread shares with the rank's.
@@ -34,6 +38,8 @@ pub struct Watched {
     pub outlook: Arc<dyn Outlook>,
     pub rank: usize,
     context: Arc<CudaContext>,
+    /// How far the device is.
+    mark: Mark,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -42,6 +48,8 @@ pub struct Watched {
 struct Queue {
     /// In the order of the calls, which is that of the device.
     flying: VecDeque<Flying>,
+    /// What the device was told to write last.
+    written: u32,
     closing: bool,
 }
 
@@ -54,18 +62,41 @@ pub struct Watch {
 impl Watch {
     /// Starts to watch.
     pub fn start(handle: Handle, outlook: Arc<dyn Outlook>, rank: usize, context: Arc<CudaContext>) -> Result<Self> {
-        let queue = Mutex::new(Queue::default());
-        let watched = Arc::new(Watched { handle, outlook, rank, context, queue, changed: Condvar::new() });
+        let (queue, mark) = (Mutex::new(Queue::default()), Mark::new()?);
+        let watched = Arc::new(Watched { handle, outlook, rank, context, mark, queue, changed: Condvar::new() });
         let shared = Arc::clone(&watched);
         let thread = std::thread::Builder::new().name(format!("nccl-{rank}")).spawn(move || shared.watch());
         let thread = thread.map_err(|error| Error::Start(format!("no thread to watch NCCL: {error}")))?;
         Ok(Self { watched, thread: Some(thread) })
     }
 
-    /// Adds a call that has been put on the device.
-    pub fn add(&self, flying: Flying) {
+    /// The calls up to number `sequence` come next on a stream: the device says when it comes to them.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn calls_begin(&self, sequence: u64, kind: Collective, patience: Patience, stream: &CudaStream) -> Result<()> {
+        let begins = self.write_next(stream)?;
+        let flying = Flying { sequence, kind, patience, begins, ready_since: None };
         self.watched.lock().flying.push_back(flying);
         self.watched.changed.notify_all();
+        Ok(())
+    }
+
+    /// Those calls have been put on the stream: the device says when it is behind them.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn calls_end(&self, stream: &CudaStream) -> Result<()> {
+        self.write_next(stream).map(drop)
+    }
+
+    /// Lets the device write the next number when the stream has come so far. The queue is not locked meanwhile: the driver may
+    /// keep this thread.
+    fn write_next(&self, stream: &CudaStream) -> Result<u32> {
+        let next = self.watched.lock().written.wrapping_add(1);
+        self.watched.mark.write(stream, next)?;
+        self.watched.lock().written = next;
+        Ok(next)
     }
 
     /// Ends the thread.
@@ -138,35 +169,41 @@ impl Watched {
     /// Looks how far the device is.
     fn look(&self) -> Result<()> {
         self.outlook.alive()?;
-        self.handle.progress()?;
-        let Some((sequence, kind, patience, since)) = self.oldest()? else { return Ok(()) };
+        // While the rank's thread hands a call to NCCL, it looks itself.
+        if let Some(progress) = self.handle.try_progress() {
+            progress?;
+        }
+        let Some((sequence, kind, patience, since)) = self.oldest() else { return Ok(()) };
         if since.elapsed() <= patience.deadline {
             return Ok(());
         }
         let error = self.overdue(sequence, kind, patience);
         // To judge takes its time: the call may have ended meanwhile.
-        match (self.oldest()?, error) {
+        match (self.oldest(), error) {
             (Some((oldest, ..)), Some(error)) if oldest == sequence => Err(error),
             _ => Ok(()),
         }
     }
 
     /// The oldest call that the device has come to and not finished.
-    fn oldest(&self) -> Result<Option<(u64, Collective, Patience, Instant)>> {
+    fn oldest(&self) -> Option<(u64, Collective, Patience, Instant)> {
+        let at = self.mark.read();
+        // The numbers go round.
+        let has_come_to = |number: u32| at.wrapping_sub(number) < u32::MAX / 2;
         let mut queue = self.lock();
         while let Some(first) = queue.flying.front_mut() {
-            if first.done.try_is_complete().map_err(cuda)? {
+            if has_come_to(first.begins.wrapping_add(1)) {
                 self.outlook.reach(first.sequence + 1, None);
                 queue.flying.pop_front();
                 continue;
             }
-            if first.ready_since.is_none() && first.ready.try_is_complete().map_err(cuda)? {
+            if first.ready_since.is_none() && has_come_to(first.begins) {
                 self.outlook.reach(first.sequence + 1, Some(first.kind));
                 first.ready_since = Some(Instant::now());
             }
-            return Ok(first.ready_since.map(|since| (first.sequence, first.kind, first.patience, since)));
+            return first.ready_since.map(|since| (first.sequence, first.kind, first.patience, since));
         }
-        Ok(None)
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
