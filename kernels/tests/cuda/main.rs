@@ -15,5 +15,6 @@ mod moving;
 #[allow(dead_code)] // random cases of every kind are for the CPU
 mod naive;
 mod persistent;
+mod precision;
 
 use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
