@@ -13,6 +13,21 @@ pub fn gpu() -> Device {
     cuda::device(0).unwrap()
 }
 
+/// Leaves multiprocessors to others until it is dropped: tests may share a thread.
+pub struct Leaving(usize);
+
+impl Leaving {
+    pub fn these(count: usize) -> Self {
+        Self(cuda::leave_multiprocessors(count))
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        cuda::leave_multiprocessors(self.0);
+    }
+}
+
 /// Random numbers, the same for the same seed, about normal.
 pub struct Random(ChaCha8Rng);
 

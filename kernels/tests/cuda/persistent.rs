@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Device};
 use tributary_kernels::Pairing;
-use tributary_kernels::cuda::{leave_multiprocessors, multiprocessors};
+use tributary_kernels::cuda::multiprocessors;
 
 use crate::attention::{attend, cases, flat, relative, tolerance};
-use crate::kit::gpu;
+use crate::kit::{Leaving, gpu};
 use crate::naive::{self, Sizes};
 
 /// Every row and head against f64: an error in one of a thousand rows does not drown among the others.
@@ -30,7 +30,7 @@ fn one_and_two_blocks_take_item_after_item() {
     let Device::Cuda(device) = gpu() else { unreachable!("a GPU was asked for") };
     let all = multiprocessors(&device).unwrap();
     for resident in [1, 2] {
-        leave_multiprocessors(all - resident);
+        let _leaving = Leaving::these(all - resident);
         for (seed, head_dim) in [(1, 64), (2, 96), (3, 128)] {
             for dtype in [DType::BF16, DType::F16] {
                 every_row_is_that_of_f64(&Sizes {
@@ -55,7 +55,7 @@ fn one_and_two_blocks_take_item_after_item() {
 #[test]
 fn two_blocks_take_hundreds_of_items() {
     let Device::Cuda(device) = gpu() else { unreachable!("a GPU was asked for") };
-    leave_multiprocessors(multiprocessors(&device).unwrap() - 2);
+    let _leaving = Leaving::these(multiprocessors(&device).unwrap() - 2);
     every_row_is_that_of_f64(&Sizes {
         seed: 7,
         queries: 1100,

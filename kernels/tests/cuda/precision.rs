@@ -1,11 +1,10 @@
 //! What rounding may cost over very many keys, and that a NaN stays one.
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::cuda::leave_multiprocessors;
 use tributary_kernels::{Kernels, Keys, PAD, Positions};
 
 use crate::attention::flat;
-use crate::kit::{gpu, on};
+use crate::kit::{Leaving, gpu, on};
 
 const KEYS: usize = 131_072;
 const HEAD_DIM: usize = 64;
@@ -24,7 +23,7 @@ fn rows(count: usize, width: usize, two: impl Fn(usize) -> [f32; 2]) -> Tensor {
 fn one_large_key_and_many_alike(queries: usize, kv_heads: usize) {
     const LARGEST: f32 = 303.0;
     const SCALE: f32 = 0.138_629_44; // 0.2 ln 2: five less is half the weight
-    leave_multiprocessors(usize::MAX); // lists are not split: one running softmax takes all keys
+    let _leaving = Leaving::these(usize::MAX); // lists are not split: one running softmax takes all keys
     let device = gpu();
     // What a row of 16 bits cannot hold in one number it holds in two.
     let q = on(&rows(queries, kv_heads, |_| [1.0, 1.0]), &device);
@@ -91,7 +90,7 @@ fn with_nan(queries: usize, keys: usize, in_keys: Option<usize>, in_values: Opti
 fn a_visible_nan_comes_through() {
     // Lists are cut where there are many processors for them.
     for (left, queries, keys) in [(0, 3, 3000), (usize::MAX, 20, 90), (0, 300, 2500), (usize::MAX, 300, 400)] {
-        leave_multiprocessors(left);
+        let _leaving = Leaving::these(left);
         let nan = keys - queries + queries / 2; // half of the rows see it
         let (clean, clean_lse) = with_nan(queries, keys, None, None);
         let (by_key, by_key_lse) = with_nan(queries, keys, Some(nan), None);
