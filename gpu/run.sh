@@ -3,7 +3,7 @@
 # a call may not take so long, in parts: STEPS="kernels stack nccl pytorch bench", then STEPS=llama, then STEPS=qwen.
 #
 #   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
-#   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead
+#   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead: memcheck, then synccheck
 #   SMALL=yes  a rehearsal: sizes that an emulated GPU manages (`sh gpu/bundle.sh emulated`, then with target/cuda-on-cpu/env)
 #   SMALL=least   the same, with a test or two of each program and the shortest sweeps: does everything start and end well?
 #   LONG_REPEATS=1, CHUNK_CACHE=48GiB: for lengths from 64K on, and where a quarter of the free memory does not hold the chunks
@@ -83,12 +83,12 @@ step() {
     echo "== $name took $(($(date +%s) - began)) s"
 }
 
-# Seconds, program: its tests, one after the other. With SMALL=least those only whose names have the third argument. To have run
+# Seconds, program: its tests, one after the other, less those for an emulated GPU only. With SMALL=least those only whose names have the third argument. To have run
 # none is a failure.
 tests() {
     only="" # not `name`, which is the step's
     [ "${SMALL:-}" != least ] || only=${3:-}
-    limited "$1" "$bin/$2" --test-threads 1 ${ignored:+"$ignored"} ${only:+"$only"} >"$work/tests.txt" 2>&1
+    limited "$1" "$bin/$2" --test-threads 1 --skip emulated:: ${ignored:+"$ignored"} ${only:+"$only"} >"$work/tests.txt" 2>&1
     ended=$?
     cat "$work/tests.txt"
     [ $ended = 0 ] || return $ended
@@ -124,7 +124,14 @@ study() {
 
 if [ -n "$sanitize" ]; then
     steps=sanitize
-    step sanitize limited 540 compute-sanitizer --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1
+    # Accesses first (the default tool, memcheck), then barriers that not all who should come to.
+    sanitized() {
+        for tool in memcheck synccheck; do
+            echo "$tool:"
+            limited 270 compute-sanitizer --tool $tool --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1 || return 1
+        done
+    }
+    step sanitize sanitized
     [ -z "$failed" ]
     exit
 fi

@@ -1,5 +1,5 @@
 //! Compiles the CUDA kernels where the feature `cuda` is on: every `cu/*.cu` to machine code for sm_80 and sm_90a (`*_sm90.cu`
-//! for sm_90a only), which the library embeds. Registers and spills of each kernel are left in `registers.txt` in OUT_DIR.
+//! for sm_90a only), which the library embeds with the names of the kernels in it. Registers and spills of each kernel are left in `registers.txt` in OUT_DIR.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -87,12 +87,22 @@ fn nvcc() -> PathBuf {
     home.map_or_else(|| "nvcc".into(), |home| Path::new(&home).join("bin/nvcc"))
 }
 
-/// `cubins.rs`: the code of every kernel file; `registers.txt`: what ptxas said.
+/// The kernels that a compiler's report names: ptxas tells of each as `Compiling entry function 'NAME' for 'sm_80'`.
+fn kernels(report: &str) -> Vec<&str> {
+    report
+        .lines()
+        .filter_map(|line| line.split_once("Compiling entry function '")?.1.split_once('\''))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// `cubins.rs`: target, kernels and code of every kernel file; `registers.txt`: what ptxas said.
 fn write_index(out: &Path, done: &[(Job, String)]) {
     let (mut index, mut registers) = (String::from("&[\n"), String::new());
     for (job, said) in done {
-        let code = job.code.display();
-        writeln!(index, "    ({:?}, {}, include_bytes!({:?})),", job.name, job.target.0, code.to_string())
+        let (code, names) = (job.code.display(), kernels(said));
+        assert!(!names.is_empty(), "nvcc names no kernel of {}:\n{said}", job.source.display());
+        writeln!(index, "    ({}, &{names:?}, include_bytes!({:?})),", job.target.0, code.to_string())
             .expect("a string takes everything");
         writeln!(registers, "== {} sm_{}\n{said}", job.name, job.target.0).expect("a string takes everything");
     }

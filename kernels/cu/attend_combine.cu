@@ -26,25 +26,23 @@ DEVICE void combine(const CombineArguments& a) {
     if (row / a.group >= rows_per_tile || at >= a.queries) return;
     const u64 stride = (u64)a.kv_heads * a.tile_rows;
     const u64 part = ((u64)split.first * a.kv_heads + kv_head) * a.tile_rows + row;
+    // A NaN is no maximum; it comes through by its part's weight, which is NaN too.
     float largest = NEGATIVE_INFINITY;
     for (u32 i = 0; i < split.count; i++) largest = fmaxf(largest, a.part_lse[part + i * stride]);
     const u64 head = ((u64)a.rows[at] * a.kv_heads + kv_head) * a.group + row % a.group;
-    if (largest == NEGATIVE_INFINITY) {
-        for (u32 d = threadIdx.x; d < a.head_dim; d += blockDim.x) a.out[head * a.head_dim + d] = 0;
-        if (threadIdx.x == 0) a.lse[head] = largest;
-        return;
-    }
+    // A part that saw nothing is not read. Where none saw anything, the total and all sums are 0.
+    const auto saw = [&](u32 i) { return a.part_lse[part + i * stride] != NEGATIVE_INFINITY; };
+    const auto weight = [&](u32 i) { return exp2_fast((a.part_lse[part + i * stride] - largest) * LOG2_E); };
     float total = 0.0f;
-    for (u32 i = 0; i < split.count; i++) total += exp2_fast((a.part_lse[part + i * stride] - largest) * LOG2_E);
+    for (u32 i = 0; i < split.count; i++) total += saw(i) ? weight(i) : 0.0f;
+    const float share = total == 0.0f ? 0.0f : 1.0f / total;
     for (u32 d = threadIdx.x; d < a.head_dim; d += blockDim.x) {
         float sum = 0.0f;
-        for (u32 i = 0; i < split.count; i++) {
-            const u64 from = part + i * stride;
-            sum += exp2_fast((a.part_lse[from] - largest) * LOG2_E) * a.part_out[from * a.head_dim + d];
-        }
-        a.out[head * a.head_dim + d] = narrow<T>(sum / total);
+        for (u32 i = 0; i < split.count; i++)
+            if (saw(i)) sum += weight(i) * a.part_out[(part + i * stride) * a.head_dim + d];
+        a.out[head * a.head_dim + d] = narrow<T>(sum * share);
     }
-    if (threadIdx.x == 0) a.lse[head] = largest + log2f(total) * LN_2;
+    if (threadIdx.x == 0) a.lse[head] = total == 0.0f ? NEGATIVE_INFINITY : largest + log2f(total) * LN_2;
 }
 
 KERNEL(128, 1) attend_combine_bf16(ARGUMENT CombineArguments a) { combine<Bf16>(a); }

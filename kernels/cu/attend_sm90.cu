@@ -272,6 +272,8 @@ template <int D, typename T>
 DEVICE void attend(const AttendArguments& a) {
     const Shared shared = layout<D>();
     if (threadIdx.x == 0) {
+        // What swizzles a tile's rows are bits of the address, for the tensor cores; for stores they are the row's own number.
+        must(shared.base % 1024 == 0, "shared memory does not begin at a multiple of 1024");
         // One thread fetches tiles and tells tasks; eight warps compute, three fetch queries.
         shared.q.begin(3, 8);
         shared.k.begin(1, 8);

@@ -176,8 +176,12 @@ DEVICE void load_all_turned(Bytes16 (&x)[Count], Load load, const u32 (&piece)[C
 
 /// The softmax of two rows of a tile, as far as keys have come. A thread holds the numbers of its columns; the four threads
 /// of a row share its maximum.
+///
+/// The maximum is kept as the scaled and rounded number that weights are relative to. Where it does not change, earlier results are
+/// multiplied by 2^0; were it scaled anew for every tile, the compiler could leave out the rounding of one of two products (a fused
+/// multiply-add), and all earlier weights would drift by the difference, tile by tile.
 struct Running {
-    float max[2];  // of the raw dot products
+    float max[2];  // of the dot products in powers of two; -inf: nothing seen
     float sum[2];  // of this thread's columns
 };
 
@@ -189,15 +193,16 @@ template <int N>
 DEVICE void softmax_step(float (&s)[N], Running& running, float (&shrink)[2], float scale_log2) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float largest = running.max[row];
+        float largest = NEGATIVE_INFINITY;
 #pragma unroll
         for (int i = 0; i < N; i += 4) largest = fmaxf(largest, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
         largest = fmaxf(largest, shuffle_xor(largest, 1));
         largest = fmaxf(largest, shuffle_xor(largest, 2));
+        const float before = running.max[row];
+        running.max[row] = fmaxf(before, largest * scale_log2);
         // A row that has seen nothing has weights exp(-inf - 0) = 0.
-        const float origin = largest == NEGATIVE_INFINITY ? 0.0f : largest * scale_log2;
-        shrink[row] = exp2_fast(running.max[row] * scale_log2 - origin);
-        running.max[row] = largest;
+        const float origin = running.max[row] == NEGATIVE_INFINITY ? 0.0f : running.max[row];
+        shrink[row] = exp2_fast(before - origin);
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
@@ -212,13 +217,14 @@ DEVICE void softmax_step(float (&s)[N], Running& running, float (&shrink)[2], fl
     }
 }
 
-/// Ends the softmax of row `row`: what its output must be multiplied by; `lse` in natural units.
-DEVICE float softmax_end(const Running& running, int row, float scale_log2, float& lse) {
+/// Ends the softmax of row `row`: what its output must be multiplied by; `lse` in natural units. A row that saw a NaN has NaN for
+/// both: only a sum of 0 says that it saw nothing.
+DEVICE float softmax_end(const Running& running, int row, float& lse) {
     float sum = running.sum[row];
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    lse = sum > 0.0f ? (running.max[row] * scale_log2 + log2f(sum)) * LN_2 : NEGATIVE_INFINITY;
-    return sum > 0.0f ? 1.0f / sum : 0.0f;
+    lse = sum == 0.0f ? NEGATIVE_INFINITY : (running.max[row] + log2f(sum)) * LN_2;
+    return sum == 0.0f ? 0.0f : 1.0f / sum;
 }
 
 /// Hides the dot products of keys that the two rows do not see. `first` is the place of this thread's first column; its

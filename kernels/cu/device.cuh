@@ -63,6 +63,11 @@ DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float x) { return __float_as_uint(x); }
 DEVICE float reciprocal_sqrt(float x) { return rsqrtf(x); }
 
+/// Ends the launch with an error unless it holds.
+DEVICE void must(bool holds, const char*) {
+    if (!holds) __trap();
+}
+
 /// Keeps the compiler from moving uses of these registers across this place.
 template <int N>
 DEVICE void hold(float (&x)[N]) {

@@ -19,10 +19,8 @@ DEVICE void merge(Stored<T>* out, float* lse, const Parts& parts, u32 rows, u32 
     if (row >= rows) return;
     const u32 i = (u32)(run - row * runs) * 8;
     float top = NEGATIVE_INFINITY;
-    for (u32 p = 0; p < parts.count; p++) {
-        const float own = parts.lse[p][row];
-        if (!(own <= top)) top = own;  // a NaN stays on top
-    }
+    // A NaN is no maximum; it comes through by its part's weight, which is NaN too.
+    for (u32 p = 0; p < parts.count; p++) top = fmaxf(top, parts.lse[p][row]);
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     float total = 0.0f;
     for (u32 p = 0; p < parts.count; p++) {

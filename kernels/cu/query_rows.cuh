@@ -78,7 +78,7 @@ DEVICE void write_part(const AttendArguments& a, u32 slot, u32 kv_head, u32 tile
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         float lse;
-        const float factor = softmax_end(running, half, a.scale_log2, lse);
+        const float factor = softmax_end(running, half, lse);
         const u64 part = ((u64)slot * a.kv_heads + kv_head) * tile_rows + first_row + lane / 4 + 8 * half;
         if (lane % 4 == 0) a.part_lse[part] = lse;
         u64* to = reinterpret_cast<u64*>(a.part_out + part * D + 2 * (lane % 4));
@@ -106,7 +106,7 @@ DEVICE void write_rows(const AttendArguments& a, const QueryTile& tile, u32 kv_h
     for (u32 half = 0; half < 2; half++) {
         const u32 row = first_row + lane / 4 + 8 * half;
         float lse;
-        const float factor = softmax_end(running, half, a.scale_log2, lse);
+        const float factor = softmax_end(running, half, lse);
 #pragma unroll
         for (u32 j = 0; j < D / 8; j++) {
             const float x = result(j, 2 * half) * factor, y = result(j, 2 * half + 1) * factor;

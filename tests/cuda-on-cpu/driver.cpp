@@ -2,8 +2,8 @@
 // memory in memory.cpp, kernels in launch.cpp.
 //
 // The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB),
-// EMULATED_CAPABILITY (9.0), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors. As soon as there is a file of
-// the name EMULATED_FAULT_FILE, the next kernel accesses an illegal address.
+// EMULATED_CAPABILITY (9.0), EMULATED_DRIVER_VERSION (13000), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
+// As soon as there is a file of the name EMULATED_FAULT_FILE, the next kernel accesses an illegal address.
 // Functions that are not here are weak stand-ins which say their name and abort.
 #include "driver.h"
 
@@ -127,7 +127,7 @@ API int cuInit(unsigned) {
 }
 
 API int cuDriverGetVersion(int* version) {
-    *version = 13000;
+    *version = int(number_from("EMULATED_DRIVER_VERSION", 13000));
     return SUCCESS;
 }
 

@@ -34,6 +34,12 @@ Dim& block_dim() { return block->dim; }
 Dim& grid_dim() { return block->grid; }
 u8* shared_base() { return block->shared; }
 
+u32 shared_begin() {
+    static const char* text = getenv("EMULATED_SHARED_BASE");
+    static const u32 begin = text ? (u32)strtoul(text, nullptr, 10) : 0;
+    return begin;
+}
+
 u8* shared_at(u32 address, unsigned bytes) {
     if ((size_t)address + bytes > block->shared_bytes) fail("an address beyond the block's shared memory");
     return block->shared + address;
@@ -213,6 +219,7 @@ extern "C" void emulate_launch(const EmulatedKernel* kernel, void** params, cons
     mine.grid = {grid[0], grid[1], grid[2]};
     size_t count = (size_t)dim[0] * dim[1] * dim[2];
     if (count == 0 || count > 1024 || (size_t)grid[0] * grid[1] * grid[2] == 0) fail("an impossible launch");
+    shared_bytes += shared_begin();
     mine.memory.resize(shared_bytes + 1024);
     uintptr_t base = reinterpret_cast<uintptr_t>(mine.memory.data());
     mine.shared = mine.memory.data() + ((base + 1023) / 1024 * 1024 - base);

@@ -54,6 +54,8 @@ Dim& block_dim();
 Dim& grid_dim();
 
 u8* shared_base();
+/// Where a kernel's dynamic shared memory begins: 0, or EMULATED_SHARED_BASE, which a kernel may refuse.
+u32 shared_begin();
 /// Memory at an address within the block's shared memory.
 u8* shared_at(u32 address, unsigned bytes);
 
@@ -125,7 +127,7 @@ struct Invoke<void (*)(Args...), function> {
 /// Shared by the threads of a block, which all run on one thread of the system.
 #define __shared__ static thread_local
 
-DEVICE u8* dynamic_shared() { return emulate::shared_base(); }
+DEVICE u8* dynamic_shared() { return emulate::shared_base() + emulate::shared_begin(); }
 DEVICE u32 shared_address(const void* pointer) { return (u32)(static_cast<const u8*>(pointer) - emulate::shared_base()); }
 
 // ---- numbers ----
@@ -166,6 +168,10 @@ DEVICE u32 f16_of(float x) {
 DEVICE u32 f32x2_to_f16x2(float low, float high) { return f16_of(low) | f16_of(high) << 16; }
 DEVICE float exp2_fast(float x) { return exp2f(x); }
 DEVICE float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
+
+DEVICE void must(bool holds, const char* what) {
+    if (!holds) emulate::fail(what);
+}
 
 template <int N>
 DEVICE void hold(float (&)[N]) {}

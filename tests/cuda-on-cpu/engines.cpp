@@ -95,19 +95,25 @@ static Warpgroup& warpgroup() { return block->products[self->number / 128]; }
 
 void product(const Product& product) { warpgroup().open.push_back(product); }
 
-/// Row `row`, column `column` of an operand in shared memory whose rows are 128 bytes, in groups of eight, swizzled.
-static float operand(u64 descriptor, int row, int column, float (*widen)(u16)) {
+/// Row `row`, columns 0 to 15, of an operand in shared memory whose rows are 128 bytes, in groups of eight, swizzled.
+static void operand_row(u64 descriptor, int row, float (*widen)(u16), float (&x)[16]) {
     if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
     u32 group_bytes = (u32)(descriptor >> 32 & 0x3fff) << 4;
-    u32 address = ((u32)(descriptor & 0x3fff) << 4) + (u32)(row / 8) * group_bytes + (u32)(row % 8) * 128 + (u32)column * 2;
-    address ^= (address >> 7 & 7) << 4;
-    u16 bits;
-    memcpy(&bits, shared_at(address, 2), 2);
-    return widen(bits);
+    u32 first = ((u32)(descriptor & 0x3fff) << 4) + (u32)(row / 8) * group_bytes + (u32)(row % 8) * 128;
+    for (u32 piece = 0; piece < 2; piece++) {
+        u32 address = first + 16 * piece;
+        u16 bits[8];
+        memcpy(bits, shared_at(address ^ (address >> 7 & 7) << 4, 16), 16);
+        for (int i = 0; i < 8; i++) x[8 * piece + i] = widen(bits[i]);
+    }
 }
 
 static void compute(const Product& p) {
-    static thread_local float a[64][16], b[128][16];
+    static thread_local float a[64][16], row[16], b[16][128], d[64][128];
+    auto place = [](int thread, int i) {
+        int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + 2 * (thread % 4) + i % 2;
+        return &d[row][column];
+    };
     for (int thread = 0; p.a_in_registers && thread < 128; thread++) {
         if (memcmp(p.a[thread], p.a_at[thread], 16)) fail("wgmma: an operand in registers changed before the wait");
         int g = thread / 32 * 16 + thread % 32 / 4, t = 2 * (thread % 4);
@@ -115,19 +121,18 @@ static void compute(const Product& p) {
             for (int half = 0; half < 2; half++)
                 a[g + 8 * (r % 2)][t + half + 8 * (r / 2)] = p.widen((u16)(p.a[thread][r] >> (16 * half)));
     }
-    for (int k = 0; k < 16; k++) {
-        for (int m = 0; !p.a_in_registers && m < 64; m++) a[m][k] = operand(p.a_descriptor, m, k, p.widen);
-        for (int n = 0; n < p.n; n++) b[n][k] = operand(p.b_descriptor, n, k, p.widen);
+    for (int m = 0; !p.a_in_registers && m < 64; m++) operand_row(p.a_descriptor, m, p.widen, a[m]);
+    for (int n = 0; n < p.n; n++) {
+        operand_row(p.b_descriptor, n, p.widen, row);
+        for (int k = 0; k < 16; k++) b[k][n] = row[k];
     }
-    for (int thread = 0; thread < 128; thread++) {
-        int g = thread / 32 * 16 + thread % 32 / 4, t = 2 * (thread % 4);
-        for (int i = 0; i < p.n / 2; i++) {
-            int row = g + 8 * (i / 2 % 2), column = i / 4 * 8 + t + i % 2;
-            float sum = p.accumulate ? p.d[thread][i] : 0.0f;
-            for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
-            p.d[thread][i] = sum;
-        }
-    }
+    for (int thread = 0; thread < 128; thread++)
+        for (int i = 0; i < p.n / 2; i++) *place(thread, i) = p.accumulate ? p.d[thread][i] : 0.0f;
+    for (int m = 0; m < 64; m++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < p.n; n++) d[m][n] += a[m][k] * b[k][n];
+    for (int thread = 0; thread < 128; thread++)
+        for (int i = 0; i < p.n / 2; i++) p.d[thread][i] = *place(thread, i);
 }
 
 void warpgroup_commit() {

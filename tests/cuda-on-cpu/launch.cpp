@@ -96,6 +96,8 @@ API int cuFuncGetAttribute(int* value, int attribute, void* function) {
     return SUCCESS;
 }
 
+API int cuFuncLoad(void*) { return SUCCESS; }
+
 API int cuFuncSetCacheConfig(void*, int) { return SUCCESS; }
 
 API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int threads, size_t shared_bytes) {

@@ -34,6 +34,17 @@ fn libclang_is_what_bindgen_finds() {
     }
 }
 
+/// PTX for 8.0 runs on every GPU that our kernels run on. Candle's build makes 90a of 90, whose PTX runs on 9.0 alone: a bundle for a
+/// GPU of 8.x would fail at candle's first kernel.
+#[test]
+fn candles_kernels_are_built_for_the_oldest_gpu_that_ours_run_on() {
+    let script = std::fs::read_to_string(root().join(".ci/cuda")).expect("readable");
+    let uses = script.matches("CUDA_COMPUTE_CAP=").count();
+    assert_eq!(uses, 2, "one environment for an emulated GPU, one for nvcc");
+    assert_eq!(script.matches("CUDA_COMPUTE_CAP=$capability").count(), uses);
+    assert!(script.lines().any(|line| line == "capability=80"), "CUDA_COMPUTE_CAP must be 80");
+}
+
 fn examples(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {

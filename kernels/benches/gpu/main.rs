@@ -16,7 +16,7 @@
 mod report;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::cuda::{Event, device, identity, launch_cost, pool, uniform, visible_share};
+use tributary_kernels::cuda::{Event, device, download, identity, launch_cost, pool, uniform, visible_share};
 use tributary_kernels::{
     Kernels, Keys, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, add, linear, merge, rms_norm, silu_mul,
 };
@@ -119,7 +119,7 @@ impl Attention {
 
     /// The same on the CPU in f32.
     fn on_host(&self) -> Self {
-        let host = |x: &Tensor| x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+        let host = |x: &Tensor| download(x).unwrap().to_dtype(DType::F32).unwrap();
         let keys = |block: &Keys| Keys { k: host(&block.k), v: host(&block.v), at: block.at.clone() };
         Self { q: host(&self.q), keys: self.keys.iter().map(keys).collect(), ..self.clone() }
     }
@@ -189,7 +189,7 @@ fn picked(count: usize) -> Vec<u32> {
 
 /// Rows of a tensor, in f32 on the host.
 fn host_rows(x: &Tensor, rows: &[u32]) -> Tensor {
-    let x = x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    let x = download(x).unwrap().to_dtype(DType::F32).unwrap();
     x.index_select(&Tensor::new(rows, &Device::Cpu).unwrap(), 0).unwrap()
 }
 
@@ -261,7 +261,7 @@ fn attention_cases(keys: usize, device: &Device) -> Vec<Case> {
     };
     let on_host = scored.on_host();
     let expected = flat(&column_scores(&on_host, &on_host.run().lse));
-    let error = distance(&flat(&column_scores(&scored, &lse).to_device(&Device::Cpu).unwrap()), &expected);
+    let error = distance(&flat(&download(&column_scores(&scored, &lse)).unwrap()), &expected);
     assert!(error < TOLERANCE, "scores: error {error:e}");
     let mut scores =
         Case::new("scores, 64 rows", Bound::Memory, operations, bytes, move || column_scores(&scored, &lse));

@@ -111,6 +111,22 @@ pub fn uniform(_key: [u8; 32], _spread: f32, _shape: &[usize], _dtype: DType, _d
     Err(Error::NotBuilt)
 }
 
+/// How often this process has given kernels to a driver: never.
+pub fn loads() -> usize {
+    0
+}
+
+/// Leaves multiprocessors to others: there are none to leave. Gives the count from before.
+pub fn leave_multiprocessors(_count: usize) -> usize {
+    0
+}
+
+/// # Errors
+/// [`Error::NotBuilt`], always.
+pub fn multiprocessors(_device: &CudaDevice) -> Result<usize> {
+    Err(Error::NotBuilt)
+}
+
 /// No copies on devices.
 #[derive(Debug, Default)]
 pub(crate) struct RopeTables {}

@@ -11,12 +11,13 @@ use cudarc::driver::CudaStream;
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
 use super::call::{Call, Input, Output, suffix};
+use super::occupancy::resident_blocks;
 use super::pack::Packed;
 use super::prepared::{Prepared, prepared};
 use super::rope::{DeviceTables, tables as rope_tables};
 use super::rows::contiguous;
 use super::sight::{KeyOrder, MAX_BLOCKS, QueryOrder, ROW_BITS, Tiling};
-use super::{capability, memory, multiprocessors};
+use super::{capability, memory};
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Rope};
 
@@ -32,6 +33,22 @@ const TILE: usize = 64;
 
 /// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks.
 const RING_BYTES: usize = 4 * 32 + 2 * 24;
+
+/// Bytes of a packed tile of keys, and of values.
+pub(super) fn tile_bytes(head_dim: usize) -> (usize, usize) {
+    (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
+}
+
+/// Shared memory of a block of the packed kernel: two tiles each of queries, keys and values.
+fn wide_shared_bytes(head_dim: usize) -> usize {
+    let (k_bytes, v_bytes) = tile_bytes(head_dim);
+    2 * (head_dim.div_ceil(64) * WIDE_TILE * 128 + k_bytes + v_bytes) + RING_BYTES
+}
+
+/// Shared memory of a block of the other kernel: a tile of queries, two each of keys, values and their positions.
+fn shared_bytes(head_dim: usize) -> usize {
+    5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()
+}
 
 /// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
 /// every dot product at once.
@@ -65,10 +82,13 @@ struct Way {
 
 impl Way {
     fn of(shape: Shape, device: &CudaDevice) -> Result<Self> {
-        let (major, processors) = (capability(device)?.0, multiprocessors(device)? as usize);
         let all = shape.queries * shape.group();
-        let wide = all >= WIDE_ROWS && major == 9 && shape.head_dim >= 64;
-        let (rows, resident) = if wide { (WIDE_TILE, processors) } else { (TILE, 2 * processors) };
+        let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && shape.head_dim >= 64;
+        // Of the second kernel two blocks fit the registers (`KERNEL` in attend.cu).
+        let (rows, resident) = match wide {
+            true => (WIDE_TILE, resident_blocks(device, wide_shared_bytes(shape.head_dim), 1)?),
+            false => (TILE, resident_blocks(device, shared_bytes(shape.head_dim), 2)?),
+        };
         let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
         Ok(Self { wide, turned: all >= TURNED_ROWS && !wide, tiling })
     }
@@ -228,13 +248,9 @@ impl Launcher<'_> {
 
     fn attend(&self, packed: Option<&Packed>, results: &mut Results) -> Result<()> {
         let head_dim = self.shape.head_dim;
-        let (k_bytes, v_bytes) = self.tile_bytes();
-        let (file, threads, shared_bytes) = match packed {
-            Some(_) => {
-                let tiles = 2 * (head_dim.div_ceil(64) * WIDE_TILE * 128 + k_bytes + v_bytes);
-                ("attend_sm90", 384, tiles + RING_BYTES)
-            }
-            None => ("attend", 128, 5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()),
+        let (kernel, threads, shared_bytes) = match packed {
+            Some(_) => ("attend_sm90", 384, wide_shared_bytes(head_dim)),
+            None => ("attend", 128, shared_bytes(head_dim)),
         };
         let tables = tables(self.rope, self.device)?;
         let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
@@ -245,7 +261,7 @@ impl Launcher<'_> {
             Some(_) => ((work.min(self.resident) as u32, 1, 1), Some(Output::zeros_f32(self.device, 1)?)),
             None => ((self.ready.items as u32, self.shape.kv_heads as u32, 1), None),
         };
-        let mut call = Call::new(self.device, &self.stream, file, &self.name(file))?;
+        let mut call = Call::new(self.device, &self.stream, &self.name(kernel))?;
         let lists = self.ready.addresses(call.address_of(&lists));
         let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
         words.extend([lists.key_source, lists.key_rope]);
@@ -280,7 +296,7 @@ impl Launcher<'_> {
         let Shape { queries, kv_heads, head_dim, .. } = self.shape;
         let (part_out, part_lse, lists) = (input(part_out)?, input(part_lse)?, self.ready.input()?);
         let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
-        let mut call = Call::new(self.device, &self.stream, "attend_combine", &format!("attend_combine_{suffix}"))?;
+        let mut call = Call::new(self.device, &self.stream, &format!("attend_combine_{suffix}"))?;
         let lists = self.ready.addresses(call.address_of(&lists));
         let mut words = vec![call.address_of(&part_out), call.address_of(&part_lse), lists.splits, lists.rows];
         words.extend([call.address_of_output(&mut out), call.address_of_output(&mut lse)]);

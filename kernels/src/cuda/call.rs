@@ -7,7 +7,7 @@ use candle_core::cuda::{CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, StorageRef, Tensor};
 use cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop, sys,
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg, SyncOnDrop,
 };
 
 use super::{failure, module};
@@ -135,9 +135,6 @@ impl Output {
     }
 }
 
-/// Shared memory that a block may have without asking for more.
-const SHARED_BYTES: u32 = 48 << 10;
-
 /// A launch in the making. Arguments are pushed in the order of the kernel's parameters.
 pub struct Call<'a> {
     function: CudaFunction,
@@ -149,12 +146,12 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The kernel `name` of `kernels/cu/<file>.cu`, on the device's stream.
+    /// The kernel `name` of `kernels/cu`, on the device's stream.
     ///
     /// # Errors
-    /// The driver refuses the kernel.
-    pub fn new(device: &CudaDevice, stream: &'a Arc<CudaStream>, file: &'static str, name: &str) -> Result<Self> {
-        let function = module::function(device, file, name)?;
+    /// There is no kernel of this name; the driver refuses the kernels, where this is a device's first.
+    pub fn new(device: &CudaDevice, stream: &'a Arc<CudaStream>, name: &str) -> Result<Self> {
+        let function = module::function(device, name)?;
         Ok(Self { function, stream, arguments: Vec::new(), guards: Vec::new(), places: 0 })
     }
 
@@ -242,11 +239,6 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The driver refuses.
     pub unsafe fn launch(self, grid: (u32, u32, u32), block_threads: u32, shared_bytes: u32) -> Result<()> {
-        if shared_bytes > SHARED_BYTES {
-            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
-            self.function.set_attribute(most, bytes).map_err(failure::of)?;
-        }
         let mut launch = self.stream.launch_builder(&self.function);
         for words in &self.arguments {
             launch.arg(&words[0]); // only its address counts

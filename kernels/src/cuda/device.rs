@@ -7,6 +7,9 @@ use super::facts::Identity;
 use super::{failure, memory, module};
 use crate::error::{Error, Result};
 
+/// The oldest CUDA whose drivers take the kernels' machine code, which is that of nvcc 13.0.
+const OLDEST_DRIVER: (u32, u32) = (13, 0);
+
 /// Number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides the others).
 ///
 /// # Errors
@@ -18,7 +21,8 @@ pub fn count() -> Result<usize> {
     }
 }
 
-/// GPU number `ordinal` with a stream of its own. Freed memory stays in the process's pool, so that it costs nothing to get it
+/// GPU number `ordinal` with a stream of its own, and all kernels loaded: a launch loads nothing, which could wait for kernels under
+/// way (NCCL's, which wait for other ranks). Freed memory stays in the process's pool, so that it costs nothing to get it
 /// again.
 ///
 /// Tensors carry no events that order one stream behind another, which would cost some ten calls of the driver an operation:
@@ -26,9 +30,17 @@ pub fn count() -> Result<usize> {
 /// holds tensors until this stream is behind what the other does with them.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where there is none of this number, or where the kernels are not compiled for it.
+/// [`Error::NoDevice`] where there is none of this number, where the kernels are not compiled for it, or where the driver is older
+/// than the kernels' CUDA.
 pub fn device(ordinal: usize) -> Result<Device> {
     let who = identity(ordinal)?;
+    if who.driver < OLDEST_DRIVER {
+        let ((major, minor), (needed, needed_minor)) = (who.driver, OLDEST_DRIVER);
+        return Err(Error::NoDevice(format!(
+            "its driver knows CUDA {major}.{minor}, and this program is built for {needed}.{needed_minor}: \
+             install NVIDIA's driver 580 or newer"
+        )));
+    }
     if !module::runs_on(who.capability) {
         let (major, minor) = who.capability;
         let name = &who.name;
@@ -40,6 +52,7 @@ pub fn device(ordinal: usize) -> Result<Device> {
     // SAFETY: this device's tensors are made, used and freed in the order of its one stream; comm::nccl, which has a second
     // one, orders it by events of its own and frees nothing before the first stream has waited for them.
     unsafe { device.disable_event_tracking() };
+    module::load(&device)?;
     let device = Device::Cuda(device);
     memory::keep_freed(&device)?;
     Ok(device)
@@ -97,11 +110,10 @@ pub fn capability(device: &CudaDevice) -> Result<(u32, u32)> {
     Ok((major.unsigned_abs(), minor.unsigned_abs()))
 }
 
-/// Number of processors of a device: how many blocks run at once, at least.
-pub fn multiprocessors(device: &CudaDevice) -> Result<u32> {
-    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-    let count = device.cuda_stream().context().attribute(which).map_err(failure::of)?;
-    Ok(count.unsigned_abs())
+/// One of a device's numbers.
+pub(super) fn attribute(device: &CudaDevice, which: sys::CUdevice_attribute) -> Result<usize> {
+    let value = device.cuda_stream().context().attribute(which).map_err(failure::of)?;
+    Ok(usize::try_from(value).unwrap_or(0))
 }
 
 /// The newest CUDA that the driver knows.

@@ -28,7 +28,7 @@ pub fn uniform(key: [u8; 32], spread: f32, shape: &[usize], dtype: DType, device
     }
     let device = device.as_cuda_device()?;
     let (stream, mut out) = (device.cuda_stream(), Output::new(device, dtype, shape)?);
-    let mut call = Call::new(device, &stream, "fill", &format!("fill_{suffix}"))?;
+    let mut call = Call::new(device, &stream, &format!("fill_{suffix}"))?;
     call.output(&mut out).count(count).real(spread).block(words(key));
     // SAFETY: the arguments of fill; a thread writes BLOCK_WORDS numbers of the `count` that `out` has.
     unsafe { call.launch(blocks(count.div_ceil(BLOCK_WORDS), THREADS)?, THREADS, 0) }?;

@@ -27,7 +27,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>>
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
     let short = dim <= SHORT_ROW;
     let name = if short { format!("rms_norm_heads_{suffix}") } else { format!("rms_norm_{suffix}") };
-    let mut call = Call::new(&device, &stream, "norm", &name)?;
+    let mut call = Call::new(&device, &stream, &name)?;
     call.output(&mut out).input(&values).input(&scale);
     let (row_bytes, lanes) = (dim * x.dtype().size_in_bytes(), dim.div_ceil(8).next_power_of_two());
     if short {
@@ -68,7 +68,7 @@ fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let dim = a.dim(D::Minus1)?;
     let (device, rows, size) = (first.device().clone(), a.elem_count() / dim, a.dtype().size_in_bytes());
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, a.dtype(), a.shape())?);
-    let mut call = Call::new(&device, &stream, "elementwise", &format!("{name}_{suffix}"))?;
+    let mut call = Call::new(&device, &stream, &format!("{name}_{suffix}"))?;
     call.output(&mut out).input(&first).input(&second).count(rows).count(dim).count(a_stride).count(b_stride);
     call.aligned(&[dim * size, a_stride * size, b_stride * size]);
     // SAFETY: the arguments of the kernel; it touches `rows` rows of `dim`, which the three tensors have at these strides.
@@ -90,7 +90,7 @@ pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: D
     let Some(row) = Input::new(&bias) else { return Ok(None) };
     let device = row.device().clone();
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, dtype, (rows, dim))?);
-    let mut call = Call::new(&device, &stream, "elementwise", &format!("bias_rows_{suffix}"))?;
+    let mut call = Call::new(&device, &stream, &format!("bias_rows_{suffix}"))?;
     call.output(&mut out);
     match &values {
         Some(values) => call.input(values),
@@ -112,7 +112,7 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
     let Some(values) = Input::new(&x) else { return Ok(None) };
     let (device, count) = (values.device().clone(), x.elem_count());
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, dtype, x.shape())?);
-    let mut call = Call::new(&device, &stream, "elementwise", &format!("cast_{from}_{to}"))?;
+    let mut call = Call::new(&device, &stream, &format!("cast_{from}_{to}"))?;
     call.output(&mut out).input(&values).count(count).aligned(&[]);
     // SAFETY: the arguments of cast; both tensors have `count` numbers.
     unsafe { call.launch(blocks(count.div_ceil(8), THREADS)?, THREADS, 0) }?;

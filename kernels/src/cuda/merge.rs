@@ -32,7 +32,7 @@ pub fn merge(parts: &[&Partial]) -> Result<Option<Partial>> {
     let stream = device.cuda_stream();
     let mut out = Output::new(&device, dtype, (rows, heads, head_dim))?;
     let mut lse = Output::new(&device, DType::F32, (rows, heads))?;
-    let mut call = Call::new(&device, &stream, "merge", &format!("merge_{suffix}"))?;
+    let mut call = Call::new(&device, &stream, &format!("merge_{suffix}"))?;
     call.output(&mut out).output(&mut lse);
     let mut block: Vec<u64> = out_inputs.iter().map(|input| call.address_of(input)).collect();
     // A lse needs no more than its own alignment, so only the outputs decide.

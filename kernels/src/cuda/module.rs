@@ -1,26 +1,34 @@
-//! The compiled kernels that this library carries: found by name, loaded once a device.
+//! The compiled kernels that this library carries: all of a device's are loaded when it opens, and found by name.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::CudaDevice;
-use cudarc::driver::{CudaFunction, CudaModule};
+use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 
+use super::device::attribute;
 use super::failure;
 use crate::error::{Error, Result};
 
-/// (file in `kernels/cu`, 80 or 90, machine code): see `kernels/build.rs`.
-const CUBINS: &[(&str, u32, &[u8])] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
+/// A file of `kernels/cu`, compiled: 80 or 90, the names of its kernels, machine code (see `kernels/build.rs`).
+type Cubin = (u32, &'static [&'static str], &'static [u8]);
 
-/// Modules by device and file, functions by device and name. For the life of the process, as the device's context is: a
-/// module belongs to the context, which all tensors of the device share, not to one model or rank.
-static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
 
-#[derive(Default)]
-struct Loaded {
-    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
-    functions: HashMap<(usize, String), CudaFunction>,
+/// The kernels of a device by name.
+type Functions = HashMap<&'static str, CudaFunction>;
+
+/// What is loaded, by the device's number. For the life of the process, as the device's context is: modules belong to the context,
+/// which all tensors of the device share, not to one model or rank. Locked to look and to add only.
+static LOADED: Mutex<Vec<(usize, Arc<Functions>)>> = Mutex::new(Vec::new());
+
+static LOADS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many times this process has given the code of a file of kernels to a driver.
+pub fn loads() -> usize {
+    LOADS.load(Ordering::Relaxed)
 }
 
 /// Which code a device of this compute capability runs. Machine code runs on its own generation, and sm_90a on 9.0 alone.
@@ -37,32 +45,79 @@ pub fn runs_on(capability: (u32, u32)) -> bool {
     target(capability).is_some()
 }
 
-/// The kernel `name` of `kernels/cu/<file>.cu`, ready to be launched on a device.
+/// The kernel `name` of `kernels/cu`, ready to be launched on a device. Loads all kernels first where the device was not opened by
+/// [`super::device`], the first time.
+///
+/// # Errors
+/// There is no such kernel; the driver refuses the code.
+pub fn function(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
+    let absent = || failure::of(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND));
+    load(device)?.get(name).cloned().ok_or_else(absent)
+}
+
+/// Every kernel of a device, ready to be launched; what is loaded stays so.
+///
+/// While the driver loads code it may wait for kernels under way, and one of NCCL's waits for other ranks, which may be threads of
+/// this process: so no lock is held meanwhile. Of two threads that load at the same time, both go on with what the first has stored.
 ///
 /// # Errors
 /// The driver refuses the code.
-pub fn function(device: &CudaDevice, file: &'static str, name: &str) -> Result<CudaFunction> {
-    let context = device.cuda_stream().context().clone();
-    let ordinal = context.ordinal();
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    let Loaded { modules, functions } = loaded.get_or_insert_default();
-    if let Some(function) = functions.get(&(ordinal, name.to_owned())) {
-        return Ok(function.clone());
+pub fn load(device: &CudaDevice) -> Result<Arc<Functions>> {
+    let ordinal = device.cuda_stream().context().ordinal();
+    if let Some(functions) = stored(&LOADED.lock().unwrap_or_else(PoisonError::into_inner), ordinal) {
+        return Ok(functions);
     }
-    let module = match modules.get(&(ordinal, file)) {
-        Some(module) => module,
-        None => {
-            let (major, minor) = super::capability(device)?;
-            let target = target((major, minor));
-            let code = CUBINS.iter().find(|(of, for_target, _)| *of == file && Some(*for_target) == target);
-            let Some((_, _, code)) = code else {
-                return Err(Error::NoDevice(format!("no kernels for compute capability {major}.{minor}")));
-            };
-            let module = context.load_module(Ptx::from_binary(code.to_vec())).map_err(failure::of)?;
-            modules.entry((ordinal, file)).or_insert(module)
-        }
+    let functions = Arc::new(load_all(device)?);
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(first) = stored(&loaded, ordinal) {
+        std::mem::forget(functions); // to unload may wait as well, and under this lock
+        return Ok(first);
+    }
+    loaded.push((ordinal, functions.clone()));
+    Ok(functions)
+}
+
+fn stored(loaded: &[(usize, Arc<Functions>)], ordinal: usize) -> Option<Arc<Functions>> {
+    loaded.iter().find(|(of, _)| *of == ordinal).map(|(_, functions)| functions.clone())
+}
+
+fn load_all(device: &CudaDevice) -> Result<Functions> {
+    let (major, minor) = super::capability(device)?;
+    let Some(target) = target((major, minor)) else {
+        return Err(Error::NoDevice(format!("no kernels for compute capability {major}.{minor}")));
     };
-    let function = module.load_function(name).map_err(failure::of)?;
-    functions.insert((ordinal, name.to_owned()), function.clone());
-    Ok(function)
+    let context = device.cuda_stream().context().clone();
+    let block_bytes =
+        attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    let mut functions = Functions::new();
+    for (_, names, code) in CUBINS.iter().filter(|(of, _, _)| *of == target) {
+        load_file(&context, names, code, block_bytes, &mut functions).map_err(failure::of)?;
+    }
+    Ok(functions)
+}
+
+/// Loads one file's kernels. A block of each may have all of the shared memory that a block can have, `block_bytes`.
+fn load_file(
+    context: &Arc<CudaContext>,
+    names: &[&'static str],
+    code: &[u8],
+    block_bytes: usize,
+    functions: &mut Functions,
+) -> std::result::Result<(), DriverError> {
+    use sys::CUfunction_attribute::{
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+    };
+    LOADS.fetch_add(1, Ordering::Relaxed);
+    let module = context.load_module(Ptx::from_binary(code.to_vec()))?;
+    for name in names {
+        let function = module.load_function(name)?;
+        // The driver may put off the work until a kernel is first launched (CUDA_MODULE_LOADING=LAZY, which is its default).
+        // SAFETY: the handle is that of a kernel of a module that is loaded; the function holds it.
+        unsafe { sys::cuFuncLoad(function.cu_function()) }.result()?;
+        let of_its_own = function.get_attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let rest = i32::try_from(block_bytes).unwrap_or(i32::MAX).saturating_sub(of_its_own);
+        function.set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, rest)?;
+        functions.insert(name, function);
+    }
+    Ok(())
 }

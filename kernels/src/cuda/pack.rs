@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::arguments::{NO_TURN, blocks, pair, turn};
-use super::attend::{Launcher, WIDE_TILE, inputs, tables};
+use super::attend::{Launcher, WIDE_TILE, inputs, tables, tile_bytes};
 use super::call::{Call, Output};
 use crate::error::Result;
 
@@ -14,12 +14,6 @@ pub(super) struct Packed {
 }
 
 impl Launcher<'_> {
-    /// Bytes of a packed tile of keys, and of values.
-    pub(super) fn tile_bytes(&self) -> (usize, usize) {
-        let head_dim = self.shape.head_dim;
-        (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
-    }
-
     /// Keys and values of this call, packed.
     ///
     /// # Errors
@@ -27,7 +21,7 @@ impl Launcher<'_> {
     pub(super) fn pack(&self) -> Result<Packed> {
         let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
         let tiles = self.ready.keys.div_ceil(WIDE_TILE);
-        let (k_bytes, v_bytes) = self.tile_bytes();
+        let (k_bytes, v_bytes) = tile_bytes(head_dim);
         let count = kv_heads * tiles;
         let mut k = Output::new(self.device, DType::U8, count * k_bytes)?;
         let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
@@ -35,7 +29,7 @@ impl Launcher<'_> {
             let tables = tables(self.rope, self.device)?;
             let lists = self.ready.input()?;
             let held = inputs(&self.keys)?;
-            let mut call = Call::new(self.device, &self.stream, "pack_sm90", &self.name("pack_sm90"))?;
+            let mut call = Call::new(self.device, &self.stream, &self.name("pack_sm90"))?;
             let lists = self.ready.addresses(call.address_of(&lists));
             let mut words =
                 vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];

@@ -57,7 +57,7 @@ pub fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<Tensor>
         true => (format!("rope_{suffix}"), turning + (head_dim - 2 * half) / 8),
         false => (format!("rope_pairs_{suffix}"), head_dim - half),
     };
-    let mut call = Call::new(&device, &stream, "rope", &name)?;
+    let mut call = Call::new(&device, &stream, &name)?;
     call.output(&mut out).input(&values).input(&positions).slice(&tables.cosine).slice(&tables.sine);
     call.count(rows).count(heads).count(head_dim).count(half).word(u64::from(interleaved));
     // SAFETY: the arguments of rope and rope_pairs; they touch rows, heads and dims of the two tensors and the tables' rows at

@@ -102,7 +102,7 @@ fn copy(
     let to = to + place.byte as u64;
     let all = to | at | (place.stride_bytes | stride_bytes | bytes) as u64;
     let word = 1usize << all.trailing_zeros().min(4);
-    let mut call = Call::new(device, stream, "rows", &format!("copy_rows_{word}"))?;
+    let mut call = Call::new(device, stream, &format!("copy_rows_{word}"))?;
     call.word(to).word(at).count(place.stride_bytes / word).count(stride_bytes / word).count(rows).count(bytes / word);
     let (grid, threads) = grid(rows, bytes / word);
     // SAFETY: the arguments of copy_rows; every row lies within the tensors that the addresses and strides were made from.
@@ -125,7 +125,7 @@ pub fn gather(x: &Tensor, indices: &DeviceList) -> Result<Option<Tensor>> {
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), dims)?);
     let bytes = row_bytes(&x);
     let word = 1usize << (from.address(&stream).0 | bytes as u64).trailing_zeros().min(4);
-    let mut call = Call::new(&device, &stream, "rows", &format!("gather_rows_{word}"))?;
+    let mut call = Call::new(&device, &stream, &format!("gather_rows_{word}"))?;
     call.output(&mut out).input(&from).input(&list).count(indices.len()).count(bytes / word);
     let (grid, threads) = grid(indices.len(), bytes / word);
     // SAFETY: the arguments of gather_rows; the caller has checked that every index is a row.
@@ -182,7 +182,7 @@ fn join_at_once(stream: &Stream, out: &mut Output, parts: &[Tensor], inputs: &[I
     let word = 1usize << all.trailing_zeros().min(4);
     block.resize(MOST_PARTS, 0);
     block.extend(first.chunks_exact(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32));
-    let mut call = Call::new(&device, stream, "rows", &format!("join_rows_{word}"))?;
+    let mut call = Call::new(&device, stream, &format!("join_rows_{word}"))?;
     call.output(out).block(block).count(rows).count(bytes / word);
     let (grid, threads) = grid(rows, bytes / word);
     // SAFETY: the arguments of join_rows; part p has the rows first[p] to first[p + 1], and the output all of them.

@@ -76,7 +76,7 @@ fn launch(
     let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
     let (lists, held) = (ready.input()?, inputs(&blocks_of)?);
     let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
-    let mut call = Call::new(device, &stream, "scores", &format!("scores_{suffix}_{head_dim}"))?;
+    let mut call = Call::new(device, &stream, &format!("scores_{suffix}_{head_dim}"))?;
     let lists = ready.addresses(call.address_of(&lists));
     let mut words = vec![call.address_of(&query), call.address_of(&lse), call.address_of(&weights), lists.rows];
     words.extend([lists.sight, lists.tile_sight, lists.key_source, lists.key_rope, lists.key_number]);

@@ -3,19 +3,19 @@
 
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
-use tributary_kernels::cuda::nothing;
+use tributary_kernels::cuda::{download, nothing};
 use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Reduce, merge};
 
 use crate::kit;
 use crate::naive::{self, Case, Random, Sizes};
 
 /// Relative distance that a dtype's rounding explains.
-fn tolerance(dtype: DType) -> f64 {
+pub fn tolerance(dtype: DType) -> f64 {
     if dtype == DType::BF16 { 1e-2 } else { 2e-3 }
 }
 
 /// A case whose queries are of the keys' dtype, and the same on the device.
-fn cases(sizes: &Sizes, device: &Device) -> (Case, Case) {
+pub fn cases(sizes: &Sizes, device: &Device) -> (Case, Case) {
     let mut host = Case::new(sizes);
     let q = host.q.to_dtype(sizes.dtype).unwrap();
     let keys = host.keys.iter().map(|block| {
@@ -36,16 +36,16 @@ fn cases(sizes: &Sizes, device: &Device) -> (Case, Case) {
     (host, case)
 }
 
-fn attend(case: &Case) -> Partial {
+pub fn attend(case: &Case) -> Partial {
     Kernels::Auto.attend(&case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale).unwrap()
 }
 
-fn flat(x: &Tensor) -> Vec<f32> {
-    let host = x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+pub fn flat(x: &Tensor) -> Vec<f32> {
+    let host = download(x).unwrap().to_dtype(DType::F32).unwrap();
     host.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn relative(found: &[f32], expected: &[f64]) -> f64 {
+pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>();
     let far = square(&mut found.iter().zip(expected).map(|(&a, &b)| f64::from(a) - b));

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Moment, add, cuda};
 
-use crate::kit::{Random, gpu, on};
+use crate::kit::{Random, gpu, on, values};
 
 #[test]
 fn a_device_says_who_it_is() {
@@ -53,7 +53,7 @@ fn tensors_without_elements() {
     }
     assert_eq!(cuda::upload(&[], &device).unwrap().dims(), &[0]);
     let list = cuda::upload(&[7, 5, u32::MAX], &device).unwrap();
-    assert_eq!(list.to_vec1::<u32>().unwrap(), [7, 5, u32::MAX]);
+    assert_eq!(cuda::download(&list).unwrap().to_vec1::<u32>().unwrap(), [7, 5, u32::MAX]);
 }
 
 #[test]
@@ -66,4 +66,13 @@ fn moments_follow_one_another() {
         assert!(second.seconds_since(&first).unwrap() >= 0.0);
         assert!(second.seconds_since(&second).unwrap() == 0.0);
     }
+}
+
+/// Whoever opens a device without `cuda::device` gets the kernels all the same, with the first launch.
+#[test]
+fn a_device_that_candle_opened_has_the_kernels() {
+    let device = Device::new_cuda_with_stream(0).unwrap();
+    let ones = Tensor::ones((3, 8), DType::BF16, &Device::Cpu).unwrap();
+    let ones = on(&ones, &device);
+    assert!(values(&add(&ones, &ones).unwrap()).iter().all(|&x| x == 2.0));
 }

@@ -3,13 +3,29 @@
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use tributary_kernels::cuda;
 
 /// The types that kernels know, with the relative error they may show.
 pub const TYPES: [(DType, f64); 3] = [(DType::BF16, 1e-2), (DType::F16, 2e-3), (DType::F32, 1e-5)];
 
 /// The first GPU, one stream for each test. Without one the tests fail: they are built only where somebody asked for it.
 pub fn gpu() -> Device {
-    tributary_kernels::cuda::device(0).unwrap()
+    cuda::device(0).unwrap()
+}
+
+/// Leaves multiprocessors to others until it is dropped: tests may share a thread.
+pub struct Leaving(usize);
+
+impl Leaving {
+    pub fn these(count: usize) -> Self {
+        Self(cuda::leave_multiprocessors(count))
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        cuda::leave_multiprocessors(self.0);
+    }
 }
 
 /// Random numbers, the same for the same seed, about normal.
@@ -35,8 +51,9 @@ pub fn on(x: &Tensor, device: &Device) -> Tensor {
     x.to_device(device).unwrap()
 }
 
+/// The numbers of a tensor of any device, once everything that makes it is done.
 pub fn values(x: &Tensor) -> Vec<f64> {
-    x.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    cuda::download(x).unwrap().to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Asserts ‖found − expected‖ / ‖expected‖ ≤ bound.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod device;
+mod emulated;
 mod filling;
 mod kit;
 mod layers;
@@ -13,5 +14,7 @@ mod moving;
 #[path = "../naive/mod.rs"]
 #[allow(dead_code)] // random cases of every kind are for the CPU
 mod naive;
+mod persistent;
+mod precision;
 
 use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};

@@ -1,0 +1,35 @@
+//! When kernels are given to the driver: before a device is used, and never again. One test in a process of its own: what is loaded is
+//! counted for the whole process.
+
+#![allow(clippy::unwrap_used)] // a test may panic, its helpers too
+
+use candle_core::{DType, Device, Tensor};
+use tributary_kernels::{Kernels, Keys, Positions, Reduce, add, cuda, merge, silu_mul};
+
+fn flat(x: &Tensor) -> Vec<f32> {
+    let host = cuda::download(x).unwrap().to_dtype(DType::F32).unwrap();
+    host.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// A launch must load nothing: the driver may wait for kernels under way before it does, and those of NCCL wait for other ranks.
+#[test]
+fn a_device_that_is_open_loads_nothing_more() {
+    let device = cuda::device(0).unwrap();
+    let opened = cuda::loads();
+    assert!(opened > 0, "the kernels are loaded when a device opens");
+    for dtype in [DType::BF16, DType::F16] {
+        for (queries, head_dim) in [(2, 32), (300, 96)] {
+            let rows = |count| Tensor::ones((count, 2, head_dim), dtype, &Device::Cpu).unwrap().to_device(&device);
+            let (q, k, v) = (rows(queries).unwrap(), rows(150).unwrap(), rows(150).unwrap());
+            let (at, keys) = (Positions::run(200, queries), [Keys { k, v, at: Positions::run(0, 150) }]);
+            let found = Kernels::Auto.attend(&q, &at, &keys, None, 0.1).unwrap();
+            let scores = Kernels::Auto.column_scores(&q, &at, &keys, None, 0.1, &found.lse, Reduce::Mass);
+            assert!(flat(&scores.unwrap()).iter().all(|x| x.is_finite()));
+            let merged = merge(&found, &found).unwrap();
+            silu_mul(&add(&merged.out, &q).unwrap(), &q).unwrap();
+        }
+    }
+    // Another thread, and the same device opened once more.
+    let again = std::thread::spawn(|| flat(&cuda::upload(&[1, 2], &cuda::device(0).unwrap()).unwrap())).join().unwrap();
+    assert_eq!((again.as_slice(), cuda::loads()), (&[1.0, 2.0][..], opened));
+}
