@@ -19,6 +19,8 @@ pub mod process;
 mod traffic;
 pub mod wire;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::Tensor;
@@ -66,6 +68,23 @@ pub enum Start<'a> {
     },
 }
 
+/// How many multiprocessors of a rank's GPU whoever computes there should leave alone just now, because messages are under way
+/// that need some: a kernel that keeps all of them would hold the messages up until it ends. Clones tell the same rank's.
+#[derive(Debug, Clone, Default)]
+pub struct KeptFree(Arc<AtomicUsize>);
+
+impl KeptFree {
+    /// The number; 0 while no message is under way.
+    pub fn multiprocessors(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[cfg_attr(not(feature = "nccl"), allow(dead_code))]
+    pub(crate) fn set(&self, multiprocessors: usize) {
+        self.0.store(multiprocessors, Ordering::Relaxed);
+    }
+}
+
 /// What a rank can say to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
 /// rows) takes every step too. A communicator lives on the thread that took its seat.
 ///
@@ -84,6 +103,11 @@ pub trait Communicator {
 
     /// What this rank is working at: a rank that computes says its steps here, so that it is known to get on.
     fn work(&self) -> Work;
+
+    /// What the rank's messages need of its GPU while they are under way.
+    fn kept_free(&self) -> KeptFree {
+        KeptFree::default()
+    }
 
     /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
     /// long all ranks may wait for each other. In [`Phase::Start`](wire::Phase::Start) it is a deadline: no wait lasts longer.

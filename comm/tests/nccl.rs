@@ -41,7 +41,7 @@ fn run_on<T: Send>(
     allow_shared_gpu: bool,
     rank: impl Fn(Result<Comm>, Device) -> T + Sync,
 ) -> Vec<T> {
-    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu };
+    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu, message_multiprocessors: 4 };
     thread::scope(|scope| {
         let start = |seat: tributary_comm::local::Seat| {
             let (gpu, rank) = (gpu_of(seat.rank()), &rank);

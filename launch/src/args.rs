@@ -231,6 +231,9 @@ pub struct GroupArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
     #[arg(long)]
     pub allow_shared_gpu: bool,
+    /// Multiprocessors of each GPU that attention leaves alone while messages between ranks are under way
+    #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
+    pub message_multiprocessors: usize,
     /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N")]
     pub world_size: Option<usize>,
@@ -275,6 +278,10 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 0, help_heading = "Run")]
     pub seed: u64,
 }
+
+/// NCCL's kernels for messages take a few multiprocessors (channels); with as many left to them they need not wait for a kernel of
+/// attention that keeps all others until it ends. 4 of 132 are 3 % of attention's rate while messages are under way.
+pub const MESSAGE_MULTIPROCESSORS: usize = 4;
 
 /// What carries messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

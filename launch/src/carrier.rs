@@ -53,6 +53,7 @@ impl Carrier {
         let settings = nccl::Settings {
             start_timeout: Duration::from_secs(run.start_timeout),
             allow_shared_gpu: run.allow_shared_gpu,
+            message_multiprocessors: run.message_multiprocessors,
         };
         Ok(if takes_nccl(ask)? { Self::Nccl(settings) } else { Self::Own })
     }

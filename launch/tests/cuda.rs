@@ -151,6 +151,47 @@ mod emulated {
         refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
     }
 
+    /// The demo model's shape with heads of 64, in a folder; without weights.
+    fn with_wide_heads(folder: &std::path::Path) -> String {
+        for name in ["tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(std::path::Path::new(&demo()).join(name), folder.join(name)).expect("copied");
+        }
+        let config = std::fs::read_to_string(std::path::Path::new(&demo()).join("config.json")).expect("a config");
+        let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+        config["head_dim"] = 64.into();
+        std::fs::write(folder.join("config.json"), config.to_string()).expect("written");
+        folder.display().to_string()
+    }
+
+    /// Grids of the kernel that keeps its multiprocessors, in a ring of two ranks.
+    fn grids(model: &str, left: &str) -> Vec<u32> {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["prefill", "--model", model, "--load-format", "dummy", "--synthetic", "2x300+20"]);
+        command.args(["--device", "cuda", "--dtype", "bf16", "--world-size", "2", "--method", "ring"]);
+        command.args(["--max-tokens", "1", "--message-multiprocessors", left]).env("EMULATED_LAUNCH_LOG", log.path());
+        let output = command.output().expect("the command starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(log.path()).expect("launches");
+        let of = |line: &str| line.strip_prefix("attend_sm90_bf16_64 ")?.split(' ').next()?.parse().ok();
+        text.lines().filter_map(of).collect()
+    }
+
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn attention_leaves_multiprocessors_to_messages_that_are_under_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = with_wide_heads(folder.path());
+        // An emulated GPU has 132.
+        let (leaving, taking) = (grids(&model, "131"), grids(&model, "0"));
+        assert_eq!(leaving.len(), taking.len(), "launches");
+        // A rank's first step runs beside the exchange, its second one behind it. The last layer asks for one row only.
+        let alone = leaving.iter().filter(|&&blocks| blocks == 1).count();
+        assert_eq!(2 * alone, leaving.len(), "{leaving:?}");
+        assert!(taking.iter().all(|&blocks| blocks > 1), "{taking:?}");
+        assert!(leaving.iter().all(|blocks| *blocks == 1 || taking.contains(blocks)), "{leaving:?}, {taking:?}");
+    }
+
     #[test]
     #[ignore = "needs an emulated GPU: make cuda-test"]
     fn a_failed_kernel_is_said_in_one_line() {

@@ -1,5 +1,10 @@
 // Modules and kernels of the emulated driver. A module holds nothing: a kernel is found by its name among those compiled into
 // this library (EXPORT in kernels/cu). A name that is not there belongs to somebody else, candle perhaps: NOT_FOUND.
+//
+// Code is loaded as late as CUDA_MODULE_LOADING=LAZY may: a kernel when it is first asked for, and every load waits for what runs
+// on the device, a group of NCCL too.
+//
+// EMULATED_LAUNCH_LOG: a file to which every launch adds a line, with the kernel's name and its grid.
 #include "driver.h"
 #include "device.cuh"
 
@@ -13,7 +18,7 @@
 namespace {
 
 struct Function {
-    const EmulatedKernel* kernel;
+    const EmulatedKernel* kernel = nullptr;
     std::atomic<unsigned> shared_limit_bytes{49152};
 };
 
@@ -29,6 +34,15 @@ void touch_all(const EmulatedKernel* kernel, void** params, void* stream) {
         }
     }
     order_work(stream);
+}
+
+/// A line of EMULATED_LAUNCH_LOG.
+void log_launch(const EmulatedKernel* kernel, const unsigned (&grid)[3]) {
+    static const char* path = getenv("EMULATED_LAUNCH_LOG");
+    FILE* file = path ? fopen(path, "a") : nullptr;
+    if (!file) return;
+    fprintf(file, "%s %u %u %u\n", kernel->name, grid[0], grid[1], grid[2]);
+    fclose(file);
 }
 
 /// A launch's arguments: the driver copies them before it answers.
@@ -58,6 +72,7 @@ class Arguments {
 
 API int cuModuleLoadData(void** module, const void*) {
     if (!current_device()) return INVALID_CONTEXT;
+    wait_for_running_kernels(current_device());
     *module = current_device();
     return SUCCESS;
 }
@@ -70,12 +85,19 @@ API int cuModuleGetFunction(void** function, void*, const char* name) {
         fprintf(stderr, "emulated CUDA: there is no kernel %s\n", name);
         return NOT_FOUND;
     }
+    Device* device = current_device();
+    if (!device) return INVALID_CONTEXT;
     static auto& lock = *new std::mutex;
-    static auto& functions = *new std::map<const EmulatedKernel*, Function>;
-    std::lock_guard<std::mutex> guard(lock);
-    Function& made = functions[kernel];
-    made.kernel = kernel;
-    *function = &made;
+    static auto& functions = *new std::map<std::pair<Device*, const EmulatedKernel*>, Function>;
+    bool loaded;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        Function& made = functions[{device, kernel}];
+        loaded = made.kernel;
+        made.kernel = kernel;
+        *function = &made;
+    }
+    if (!loaded) wait_for_running_kernels(device);
     return SUCCESS;
 }
 
@@ -110,7 +132,7 @@ API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int thre
 API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                        unsigned block_z, unsigned shared_bytes, void* stream, void** params, void** extra) {
     auto* function = static_cast<Function*>(handle);
-    const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+    const unsigned grid[3] = {grid_x, grid_y, grid_z};
     // The limits of the hardware.
     size_t threads = size_t(block_x) * block_y * block_z;
     bool fits = grid_x >= 1 && grid_y >= 1 && grid_z >= 1 && grid_x <= 2147483647u && grid_y <= 65535 && grid_z <= 65535;
@@ -125,11 +147,12 @@ API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned 
         return SUCCESS;
     }
     touch_all(function->kernel, params, stream);
+    log_launch(function->kernel, grid);
     queue_of(stream).push([kernel = function->kernel, device, arguments = Arguments(function->kernel, params),
-                           grid = std::array{grid_x, grid_y, grid_z}, block = std::array{block_x, block_y, block_z},
+                           blocks = std::array{grid_x, grid_y, grid_z}, threads = std::array{block_x, block_y, block_z},
                            shared_bytes]() mutable {
         if (standing(device)) return;
-        emulate_launch(kernel, arguments.pointers().data(), grid.data(), block.data(), shared_bytes);
+        emulate_launch(kernel, arguments.pointers().data(), blocks.data(), threads.data(), shared_bytes);
     });
     return SUCCESS;
 }

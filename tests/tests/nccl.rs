@@ -2,14 +2,14 @@
 //! the numbers are the same, so the answers are. On a machine without GPUs they are emulated (EMULATED_GPUS=4); on one with a
 //! single GPU it needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use candle_core::DType;
+use candle_core::{DType, Device, Tensor};
 use tributary::group::Carrier;
-use tributary_comm::nccl;
-use tributary_comm::wire::{Exchange, Method, Plan};
-use tributary_kernels::{Kernels, cuda};
+use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+use tributary_comm::{local, nccl};
+use tributary_kernels::{Kernels, Keys, Positions, cuda};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
 };
@@ -44,6 +44,14 @@ fn most_ranks() -> usize {
     if shares_gpus() { gpus.clamp(2, 3) } else { gpus.min(3) }
 }
 
+fn settings() -> nccl::Settings {
+    nccl::Settings {
+        start_timeout: Duration::from_secs(60),
+        allow_shared_gpu: shares_gpus(),
+        message_multiprocessors: 4,
+    }
+}
+
 fn plans(world: usize) -> Vec<Plan> {
     let of = |method: Method, exchange| with_ratio(plan(3, &[37, 70, 2, 18], 5, world, method, exchange), 0.3);
     let mut plans = vec![
@@ -61,7 +69,7 @@ fn plans(world: usize) -> Vec<Plan> {
 
 #[test]
 fn ranks_on_a_gpu_each_answer_as_on_one() {
-    let settings = nccl::Settings { start_timeout: Duration::from_secs(60), allow_shared_gpu: shares_gpus() };
+    let settings = settings();
     let models = models(most_ranks());
     for world in 2..=most_ranks() {
         let plans = plans(world);
@@ -80,4 +88,40 @@ fn ranks_on_a_gpu_each_answer_as_on_one() {
             }
         }
     }
+}
+
+/// To load a kernel's code the driver may wait for what runs on the device, and a message runs there until the other rank has
+/// come. So no rank may load code behind a message, or keep another one from it that does.
+#[test]
+fn kernels_behind_a_message_keep_no_rank_from_the_other() {
+    let gpus = cuda::count().expect("a driver");
+    let together = Barrier::new(2);
+    let rank = |seat: local::Seat| {
+        let (rank, device) = (seat.rank(), cuda::device(seat.rank() % gpus).expect("a GPU"));
+        let mut comm = nccl::start(seat.take(), &device, settings()).expect("connected");
+        comm.set_deadline(Phase::Recompute, Duration::from_secs(10));
+        let rows = Tensor::ones((8, 2, 64), DType::BF16, &Device::Cpu).expect("made").to_device(&device).expect("moved");
+        let at = Positions::run(0, 8);
+        let attend = || {
+            let keys = [Keys { k: rows.clone(), v: rows.clone(), at: at.clone() }];
+            Kernels::Auto.attend(&rows, &at, &keys, None, 0.1).expect("attended");
+        };
+        if rank == 0 {
+            let gathering = comm.start_all_gather_v(&rows, &[8, 8]).expect("started");
+            // Its message runs now.
+            std::thread::sleep(Duration::from_millis(200));
+            together.wait();
+            attend();
+            return comm.wait(gathering).and_then(|_| comm.barrier());
+        }
+        together.wait();
+        std::thread::sleep(Duration::from_millis(200));
+        attend();
+        comm.all_gather_v(&rows, &[8, 8]).and_then(|_| comm.barrier())
+    };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = local::seats(2).into_iter().map(|seat| scope.spawn(|| rank(seat))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    assert_eq!(outcomes, [Ok(()), Ok(())]);
 }

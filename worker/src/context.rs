@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::Communicator;
+use tributary_comm::{Communicator, KeptFree};
 use tributary_comm::wire::{Phase, Plan};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, cuda};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
@@ -24,6 +24,8 @@ pub struct Math {
     pub scale: f32,
     /// Where the rank tells its steps.
     pub progress: Progress,
+    /// What messages under way need of the rank's GPU.
+    pub kept_free: KeptFree,
 }
 
 impl Math {
@@ -45,6 +47,7 @@ impl Math {
 
     fn attend_by(&self, q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Partial> {
         self.progress.attention();
+        cuda::leave_multiprocessors(self.kept_free.multiprocessors());
         let partial = self.kernels.attend(q, at, keys, rope, self.scale)?;
         self.progress.attended();
         Ok(partial)
@@ -99,7 +102,13 @@ impl<'a> Context<'a> {
         timeline.enter(Phase::Dispatch, comm)?;
         checkpoint(comm.rank(), Phase::Dispatch);
         Ok(Self {
-            math: Math { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone() },
+            math: Math {
+                kernels,
+                rope: model.rope(positions)?,
+                scale: model.scale(),
+                progress: progress.clone(),
+                kept_free: comm.kept_free(),
+            },
             model,
             comm,
             timeline,

@@ -24,7 +24,7 @@ pub use self::meeting::Received;
 pub use self::outlook::{Behind, Outlook};
 use self::work::Work;
 use crate::wire::Phase;
-use crate::{Collective, Communicator, Error, Pending, Result, Start, Traffic};
+use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].
 pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
@@ -73,6 +73,11 @@ pub trait Place {
 
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
+
+    /// What the messages need of the rank's GPU, where they need anything.
+    fn kept_free(&self) -> KeptFree {
+        KeptFree::default()
+    }
 
     /// The group as another thread of this rank sees it.
     fn outlook(&self) -> Arc<dyn Outlook>;
@@ -226,6 +231,10 @@ impl<P: Place> Communicator for Member<P> {
 
     fn work(&self) -> Work {
         self.place.work().clone()
+    }
+
+    fn kept_free(&self) -> KeptFree {
+        self.place.kept_free()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

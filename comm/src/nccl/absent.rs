@@ -14,6 +14,8 @@ pub struct Settings {
     pub start_timeout: Duration,
     /// Whether ranks may share a GPU.
     pub allow_shared_gpu: bool,
+    /// Multiprocessors of a rank's GPU that attention leaves alone while messages are under way.
+    pub message_multiprocessors: usize,
 }
 
 /// Name and version of the NCCL library.

@@ -49,6 +49,8 @@ pub struct Settings {
     pub start_timeout: Duration,
     /// Whether ranks may share a GPU, for tests of function: no time measured so counts. [`allow_shared_gpu`] comes before.
     pub allow_shared_gpu: bool,
+    /// Multiprocessors of a rank's GPU that attention leaves alone while messages are under way.
+    pub message_multiprocessors: usize,
 }
 
 /// Name and version of the NCCL library that this program runs with.
@@ -83,7 +85,7 @@ pub fn start<P: Place + 'static>(
     let handle = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
     let device = gpu::cuda_device(device)?.clone();
     ffi::without_events(&device);
-    let links = control.move_to(|place, patience| Links::new(place, patience, device, handle))?;
+    let links = control.move_to(|place, patience| Links::new(place, patience, device, handle, settings.message_multiprocessors))?;
     Ok(Box::new(links))
 }
 

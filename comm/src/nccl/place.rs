@@ -16,7 +16,7 @@ use super::watch::Watch;
 use crate::group::call::Contribution;
 use crate::group::work::Work;
 use crate::group::{Outlook, Patience, Place, Received};
-use crate::{Collective, Error, Result};
+use crate::{Collective, Error, KeptFree, Result};
 
 /// How long leaving in peace may take.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
@@ -30,6 +30,9 @@ pub struct Links<P: Place> {
     messages: Arc<CudaStream>,
     watch: Watch,
     patience: Cell<Patience>,
+    /// Multiprocessors that messages need, and those that they need now.
+    multiprocessors: usize,
+    kept_free: KeptFree,
     /// Calls that were started and not waited for.
     flights: RefCell<BTreeMap<u64, Flight>>,
     waits: RefCell<VecDeque<DeviceWait>>,
@@ -55,7 +58,13 @@ struct DeviceWait {
 
 impl<P: Place> Links<P> {
     /// Of a rank that NCCL has connected.
-    pub fn new(inner: P, patience: Patience, device: CudaDevice, handle: Handle) -> Result<Self> {
+    pub fn new(
+        inner: P,
+        patience: Patience,
+        device: CudaDevice,
+        handle: Handle,
+        multiprocessors: usize,
+    ) -> Result<Self> {
         let compute = device.cuda_stream();
         let context = Arc::clone(compute.context());
         // A message goes before what computes, wherever a multiprocessor has a choice: other ranks wait for it.
@@ -71,6 +80,8 @@ impl<P: Place> Links<P> {
             messages,
             watch,
             patience: Cell::new(patience),
+            multiprocessors,
+            kept_free: KeptFree::default(),
             flights: RefCell::default(),
             waits: RefCell::default(),
             passed: RefCell::default(),
@@ -103,6 +114,9 @@ impl<P: Place> Links<P> {
         let flights =
             calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
         self.flights.borrow_mut().extend(flights);
+        if !works.is_empty() {
+            self.kept_free.set(self.multiprocessors);
+        }
         Ok(())
     }
 
@@ -220,11 +234,18 @@ impl<P: Place> Place for Links<P> {
         // Of a dead group the flight stays: it is freed behind NCCL's end.
         self.inner.alive()?;
         let flight = self.flights.borrow_mut().remove(&sequence).expect("it is there");
+        if self.flights.borrow().is_empty() {
+            self.kept_free.set(0);
+        }
         self.land(sequence, flight).map_err(|error| self.kill(error))
     }
 
     fn kill(&self, error: Error) -> Error {
         self.watch.end(error)
+    }
+
+    fn kept_free(&self) -> KeptFree {
+        self.kept_free.clone()
     }
 
     fn outlook(&self) -> Arc<dyn Outlook> {

@@ -29,8 +29,8 @@ use self::output::Output;
 pub use self::rounds::Over;
 use self::targets::{Sweep, Target, targets};
 use crate::args::{
-    Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, Synthetic, TemplateChoice,
-    chunk_cache, seconds, size,
+    Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, MESSAGE_MULTIPROCESSORS, ModelArgs, RunArgs,
+    Synthetic, TemplateChoice, chunk_cache, seconds, size,
 };
 use crate::carrier::Carrier;
 use crate::device::Place;
@@ -86,6 +86,9 @@ struct ReachArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
     #[arg(long)]
     allow_shared_gpu: bool,
+    /// Multiprocessors of each GPU that attention leaves alone while messages between ranks are under way
+    #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
+    message_multiprocessors: usize,
     /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
     /// wait for each other, before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
@@ -171,6 +174,7 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
             group: GroupArgs {
                 backend: reach.backend,
                 allow_shared_gpu: reach.allow_shared_gpu,
+                message_multiprocessors: reach.message_multiprocessors,
                 world_size: None,
                 threads: choices.threads.unwrap_or(1),
                 collective_timeout: reach.collective_timeout,
