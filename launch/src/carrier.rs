@@ -53,6 +53,7 @@ impl Carrier {
         let settings = nccl::Settings {
             start_timeout: Duration::from_secs(run.start_timeout),
             allow_shared_gpu: run.allow_shared_gpu,
+            unequal_gathers: nccl::UnequalGathers::ByHosts,
         };
         Ok(if takes_nccl(ask)? { Self::Nccl(settings) } else { Self::Own })
     }

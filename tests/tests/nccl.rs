@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use tributary::group::Carrier;
-use tributary_comm::nccl;
+use tributary_comm::nccl::{self, UnequalGathers};
 use tributary_comm::wire::{Exchange, Method, Plan};
 use tributary_kernels::{Kernels, cuda};
 use tributary_tests::{
@@ -20,6 +20,14 @@ const TOLERANCE: f64 = 1e-3;
 
 fn shares_gpus() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
+}
+
+/// As on one host, and as between hosts.
+const GATHERS: [UnequalGathers; 2] = [UnequalGathers::Messages, UnequalGathers::Broadcasts];
+
+fn settings(unequal_gathers: UnequalGathers) -> nccl::Settings {
+    let start_timeout = Duration::from_secs(60);
+    nccl::Settings { start_timeout, allow_shared_gpu: shares_gpus(), unequal_gathers }
 }
 
 /// The same weights once a rank, each with a device or at least a stream of its own.
@@ -61,14 +69,13 @@ fn plans(world: usize) -> Vec<Plan> {
 
 #[test]
 fn ranks_on_a_gpu_each_answer_as_on_one() {
-    let settings = nccl::Settings { start_timeout: Duration::from_secs(60), allow_shared_gpu: shares_gpus() };
     let models = models(most_ranks());
-    for world in 2..=most_ranks() {
+    for (world, gathers) in (2..=most_ranks()).flat_map(|world| GATHERS.map(|gathers| (world, gathers))) {
         let plans = plans(world);
         let expected = run_all(&models[0], Kernels::Auto, world, &plans);
-        let found = run_all_over(Carrier::Nccl(settings), &models[..world], Kernels::Auto, world, &plans);
+        let found = run_all_over(Carrier::Nccl(settings(gathers)), &models[..world], Kernels::Auto, world, &plans);
         for ((found, expected), plan) in found.iter().zip(&expected).zip(&plans) {
-            let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
+            let what = format!("{}, world {world}, {}, {gathers:?}", plan.method.name(), plan.exchange.name());
             assert_eq!(found.0.selected, expected.0.selected, "{what}");
             let error = relative_error(logits(&found.0), logits(&expected.0));
             println!("{what}: logits differ by {error:.1e}");

@@ -10,7 +10,7 @@ use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
 use super::ffi::{Handle, Progress, Work as Message, cuda, most_urgent};
-use super::messages::Messages;
+use super::messages::{Gathers, Messages};
 use super::until_done;
 use super::watch::Watch;
 use crate::group::call::Contribution;
@@ -29,6 +29,7 @@ pub struct Links<P: Place> {
     /// The stream on which messages go.
     messages: Arc<CudaStream>,
     watch: Watch,
+    gathers: Gathers,
     patience: Cell<Patience>,
     /// Calls that were started and not waited for.
     flights: RefCell<BTreeMap<u64, Flight>>,
@@ -55,7 +56,7 @@ struct DeviceWait {
 
 impl<P: Place> Links<P> {
     /// Of a rank that NCCL has connected.
-    pub fn new(inner: P, patience: Patience, device: CudaDevice, handle: Handle) -> Result<Self> {
+    pub fn new(inner: P, patience: Patience, device: CudaDevice, (handle, gathers): (Handle, Gathers)) -> Result<Self> {
         let compute = device.cuda_stream();
         let context = Arc::clone(compute.context());
         // A message goes before what computes, wherever a multiprocessor has a choice: other ranks wait for it.
@@ -70,6 +71,7 @@ impl<P: Place> Links<P> {
             compute,
             messages,
             watch,
+            gathers,
             patience: Cell::new(patience),
             flights: RefCell::default(),
             waits: RefCell::default(),
@@ -87,7 +89,7 @@ impl<P: Place> Links<P> {
                 let (found, expected) = (call.to_string(), "what fits itself".to_owned());
                 return Err(Error::Mismatch { sequence, rank, found, other: rank, expected });
             }
-            let messages = Messages::new(rank, &call, payload, &self.device, &self.compute)?;
+            let messages = Messages::new(rank, (&call, payload), self.gathers, &self.device, &self.compute)?;
             calls.push((sequence, call.kind(), messages));
         }
         // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.

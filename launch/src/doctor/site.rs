@@ -62,7 +62,8 @@ impl Site {
         let device = cuda::device(ordinal).map_err(refused)?;
         let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
         let start_timeout = Duration::from_secs(group.start_timeout);
-        let settings = nccl::Settings { start_timeout, allow_shared_gpu: group.allow_shared_gpu };
+        let unequal_gathers = nccl::UnequalGathers::ByHosts;
+        let settings = nccl::Settings { start_timeout, allow_shared_gpu: group.allow_shared_gpu, unequal_gathers };
         Ok(Self { device, carrier: Carrier::Nccl(settings), gpu: Some(GpuInUse { uuid, free_bytes, library }) })
     }
 }
