@@ -6,6 +6,7 @@
 //! (feature `nccl`).
 
 pub mod conformance;
+mod download;
 mod error;
 // Parts of it serve backends of processes only, or of devices.
 #[cfg_attr(not(all(feature = "mpi", feature = "nccl")), allow(dead_code))]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::seats;
+use tributary_comm::nccl::UnequalGathers;
 use tributary_comm::wire::Phase;
 use tributary_comm::{Collective, Communicator, Error, Result, conformance, nccl};
 
@@ -16,6 +17,13 @@ const SHORT: Duration = Duration::from_millis(300);
 
 /// How long a test may take before something hangs.
 const LONG: Duration = Duration::from_secs(20);
+
+const SETTINGS: nccl::Settings = nccl::Settings {
+    start_timeout: LONG,
+    allow_shared_gpu: false,
+    unequal_gathers: UnequalGathers::ByHosts,
+    message_multiprocessors: 4,
+};
 
 type Comm = Box<dyn Communicator>;
 
@@ -41,7 +49,15 @@ fn run_on<T: Send>(
     allow_shared_gpu: bool,
     rank: impl Fn(Result<Comm>, Device) -> T + Sync,
 ) -> Vec<T> {
-    let settings = nccl::Settings { start_timeout: LONG, allow_shared_gpu, message_multiprocessors: 4 };
+    run_with(world, gpu_of, nccl::Settings { allow_shared_gpu, ..SETTINGS }, rank)
+}
+
+fn run_with<T: Send>(
+    world: usize,
+    gpu_of: impl Fn(usize) -> usize,
+    settings: nccl::Settings,
+    rank: impl Fn(Result<Comm>, Device) -> T + Sync,
+) -> Vec<T> {
     thread::scope(|scope| {
         let start = |seat: tributary_comm::local::Seat| {
             let (gpu, rank) = (gpu_of(seat.rank()), &rank);
@@ -73,25 +89,38 @@ fn rows(count: usize, value: f32, device: &Device) -> Tensor {
         .expect("moved")
 }
 
-fn conforms(world: usize) {
-    let outcomes = run(world, |mut comm, device| {
-        let outcome = conformance::check_on(&mut *comm, &device);
-        comm.barrier().expect("all are there");
-        outcome
-    });
+fn conforms(world: usize, unequal_gathers: UnequalGathers) {
+    let settings = nccl::Settings { unequal_gathers, allow_shared_gpu: shares_gpus(), ..SETTINGS };
+    let gpus = gpus();
+    let outcomes = run_with(
+        world,
+        |rank| rank % gpus,
+        settings,
+        |comm, device| {
+            let mut comm = comm.expect("connected");
+            let outcome = conformance::check_on(&mut *comm, &device);
+            comm.barrier().expect("all are there");
+            outcome
+        },
+    );
     for (rank, outcome) in outcomes.into_iter().enumerate() {
-        assert_eq!(outcome, Ok(()), "rank {rank} of {world}");
+        assert_eq!(outcome, Ok(()), "rank {rank} of {world}, {unequal_gathers:?}");
     }
 }
 
 #[test]
 fn one_rank_conforms() {
-    conforms(1);
+    conforms(1, UnequalGathers::ByHosts);
+    conforms(1, UnequalGathers::Broadcasts);
 }
 
 #[test]
 fn several_ranks_conform() {
-    (2..=most_ranks().min(4)).for_each(conforms);
+    for world in 2..=most_ranks().min(4) {
+        for gathers in [UnequalGathers::Messages, UnequalGathers::Broadcasts] {
+            conforms(world, gathers);
+        }
+    }
 }
 
 #[test]

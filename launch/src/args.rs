@@ -228,7 +228,7 @@ pub struct GroupArgs {
     /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
-    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl it needs NCCL 2.30
+    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
     #[arg(long)]
     pub allow_shared_gpu: bool,
     /// Multiprocessors of each GPU that attention leaves alone while messages between ranks are under way

@@ -54,6 +54,7 @@ impl Carrier {
             start_timeout: Duration::from_secs(run.start_timeout),
             allow_shared_gpu: run.allow_shared_gpu,
             message_multiprocessors: run.message_multiprocessors,
+            unequal_gathers: nccl::UnequalGathers::ByHosts,
         };
         Ok(if takes_nccl(ask)? { Self::Nccl(settings) } else { Self::Own })
     }

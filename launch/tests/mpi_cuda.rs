@@ -227,6 +227,68 @@ mod emulated {
         assert!(errors.contains("the GPU takes no more work from this process: start it again"), "{errors}");
     }
 
+    /// A launcher with a variable for all ranks.
+    fn with(variable: &str, value: &str) -> Command {
+        let mut launcher = mpirun(2);
+        launcher.env(variable, value);
+        launcher
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn an_old_nccl_and_one_whose_calls_block_are_refused() {
+        if !has_mpirun() {
+            return;
+        }
+        let over_nccl = prefill(&["--device", "cuda", "--backend", "nccl"]);
+        let old = run(with("EMULATED_NCCL_VERSION", "22707"), &over_nccl);
+        refused(&old, 78, "NCCL 2.27.7 is too old, 2.28.0 is the oldest that runs here");
+        refused(&run(on_rank_1("NCCL_COMM_BLOCKING=1"), &over_nccl), 78, "rank 1 has NCCL_COMM_BLOCKING=1");
+        let not_blocking = run(with("NCCL_COMM_BLOCKING", "0"), &over_nccl);
+        assert!(not_blocking.status.success(), "{}", text(&not_blocking.stderr));
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn more_than_two_ranks_of_one_gpu_are_refused() {
+        if !has_mpirun() {
+            return;
+        }
+        let mut launcher = mpirun(3);
+        launcher.env("CUDA_VISIBLE_DEVICES", "0");
+        let shared = prefill(&["--device", "cuda", "--backend", "nccl", "--allow-shared-gpu"]);
+        refused(&run(launcher, &shared), 78, "3 ranks share GPU-");
+    }
+
+    /// Operations in the groups of all ranks: how many are broadcasts, how many messages.
+    fn operations(hostname_of_rank_1: &str) -> (usize, usize) {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let mut launcher = mpirun(2);
+        launcher.env("EMULATED_NCCL_LOG", log.path());
+        let elsewhere = format!("echo {hostname_of_rank_1} >/proc/sys/kernel/hostname; exec \"$@\"");
+        let script =
+            "[ $OMPI_COMM_WORLD_RANK = 1 ] || exec \"$@\"; exec unshare --map-root-user --uts sh -c \"$0\" sh \"$@\"";
+        launcher.args(["sh", "-c", script, &elsewhere]);
+        let output = run(launcher, &prefill(&["--device", "cuda", "--backend", "nccl", "--exchange", "replicate"]));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let log = std::fs::read_to_string(log.path()).expect("the log");
+        let count = |word| log.matches(word).count();
+        (count("broadcast "), count("send "))
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn ranks_on_several_hosts_gather_by_broadcasts() {
+        if !has_mpirun() {
+            return;
+        }
+        let here = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+        let (broadcasts, messages) = operations(here.trim());
+        assert!(broadcasts == 0 && messages > 0, "one host: {broadcasts} broadcasts, {messages} messages");
+        let (broadcasts, messages) = operations("elsewhere");
+        assert!(broadcasts > 0 && messages == 0, "two hosts: {broadcasts} broadcasts, {messages} messages");
+    }
+
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn ranks_with_different_versions_of_nccl_are_refused() {

@@ -241,7 +241,8 @@ int submit(const Handle& c, void* stream, std::vector<Operation> operations) {
     for (const auto& operation : operations) {
         bool takes = operation.kind != Kind::BROADCAST || operation.peer == c->rank;
         if (operation.from && takes) order_use(stream, operation.from, 0);
-        if (operation.to) order_use(stream, operation.to, 1);
+        // The root of a broadcast in place is not written to.
+        if (operation.to && operation.to != operation.from) order_use(stream, operation.to, 1);
     }
     ++c->outstanding;
     ++c->group_count;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use tributary::group::Carrier;
 use tributary_comm::wire::{Exchange, Method, Phase, Plan};
-use tributary_comm::{local, nccl};
+use tributary_comm::local;
+use tributary_comm::nccl::{self, UnequalGathers};
 use tributary_kernels::{Kernels, Keys, Positions, cuda};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
@@ -20,6 +21,14 @@ const TOLERANCE: f64 = 1e-3;
 
 fn shares_gpus() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
+}
+
+/// As on one host, and as between hosts.
+const GATHERS: [UnequalGathers; 2] = [UnequalGathers::Messages, UnequalGathers::Broadcasts];
+
+fn settings(unequal_gathers: UnequalGathers) -> nccl::Settings {
+    let start_timeout = Duration::from_secs(60);
+    nccl::Settings { start_timeout, allow_shared_gpu: shares_gpus(), unequal_gathers, message_multiprocessors: 4 }
 }
 
 /// The same weights once a rank, each with a device or at least a stream of its own.
@@ -44,14 +53,6 @@ fn most_ranks() -> usize {
     if shares_gpus() { gpus.clamp(2, 3) } else { gpus.min(3) }
 }
 
-fn settings() -> nccl::Settings {
-    nccl::Settings {
-        start_timeout: Duration::from_secs(60),
-        allow_shared_gpu: shares_gpus(),
-        message_multiprocessors: 4,
-    }
-}
-
 fn plans(world: usize) -> Vec<Plan> {
     let of = |method: Method, exchange| with_ratio(plan(3, &[37, 70, 2, 18], 5, world, method, exchange), 0.3);
     let mut plans = vec![
@@ -69,14 +70,13 @@ fn plans(world: usize) -> Vec<Plan> {
 
 #[test]
 fn ranks_on_a_gpu_each_answer_as_on_one() {
-    let settings = settings();
     let models = models(most_ranks());
-    for world in 2..=most_ranks() {
+    for (world, gathers) in (2..=most_ranks()).flat_map(|world| GATHERS.map(|gathers| (world, gathers))) {
         let plans = plans(world);
         let expected = run_all(&models[0], Kernels::Auto, world, &plans);
-        let found = run_all_over(Carrier::Nccl(settings), &models[..world], Kernels::Auto, world, &plans);
+        let found = run_all_over(Carrier::Nccl(settings(gathers)), &models[..world], Kernels::Auto, world, &plans);
         for ((found, expected), plan) in found.iter().zip(&expected).zip(&plans) {
-            let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
+            let what = format!("{}, world {world}, {}, {gathers:?}", plan.method.name(), plan.exchange.name());
             assert_eq!(found.0.selected, expected.0.selected, "{what}");
             let error = relative_error(logits(&found.0), logits(&expected.0));
             println!("{what}: logits differ by {error:.1e}");
@@ -98,7 +98,7 @@ fn kernels_behind_a_message_keep_no_rank_from_the_other() {
     let together = Barrier::new(2);
     let rank = |seat: local::Seat| {
         let (rank, device) = (seat.rank(), cuda::device(seat.rank() % gpus).expect("a GPU"));
-        let mut comm = nccl::start(seat.take(), &device, settings()).expect("connected");
+        let mut comm = nccl::start(seat.take(), &device, settings(UnequalGathers::ByHosts)).expect("connected");
         comm.set_deadline(Phase::Recompute, Duration::from_secs(10));
         let rows = Tensor::ones((8, 2, 64), DType::BF16, &Device::Cpu).expect("made").to_device(&device).expect("moved");
         let at = Positions::run(0, 8);

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::download::download;
 use crate::{Communicator, Traffic};
 
 /// Names the tensor that rank `source` sends to rank `target` in one step.
@@ -62,8 +63,9 @@ pub(super) fn expect(found: &Tensor, tag: Tag, rows: usize, row_dims: &[usize], 
         let (shape, kind) = (found.dims(), found.dtype());
         return Err(format!("{at}: {kind:?} {shape:?}, not {dtype:?} {dims:?}"));
     }
-    let here = found.to_device(&Device::Cpu).and_then(|here| here.to_dtype(DType::U32));
-    let flat = here.and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
+    let mut here = found.clone();
+    let whole = download([&mut here]).and_then(|()| here.to_dtype(DType::U32));
+    let flat = whole.and_then(|whole| whole.flatten_all()?.to_vec1::<u32>());
     let flat = flat.map_err(|error| format!("{at}: {error}"))?;
     let wanted = values(tag, flat.len());
     match flat.iter().zip(&wanted).position(|(found, wanted)| found != wanted) {

@@ -24,6 +24,7 @@ pub use self::beats::Silent;
 use self::body::Body;
 use self::letter::Letter;
 use self::post::Post;
+use crate::download::download;
 use crate::group::call::{Call, Contribution};
 use crate::group::work::Work;
 use crate::group::{Behind, Member, Outlook, Patience, Place, Received, Verdict};
@@ -199,9 +200,7 @@ impl Place for Berth {
 
     fn put(&self, sequence: u64, mut part: Contribution) -> Result<()> {
         self.alive()?;
-        for tensor in part.payload.tensors.iter_mut().flatten() {
-            *tensor = tensor.to_device(&Device::Cpu).map_err(|error| self.kill(error.into()))?;
-        }
+        download(part.payload.tensors.iter_mut().flatten()).map_err(|error| self.kill(error.into()))?;
         let letters = self.letters(sequence, &part).map_err(|error| self.kill(error))?;
         self.told(self.post.hub.put_mine(self.post.rank, sequence, part))?;
         // A test can lose this rank's messages on their way.

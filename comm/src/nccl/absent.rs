@@ -1,22 +1,12 @@
 //! What stands in for the NCCL backend where it was not built: every door says how to build it.
 
-use std::time::Duration;
+mod settings;
 
 use candle_core::Device;
 
+pub use self::settings::{Settings, UnequalGathers};
 use crate::group::{Member, Place};
 use crate::{Communicator, Error, Result};
-
-/// How a group is started.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// How long connecting may take.
-    pub start_timeout: Duration,
-    /// Whether ranks may share a GPU.
-    pub allow_shared_gpu: bool,
-    /// Multiprocessors of a rank's GPU that attention leaves alone while messages are under way.
-    pub message_multiprocessors: usize,
-}
 
 /// Name and version of the NCCL library.
 ///

@@ -51,6 +51,12 @@ pub enum Work {
         bytes: usize,
         peer: usize,
     },
+    /// The bytes that rank `root` has at its `address`, to the others' address.
+    Broadcast {
+        address: u64,
+        bytes: usize,
+        root: usize,
+    },
     /// As many bytes from every rank, this one's too, one behind the other at `to`.
     Gather {
         from: u64,
@@ -251,6 +257,11 @@ fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> 
             }
             Work::Receive { address, bytes, peer } => {
                 ("ncclRecv", sys::ncclRecv(place(address), bytes, byte, peer as c_int, communicator, stream))
+            }
+            Work::Broadcast { address, bytes, root } => {
+                // The root's bytes stay where they are: nothing is copied where both addresses are one.
+                let (from, to) = (place(address), place(address));
+                ("ncclBroadcast", sys::ncclBroadcast(from, to, bytes, byte, root as c_int, communicator, stream))
             }
             Work::Gather { from, to, bytes } => {
                 ("ncclAllGather", sys::ncclAllGather(place(from), place(to), bytes, byte, communicator, stream))

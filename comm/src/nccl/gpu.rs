@@ -6,6 +6,15 @@ use super::ffi::{self, SHARED_GPU_VARIABLE, cuda};
 use super::version_text;
 use crate::{Error, Result};
 
+/// The oldest NCCL that runs here, as NCCL counts. Up to 2.23 a peer may write into buffers that are not mapped for it.
+const OLDEST_VERSION: i32 = 22_800;
+
+/// Where NCCL reads whether its calls block. It counts more than what the program asks for.
+const BLOCKING_VARIABLE: &str = "NCCL_COMM_BLOCKING";
+
+/// The most ranks of a GPU: of more, the kernels of NCCL may wait for each other's place on it.
+const MOST_RANKS: usize = 2;
+
 /// The first NCCL that lets ranks share a GPU, as NCCL counts.
 const SHARING_VERSION: i32 = 23_000;
 
@@ -16,6 +25,8 @@ pub struct Card {
     pub uuid: String,
     pub bus: String,
     pub nccl_version: i32,
+    /// Whether the rank's environment makes NCCL's calls block.
+    pub blocking: bool,
 }
 
 impl Card {
@@ -30,6 +41,7 @@ impl Card {
             uuid: spelled(uuid),
             bus: ffi::bus_id(context)?,
             nccl_version: ffi::version()?,
+            blocking: std::env::var(BLOCKING_VARIABLE).is_ok_and(|value| value.trim().parse() == Ok(1)),
         })
     }
 }
@@ -49,10 +61,15 @@ fn spelled(uuid: [u8; 16]) -> String {
     format!("GPU-{}", parts.join("-"))
 }
 
+/// Whether ranks are on more than one host.
+pub fn on_several_hosts(cards: &[Card]) -> bool {
+    cards.iter().any(|card| card.host != cards[0].host)
+}
+
 /// Whether NCCL can connect these ranks, in rank order.
 ///
 /// # Errors
-/// Different versions; ranks that share a GPU, if that is not allowed or not possible.
+/// Different versions or old ones; calls that block; ranks that share a GPU, if that is not allowed or not possible.
 pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
     let version = cards[0].nccl_version;
     if let Some(rank) = cards.iter().position(|card| card.nccl_version != version) {
@@ -60,6 +77,19 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
             "rank 0 runs NCCL {}, rank {rank} {}: make them equal",
             version_text(version),
             version_text(cards[rank].nccl_version)
+        )));
+    }
+    if version < OLDEST_VERSION {
+        return Err(Error::Start(format!(
+            "NCCL {} is too old, {} is the oldest that runs here: install a newer one, or put its libnccl.so.2 first in \
+             LD_LIBRARY_PATH",
+            version_text(version),
+            version_text(OLDEST_VERSION)
+        )));
+    }
+    if let Some(rank) = cards.iter().position(|card| card.blocking) {
+        return Err(Error::Start(format!(
+            "rank {rank} has {BLOCKING_VARIABLE}=1, with which a call that waits for a lost rank never ends: unset it"
         )));
     }
     for card in cards {
@@ -70,6 +100,13 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
         if !allow_shared_gpu {
             let gpu = format!("{} ({})", card.uuid, card.bus);
             return Err(Error::SharedGpu { ranks, host: card.host.clone(), gpu });
+        }
+        if ranks.len() > MOST_RANKS {
+            let (gpu, host, count) = (&card.uuid, &card.host, ranks.len());
+            return Err(Error::Start(format!(
+                "{count} ranks share {gpu} of {host}, and more than {MOST_RANKS} may wait for each other's place on it: \
+                 start fewer ranks"
+            )));
         }
         if version < SHARING_VERSION {
             return Err(Error::Start(format!(
@@ -92,7 +129,7 @@ mod tests {
 
     fn card(gpu: u8) -> Card {
         let uuid = spelled([gpu; 16]);
-        Card { host: "node".to_owned(), uuid, bus: format!("0000:0{gpu}:00.0"), nccl_version: 22_807 }
+        Card { host: "node".to_owned(), uuid, bus: format!("0000:0{gpu}:00.0"), nccl_version: 22_807, blocking: false }
     }
 
     #[test]
@@ -111,6 +148,61 @@ mod tests {
     fn sharing_needs_a_new_nccl() {
         let error = check(&[card(1), card(1)], true).expect_err("too old");
         assert_eq!(error.to_string(), "start: ranks that share a GPU need NCCL 2.30.0 or newer, this is 2.28.7");
+    }
+
+    /// One line, and the exit code of a setting that cannot be.
+    fn refused(cards: &[Card], allow_shared_gpu: bool, says: &str) {
+        let error = check(cards, allow_shared_gpu).expect_err(says);
+        assert_eq!(error.to_string(), format!("start: {says}"));
+        assert_eq!(error.exit_code(), 78);
+    }
+
+    #[test]
+    fn an_old_nccl_is_refused() {
+        let of = |nccl_version| [1, 2].map(|gpu| Card { nccl_version, ..card(gpu) });
+        refused(
+            &of(22_707),
+            false,
+            "NCCL 2.27.7 is too old, 2.28.0 is the oldest that runs here: install a newer one, or put its libnccl.so.2 \
+             first in LD_LIBRARY_PATH",
+        );
+        assert_eq!(check(&of(22_800), false), Ok(()));
+    }
+
+    #[test]
+    fn calls_that_block_are_refused() {
+        let cards = [card(1), Card { blocking: true, ..card(2) }];
+        let why = "rank 1 has NCCL_COMM_BLOCKING=1, with which a call that waits for a lost rank never ends: unset it";
+        refused(&cards, false, why);
+    }
+
+    #[test]
+    fn more_than_two_ranks_of_a_gpu_are_refused() {
+        let cards = [1, 2, 1, 1].map(|gpu| Card { nccl_version: 23_007, ..card(gpu) });
+        refused(
+            &cards,
+            true,
+            "3 ranks share GPU-01010101-0101-0101-0101-010101010101 of node, and more than 2 may wait for each other's \
+             place on it: start fewer ranks",
+        );
+        assert!(matches!(check(&cards, false), Err(Error::SharedGpu { .. })), "not allowed at all");
+    }
+
+    #[test]
+    fn hosts_decide_how_unequal_parts_are_gathered() {
+        use super::super::messages::Gathers;
+        use super::super::settings::UnequalGathers;
+        let elsewhere = Card { host: "other".to_owned(), ..card(3) };
+        assert!(!on_several_hosts(&[card(1), card(2)]));
+        assert!(on_several_hosts(&[card(1), card(2), elsewhere]));
+        for (settings, one_host, several_hosts) in [
+            (UnequalGathers::ByHosts, Gathers::Messages, Gathers::Broadcasts),
+            (UnequalGathers::Messages, Gathers::Messages, Gathers::Messages),
+            (UnequalGathers::Broadcasts, Gathers::Broadcasts, Gathers::Broadcasts),
+        ] {
+            assert_eq!(Gathers::of(settings, false), one_host, "{settings:?}");
+            assert_eq!(Gathers::of(settings, true), several_hosts, "{settings:?}");
+        }
     }
 
     #[test]

@@ -4,11 +4,31 @@ use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Tensor};
 
 use super::ffi::{Buffer, Work, address_of};
+use super::settings::UnequalGathers;
 use crate::group::call::{Call, Form, Payload};
 use crate::{Error, Result};
 
 /// All parts of a gathered tensor begin at multiples of so many bytes, as allocations do.
 const ALIGNMENT_BYTES: usize = 256;
+
+/// How all-gathers of unequal parts go in this group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gathers {
+    /// Every part as a message to each of the others.
+    Messages,
+    /// A broadcast of every part.
+    Broadcasts,
+}
+
+impl Gathers {
+    /// As the settings say for ranks on one host or on several.
+    pub fn of(settings: UnequalGathers, several_hosts: bool) -> Self {
+        match (settings, several_hosts) {
+            (UnequalGathers::Messages, _) | (UnequalGathers::ByHosts, false) => Self::Messages,
+            (UnequalGathers::Broadcasts, _) | (UnequalGathers::ByHosts, true) => Self::Broadcasts,
+        }
+    }
+}
 
 /// A call's tensors on this rank.
 pub struct Messages {
@@ -46,7 +66,13 @@ impl Messages {
     ///
     /// # Errors
     /// Tensors that are not on a GPU; no memory.
-    pub fn new(rank: usize, call: &Call, payload: Payload, device: &CudaDevice, compute: &CudaStream) -> Result<Self> {
+    pub fn new(
+        rank: usize,
+        (call, payload): (&Call, Payload),
+        gathers: Gathers,
+        device: &CudaDevice,
+        compute: &CudaStream,
+    ) -> Result<Self> {
         let form = call.form().expect("a call with tensors has a form");
         let tensors = payload.tensors.into_iter().map(|tensor| tensor.expect("a call brings its own tensors"));
         let tensors: Vec<Tensor> = tensors.collect();
@@ -57,9 +83,10 @@ impl Messages {
                 let part = post.receive(*rows, *from, (rank, &tensors[0]))?;
                 Incoming::Parts(vec![part])
             }
-            Call::AllGather { rows, .. } => match post.together(rows, rank, &tensors[0])? {
-                Some(incoming) => incoming,
-                None => {
+            Call::AllGather { rows, .. } => match (post.together(rows, rank, &tensors[0])?, gathers) {
+                (Some(incoming), _) => incoming,
+                (None, Gathers::Broadcasts) => post.broadcasts(rows, rank, &tensors[0])?,
+                (None, Gathers::Messages) => {
                     (0..rows.len()).try_for_each(|to| post.send(&tensors[0], to, rank))?;
                     post.receive_all(rows, (rank, &tensors[0]))?
                 }
@@ -144,6 +171,27 @@ impl Post<'_> {
         self.sent.push(mine.clone());
         let own = (rank, mine.clone());
         Ok(Some(Incoming::Together { buffer, rows: rows[rank], world: rows.len(), own }))
+    }
+
+    /// An all-gather of unequal parts between hosts: every rank with rows broadcasts them.
+    fn broadcasts(&mut self, rows: &[usize], rank: usize, mine: &Tensor) -> Result<Incoming> {
+        let mut parts = Vec::with_capacity(rows.len());
+        for (root, &count) in rows.iter().enumerate() {
+            let bytes = self.form.bytes(count) as usize;
+            let (address, part) = if root == rank {
+                let address = if bytes > 0 { address_of(mine, self.compute)? } else { 0 };
+                (address, Part::Own(mine.clone()))
+            } else {
+                let mut buffer = self.room(count)?;
+                (buffer.address(self.compute)?, Part::Received(buffer))
+            };
+            if bytes > 0 && rows.len() > 1 {
+                self.works.push(Work::Broadcast { address, bytes, root });
+            }
+            parts.push(part);
+        }
+        self.sent.push(mine.clone());
+        Ok(Incoming::Parts(parts))
     }
 
     fn room(&self, rows: usize) -> Result<Buffer> {

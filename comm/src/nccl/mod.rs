@@ -29,6 +29,7 @@ mod lack;
 mod mark;
 mod messages;
 mod place;
+mod settings;
 mod watch;
 
 use std::time::{Duration, Instant};
@@ -37,21 +38,12 @@ use candle_core::Device;
 
 use self::ffi::{Handle, Progress};
 use self::gpu::Card;
+use self::messages::Gathers;
 use self::place::Links;
+pub use self::settings::{Settings, UnequalGathers};
 use crate::group::{Member, Outlook, Place};
 use crate::wire::{self, Phase};
 use crate::{Communicator, Error, Result};
-
-/// How a group is started.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// How long connecting may take.
-    pub start_timeout: Duration,
-    /// Whether ranks may share a GPU, for tests of function: no time measured so counts. [`allow_shared_gpu`] comes before.
-    pub allow_shared_gpu: bool,
-    /// Multiprocessors of a rank's GPU that attention leaves alone while messages are under way.
-    pub message_multiprocessors: usize,
-}
 
 /// Name and version of the NCCL library that this program runs with.
 ///
@@ -82,33 +74,45 @@ pub fn start<P: Place + 'static>(
     settings: Settings,
 ) -> Result<Box<dyn Communicator>> {
     control.set_deadline(Phase::Start, settings.start_timeout);
-    let handle = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
+    let (handle, gathers) = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
     let device = gpu::cuda_device(device)?.clone();
     ffi::without_events(&device);
-    let links = control.move_to(|place, patience| Links::new(place, patience, device, handle, settings.message_multiprocessors))?;
+    let links = control.move_to(|place, patience| {
+        let multiprocessors = settings.message_multiprocessors;
+        Links::new(place, patience, device, (handle, gathers), multiprocessors)
+    })?;
     Ok(Box::new(links))
 }
 
-/// Shows all ranks' cards to rank 0, gets the id from it, and connects.
-fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<Handle> {
+/// What rank 0 tells the others.
+#[derive(bincode::Encode, bincode::Decode)]
+struct Terms {
+    /// NCCL's name of the group.
+    id: Vec<u8>,
+    several_hosts: bool,
+}
+
+/// Shows all ranks' cards to rank 0, gets the terms from it, and connects.
+fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<(Handle, Gathers)> {
     let device = gpu::cuda_device(device)?;
     let (rank, world) = (control.rank(), control.size());
     let cards = control.gather_bytes(0, wire::encode(&Card::of(device)?)?)?;
-    let id = if rank == 0 {
+    let terms = if rank == 0 {
         let cards = cards.iter().map(|bytes| wire::decode(bytes)).collect::<Result<Vec<Card>>>()?;
         gpu::check(&cards, settings.allow_shared_gpu)?;
-        Some(ffi::unique_id()?.to_vec())
+        let terms = Terms { id: ffi::unique_id()?.to_vec(), several_hosts: gpu::on_several_hosts(&cards) };
+        Some(wire::encode(&terms)?)
     } else {
         None
     };
-    let id = control.broadcast_bytes(0, id)?;
+    let Terms { id, several_hosts } = wire::decode(&control.broadcast_bytes(0, terms)?)?;
     let id = id.try_into().map_err(|bytes: Vec<u8>| Error::Start(format!("an id of {} bytes", bytes.len())))?;
     device.cuda_stream().context().bind_to_thread().map_err(ffi::cuda)?;
     let handle = Handle::connect(&id, world, rank)?;
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));
     until_done(&handle, &*control.place().outlook(), limit, &late).inspect_err(|_| handle.abort())?;
-    Ok(handle)
+    Ok((handle, Gathers::of(settings.unequal_gathers, several_hosts)))
 }
 
 /// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked again and again whether it is

@@ -10,7 +10,7 @@ use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
 use super::ffi::{Handle, Progress, Work as Message, cuda, most_urgent};
-use super::messages::Messages;
+use super::messages::{Gathers, Messages};
 use super::until_done;
 use super::watch::Watch;
 use crate::group::call::Contribution;
@@ -29,6 +29,7 @@ pub struct Links<P: Place> {
     /// The stream on which messages go.
     messages: Arc<CudaStream>,
     watch: Watch,
+    gathers: Gathers,
     patience: Cell<Patience>,
     /// Multiprocessors that messages need, and those that they need now.
     multiprocessors: usize,
@@ -62,7 +63,7 @@ impl<P: Place> Links<P> {
         inner: P,
         patience: Patience,
         device: CudaDevice,
-        handle: Handle,
+        (handle, gathers): (Handle, Gathers),
         multiprocessors: usize,
     ) -> Result<Self> {
         let compute = device.cuda_stream();
@@ -79,6 +80,7 @@ impl<P: Place> Links<P> {
             compute,
             messages,
             watch,
+            gathers,
             patience: Cell::new(patience),
             multiprocessors,
             kept_free: KeptFree::default(),
@@ -98,7 +100,7 @@ impl<P: Place> Links<P> {
                 let (found, expected) = (call.to_string(), "what fits itself".to_owned());
                 return Err(Error::Mismatch { sequence, rank, found, other: rank, expected });
             }
-            let messages = Messages::new(rank, &call, payload, &self.device, &self.compute)?;
+            let messages = Messages::new(rank, (&call, payload), self.gathers, &self.device, &self.compute)?;
             calls.push((sequence, call.kind(), messages));
         }
         // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.

@@ -66,6 +66,7 @@ impl Site {
             start_timeout,
             allow_shared_gpu: group.allow_shared_gpu,
             message_multiprocessors: group.message_multiprocessors,
+            unequal_gathers: nccl::UnequalGathers::ByHosts,
         };
         Ok(Self { device, carrier: Carrier::Nccl(settings), gpu: Some(GpuInUse { uuid, free_bytes, library }) })
     }

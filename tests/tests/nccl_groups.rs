@@ -1,0 +1,139 @@
+//! How many groups of messages a request costs over NCCL, by the log of the emulated one (EMULATED_NCCL_LOG), against the formula
+//! (`coordinator::predict::groups`); and in which order they go. The log's name must stand in the environment when a process
+//! starts, so the requests run in a child.
+
+/// What only an emulated NCCL tells.
+mod emulated {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use candle_core::DType;
+    use tributary::group::Carrier;
+    use tributary_comm::nccl::{Settings, UnequalGathers};
+    use tributary_comm::wire::{Exchange, Layout, Method, Plan};
+    use tributary_coordinator::predict::{Selected, groups};
+    use tributary_kernels::{Kernels, cuda};
+    use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
+    use tributary_worker::Model;
+
+    const WORLD: usize = 4;
+    const LAYERS: usize = 40;
+    /// The layer after the last one that InfoFlow's probe measures.
+    const PROBED: usize = 26;
+    const LOG: &str = "EMULATED_NCCL_LOG";
+
+    /// The same weights on a GPU of its own for each rank; as many layers as a real model has, each as small as can be.
+    fn models() -> Vec<Arc<dyn Model>> {
+        let changes = [
+            ("hidden_size", serde_json::json!(64)),
+            ("intermediate_size", 64.into()),
+            ("num_hidden_layers", LAYERS.into()),
+            ("num_attention_heads", 2.into()),
+            ("num_key_value_heads", 2.into()),
+            ("head_dim", 64.into()),
+        ];
+        let config = tiny_config(&changes);
+        let model = |rank| dummy_model_on(&config, 7, DType::BF16, &cuda::device(rank).expect("a GPU"));
+        (0..WORLD).map(model).collect()
+    }
+
+    /// Requests that are made one after the other, and how many groups the last one costs.
+    fn cases() -> Vec<(&'static str, Vec<Plan>, usize)> {
+        let of = |method: Method, exchange| {
+            let plan = with_ratio(plan(2, &[9, 8, 10, 7], 4, WORLD, method, exchange), 0.3);
+            Plan { max_tokens: 1, ..plan }
+        };
+        let flow = || infoflow(13, PROBED);
+        let warm = |cold: Plan| {
+            let mut warm = cold.clone();
+            warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+            vec![Plan { keep_chunks: true, ..cold }, warm]
+        };
+        let heads = |heads_per_gather| of(Method::AllGather { heads_per_gather }, Exchange::PassQ);
+        let probe = PROBED + 1;
+        let relay = LAYERS + 1 + 3 * LAYERS + 1;
+        let prophet = of(Method::ProphetKv { layout: Layout::TlTp }, Exchange::PassQ);
+        vec![
+            ("full", vec![of(Method::Full, Exchange::PassQ)], 0),
+            ("ring", vec![of(Method::Ring, Exchange::PassQ)], 120),
+            ("all-gather", vec![heads(None)], 40),
+            ("all-gather, a head at a time", vec![heads(Some(1))], 80),
+            ("none, replicate", vec![of(Method::None, Exchange::Replicate)], 40),
+            ("epic, replicate", vec![of(Method::Epic { per_chunk: None }, Exchange::Replicate)], 80),
+            ("epic, pass-q", vec![of(Method::Epic { per_chunk: None }, Exchange::PassQ)], 80),
+            ("infoflow, replicate", vec![of(flow(), Exchange::Replicate)], 80 + probe),
+            ("infoflow, pass-q", vec![of(flow(), Exchange::PassQ)], 80 + probe),
+            ("infoflow, selected", vec![of(flow(), Exchange::Selected)], 80 + probe),
+            ("infoflow, replicate, warm", warm(of(flow(), Exchange::Replicate)), 80 + probe),
+            ("infoflow, replicate, reordered", vec![reordered(of(flow(), Exchange::Replicate))], 80 + 2 * probe),
+            ("infoflow, replicate, reordered, warm", warm(reordered(of(flow(), Exchange::Replicate))), 80 + 2 * probe),
+            ("prophetkv, pass-q", vec![prophet], 80 + 41),
+            ("relay, pass-q", vec![of(Method::Relay { layout: Layout::Global }, Exchange::PassQ)], 80 + relay),
+        ]
+    }
+
+    /// Rank 0's groups so far.
+    fn logged(log: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let group = |line: &str| Some(line.strip_prefix("rank 0 group ")?.split_once(": ")?.1.to_owned());
+        text.lines().filter_map(group).collect()
+    }
+
+    /// Where all chunks are warm, the probe's partials come first, and stale rows between them: none stands before the first, and
+    /// none behind the last, where the scores come. There are other numbers of partials and of stale layers.
+    fn check_order(name: &str, groups: &[String]) {
+        let partials = &groups[0];
+        let is_partials = |group: &&String| *group == partials;
+        let of_probes = if name.contains("reordered") { 2 * PROBED } else { PROBED };
+        assert_eq!(groups.iter().filter(is_partials).count(), of_probes, "{name}: {groups:?}");
+        let last = groups.iter().rposition(|group| is_partials(&group)).expect("partials");
+        let probes = of_probes / PROBED;
+        assert_eq!(last + 1, of_probes + LAYERS + probes - 1, "{name}: all stale rows have set out: {groups:?}");
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn requests() {
+        let (models, log) = (models(), std::env::var(LOG).unwrap_or_default());
+        let settings = Settings {
+            start_timeout: Duration::from_secs(60),
+            allow_shared_gpu: false,
+            unequal_gathers: UnequalGathers::ByHosts,
+        };
+        let model_shape = shape(&*models[0], DType::BF16);
+        for (name, plans, wanted) in cases() {
+            let before = logged(&log).len();
+            let runs = run_all_over(Carrier::Nccl(settings), &models, Kernels::Auto, WORLD, &plans);
+            let formula = |index: usize| {
+                let (plan, (outcome, _)) = (&plans[index], &runs[index]);
+                groups(plan, WORLD, &model_shape, &Selected::from(outcome))
+            };
+            let last = plans.len() - 1;
+            let received = runs[last].1[0].traffic.tensor_bytes_received();
+            println!("{name}: {} groups, rank 0 receives {received} bytes", formula(last));
+            assert_eq!(formula(last), wanted, "{name}: formula");
+            if log.is_empty() {
+                continue; // only the formula was looked at
+            }
+            let all = logged(&log).split_off(before);
+            assert_eq!(all.len(), (0..=last).map(formula).sum::<usize>(), "{name}: groups that rank 0 started");
+            if name.contains("warm") {
+                check_order(name, &all[formula(0)..]);
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn a_request_costs_the_groups_of_the_formula_in_their_order() {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let mut child = Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", "emulated::requests", "--include-ignored", "--nocapture"]).env(LOG, log.path());
+        let ended = child.output().expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
+        println!("{said}");
+        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        assert!(logged(&log.path().display().to_string()).len() > 1000, "the log was written");
+    }
+}
