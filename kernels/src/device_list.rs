@@ -23,18 +23,27 @@ impl DeviceList {
     }
 
     /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue takes it; for a long list (some
-    /// 64 KB) the driver may let the host wait until the queue has come so far.
+    /// 64 KB) the driver may let the host wait until the queue has come so far. No lock is held meanwhile: the queue may wait for other
+    /// ranks, and those for the same list. Of two copies the first that is stored stays.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn on(&self, device: &Device) -> Result<Tensor> {
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(copy) = copies.iter().find(|copy| copy.device().same_device(device)) {
-            return Ok(copy.clone());
+        if let Some(copy) = self.stored(device, None) {
+            return Ok(copy);
         }
-        let copy = cuda::upload(&self.numbers, device)?;
-        copies.push(copy.clone());
-        Ok(copy)
+        let new = cuda::upload(&self.numbers, device)?;
+        Ok(self.stored(device, Some(&new)).unwrap_or(new))
+    }
+
+    /// The copy that is kept for a device; where there is none, `new` from now on.
+    fn stored(&self, device: &Device, new: Option<&Tensor>) -> Option<Tensor> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = copies.iter().find(|copy| copy.device().same_device(device)).cloned();
+        found.or_else(|| {
+            copies.extend(new.cloned());
+            new.cloned()
+        })
     }
 }
 

@@ -87,7 +87,7 @@ impl Host {
             let us = begin.elapsed().as_secs_f64() * 1e6 / LAUNCHES as f64;
             self.stream.synchronize().map_err(failure::of)?;
             if round > 0 {
-                times.push(us); // the first one loads the kernel
+                times.push(us); // the first one takes memory from the device
             }
         }
         times.sort_by(f64::total_cmp);

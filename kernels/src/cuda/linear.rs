@@ -11,8 +11,18 @@ use super::layer::bias_rows;
 use super::rows::{contiguous, row_stride};
 use crate::error::Result;
 
-/// A cuBLAS handle must not be used by two threads at once, and ranks as threads may share a device.
-static HANDLES: Mutex<()> = Mutex::new(());
+/// More GPUs than a process has.
+const GPUS: usize = 64;
+
+/// A cuBLAS handle must not be used by two threads at once, and ranks as threads may share a device. Each GPU has a lock of its own:
+/// cuBLAS loads kernels when it first needs them, and meanwhile the driver may wait for kernels under way on that GPU, such as NCCL's,
+/// which wait for other GPUs. A lock for all would keep those from getting there.
+static HANDLES: [Mutex<()>; GPUS] = [const { Mutex::new(()) }; GPUS];
+
+/// The lock of GPU number `ordinal`'s handles.
+fn handles(ordinal: usize) -> &'static Mutex<()> {
+    &HANDLES[ordinal % GPUS]
+}
 
 /// `residual + x · weightᵀ + bias` in `dtype`: `x` `[rows, in]` and `weight` `[out, in]` of one type, `residual` `[rows, out]`
 /// of `dtype`, `bias` `[out]` of any. `None` where cuBLAS does not have it.
@@ -50,7 +60,7 @@ pub fn product(
         (None, None) => (Output::new(&device, dtype, (rows, outputs))?, 0f32),
     };
     let alpha = 1f32;
-    let handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
     stream.context().bind_to_thread().map_err(failure::of)?;
     {
         let ((x_at, _x), (weight_at, _weight)) = (left.address(&stream), right.address(&stream));
@@ -100,4 +110,17 @@ fn data_type(dtype: DType) -> Option<sys::cudaDataType> {
 fn with_rows(x: &Tensor) -> Result<Tensor> {
     let wide_enough = |stride: usize| x.dims().last().is_some_and(|&dim| stride >= dim);
     if row_stride(x).is_some_and(wide_enough) { Ok(x.clone()) } else { contiguous(x) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::handles;
+
+    /// A rank whose product waits in the driver for another GPU's rank must not keep that one from its own products.
+    #[test]
+    fn a_gpus_products_do_not_wait_for_anothers() {
+        let _first = handles(0).lock().expect("nobody panics with it");
+        assert!(handles(0).try_lock().is_err(), "two threads at one handle");
+        assert!((1..8).all(|other| handles(other).try_lock().is_ok()));
+    }
 }

@@ -26,17 +26,28 @@ pub struct DeviceTables {
 #[derive(Debug, Default)]
 pub struct RopeTables(Mutex<Vec<(DeviceId, Arc<DeviceTables>)>>);
 
+impl RopeTables {
+    fn stored(&self, device: &CudaDevice, new: Option<&Arc<DeviceTables>>) -> Option<Arc<DeviceTables>> {
+        let mut copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = copies.iter().find(|(id, _)| *id == device.id()).map(|(_, tables)| tables.clone());
+        found.or_else(|| {
+            copies.extend(new.map(|tables| (device.id(), tables.clone())));
+            new.cloned()
+        })
+    }
+}
+
 /// The rope's tables on a device, copied there when they are first asked for and kept as long as the rope.
+///
+/// No lock is held while they are copied: the host may wait for the device's queue, which may wait for other ranks, and those for the
+/// same tables. Of two copies the first that is stored stays.
 pub fn tables(rope: &Rope, device: &CudaDevice) -> Result<Arc<DeviceTables>> {
-    let mut copies = rope.on_devices().0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, tables)) = copies.iter().find(|(id, _)| *id == device.id()) {
-        return Ok(tables.clone());
+    if let Some(tables) = rope.on_devices().stored(device, None) {
+        return Ok(tables);
     }
     let (cosine, sine) = rope.tables();
-    let tables = DeviceTables { cosine: device.clone_htod(cosine)?, sine: device.clone_htod(sine)? };
-    let tables = Arc::new(tables);
-    copies.push((device.id(), tables.clone()));
-    Ok(tables)
+    let new = Arc::new(DeviceTables { cosine: device.clone_htod(cosine)?, sine: device.clone_htod(sine)? });
+    Ok(rope.on_devices().stored(device, Some(&new)).unwrap_or(new))
 }
 
 /// `x` `[rows, heads, head_dim]` turned to its positions, which lie in the tables; `None` where it is not a float tensor on a
