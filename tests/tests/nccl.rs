@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use tributary::group::Carrier;
-use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 use tributary_comm::local;
 use tributary_comm::nccl::{self, UnequalGathers};
+use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 use tributary_kernels::{Kernels, Keys, Positions, cuda};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
@@ -100,7 +100,8 @@ fn kernels_behind_a_message_keep_no_rank_from_the_other() {
         let (rank, device) = (seat.rank(), cuda::device(seat.rank() % gpus).expect("a GPU"));
         let mut comm = nccl::start(seat.take(), &device, settings(UnequalGathers::ByHosts)).expect("connected");
         comm.set_deadline(Phase::Recompute, Duration::from_secs(10));
-        let rows = Tensor::ones((8, 2, 64), DType::BF16, &Device::Cpu).expect("made").to_device(&device).expect("moved");
+        let rows =
+            Tensor::ones((8, 2, 64), DType::BF16, &Device::Cpu).expect("made").to_device(&device).expect("moved");
         let at = Positions::run(0, 8);
         let attend = || {
             let keys = [Keys { k: rows.clone(), v: rows.clone(), at: at.clone() }];

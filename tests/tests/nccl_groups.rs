@@ -100,6 +100,7 @@ mod emulated {
             start_timeout: Duration::from_secs(60),
             allow_shared_gpu: false,
             unequal_gathers: UnequalGathers::ByHosts,
+            message_multiprocessors: 4,
         };
         let model_shape = shape(&*models[0], DType::BF16);
         for (name, plans, wanted) in cases() {

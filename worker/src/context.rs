@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, KeptFree};
 use tributary_comm::wire::{Phase, Plan};
+use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, cuda};
 
 use crate::chunk_cache::ChunkCache;
