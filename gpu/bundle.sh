@@ -11,6 +11,7 @@ emulated) environment=target/cuda-on-cpu/env out=target/gpu-emulated compression
 *) echo "usage: gpu/bundle.sh [toolkit | emulated]" >&2 && exit 64 ;;
 esac
 sh .ci/tools bundle
+sh .ci/tools mpi
 sh .ci/cuda "$kind"
 # shellcheck disable=SC1090
 . "$environment"
@@ -18,9 +19,9 @@ messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 mkdir -p "$out"
 
-# One build for all, with the features of `make test`, MPI aside: a program with it starts only where there is MPI's library. Of the
-# whole workspace, as there: of a part Cargo gives other features to crates that both need, and builds them again.
-"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl --message-format=json \
+# One build for all, with the features of `make test` but for its failpoints. Of the whole workspace, as there: of a part Cargo gives
+# other features to crates that both need, and builds them again.
+"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl,tributary/mpi --message-format=json \
     --workspace \
     --bin tributary --test cuda --test cuda_memory --test nccl --bench gpu >"$messages"
 
@@ -39,5 +40,9 @@ keep nccl-cuda comm nccl
 keep stack-cuda tests cuda
 keep stack-memory tests cuda_memory
 keep stack-nccl tests nccl
+# Open MPI with its launcher: ranks that share a GPU must be processes, and a machine with a GPU need not have MPI.
+tar -C target/openmpi5 -c bin/mpirun bin/prte bin/prted bin/prterun bin/ompirun_wrapper lib/libmpi.so.40 lib/libopen-pal.so.80 \
+    lib/openmpi share etc >"$out/mpi.tar"
+xz -f "$compression" -T0 "$out/mpi.tar"
 # Ranks that share a GPU need NCCL 2.30: a libnccl.so.2 put here by hand is taken before the machine's own.
 ls -l "$out"

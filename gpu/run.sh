@@ -40,7 +40,7 @@ for root in set(site.getsitepackages() + sys.path):
 done
 export LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
 
-mkdir -p "$work/bin"
+mkdir -p "$work/bin" "$work/mpi"
 for file in "$bundle"/*; do
     name=$(basename "$file" .xz)
     case $file in
@@ -54,6 +54,10 @@ for file in "$bundle"/*; do
     chmod +x "$work/bin/$name"
 done
 bin=$work/bin
+# Open MPI of the bundle; every program here needs its library to start.
+tar -x -C "$work/mpi" -f "$bin/mpi.tar"
+mpirun=$work/mpi/bin/mpirun
+export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$work/mpi/lib"
 
 # A kernel that waits for ever must not take the machine with it.
 limited() {
@@ -144,10 +148,51 @@ if [ -n "${SMALL:-}" ]; then
 else
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 fi
-# Conformance of collectives, then whole requests; with one GPU two ranks share it, which NCCL 2.30 and later allows.
+# Collectives, then whole requests. Ranks are threads only where each has a GPU: NCCL does not support two threads of a process on
+# one GPU, where the driver, which loads code when it is first used, can make them wait for each other. Two processes may share a
+# GPU (NCCL 2.30 and later), with all code loaded at the start.
 between_ranks() {
-    [ "$gpus" != 1 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
-    tests 90 nccl-cuda one_rank_conforms && tests 90 stack-nccl
+    if [ "$gpus" = 1 ]; then
+        echo "one GPU: ranks as threads are left out, two processes share it"
+    else
+        tests 90 nccl-cuda one_rank_conforms && tests 90 stack-nccl || return 1
+    fi
+    two_processes
+}
+
+# Two processes: what `tributary doctor` checks and measures between GPUs, then the answers of methods and exchanges beside those of
+# one rank.
+two_processes() {
+    shared=""
+    [ "$gpus" != 1 ] || shared="--allow-shared-gpu"
+    request="prefill --model models/demo --device cuda --request models/demo/requests/hop2-0.json --max-tokens 1 --json"
+    # The options are meant to be split into words.
+    # shellcheck disable=SC2086
+    {
+        processes 90 doctor --backend nccl $shared --sizes 1MiB,64MiB || return 1
+        for way in "ring replicate full" "all-gather replicate full" "infoflow replicate infoflow" "infoflow pass-q infoflow"; do
+            read -r method exchange alone <<F
+$way
+F
+            expected=$("$bin/tributary" $request --method "$alone" | answer)
+            found=$(processes 60 $request --method "$method" --exchange "$exchange" --backend nccl $shared | answer)
+            echo "$method, $exchange, two processes: '$found'; $alone on one rank: '$expected'"
+            [ -n "$found" ] && [ "$found" = "$expected" ] || return 1
+        done
+    }
+}
+
+# The answer in a report.
+answer() {
+    sed -n 's/.*"answer": *"\([^"]*\)".*/\1/p' | head -n 1
+}
+
+# Seconds, arguments: `tributary` as two processes.
+processes() {
+    seconds=$1
+    shift
+    limited "$seconds" env NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER "$mpirun" --allow-run-as-root --oversubscribe \
+        -n 2 "$bin/tributary" "$@"
 }
 
 # Whole requests, and what they leave in memory.

@@ -110,6 +110,12 @@ pub trait Communicator {
         KeptFree::default()
     }
 
+    /// Bytes of the rank's GPU that its messages' buffers take, measured when the ranks were connected. They are not part of the
+    /// pool that tensors come from.
+    fn message_bytes(&self) -> u64 {
+        0
+    }
+
     /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
     /// long all ranks may wait for each other. In [`Phase::Start`](wire::Phase::Start) it is a deadline: no wait lasts longer.
     fn set_deadline(&mut self, phase: wire::Phase, deadline: Duration);

@@ -189,7 +189,7 @@ fn events_and_orders_come_back() {
         scores: None,
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
-    report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4 });
+    report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.traffic.count(tributary_comm::Collective::AllGather, 3, 4);
     let events = [
         Event::FirstToken { request: 1, token: 2 },

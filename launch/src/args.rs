@@ -27,8 +27,8 @@ pub struct ModelArgs {
     /// Where ranks compute; cuda: one NVIDIA GPU a rank
     #[arg(long, value_enum, default_value_t = DeviceChoice::Cpu)]
     pub device: DeviceChoice,
-    /// Memory of each GPU that weights, chunk caches and requests may take together, such as 64GiB [default: nine tenths of
-    /// what is free]
+    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, such as 64GiB [default:
+    /// nine tenths of what is free]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
     /// Type of weights and KV cache; products are f32 on a CPU [default: f32, on a GPU bf16]

@@ -1,7 +1,7 @@
 //! Ranks as threads of this process: one plain thread a rank, each with its own pool, sharing the model's weights, or with
 //! a device and weights of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ pub struct Group {
     link: CoordinatorLink,
     ranks: Vec<JoinHandle<Result<(), Error>>>,
     lookout: Lookout,
+    message_bytes: u64,
 }
 
 /// How a group runs.
@@ -61,6 +62,7 @@ impl Group {
         let mut ranks = Vec::with_capacity(settings.world);
         let seats = local::seats(settings.world);
         let lookout = seats[0].lookout();
+        let (tell, told) = mpsc::channel();
         for (rank, seat) in seats.into_iter().enumerate() {
             let (model, link) = (models[rank % models.len()].clone(), worker_link.take());
             let pool = rayon::ThreadPoolBuilder::new()
@@ -69,9 +71,13 @@ impl Group {
                 .build()
                 .map_err(std::io::Error::other)?;
             let mut chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
+            let tell = tell.clone();
             let run = move || {
                 pool.install(move || {
                     let mut comm = settings.carrier.on_thread(seat, model.device())?;
+                    // Whether anybody listens does not matter.
+                    let _ = tell.send(comm.message_bytes());
+                    drop(tell);
                     serve(&*model, settings.kernels, &mut *comm, link.as_ref(), settings.timeout, &mut chunk_cache)
                 })
             };
@@ -79,7 +85,18 @@ impl Group {
         }
         let watched = lookout.clone();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&watched, &alarm))?;
-        Ok(Self { link, ranks, lookout })
+        drop(tell);
+        let message_bytes = match settings.carrier {
+            Carrier::Own => 0,
+            // Each rank says it once, or ends, after its own deadline at the latest. Why it ended, the first request tells.
+            Carrier::Nccl(_) => told.iter().max().unwrap_or(0),
+        };
+        Ok(Self { link, ranks, lookout, message_bytes })
+    }
+
+    /// Bytes that messages' buffers take of a rank's GPU, the most of any rank.
+    pub fn message_bytes(&self) -> u64 {
+        self.message_bytes
     }
 
     /// The way to rank 0.

@@ -185,6 +185,9 @@ impl<'a> Session<'a> {
             };
             let models = &self.models[..carrier.weight_copies(key.0)];
             let group = Group::start(models, space, settings).map_err(|cause| Exhausted { cause, settings })?;
+            // What messages take of the GPU's budget is known now.
+            let room = Room::of(&machine).without(group.message_bytes());
+            self.machines.insert(key, Machine { available_bytes: room.available_bytes, ..machine });
             slot.insert(group);
             self.directories.insert(key, Directory::new(space.clone()));
         }
@@ -365,15 +368,16 @@ impl<'a> Session<'a> {
         Ok(plan(&input, &way.settings, &self.folder.shape(), machine)?)
     }
 
-    /// The machine as it was before anything was loaded, so that every plan of a session is made alike; but with another
-    /// rank's memory, once that is known to be less.
+    /// The machine as it was before anything was loaded, so that every plan of a session is made alike; but without what messages
+    /// between GPUs take of their memory, once they are connected, and with another rank's memory, once that is known to be less.
     fn machine(&mut self, key: (usize, usize)) -> Machine {
         // What cannot run was refused before.
         let carrier = self.carrier(key.0).unwrap_or(Carrier::Own);
         let own = *self.machines.entry(key).or_insert_with(|| machine(self.ranks, &self.place, carrier, key.0, key.1));
         match self.narrowest {
-            Some((rank, room)) if rank > 0 => room.of_rank(rank, &own),
-            _ => own,
+            Some((0, room)) => Machine { available_bytes: room.available_bytes, ..own },
+            Some((rank, room)) => room.of_rank(rank, &own),
+            None => own,
         }
     }
 

@@ -114,19 +114,20 @@ fn run(
         prefilled_rows,
         recomputed_rows,
         chunk_cache: chunk_cache.report(),
-        device_memory: device_memory(model)?,
+        device_memory: device_memory(model, comm)?,
     };
     let outcome = is_owner.then(|| outcome(plan, prefilled.selection, generated));
     answer(comm, link, plan, report, outcome)
 }
 
 /// What the model's device holds, if it has a memory of its own.
-fn device_memory(model: &dyn Model) -> Result<Option<DeviceMemory>> {
+fn device_memory(model: &dyn Model, comm: &dyn Communicator) -> Result<Option<DeviceMemory>> {
     if model.device().is_cpu() {
         return Ok(None);
     }
     let Pool { used_bytes, used_high_bytes, reserved_bytes } = cuda::pool(model.device())?;
-    Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes }))
+    let message_bytes = comm.message_bytes();
+    Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes, message_bytes }))
 }
 
 fn outcome(plan: &Plan, selection: Selection, generated: Generated) -> Outcome {

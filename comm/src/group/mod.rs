@@ -79,6 +79,11 @@ pub trait Place {
         KeptFree::default()
     }
 
+    /// Bytes of the rank's GPU that the messages' buffers take.
+    fn message_bytes(&self) -> u64 {
+        0
+    }
+
     /// The group as another thread of this rank sees it.
     fn outlook(&self) -> Arc<dyn Outlook>;
 
@@ -235,6 +240,10 @@ impl<P: Place> Communicator for Member<P> {
 
     fn kept_free(&self) -> KeptFree {
         self.place.kept_free()
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.place.message_bytes()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

@@ -293,7 +293,7 @@ fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Resul
 }
 
 /// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.
-fn free_bytes() -> Option<u64> {
+pub fn free_bytes() -> Option<u64> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the driver writes two numbers to the places it is given; without a context it refuses.
     unsafe { driver::cuMemGetInfo_v2(&mut free, &mut total) }.result().ok()?;

@@ -23,6 +23,7 @@
 //! Two communicators of NCCL in one process work as long as each rank has its own device, or its own stream where ranks
 //! share a GPU for a test.
 
+mod connect;
 mod ffi;
 mod gpu;
 mod lack;
@@ -74,13 +75,17 @@ pub fn start<P: Place + 'static>(
     settings: Settings,
 ) -> Result<Box<dyn Communicator>> {
     control.set_deadline(Phase::Start, settings.start_timeout);
+    let card = gpu::cuda_device(device).and_then(|card| Ok((card.clone(), connect::free_bytes(card)?)));
+    let (card, free_before) = card.map_err(|error| control.place().kill(error))?;
     let (handle, gathers) = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
-    let device = gpu::cuda_device(device)?.clone();
-    ffi::without_events(&device);
-    let links = control.move_to(|place, patience| {
+    ffi::without_events(&card);
+    let mut links = control.move_to(|place, patience| {
         let multiprocessors = settings.message_multiprocessors;
-        Links::new(place, patience, device, (handle, gathers), multiprocessors)
+        Links::new(place, patience, card.clone(), (handle, gathers), multiprocessors)
     })?;
+    let message_bytes = connect::connect_all(&mut links, &card, free_before);
+    let message_bytes = message_bytes.map_err(|error| links.place().kill(error))?;
+    links.place_mut().message_bytes = message_bytes;
     Ok(Box::new(links))
 }
 

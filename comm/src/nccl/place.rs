@@ -34,6 +34,8 @@ pub struct Links<P: Place> {
     /// Multiprocessors that messages need, and those that they need now.
     multiprocessors: usize,
     kept_free: KeptFree,
+    /// Bytes of the device that NCCL has taken.
+    pub message_bytes: u64,
     /// Calls that were started and not waited for.
     flights: RefCell<BTreeMap<u64, Flight>>,
     waits: RefCell<VecDeque<DeviceWait>>,
@@ -84,6 +86,7 @@ impl<P: Place> Links<P> {
             patience: Cell::new(patience),
             multiprocessors,
             kept_free: KeptFree::default(),
+            message_bytes: 0,
             flights: RefCell::default(),
             waits: RefCell::default(),
             passed: RefCell::default(),
@@ -248,6 +251,10 @@ impl<P: Place> Place for Links<P> {
 
     fn kept_free(&self) -> KeptFree {
         self.kept_free.clone()
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.message_bytes
     }
 
     fn outlook(&self) -> Arc<dyn Outlook> {

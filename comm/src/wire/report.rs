@@ -86,6 +86,8 @@ pub struct DeviceMemory {
     pub high_bytes: u64,
     /// Bytes that the pool has taken from the device; they grow only where `high_bytes` does.
     pub reserved_bytes: u64,
+    /// Bytes of the device that the buffers of messages between ranks take, beside the pool.
+    pub message_bytes: u64,
 }
 
 /// What one rank's chunk cache did for a request, and what it holds now. The shared prefix is an entry like a chunk.

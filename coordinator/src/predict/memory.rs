@@ -11,6 +11,7 @@
 use tributary_comm::wire::{Exchange, Method, Plan};
 
 use super::homes::{kept_rows, shards, warm_rows};
+use super::overhead::CUBLAS_BYTES;
 use crate::ModelShape;
 use crate::plan::{Machine, MemoryOf};
 
@@ -20,8 +21,13 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 /// Activations are counted with this factor: freed pieces of other sizes stay with the process. 1.0 to 1.15 was measured.
 const SLACK: f64 = 1.2;
 
-/// What a device holds besides: the libraries' workspace, parts of attention over few rows, positions.
-pub const DEVICE_BYTES: u64 = 128 << 20;
+/// What a device holds besides: cuBLAS' workspace; parts of attention over few rows, which are as many as a GPU runs blocks (two
+/// on each of 132 multiprocessors, and as many again that wait to be merged: 528 of 64 rows of 128 numbers in f32, 17 MB); ids,
+/// positions, scores and what the pool rounds up.
+pub const DEVICE_BYTES: u64 = CUBLAS_BYTES + (32 << 20) + (64 << 20);
+
+/// Rows and keys of a tile in the lists that say which rows see which keys; the smaller of the kernels' tiles.
+const LIST_TILE: usize = 64;
 
 /// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
 const MLP_TILE_ROWS: usize = 2048;
@@ -118,7 +124,22 @@ impl Count<'_> {
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && !plan.method.is_exact() { kv(held.own) } else { 0 };
         let moments = [prefill, recompute, decode, all + kept];
-        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0)
+        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held)
+    }
+
+    /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
+    /// queries has five numbers, a row of keys four, and every tile of queries names the tiles of keys that it sees.
+    fn lists(&self, held: &Held) -> u64 {
+        if self.memory == MemoryOf::Host {
+            return 0;
+        }
+        let group = self.shape.heads / self.shape.kv_heads.max(1);
+        let words = |queries: usize, keys: usize| {
+            5 * queries + 4 * keys + (queries * group).div_ceil(LIST_TILE) * keys.div_ceil(LIST_TILE)
+        };
+        let there = held.own + held.others + held.fresh;
+        let passes = [(held.own, held.own), (held.recomputed.max(held.asking), there)];
+        4 * passes.into_iter().map(|(queries, keys)| words(queries, keys) as u64).sum::<u64>()
     }
 
     fn held(&self, rank: usize) -> Held {

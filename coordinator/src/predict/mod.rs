@@ -6,6 +6,7 @@ mod crossover;
 mod groups;
 mod homes;
 pub mod memory;
+pub mod overhead;
 mod profile;
 mod scenario;
 mod selected;

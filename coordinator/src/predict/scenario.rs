@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use tributary_comm::wire::{Exchange, Plan};
 
+use super::overhead::Overhead;
 use super::{Predicted, Profile, memory, ttft};
 use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
@@ -35,6 +36,8 @@ pub struct Forecast {
     pub predicted: Predicted,
     /// Memory at the worst moment of each rank, weights included.
     pub rank_memory_bytes: Vec<u64>,
+    /// What of it neither weights nor the request have.
+    pub overhead: Overhead,
     /// Whether every rank of the profile has that much.
     pub fits: bool,
 }
@@ -113,10 +116,12 @@ impl Scenario {
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;
         let mut plan = planned.plan;
         self.warm(&mut plan);
-        let rank_memory_bytes = memory::rank_bytes(&plan, world, shape, profile.rank.memory_of, &[]);
+        let overhead = Overhead::of(profile, world);
+        let mut rank_memory_bytes = memory::rank_bytes(&plan, world, shape, profile.rank.memory_of, &[]);
+        rank_memory_bytes.iter_mut().for_each(|bytes| *bytes += overhead.bytes());
         let fits = rank_memory_bytes.iter().all(|&bytes| bytes <= profile.rank.memory_bytes);
         let predicted = ttft(&plan, world, shape, profile);
-        Ok(Forecast { ratio: planned.ratio, plan, predicted, rank_memory_bytes, fits })
+        Ok(Forecast { ratio: planned.ratio, plan, predicted, rank_memory_bytes, overhead, fits })
     }
 
     /// Marks the hit rate's share of the chunks, evenly over the ranks.

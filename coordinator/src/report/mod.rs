@@ -97,6 +97,8 @@ pub struct DeviceMemoryRow {
     pub high_bytes: u64,
     /// Bytes that the pool has taken from the device.
     pub reserved_bytes: u64,
+    /// Bytes that the buffers of messages between ranks take beside the pool.
+    pub message_bytes: u64,
 }
 
 /// One phase on one rank.
@@ -250,9 +252,14 @@ fn rank_row(report: &RankReport) -> RankRow {
         waited_ms: ms(report.traffic.waited_s()),
         tensor_bytes_received: report.traffic.tensor_bytes_received(),
         spans: spans.collect(),
-        device_memory: report.device_memory.map(|DeviceMemory { used_bytes, high_bytes, reserved_bytes }| {
-            DeviceMemoryRow { used_bytes, high_bytes, reserved_bytes }
-        }),
+        device_memory: report.device_memory.map(
+            |DeviceMemory { used_bytes, high_bytes, reserved_bytes, message_bytes }| DeviceMemoryRow {
+                used_bytes,
+                high_bytes,
+                reserved_bytes,
+                message_bytes,
+            },
+        ),
     }
 }
 

@@ -105,8 +105,12 @@ fn device_memory(report: &Report) -> String {
     let rows = report.ranks.iter().filter_map(|rank| rank.device_memory);
     let Some(fullest) = rows.max_by_key(|row| row.high_bytes) else { return String::new() };
     let budget = report.settings.environment.device_budget_bytes.unwrap_or(0);
+    let messages = match fullest.message_bytes {
+        0 => String::new(),
+        bytes => format!(", {bytes} more for messages between ranks"),
+    };
     format!(
-        "device memory: {} bytes at the most, {} taken from the device; {} predicted, {budget} allowed\n",
+        "device memory: {} bytes at the most, {} taken from the device{messages}; {} predicted, {budget} allowed\n",
         fullest.high_bytes, fullest.reserved_bytes, report.predicted_memory_bytes
     )
 }

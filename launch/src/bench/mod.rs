@@ -103,8 +103,8 @@ struct ReachArgs {
     /// among the ranks of a host]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
     chunk_cache: Option<u64>,
-    /// Memory of each GPU that weights, chunk caches and requests may take together, such as 64GiB [default: nine tenths of
-    /// what is free]
+    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, such as 64GiB [default:
+    /// nine tenths of what is free]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     device_memory: Option<u64>,
     /// mpi: longest message in bytes; what is longer goes in pieces

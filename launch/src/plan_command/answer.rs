@@ -137,6 +137,7 @@ impl Answer {
             "critical_flops": predicted.critical_flops,
             "received_bytes": predicted.received_bytes,
             "rank_memory_bytes": forecast.rank_memory_bytes,
+            "rank_overhead_bytes": forecast.overhead,
             "rank_has_bytes": self.profile.rank.memory_bytes,
             "fits": forecast.fits,
         })

@@ -126,14 +126,16 @@ impl Process {
             pool.install(move || {
                 let mut comm = seat.take();
                 let limit = || ready_by.saturating_duration_since(Instant::now()).max(LEAST_LIMIT);
-                let agreed = identity.facts().and_then(|(facts, space)| {
+                let space = identity.facts().and_then(|(facts, space)| {
                     agree(&mut comm, &facts, limit())?;
-                    let narrowest = narrowest(&mut comm, room).map_err(tributary_worker::Error::from)?;
-                    Ok(Agreed { space, narrowest })
+                    Ok(space)
                 });
                 // Whoever leaves without a word would be taken for done.
-                let agreed = agreed.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+                let space = space.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
                 let mut comm = carrier.on_process(comm, model.device()).map_err(tributary_worker::Error::from)?;
+                let room = room.map(|room| room.without(comm.message_bytes()));
+                let narrowest = narrowest(&mut *comm, room).map_err(tributary_worker::Error::from)?;
+                let agreed = Agreed { space, narrowest };
                 let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
                 // Ranks other than 0 do not listen.
                 let _ = tell.send(agreed);

@@ -18,6 +18,12 @@ impl Room {
         Self { available_bytes: machine.available_bytes, ranks: machine.ranks_here }
     }
 
+    /// What is left when each of its ranks has taken so many bytes.
+    pub fn without(self, bytes: u64) -> Self {
+        let taken = bytes.saturating_mul(self.ranks as u64);
+        Self { available_bytes: self.available_bytes.map(|available| available.saturating_sub(taken)), ..self }
+    }
+
     /// The machine with this memory, a rank's, in place of its own.
     pub fn of_rank(self, rank: usize, machine: &Machine) -> Machine {
         let Room { available_bytes, ranks } = self;
