@@ -117,7 +117,7 @@ fn load_file(
         let of_its_own = function.get_attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         let rest = i32::try_from(block_bytes).unwrap_or(i32::MAX).saturating_sub(of_its_own);
         function.set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, rest)?;
-        functions.insert(name, function);
+        assert!(functions.insert(name, function).is_none(), "two kernels are called {name}");
     }
     Ok(())
 }

@@ -74,3 +74,20 @@ fn two_and_none() {
     assert_eq!(merge(&empty(&a), &empty(&b)).unwrap().out.dims(), &[0, 2, 32]);
     assert!(merge(&a, &empty(&b)).is_err());
 }
+
+/// Wherever it stands among the parts; beside parts that saw nothing, too.
+#[test]
+fn a_nan_comes_through() {
+    let device = gpu();
+    for lse in
+        [[f64::NAN, 1.0, f64::NEG_INFINITY], [1.0, f64::NEG_INFINITY, f64::NAN], [f64::NEG_INFINITY, f64::NAN, 1.0]]
+    {
+        let parts = lse.map(|lse| Partial {
+            out: on(&Tensor::ones((1, 1, 8), DType::BF16, &Device::Cpu).unwrap(), &device),
+            lse: on(&Tensor::new(&[[lse as f32]], &Device::Cpu).unwrap(), &device),
+        });
+        let merged = merge_all(&parts.iter().collect::<Vec<_>>()).unwrap().unwrap();
+        assert!(values(&merged.lse)[0].is_nan(), "{lse:?}: {:?}", values(&merged.lse));
+        assert!(values(&merged.out).iter().all(|x| x.is_nan()), "{lse:?}: {:?}", values(&merged.out));
+    }
+}
