@@ -72,7 +72,13 @@ fn features_stand_at_the_leaves() {
 
 #[test]
 fn unsafe_stands_where_it_may_and_says_why() {
-    let may = ["kernels/src/cpu/", "kernels/src/cuda/", "comm/src/nccl/ffi.rs", "comm/src/nccl/mark.rs", "worker/src/model/weights.rs"];
+    let may = [
+        "kernels/src/cpu/",
+        "kernels/src/cuda/",
+        "comm/src/nccl/ffi.rs",
+        "comm/src/nccl/mark.rs",
+        "worker/src/model/weights.rs",
+    ];
     for (path, text) in files(&CRATES) {
         let found = unsafe_code(&text);
         assert!(
