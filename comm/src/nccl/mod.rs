@@ -3,7 +3,8 @@
 //!
 //! A call's messages go on a stream of their own. The start records an event on the stream that computes and makes the
 //! second stream wait for it; [`wait`](crate::Communicator::wait) makes the computing stream wait for the call's end. The
-//! host waits for neither, so that a layer is enqueued while others are computed and sent. Every size is known before the
+//! host waits for neither, so that a layer is enqueued while others are computed and sent. Calls that are started together are
+//! one group of NCCL with one end: in nonblocking mode each group costs a thread and polling. Every size is known before the
 //! call; ranks do not compare their arguments (that would be a message a call). Ranks whose sizes differ wait for each other
 //! until the deadline, and are told that all have come.
 //!

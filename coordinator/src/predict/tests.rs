@@ -2,7 +2,8 @@
 
 use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 
-use super::{Predicted, Profile, Work, ttft, work};
+use super::bytes::{Cargo, flows};
+use super::{Predicted, Profile, Selected, Work, ttft, work};
 use crate::plan::{Cached, Machine, MemoryOf, PlanInput, Settings, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
@@ -197,6 +198,37 @@ fn transfers_hide_where_they_can() {
     assert!(unhidden.abs() < 1e-9, "the same bytes, cold or warm: {unhidden}");
     assert!(exposed("infoflow", false, &rigid) > stale_s);
     assert!(from_cache < exposed("infoflow", true, &rigid));
+}
+
+/// Stale rows of warm chunks hide under the layers of a probe. Where a chunk is cold they set out with that layer by layer, and
+/// where no probe follows nothing hides them.
+#[test]
+fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
+    // 40 layers, a gather of 100.7 MB each.
+    let stale_s = |profile: &Profile| 40.0 * (100.7e6 / profile.inside.bytes_per_s + profile.inside.latency_s);
+    let in_recompute = |method: &str, profile: &Profile| {
+        let predicted = ttft(&warm(planned(method, 32_768, 2048, 4, &QWEN)), 4, &QWEN, profile);
+        predicted.phases.iter().find(|found| found.phase == Phase::Recompute).map_or(0.0, |found| found.exposed_s)
+    };
+    let (fast, mut slow) = (profile(), profile());
+    slow.inside.bytes_per_s = 1e9;
+    for profile in [&fast, &slow] {
+        assert!(in_recompute("epic", profile) > 0.99 * stale_s(profile), "no probe");
+        let hidden = in_recompute("epic", profile) - in_recompute("infoflow", profile);
+        let probe = ttft(&warm(planned("infoflow", 32_768, 2048, 4, &QWEN)), 4, &QWEN, profile);
+        let probe = probe.phases.iter().find(|found| found.phase == Phase::Probe).unwrap();
+        // A slice behind each of 26 layers but the last.
+        let cover = (probe.seconds - probe.exposed_s) * 25.0 / 26.0;
+        let (least, most) = (0.9 * cover.min(stale_s(profile)), 1.1 * cover.min(stale_s(profile)));
+        assert!((least..most).contains(&hidden), "{hidden} hidden, the probe covers {cover}");
+    }
+    let mut mixed = warm(planned("infoflow", 32_768, 2048, 4, &QWEN));
+    mixed.chunks[0].warm = false;
+    let cargoes = flows(&mixed, 4, &QWEN, &Selected::expected(&mixed)).into_iter().map(|flow| flow.cargo);
+    assert_eq!(
+        cargoes.filter(|cargo| [Cargo::Stale, Cargo::WarmStale].contains(cargo)).collect::<Vec<_>>(),
+        [Cargo::Stale]
+    );
 }
 
 #[test]
