@@ -1,6 +1,6 @@
 //! Threads as ranks, their tensors on GPUs and carried by NCCL: what every backend promises, and what happens when a rank
-//! fails. Runs on an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) and unchanged on a real one; there it needs two
-//! GPUs, or NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1 for two ranks that share one.
+//! fails. Runs on an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) and unchanged on a real one with two GPUs: NCCL does
+//! not support two threads on one.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -31,15 +31,10 @@ fn gpus() -> usize {
     CudaContext::device_count().expect("a driver") as usize
 }
 
-fn shares_gpus() -> bool {
-    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
-}
-
 /// The most ranks that can be connected here.
 fn most_ranks() -> usize {
-    let most = if shares_gpus() { gpus().max(2) } else { gpus() };
-    assert!(most >= 2, "needs two GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
-    most
+    assert!(gpus() >= 2, "needs two GPUs");
+    gpus()
 }
 
 /// Runs one closure a rank, each on its own thread with its own device; gives the results in rank order.
@@ -79,7 +74,7 @@ fn run<T: Send>(world: usize, rank: impl Fn(Comm, Device) -> T + Sync) -> Vec<T>
         connected.wait();
         rank(comm, device)
     };
-    run_on(world, |rank| rank % gpus, shares_gpus(), begin)
+    run_on(world, |rank| rank % gpus, false, begin)
 }
 
 fn rows(count: usize, value: f32, device: &Device) -> Tensor {
@@ -90,7 +85,7 @@ fn rows(count: usize, value: f32, device: &Device) -> Tensor {
 }
 
 fn conforms(world: usize, unequal_gathers: UnequalGathers) {
-    let settings = nccl::Settings { unequal_gathers, allow_shared_gpu: shares_gpus(), ..SETTINGS };
+    let settings = nccl::Settings { unequal_gathers, ..SETTINGS };
     let gpus = gpus();
     let outcomes = run_with(
         world,
@@ -246,7 +241,7 @@ fn sizes_that_differ_end_by_the_deadline() {
     // Rank 0 waits for rows that do not come. Rank 1 has got what it waits for, and finds that rank 0 does not come on.
     let told = told.iter().any(|error| {
         error.contains("all have made it: their sizes differ")
-            || error.contains("rank 0 waits on its device") && error.contains("in all-gather (call 2")
+            || error.contains("rank 0 waits on its device") && error.contains("in all-gather (call ")
     });
     assert!(told, "{outcomes:?}");
     assert!(outcomes.iter().all(|error| error.exit_code() == 75), "{outcomes:?}");
@@ -378,4 +373,12 @@ fn ranks_with_one_gpu_are_refused() {
     assert_eq!(ranks, &[0, 1]);
     assert!(gpu.starts_with("GPU-"), "{gpu}");
     assert!(matches!(&outcomes[1], Error::Aborted { rank: 0, exit_code: 78, .. }), "{outcomes:?}");
+}
+
+#[test]
+fn threads_with_one_gpu_are_refused_even_where_ranks_may_share_it() {
+    let outcomes = run_on(2, |_| 0, true, |comm, _| comm.err().expect("refused"));
+    let told = outcomes[0].to_string();
+    assert!(told.starts_with("start: ranks 0 and 1 are threads of one process and share GPU-"), "{told}");
+    assert_eq!(outcomes[0].exit_code(), 78);
 }

@@ -152,6 +152,11 @@ fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
     }
     match (ask.backend, ask.built) {
         (Backend::Local, _) => Ok(false),
+        (Backend::Nccl, _) if shared => Err(configuration(format!(
+            "{} ranks as threads would share a GPU over NCCL, which it does not support: start them as processes, with \
+             mpirun, or pass --backend local",
+            ask.world
+        ))),
         (Backend::Nccl, true) => Ok(true),
         (Backend::Nccl, false) => Err(not_built("")),
         // Threads that share a GPU hand tensors over in the order of its stream.
@@ -187,7 +192,8 @@ mod tests {
     fn ranks_that_share_a_gpu_must_be_allowed_to() {
         let share = Ask { allow_shared_gpu: true, ..THREADS };
         assert_eq!(chosen(Ask { gpus: Some(1), ..share }), Ok(false));
-        assert_eq!(chosen(Ask { gpus: Some(1), backend: Backend::Nccl, ..share }), Ok(true));
+        let (code, said) = chosen(Ask { gpus: Some(1), backend: Backend::Nccl, ..share }).expect_err("two threads");
+        assert!(code == 78 && said.contains("2 ranks as threads would share a GPU over NCCL"), "{said}");
         assert_eq!(chosen(Ask { backend: Backend::Local, ..share }), Ok(false));
         let refusals = [
             (

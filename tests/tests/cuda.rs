@@ -98,7 +98,7 @@ fn dummy_weights_are_the_same_on_every_device() {
     let models = models();
     let ids: Vec<u32> = (0..96).collect();
     let rows = |model: &Arc<dyn Model>| {
-        let hidden = model.embed(&ids).expect("embedded").hidden.to_device(&Device::Cpu).expect("on the host");
+        let hidden = cuda::download(&model.embed(&ids).expect("embedded").hidden).expect("on the host");
         hidden.to_dtype(DType::F32).and_then(|x| x.flatten_all()).and_then(|x| x.to_vec1::<f32>()).expect("numbers")
     };
     assert!(rows(&models.gpu) == rows(&models.cpu));

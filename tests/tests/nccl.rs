@@ -1,6 +1,5 @@
 //! Ranks on a GPU each, whose tensors NCCL carries, against the same ranks on one GPU, which hand them over: the kernels and
-//! the numbers are the same, so the answers are. On a machine without GPUs they are emulated (EMULATED_GPUS=4); on one with a
-//! single GPU it needs NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1.
+//! the numbers are the same, so the answers are. On a machine without GPUs they are emulated (EMULATED_GPUS=4); a real one needs two.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -19,16 +18,12 @@ use tributary_worker::Model;
 /// The same kernels on the same numbers: what libraries that choose among products may leave.
 const TOLERANCE: f64 = 1e-3;
 
-fn shares_gpus() -> bool {
-    std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")
-}
-
 /// As on one host, and as between hosts.
 const GATHERS: [UnequalGathers; 2] = [UnequalGathers::Messages, UnequalGathers::Broadcasts];
 
 fn settings(unequal_gathers: UnequalGathers) -> nccl::Settings {
     let start_timeout = Duration::from_secs(60);
-    nccl::Settings { start_timeout, allow_shared_gpu: shares_gpus(), unequal_gathers, message_multiprocessors: 4 }
+    nccl::Settings { start_timeout, allow_shared_gpu: false, unequal_gathers, message_multiprocessors: 4 }
 }
 
 /// The same weights once a rank, each with a device or at least a stream of its own.
@@ -42,7 +37,7 @@ fn models(world: usize) -> Vec<Arc<dyn Model>> {
     ];
     let config = tiny_config(&changes);
     let gpus = cuda::count().expect("a driver");
-    assert!(gpus >= 2 || shares_gpus(), "needs two GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1");
+    assert!(gpus >= 2, "needs two GPUs");
     let model = |rank: usize| dummy_model_on(&config, 7, DType::BF16, &cuda::device(rank % gpus).expect("a GPU"));
     (0..world).map(model).collect()
 }
@@ -50,7 +45,7 @@ fn models(world: usize) -> Vec<Arc<dyn Model>> {
 /// The most ranks that can be connected here, three at the most.
 fn most_ranks() -> usize {
     let gpus = cuda::count().expect("a driver");
-    if shares_gpus() { gpus.clamp(2, 3) } else { gpus.min(3) }
+    gpus.min(3)
 }
 
 fn plans(world: usize) -> Vec<Plan> {

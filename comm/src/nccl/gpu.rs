@@ -25,6 +25,8 @@ pub struct Card {
     pub uuid: String,
     pub bus: String,
     pub nccl_version: i32,
+    /// The process that the rank is, or is a thread of.
+    pub process: u32,
     /// Whether the rank's environment makes NCCL's calls block.
     pub blocking: bool,
 }
@@ -41,6 +43,7 @@ impl Card {
             uuid: spelled(uuid),
             bus: ffi::bus_id(context)?,
             nccl_version: ffi::version()?,
+            process: std::process::id(),
             blocking: std::env::var(BLOCKING_VARIABLE).is_ok_and(|value| value.trim().parse() == Ok(1)),
         })
     }
@@ -101,6 +104,13 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
             let gpu = format!("{} ({})", card.uuid, card.bus);
             return Err(Error::SharedGpu { ranks, host: card.host.clone(), gpu });
         }
+        if let Some((one, other)) = threads_of_one_process(cards, &ranks) {
+            return Err(Error::Start(format!(
+                "ranks {one} and {other} are threads of one process and share {}, which NCCL does not support: start them \
+                 as processes, with mpirun",
+                card.uuid
+            )));
+        }
         if ranks.len() > MOST_RANKS {
             let (gpu, host, count) = (&card.uuid, &card.host, ranks.len());
             return Err(Error::Start(format!(
@@ -123,13 +133,24 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
     Ok(())
 }
 
+/// Two of these ranks that are one process. While the driver loads code it may wait for kernels under way, and a kernel of NCCL that
+/// waits for the other rank is one.
+fn threads_of_one_process(cards: &[Card], ranks: &[usize]) -> Option<(usize, usize)> {
+    let twin = |&one: &usize| {
+        let is_twin = |&&other: &&usize| other > one && cards[other].process == cards[one].process;
+        Some((one, *ranks.iter().find(is_twin)?))
+    };
+    ranks.iter().find_map(twin)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn card(gpu: u8) -> Card {
         let uuid = spelled([gpu; 16]);
-        Card { host: "node".to_owned(), uuid, bus: format!("0000:0{gpu}:00.0"), nccl_version: 22_807, blocking: false }
+        let (host, bus) = ("node".to_owned(), format!("0000:0{gpu}:00.0"));
+        Card { host, uuid, bus, nccl_version: 22_807, process: 1, blocking: false }
     }
 
     #[test]
@@ -146,7 +167,7 @@ mod tests {
 
     #[test]
     fn sharing_needs_a_new_nccl() {
-        let error = check(&[card(1), card(1)], true).expect_err("too old");
+        let error = check(&[card(1), Card { process: 2, ..card(1) }], true).expect_err("too old");
         assert_eq!(error.to_string(), "start: ranks that share a GPU need NCCL 2.30.0 or newer, this is 2.28.7");
     }
 
@@ -178,7 +199,8 @@ mod tests {
 
     #[test]
     fn more_than_two_ranks_of_a_gpu_are_refused() {
-        let cards = [1, 2, 1, 1].map(|gpu| Card { nccl_version: 23_007, ..card(gpu) });
+        let cards = [(1, 1), (2, 2), (1, 3), (1, 4)];
+        let cards = cards.map(|(gpu, process)| Card { nccl_version: 23_007, process, ..card(gpu) });
         refused(
             &cards,
             true,
@@ -186,6 +208,18 @@ mod tests {
              place on it: start fewer ranks",
         );
         assert!(matches!(check(&cards, false), Err(Error::SharedGpu { .. })), "not allowed at all");
+    }
+
+    #[test]
+    fn threads_that_share_a_gpu_are_refused() {
+        let cards = [(1, 1), (2, 1), (1, 2), (2, 1)];
+        let cards = cards.map(|(gpu, process)| Card { nccl_version: 23_007, process, ..card(gpu) });
+        refused(
+            &cards,
+            true,
+            "ranks 1 and 3 are threads of one process and share GPU-02020202-0202-0202-0202-020202020202, which NCCL does \
+             not support: start them as processes, with mpirun",
+        );
     }
 
     #[test]

@@ -21,8 +21,8 @@
 //! A rank that is late is named: every rank's watching thread counts the calls that its device has come to, and the one
 //! whose deadline passes asks the others, over the control communicator, how far they are.
 //!
-//! Two communicators of NCCL in one process work as long as each rank has its own device, or its own stream where ranks
-//! share a GPU for a test.
+//! Several communicators of NCCL in one process work as long as each rank has a GPU of its own. Two processes may share one, for a
+//! test.
 
 mod connect;
 mod ffi;
@@ -55,13 +55,15 @@ pub fn library_version() -> Result<String> {
     Ok(format!("NCCL {}", version_text(ffi::version()?)))
 }
 
-/// Lets NCCL connect several ranks of one GPU. To be called before the process starts its second thread, and before
-/// anything of NCCL.
+/// Lets NCCL connect two ranks of one GPU, and CUDA load all code at the start. To be called before the process starts its second
+/// thread, and before anything of NCCL and CUDA.
 ///
 /// # Errors
 /// The process has several threads.
 pub fn allow_shared_gpu() -> Result<()> {
-    ffi::set_variable(ffi::SHARED_GPU_VARIABLE, "1")
+    ffi::set_variable(ffi::SHARED_GPU_VARIABLE, "1")?;
+    // Code that is loaded later may wait for a message of this rank, which waits for the other one.
+    ffi::set_variable("CUDA_MODULE_LOADING", "EAGER")
 }
 
 /// A communicator of the same ranks whose tensors go over NCCL; `device` is this rank's GPU. Every rank calls it at the same
