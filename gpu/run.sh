@@ -163,13 +163,14 @@ between_ranks() {
 # Two processes: what `tributary doctor` checks and measures between GPUs, then the answers of methods and exchanges beside those of
 # one rank.
 two_processes() {
-    shared=""
+    shared="" sizes=1MiB,64MiB
+    [ -z "${SMALL:-}" ] || sizes=64KiB
     [ "$gpus" != 1 ] || shared="--allow-shared-gpu"
     request="prefill --model models/demo --device cuda --request models/demo/requests/hop2-0.json --max-tokens 1 --json"
     # The options are meant to be split into words.
     # shellcheck disable=SC2086
     {
-        processes 90 doctor --backend nccl $shared --sizes 1MiB,64MiB || return 1
+        processes 90 doctor --backend nccl $shared --sizes $sizes || return 1
         for way in "ring replicate full" "all-gather replicate full" "infoflow replicate infoflow" "infoflow pass-q infoflow"; do
             read -r method exchange alone <<F
 $way

@@ -50,8 +50,8 @@ mod emulated {
         some.narrow(0, 0, count).expect("rows")
     }
 
-    /// The groups of rank 0 when another test of this program runs in a process of its own.
-    fn groups_of(test: &str, how: &str) -> Vec<String> {
+    /// What rank 0 tells NCCL's log when another test of this program runs in a process of its own, behind its number.
+    fn lines_of(test: &str, how: &str) -> Vec<String> {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program);
@@ -60,8 +60,13 @@ mod emulated {
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         assert!(ended.status.success() && said.contains("1 passed"), "{said}");
         let log = std::fs::read_to_string(log.path()).expect("the log");
-        let group = |line: &str| Some(line.strip_prefix("rank 0 group ")?.split_once(": ")?.1.to_owned());
-        log.lines().filter_map(group).skip(CONNECTING).collect()
+        log.lines().filter_map(|line| line.strip_prefix("rank 0 ")).map(str::to_owned).collect()
+    }
+
+    /// The groups of rank 0 once the ranks are connected.
+    fn groups_of(test: &str, how: &str) -> Vec<String> {
+        let group = |line: &String| Some(line.strip_prefix("group ")?.split_once(": ")?.1.to_owned());
+        lines_of(test, how).iter().filter_map(group).skip(CONNECTING).collect()
     }
 
     #[test]
@@ -115,5 +120,14 @@ mod emulated {
     fn what_is_started_together_is_one_group_and_nothing_is_none() {
         let group = "send 16 to 1, receive 16 from 2, send 8 to 1, send 8 to 2, receive 8 from 1, receive 8 from 2";
         assert_eq!(groups_of("calls_started_together", ""), [group]);
+    }
+
+    /// A group costs a thread; the emulated GPU's most urgent streams have the priority -5.
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn messages_go_on_a_stream_of_the_most_urgent_priority() {
+        let lines = lines_of("calls_started_together", "");
+        let count = CONNECTING + 1;
+        assert_eq!(lines.last(), Some(&format!("ended: {count} groups, {count} threads, priority -5")), "{lines:?}");
     }
 }

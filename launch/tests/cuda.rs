@@ -151,6 +151,26 @@ mod emulated {
         refused(&["--world-size", "2"], &variables, 71, "the GPU has no memory for NCCL's buffers");
     }
 
+    /// Each rank's NCCL takes 200 MB here. A request needs some 140 MiB without it.
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn what_nccl_takes_is_measured_and_within_the_budget() {
+        const BYTES: u64 = 200_000_000;
+        let two = ["--world-size", "2", "--method", "infoflow"];
+        let variables = [("EMULATED_NCCL_BYTES", BYTES.to_string())];
+        let variables = [(variables[0].0, variables[0].1.as_str())];
+        let output = prefill(&[&two[..], &["--json"]].concat(), &variables);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        for rank in report["ranks"].as_array().expect("ranks") {
+            let bytes = rank["device_memory"]["message_bytes"].as_u64().expect("a number");
+            assert!((BYTES..BYTES + (4 << 20)).contains(&bytes), "{rank:#}");
+        }
+        let budget = [&two[..], &["--device-memory", "300MiB"]].concat();
+        assert!(prefill(&budget, &[]).status.success(), "300 MiB suffice where NCCL takes nothing");
+        refused(&budget, &variables, 71, "of device memory");
+    }
+
     /// The demo model's shape with heads of 64, in a folder; without weights.
     fn with_wide_heads(folder: &std::path::Path) -> String {
         for name in ["tokenizer.json", "tokenizer_config.json"] {

@@ -225,7 +225,7 @@ API int cuCtxSetFlags(unsigned) { return SUCCESS; }
 
 API int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     *least = 0;
-    *greatest = -5;
+    *greatest = MOST_URGENT;
     return SUCCESS;
 }
 

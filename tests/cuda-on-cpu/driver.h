@@ -59,9 +59,13 @@ struct Device {
     uint64_t pool_release_threshold_bytes = 0;
 };
 
+/// The priority of the most urgent streams.
+constexpr int MOST_URGENT = -5;
+
 /// A stream's queue has a thread of its own.
 struct Stream {
     std::shared_ptr<Queue> queue;
+    int priority = 0;  // the smaller, the more urgent; it changes nothing here
 };
 
 /// A place in a queue: behind the work of that number.

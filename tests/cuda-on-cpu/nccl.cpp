@@ -6,7 +6,7 @@
 // waiting, until ncclCommAbort.
 //
 // EMULATED_NCCL_LOG: a file to which every rank adds a line a group, with its operations and their bytes, and one when it ends, with
-//   how many groups and threads there were.
+//   how many groups and threads there were, and the priority of their stream.
 // EMULATED_NCCL_VERSION: what ncclGetVersion answers (23007).
 // EMULATED_NCCL_BYTES: device memory that a rank's communicator takes for its buffers (0).
 

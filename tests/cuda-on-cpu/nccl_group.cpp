@@ -3,6 +3,7 @@
 #include "nccl_group.h"
 
 extern "C" int cuMemFree_v2(unsigned long long pointer);
+extern "C" int cuStreamGetPriority(void* stream, int* priority);
 
 namespace emulated_nccl {
 
@@ -246,6 +247,7 @@ int submit(const Handle& c, void* stream, std::vector<Operation> operations) {
     }
     ++c->outstanding;
     ++c->group_count;
+    cuStreamGetPriority(stream, &c->priority);
     log(told(*c, operations));
     if (c->blocking) {
         lock.unlock();
@@ -277,7 +279,7 @@ void end(Handle* handle) {
     if (c->thread.joinable()) c->thread.join();
     if (c->launcher.joinable()) c->launcher.join();
     log("rank " + std::to_string(c->rank) + " ended: " + std::to_string(c->group_count) + " groups, " +
-        std::to_string(c->thread_count) + " threads");
+        std::to_string(c->thread_count) + " threads, priority " + std::to_string(c->priority));
     for (auto& peer : c->peers)
         if (peer.socket >= 0) close(peer.socket);
     close(c->listener);

@@ -105,6 +105,7 @@ struct Communicator {
     bool launching = false;
     unsigned outstanding = 0;  // groups that have not ended
     unsigned group_count = 0, thread_count = 0;
+    int priority = 0;  // of the stream of the last group
     bool closing = false, connected = false, ended = false;
     int error = SUCCESS;
     std::string why;

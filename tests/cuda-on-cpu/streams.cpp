@@ -73,7 +73,16 @@ API int cuStreamCreate(void** stream, unsigned) {
     return SUCCESS;
 }
 
-API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) { return cuStreamCreate(stream, flags); }
+API int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
+    if (int refused = cuStreamCreate(stream, flags)) return refused;
+    static_cast<Stream*>(*stream)->priority = std::clamp(priority, MOST_URGENT, 0);
+    return SUCCESS;
+}
+
+API int cuStreamGetPriority(void* stream, int* priority) {
+    *priority = is_default(stream) ? 0 : static_cast<Stream*>(stream)->priority;
+    return SUCCESS;
+}
 
 /// It answers at once; the stream goes when its work is done.
 API int cuStreamDestroy_v2(void* stream) {
