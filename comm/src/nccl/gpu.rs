@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn threads_that_share_a_gpu_are_refused() {
-        let cards = [(1, 1), (2, 1), (1, 2), (2, 1)];
+        let cards = [(1, 1), (2, 1), (3, 2), (2, 1)];
         let cards = cards.map(|(gpu, process)| Card { nccl_version: 23_007, process, ..card(gpu) });
         refused(
             &cards,

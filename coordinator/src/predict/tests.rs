@@ -219,7 +219,8 @@ fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
         let probe = probe.phases.iter().find(|found| found.phase == Phase::Probe).unwrap();
         // A slice behind each of 26 layers but the last.
         let cover = (probe.seconds - probe.exposed_s) * 25.0 / 26.0;
-        let (least, most) = (0.9 * cover.min(stale_s(profile)), 1.1 * cover.min(stale_s(profile)));
+        // What else differs between the two methods' recompute is small beside that.
+        let (least, most) = (0.85 * cover.min(stale_s(profile)), 1.15 * cover.min(stale_s(profile)));
         assert!((least..most).contains(&hidden), "{hidden} hidden, the probe covers {cover}");
     }
     let mut mixed = warm(planned("infoflow", 32_768, 2048, 4, &QWEN));
