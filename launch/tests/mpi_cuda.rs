@@ -83,6 +83,21 @@ fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
     }
 }
 
+/// A copy to the host is a piece of the device's work: what MPI sends must have come.
+#[test]
+fn tensors_of_gpus_go_over_mpi_as_they_are() {
+    if !has_mpirun() {
+        return;
+    }
+    let with = |more: &[&str]| prefill(&[&["--device", "cuda", "--json"], more].concat());
+    for way in [["--method", "ring"], ["--exchange", "pass-q"]] {
+        let alone = report("one rank", &run(mpirun(1), &with(&way)));
+        let two = report("two", &run(mpirun(2), &with(&[&way[..], &["--backend", "mpi"]].concat())));
+        assert!(received(&two).iter().all(|&bytes| bytes > 0), "{way:?}: {:?}", received(&two));
+        assert_eq!(two["answer"], alone["answer"], "{way:?}");
+    }
+}
+
 /// A prefill whose rank 1 is held when it enters chunk prefill, and sent a signal there; how it ends and how long that took.
 fn strike(with: Signal) -> (Ended, Duration) {
     let arguments = prefill(&["--device", "cuda", "--backend", "nccl", "--heartbeat-timeout", "2"]);
