@@ -57,7 +57,7 @@ pub struct Flow {
     /// What carries it.
     pub collective: Collective,
     /// Groups of messages that carry it, one after the other; 0 where another cargo's groups carry it too
-    /// ([`groups`](super::groups)).
+    /// ([`groups`](super::groups())).
     pub groups: usize,
     /// Bytes that each rank receives.
     pub received: Vec<u64>,
