@@ -54,14 +54,14 @@ test: mpi-tools emulated
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
 	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
 	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
-	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups
+	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
 	@$(STEP) --table
 	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --workspace $(ALL)
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
 # by threads and by processes under mpirun; what an emulated GPU alone can do is ignored elsewhere.
 cuda-test: emulated mpi-tools nvrtc
-	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
 	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --workspace $(ALL) --lib --test 'cuda*' --test nccl --test mpi_cuda
 
 nvrtc:

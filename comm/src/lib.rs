@@ -46,9 +46,9 @@ pub enum Start<'a> {
     Exchange {
         /// What goes to rank `to`.
         send: &'a Tensor,
-        /// Who gets it.
+        /// The rank that gets it.
         to: usize,
-        /// Who sends to this rank.
+        /// The rank that sends to this one.
         from: usize,
         /// Rows that come.
         rows: usize,
@@ -70,7 +70,7 @@ pub enum Start<'a> {
 }
 
 /// How many multiprocessors of a rank's GPU whoever computes there should leave alone just now, because messages are under way
-/// that need some: a kernel that keeps all of them would hold the messages up until it ends. Clones tell the same rank's.
+/// that need some: a kernel that keeps all of them would hold the messages up until it ends. A clone tells the same rank's number.
 #[derive(Debug, Clone, Default)]
 pub struct KeptFree(Arc<AtomicUsize>);
 
@@ -122,7 +122,8 @@ pub trait Communicator {
 
     /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
     /// Where a backend pays for every start (NCCL), calls that are started together cost one: what belongs together, such as
-    /// keys and values, is started together. All ranks start the same calls together. Gives as many as it was given.
+    /// keys and values, is started together. They end together there: who waits for one has waited for all, and the time counts for
+    /// that one. All ranks start the same calls together. Gives as many as it was given.
     ///
     /// # Errors
     /// Those of the calls; then none of them can be waited for.

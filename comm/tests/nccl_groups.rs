@@ -19,8 +19,8 @@ mod emulated {
     /// Two f32 a row.
     const ROW_BYTES: usize = 8;
     const HOW: &str = "UNEQUAL_GATHERS";
-    /// Groups by which the ranks are connected: an exchange, two gathers and an all-to-all.
-    const CONNECTING: usize = 4;
+    /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
+    const CONNECTING: usize = 5;
 
     /// Runs one closure a rank, each with a GPU of its own.
     fn run(unequal_gathers: UnequalGathers, rank: impl Fn(&mut dyn Communicator, &Device) + Sync) {

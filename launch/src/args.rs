@@ -231,7 +231,7 @@ pub struct GroupArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
     #[arg(long)]
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU that attention leaves alone while messages between ranks are under way
+    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
     /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]

@@ -1,8 +1,18 @@
-//! What chunk caches take where several groups of threads have theirs side by side.
+//! What chunk caches take where several groups of threads have theirs side by side, and what names the chunks in them.
 
 use std::collections::BTreeMap;
 
+use tributary_comm::wire::KeySpace;
+
+use crate::args::ModelArgs;
+use crate::model::ModelFolder;
 use crate::session::Way;
+
+/// What names the chunks of a model. Where none are kept they need no name, and the weights are not read for one.
+pub fn key_space(folder: &ModelFolder, model: &ModelArgs, keeps: bool) -> anyhow::Result<KeySpace> {
+    let hash = if keeps { folder.hash().get()? } else { [0; 32] };
+    Ok(KeySpace::new(hash, format!("{:?}", model.dtype())))
+}
 
 /// Bytes that chunk caches take, seen by each of a way's ranks: its own, and those that ranks of other groups keep in the same
 /// memory, which count for the first rank there. `caches` has a number for each rank of a group, by ranks and threads a

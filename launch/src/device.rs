@@ -25,7 +25,7 @@ pub struct Gpu {
     pub name: String,
     /// How many this process sees.
     pub count: usize,
-    /// Memory that weights, chunk caches and requests of this process may take together.
+    /// Memory that weights, chunk caches, requests and NCCL's buffers of this process may take together.
     pub budget_bytes: u64,
 }
 
@@ -112,7 +112,7 @@ pub fn mark(local_rank: usize) -> u64 {
     identity.ok().and_then(|identity| hash(identity.uuid)).unwrap_or(0)
 }
 
-/// What was asked for, or nine tenths of what is free: the rest is for the driver, libraries and their buffers.
+/// What was asked for, or nine tenths of what is free: the rest is for the driver and libraries other than NCCL.
 fn budget(asked: Option<u64>, free_bytes: u64) -> anyhow::Result<u64> {
     match asked {
         None => Ok(free_bytes / 10 * 9),

@@ -88,8 +88,12 @@ impl Group {
         drop(tell);
         let message_bytes = match settings.carrier {
             Carrier::Own => 0,
-            // Each rank says it once, or ends, after its own deadline at the latest. Why it ended, the first request tells.
-            Carrier::Nccl(_) => told.iter().max().unwrap_or(0),
+            // Each rank says it once, or ends. Why it ended, the first request tells; so does a rank that stands in the driver.
+            Carrier::Nccl(nccl) => {
+                let until = Instant::now() + nccl.start_timeout + LAST_WORK;
+                let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+                std::iter::from_fn(next).take(settings.world).max().unwrap_or(0)
+            }
         };
         Ok(Self { link, ranks, lookout, message_bytes })
     }

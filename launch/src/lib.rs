@@ -26,5 +26,6 @@ mod request;
 mod session;
 mod spoilt;
 mod stdout;
+mod taken;
 
 pub use model::shape_of;

@@ -122,6 +122,18 @@ impl ModelFolder {
     pub fn shape(&self) -> ModelShape {
         shape_of(&self.config, self.dtype.size_in_bytes())
     }
+
+    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn text(&self, tokens: &[u32]) -> anyhow::Result<String> {
+        let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
+        match &self.tokenizer {
+            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
+            None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+        }
+    }
 }
 
 /// What the planner must know of a config, with numbers of `dtype_bytes` bytes.

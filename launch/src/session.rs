@@ -14,7 +14,7 @@ use tributary_kernels::Kernels;
 use tributary_worker::Model;
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
-use crate::caches;
+use crate::caches::{self, key_space};
 use crate::carrier::Carrier;
 use crate::device::{Gpu, Place};
 use crate::environment::environment;
@@ -25,6 +25,7 @@ use crate::model::ModelFolder;
 use crate::ranks::{Identity, Ranks, Room, Serving};
 use crate::request::Question;
 use crate::spoilt::{any_spoilt, judged};
+use crate::taken::{Key, Taken};
 
 /// What one request came to.
 pub struct Answered {
@@ -72,6 +73,8 @@ pub struct Session<'a> {
     serving: Option<Serving>,
     /// Of all ranks' memory the least, where ranks are processes.
     narrowest: Option<(usize, Room)>,
+    /// What running groups have taken of the memory.
+    taken: Taken,
     args: (&'a ModelArgs, &'a RunArgs),
     requests: u64,
     /// Whether a rank that was stuck is left behind in a thread of this process.
@@ -108,6 +111,7 @@ impl<'a> Session<'a> {
             directories: BTreeMap::new(),
             serving: None,
             narrowest: None,
+            taken: Taken::default(),
             args: (model, run),
             requests: 0,
             left_behind: false,
@@ -174,6 +178,8 @@ impl<'a> Session<'a> {
                 let serving = process.serve(&self.models[0], settings, identity, Some(Room::of(&machine)))?;
                 let Some(agreed) = serving.ready() else { return serving.end() };
                 (self.serving, self.narrowest) = (Some(serving), agreed.narrowest);
+                // What messages take is out of the narrowest room already.
+                self.taken.add(key, chunk_cache_bytes, 0);
                 self.directories.insert(key, Directory::new(agreed.space));
             }
             return Ok(());
@@ -186,8 +192,7 @@ impl<'a> Session<'a> {
             let models = &self.models[..carrier.weight_copies(key.0)];
             let group = Group::start(models, space, settings).map_err(|cause| Exhausted { cause, settings })?;
             // What messages take of the GPU's budget is known now.
-            let room = Room::of(&machine).without(group.message_bytes());
-            self.machines.insert(key, Machine { available_bytes: room.available_bytes, ..machine });
+            self.taken.add(key, chunk_cache_bytes, group.message_bytes());
             slot.insert(group);
             self.directories.insert(key, Directory::new(space.clone()));
         }
@@ -223,7 +228,7 @@ impl<'a> Session<'a> {
         if let Some(directory) = self.directories.get_mut(&key) {
             directory.note(&answer.reports);
         }
-        let text = self.text(&answer.outcome.tokens)?;
+        let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(way.settings.world);
         let environment = Environment { threads: way.threads, backend, ..self.environment.clone() };
         let shape = self.folder.shape();
@@ -297,6 +302,7 @@ impl<'a> Session<'a> {
     /// The rank's own account of a failure, where it has one; the coordinator's otherwise.
     fn blame(&mut self, key: (usize, usize), error: tributary_coordinator::Error) -> anyhow::Error {
         self.directories.remove(&key);
+        self.taken.remove(key);
         let error = match (self.serving.take().map(Serving::end), self.groups.remove(&key).map(Group::end)) {
             (Some(Err(cause)), _) => cause,
             (_, Some(Err(cause))) => cause.into(),
@@ -322,6 +328,9 @@ impl<'a> Session<'a> {
 
     /// Bytes of chunks that each rank of a group of `world` may keep.
     fn chunk_cache_bytes(&mut self, world: usize, threads: usize) -> u64 {
+        if let Some(bytes) = self.taken.chunk_cache_bytes((world, threads)) {
+            return bytes;
+        }
         let side_by_side = matches!(&*self.ranks, Ranks::Threads { .. });
         let groups = if side_by_side { self.keeping.len().max(1) } else { 1 };
         let machine = self.machine((world, threads));
@@ -377,27 +386,12 @@ impl<'a> Session<'a> {
         match self.narrowest {
             Some((0, room)) => Machine { available_bytes: room.available_bytes, ..own },
             Some((rank, room)) => room.of_rank(rank, &own),
-            None => own,
-        }
-    }
-
-    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
-    fn text(&self, tokens: &[u32]) -> anyhow::Result<String> {
-        let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.folder.config.eos.contains(token)).collect();
-        match &self.folder.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
-            None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+            None => self.taken.left_of(own),
         }
     }
 }
 
 /// A group of threads: its ranks, and threads a rank.
-fn key(way: &Way) -> (usize, usize) {
+fn key(way: &Way) -> Key {
     (way.settings.world, way.threads)
-}
-
-/// What names the chunks of a model. Where none are kept they need no name, and the weights are not read for one.
-fn key_space(folder: &ModelFolder, model: &ModelArgs, keeps: bool) -> anyhow::Result<KeySpace> {
-    let hash = if keeps { folder.hash().get()? } else { [0; 32] };
-    Ok(KeySpace::new(hash, format!("{:?}", model.dtype())))
 }

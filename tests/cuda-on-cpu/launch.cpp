@@ -72,6 +72,7 @@ class Arguments {
 
 API int cuModuleLoadData(void** module, const void*) {
     if (!current_device()) return INVALID_CONTEXT;
+    std::lock_guard<std::recursive_mutex> call(current_device()->driver);
     wait_for_running_kernels(current_device());
     *module = current_device();
     return SUCCESS;
@@ -97,7 +98,10 @@ API int cuModuleGetFunction(void** function, void*, const char* name) {
         made.kernel = kernel;
         *function = &made;
     }
-    if (!loaded) wait_for_running_kernels(device);
+    if (!loaded) {
+        std::lock_guard<std::recursive_mutex> call(device->driver);
+        wait_for_running_kernels(device);
+    }
     return SUCCESS;
 }
 

@@ -161,6 +161,8 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
 
 API int cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
     Device* device = current_device();
+    if (!device) return INVALID_CONTEXT;
+    std::lock_guard<std::recursive_mutex> call(device->driver);
     if (int fault = standing(device)) return fault;
     std::lock_guard<std::mutex> guard(device->lock);
     *total_bytes = device->total_bytes;

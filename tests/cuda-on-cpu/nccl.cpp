@@ -7,6 +7,7 @@
 //
 // EMULATED_NCCL_LOG: a file to which every rank adds a line a group, with its operations and their bytes, and one when it ends, with
 //   how many groups and threads there were, and the priority of their stream.
+// EMULATED_NCCL_FAIL_FILE: as soon as there is a file of this name, every communicator has lost a connection.
 // EMULATED_NCCL_VERSION: what ncclGetVersion answers (23007).
 // EMULATED_NCCL_BYTES: device memory that a rank's communicator takes for its buffers (0).
 
@@ -90,6 +91,8 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
 
 API int ncclCommGetAsyncError(void* comm, int* state) {
     Handle c = handle_of(comm);
+    const char* fail_file = std::getenv("EMULATED_NCCL_FAIL_FILE");
+    if (fail_file && access(fail_file, F_OK) == 0) fail(c.get(), SYSTEM_ERROR, "Call to recv failed: Connection reset by peer");
     std::lock_guard<std::mutex> lock(c->mutex);
     bool underway = !c->connected || c->launching || (c->closing && !c->ended);
     *state = c->error ? c->error : underway ? IN_PROGRESS : SUCCESS;

@@ -17,8 +17,8 @@ mod emulated {
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
     use tributary_worker::Model;
 
-    /// Groups by which the ranks are connected: an exchange, two gathers and an all-to-all.
-    const CONNECTING: usize = 4;
+    /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
+    const CONNECTING: usize = 5;
     const WORLD: usize = 4;
     const LAYERS: usize = 40;
     /// The layer after the last one that InfoFlow's probe measures.

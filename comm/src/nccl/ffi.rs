@@ -1,4 +1,4 @@
-//! The calls into NCCL and to raw device memory: all of the backend's `unsafe`.
+//! The calls into NCCL. Raw memory of a device is in `memory.rs`.
 //!
 //! NCCL's communicators are nonblocking here: a call may come back before it has done its work, and [`Handle::progress`]
 //! tells when it has. Until then no other call may follow on that communicator, but for [`Handle::abort`].
@@ -7,14 +7,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use candle_core::backend::{BackendDevice as _, BackendStorage as _};
-use candle_core::cuda_backend::CudaStorageSlice;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor, op::BackpropOp};
+use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
 
-use super::lack;
+use super::lack::{self, Ask};
+use super::memory::free_bytes;
 use crate::{Error, Result};
 
 /// Bytes of an id that names a group of ranks.
@@ -156,24 +155,12 @@ impl Handle {
     /// # Errors
     /// What has gone wrong since, here or on another rank.
     pub fn progress(&self) -> Result<Progress> {
-        let open = self.lock();
-        let communicator = address(&open)?;
-        let mut state = Code::ncclSuccess;
-        // SAFETY: the communicator has not been ended: whoever ends it takes its address out under the same lock.
-        let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
-        check("ncclCommGetAsyncError", code, communicator)?;
-        check("a collective", state, communicator)
+        progress_of(&self.lock(), Ask::Driver(free_bytes))
     }
 
-    /// The same, unless another thread is in a call.
+    /// The same, unless another thread is in a call; without a word to the driver, which may be held by a thread that waits.
     pub fn try_progress(&self) -> Option<Result<Progress>> {
-        match self.communicator.try_lock() {
-            Ok(open) => {
-                drop(open);
-                Some(self.progress())
-            }
-            Err(_) => None,
-        }
+        self.communicator.try_lock().ok().map(|open| progress_of(&open, Ask::Nobody))
     }
 
     /// Puts messages on a stream, as one group.
@@ -214,6 +201,22 @@ impl Handle {
 
     fn lock(&self) -> MutexGuard<'_, Option<usize>> {
         self.communicator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the last call has done its work.
+fn progress_of(open: &Option<usize>, ask: Ask) -> Result<Progress> {
+    let communicator = address(open)?;
+    let mut state = Code::ncclSuccess;
+    // SAFETY: the communicator has not been ended: whoever ends it takes its address out under the lock that `open` is from.
+    let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
+    judged("ncclCommGetAsyncError", code, communicator, ask)?;
+    judged("a collective", state, communicator, ask)
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 
@@ -272,6 +275,10 @@ fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> 
 }
 
 fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Result<Progress> {
+    judged(call, code, communicator, Ask::Driver(free_bytes))
+}
+
+fn judged(call: &'static str, code: Code, communicator: sys::ncclComm_t, ask: Ask) -> Result<Progress> {
     match code {
         Code::ncclSuccess => return Ok(Progress::Done),
         Code::ncclInProgress => return Ok(Progress::Underway),
@@ -288,81 +295,6 @@ fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Resul
         unsafe { CStr::from_ptr(more) }.to_string_lossy().trim().replace('\n', " ")
     };
     let cause = if more.is_empty() { text.into_owned() } else { format!("{text}: {more}") };
-    let (exit_code, advice) = lack::judge(code, &more, free_bytes);
+    let (exit_code, advice) = lack::judge(code, &more, ask);
     Err(Error::Nccl { call, cause: format!("{cause}{advice}"), exit_code })
-}
-
-/// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.
-pub fn free_bytes() -> Option<u64> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver writes two numbers to the places it is given; without a context it refuses.
-    unsafe { driver::cuMemGetInfo_v2(&mut free, &mut total) }.result().ok()?;
-    Some(free as u64)
-}
-
-/// Device memory for what a call receives.
-pub struct Buffer {
-    storage: CudaStorage,
-    dims: Vec<usize>,
-}
-
-impl Buffer {
-    /// Memory for a tensor, allocated in the order of the device's stream. What is in it is not defined.
-    pub fn new(device: &CudaDevice, dtype: DType, dims: Vec<usize>) -> Result<Self> {
-        // The pool gives no memory of no bytes.
-        let count = dims.iter().product::<usize>().max(1);
-        // SAFETY: nobody reads it before the call that fills it has ended: it becomes a tensor only then.
-        let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) };
-        let storage = storage.map_err(|error| lack::received(error, count * dtype.size_in_bytes()))?;
-        Ok(Self { storage, dims })
-    }
-
-    /// Where it is. Work that is put on `stream` from now on finds it allocated.
-    pub fn address(&mut self, stream: &CudaStream) -> Result<u64> {
-        place_of(&mut self.storage, stream)
-    }
-
-    /// The tensor, once the stream that computes is behind the call that has filled it.
-    pub fn into_tensor(self) -> Tensor {
-        Tensor::from_storage(Storage::Cuda(self.storage), self.dims, BackpropOp::none(), false)
-    }
-}
-
-/// Does the same with the slice of any dtype that candle computes with.
-macro_rules! with_slice {
-    ($storage:expr, $slice:ident => $body:expr) => {
-        match $storage {
-            CudaStorageSlice::U8($slice) => Ok($body),
-            CudaStorageSlice::U32($slice) => Ok($body),
-            CudaStorageSlice::I16($slice) => Ok($body),
-            CudaStorageSlice::I32($slice) => Ok($body),
-            CudaStorageSlice::I64($slice) => Ok($body),
-            CudaStorageSlice::BF16($slice) => Ok($body),
-            CudaStorageSlice::F16($slice) => Ok($body),
-            CudaStorageSlice::F32($slice) => Ok($body),
-            CudaStorageSlice::F64($slice) => Ok($body),
-            _ => Err(Error::Tensor("NCCL carries no tensors of this dtype".to_owned())),
-        }
-    };
-}
-
-fn place_of(storage: &mut CudaStorage, stream: &CudaStream) -> Result<u64> {
-    fn of<T>(slice: &mut CudaSlice<T>, stream: &CudaStream) -> u64 {
-        slice.device_ptr_mut(stream).0
-    }
-    with_slice!(&mut storage.slice, slice => of(slice, stream))
-}
-
-/// Where a tensor's data is; it must be contiguous and on a GPU. `stream` is behind what has been written to it so far.
-pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
-    fn of<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
-        slice.device_ptr(stream).0
-    }
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cuda(storage) = &*storage else {
-        return Err(Error::Tensor(format!("NCCL carries tensors on a GPU, this one is on {:?}", tensor.device())));
-    };
-    let start_bytes = (layout.start_offset() * storage.dtype().size_in_bytes()) as u64;
-    let address: Result<u64> = with_slice!(&storage.slice, slice => of(slice, stream));
-    Ok(address? + start_bytes)
 }

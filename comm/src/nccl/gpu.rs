@@ -44,7 +44,7 @@ impl Card {
             bus: ffi::bus_id(context)?,
             nccl_version: ffi::version()?,
             process: std::process::id(),
-            blocking: std::env::var(BLOCKING_VARIABLE).is_ok_and(|value| value.trim().parse() == Ok(1)),
+            blocking: calls_block(),
         })
     }
 }
@@ -62,6 +62,24 @@ fn spelled(uuid: [u8; 16]) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     format!("GPU-{}", parts.join("-"))
+}
+
+/// Whether the environment makes NCCL's calls block.
+pub fn calls_block() -> bool {
+    std::env::var(BLOCKING_VARIABLE).is_ok_and(|value| value.trim().parse() == Ok(1))
+}
+
+/// The refusal of a rank whose calls block.
+pub fn blocking(rank: usize) -> Error {
+    Error::Start(format!(
+        "rank {rank} has {BLOCKING_VARIABLE}=1, with which a call that waits for a lost rank never ends: unset it"
+    ))
+}
+
+/// How many ranks have the card of each rank.
+pub fn sharing(cards: &[Card]) -> Vec<usize> {
+    let of = |card: &Card| cards.iter().filter(|other| other.uuid == card.uuid).count();
+    cards.iter().map(of).collect()
 }
 
 /// Whether ranks are on more than one host.
@@ -91,9 +109,7 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
         )));
     }
     if let Some(rank) = cards.iter().position(|card| card.blocking) {
-        return Err(Error::Start(format!(
-            "rank {rank} has {BLOCKING_VARIABLE}=1, with which a call that waits for a lost rank never ends: unset it"
-        )));
+        return Err(blocking(rank));
     }
     for card in cards {
         let ranks: Vec<usize> = (0..cards.len()).filter(|&rank| cards[rank].uuid == card.uuid).collect();

@@ -24,8 +24,16 @@ const OF_HOST: [&str; 5] = [
     "no space left on device",
 ];
 
-/// The exit code of a failure, and what to do about it. `free_bytes` asks for what is free on the GPU.
-pub fn judge(code: Code, said: &str, free_bytes: impl FnOnce() -> Option<u64>) -> (u8, String) {
+/// Who is asked what is free on the GPU.
+#[derive(Clone, Copy)]
+pub enum Ask {
+    /// The driver, which may let the thread wait.
+    Driver(fn() -> Option<u64>),
+    Nobody,
+}
+
+/// The exit code of a failure, and what to do about it.
+pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let said = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
     let other = match code {
@@ -44,13 +52,17 @@ pub fn judge(code: Code, said: &str, free_bytes: impl FnOnce() -> Option<u64>) -
             "; the host has no memory for NCCL's buffers, look at /dev/shm and the limits of the job".to_owned(),
         );
     }
-    match (has(&OF_GPU), free_bytes()) {
-        (true, Some(bytes)) => {
-            let free_mib = bytes as f64 / f64::from(1 << 20);
-            let what = "; the GPU has no memory for NCCL's buffers";
-            (71, format!("{what} ({free_mib:.0} MiB are free): give ranks less with --device-memory"))
-        }
-        _ => (other, String::new()),
+    if !has(&OF_GPU) {
+        return (other, String::new());
+    }
+    let what = "; the GPU has no memory for NCCL's buffers";
+    let then = "give ranks less with --device-memory";
+    match ask {
+        Ask::Nobody => (71, format!("{what}: {then}")),
+        Ask::Driver(free_bytes) => match free_bytes() {
+            Some(bytes) => (71, format!("{what} ({:.0} MiB are free): {then}", bytes as f64 / f64::from(1 << 20))),
+            None => (other, String::new()),
+        },
     }
 }
 
@@ -74,7 +86,7 @@ mod tests {
     const FREE: Option<u64> = Some(100 << 20);
 
     fn judged(code: Code, said: &str) -> (u8, String) {
-        judge(code, said, || FREE)
+        judge(code, said, Ask::Driver(|| FREE))
     }
 
     #[test]
@@ -85,7 +97,10 @@ mod tests {
             let (exit_code, advice) = judged(Code::ncclUnhandledCudaError, said);
             assert_eq!(exit_code, 71, "{said}");
             assert!(advice.contains("(100 MiB are free): give ranks less with --device-memory"), "{advice}");
-            assert_eq!(judge(Code::ncclUnhandledCudaError, said, || None), (70, String::new()), "a spoilt context");
+            let spoilt = judge(Code::ncclUnhandledCudaError, said, Ask::Driver(|| None));
+            assert_eq!(spoilt, (70, String::new()), "a spoilt context");
+            let unasked = judge(Code::ncclUnhandledCudaError, said, Ask::Nobody);
+            assert_eq!(unasked.0, 71, "{said}: {}", unasked.1);
         }
         for said in ["Failed to malloc 64 bytes", "Call to mmap failed: Cannot allocate memory"] {
             assert_eq!(judged(Code::ncclSystemError, said).0, 71, "{said}");

@@ -10,8 +10,8 @@ use crate::Result;
 
 /// The number. It begins at 0.
 pub struct Mark {
-    /// Pinned memory of the host. It is never freed, because the device may still write there when the group has died: four
-    /// bytes a communicator.
+    /// Pinned memory of the host. It is never freed, because the device may still write there when the group has died: a page
+    /// a communicator.
     host: &'static AtomicU32,
     /// The same memory as the device calls it.
     device: sys::CUdeviceptr,

@@ -3,7 +3,8 @@
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::ffi::{Buffer, Work, address_of};
+use super::ffi::Work;
+use super::memory::{Buffer, address_of};
 use super::settings::UnequalGathers;
 use crate::group::call::{Call, Form, Payload};
 use crate::{Error, Result};

@@ -29,6 +29,7 @@ mod ffi;
 mod gpu;
 mod lack;
 mod mark;
+mod memory;
 mod messages;
 mod place;
 mod settings;
@@ -78,17 +79,20 @@ pub fn start<P: Place + 'static>(
     settings: Settings,
 ) -> Result<Box<dyn Communicator>> {
     control.set_deadline(Phase::Start, settings.start_timeout);
-    let card = gpu::cuda_device(device).and_then(|card| Ok((card.clone(), connect::free_bytes(card)?)));
-    let (card, free_before) = card.map_err(|error| control.place().kill(error))?;
-    let (handle, gathers) = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
+    let before = gpu::cuda_device(device).and_then(|card| Ok((card.clone(), memory::outside_the_pool_bytes(card)?)));
+    let (card, before_bytes) = before.map_err(|error| control.place().kill(error))?;
+    let (handle, terms) = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
+    let rank = control.rank();
+    let gathers = Gathers::of(settings.unequal_gathers, terms.several_hosts);
     ffi::without_events(&card);
     let mut links = control.move_to(|place, patience| {
         let multiprocessors = settings.message_multiprocessors;
         Links::new(place, patience, card.clone(), (handle, gathers), multiprocessors)
     })?;
-    let message_bytes = connect::connect_all(&mut links, &card, free_before);
-    let message_bytes = message_bytes.map_err(|error| links.place().kill(error))?;
-    links.place_mut().message_bytes = message_bytes;
+    let connected = connect::connect_all(&mut links, &card).and_then(|()| memory::outside_the_pool_bytes(&card));
+    let now_bytes = connected.map_err(|error| links.place().kill(error))?;
+    // Ranks that share the card have taken it together.
+    links.place_mut().message_bytes = now_bytes.saturating_sub(before_bytes) / terms.sharing[rank].max(1) as u64;
     Ok(Box::new(links))
 }
 
@@ -98,29 +102,36 @@ struct Terms {
     /// NCCL's name of the group.
     id: Vec<u8>,
     several_hosts: bool,
+    /// How many ranks have each rank's card.
+    sharing: Vec<usize>,
 }
 
 /// Shows all ranks' cards to rank 0, gets the terms from it, and connects.
-fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<(Handle, Gathers)> {
+fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<(Handle, Terms)> {
     let device = gpu::cuda_device(device)?;
     let (rank, world) = (control.rank(), control.size());
     let cards = control.gather_bytes(0, wire::encode(&Card::of(device)?)?)?;
     let terms = if rank == 0 {
         let cards = cards.iter().map(|bytes| wire::decode(bytes)).collect::<Result<Vec<Card>>>()?;
         gpu::check(&cards, settings.allow_shared_gpu)?;
-        let terms = Terms { id: ffi::unique_id()?.to_vec(), several_hosts: gpu::on_several_hosts(&cards) };
-        Some(wire::encode(&terms)?)
+        let (several_hosts, sharing) = (gpu::on_several_hosts(&cards), gpu::sharing(&cards));
+        Some(wire::encode(&Terms { id: ffi::unique_id()?.to_vec(), several_hosts, sharing })?)
     } else {
         None
     };
-    let Terms { id, several_hosts } = wire::decode(&control.broadcast_bytes(0, terms)?)?;
-    let id = id.try_into().map_err(|bytes: Vec<u8>| Error::Start(format!("an id of {} bytes", bytes.len())))?;
+    let terms: Terms = wire::decode(&control.broadcast_bytes(0, terms)?)?;
+    let length = terms.id.len();
+    let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
     device.cuda_stream().context().bind_to_thread().map_err(ffi::cuda)?;
-    let handle = Handle::connect(&id, world, rank)?;
+    let handle = Handle::connect(id, world, rank)?;
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));
     until_done(&handle, &*control.place().outlook(), limit, &late).inspect_err(|_| handle.abort())?;
-    Ok((handle, Gathers::of(settings.unequal_gathers, several_hosts)))
+    // NCCL has read its own files by now, and put what stands there into the environment.
+    if gpu::calls_block() {
+        return Err(gpu::blocking(rank));
+    }
+    Ok((handle, terms))
 }
 
 /// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked again and again whether it is

@@ -34,7 +34,7 @@ pub struct Links<P: Place> {
     /// Multiprocessors that messages need, and those that they need now.
     multiprocessors: usize,
     kept_free: KeptFree,
-    /// Bytes of the device that NCCL has taken.
+    /// Bytes of the device that NCCL has taken for this rank.
     pub message_bytes: u64,
     /// Calls that were started and not waited for.
     flights: RefCell<BTreeMap<u64, Flight>>,

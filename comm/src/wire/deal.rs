@@ -1,6 +1,12 @@
 //! Dealing rows to ranks by what they cost. Pure functions: every rank calls them with the same arguments, and the planner
 //! with them, to know what ranks will send each other.
 
+/// In how many slices stale rows set out where every chunk is warm: one behind each layer of each probe but the last, behind which the
+/// scores come.
+pub fn slices_behind_probes(probes: usize, layers: usize) -> usize {
+    probes * layers.saturating_sub(1)
+}
+
 /// What one row costs: a constant for its own arithmetic, and something for every key it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowCost {

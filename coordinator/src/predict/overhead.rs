@@ -19,7 +19,7 @@ pub const CUBLAS_BYTES: u64 = 32 << 20;
 pub const RINGS_BYTES: u64 = 640 << 20;
 
 /// NCCL's buffers for another rank of the same host, once messages go to it directly: the first all-to-all of that measurement
-/// brought 4.34 GB, that is 0.47 GB for each of 7 others, most of it 32 channels of 10 and 2 MiB.
+/// brought the sum to 4.34 GB, which is 0.47 GB more for each of 7 others, most of it 32 channels of 10 and 2 MiB.
 pub const PEER_BYTES: u64 = 448 << 20;
 
 /// NCCL's buffer for messages over a network, which all other hosts share: 536870912 bytes (NVIDIA/nccl, issue 2363).

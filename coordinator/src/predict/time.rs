@@ -13,6 +13,7 @@
 //! waiting: their calls are waited for at once.
 
 use tributary_comm::Collective;
+use tributary_comm::wire::deal::slices_behind_probes;
 use tributary_comm::wire::{Exchange, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, flows};
@@ -161,7 +162,7 @@ impl Clock<'_> {
     fn slices(&self) -> usize {
         let layers = probed_layers(&self.plan.method, self.shape.layers).end;
         let selects = self.plan.budget > 0 && self.plan.method.probes_query();
-        layers.saturating_sub(1) * (usize::from(reorders(self.plan)) + usize::from(selects))
+        slices_behind_probes(usize::from(reorders(self.plan)) + usize::from(selects), layers)
     }
 
     /// Seconds that a flow takes by itself. Over several hosts a gather brings every host's rows once into the others,

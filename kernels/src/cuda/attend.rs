@@ -11,7 +11,7 @@ use cudarc::driver::CudaStream;
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
 use super::call::{Call, Input, Output, suffix};
-use super::occupancy::resident_blocks;
+use super::occupancy::{multiprocessors, multiprocessors_to_keep, resident_blocks};
 use super::pack::Packed;
 use super::prepared::{Prepared, prepared};
 use super::rope::{DeviceTables, tables as rope_tables};
@@ -86,8 +86,8 @@ impl Way {
         let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && shape.head_dim >= 64;
         // Of the second kernel two blocks fit the registers (`KERNEL` in attend.cu).
         let (rows, resident) = match wide {
-            true => (WIDE_TILE, resident_blocks(device, wide_shared_bytes(shape.head_dim), 1)?),
-            false => (TILE, resident_blocks(device, shared_bytes(shape.head_dim), 2)?),
+            true => (WIDE_TILE, multiprocessors_to_keep(device)?),
+            false => (TILE, multiprocessors(device)? * resident_blocks(device, shared_bytes(shape.head_dim), 2)?),
         };
         let tiling = Tiling { rows, keys: rows, group: shape.group(), kv_heads: shape.kv_heads, resident };
         Ok(Self { wide, turned: all >= TURNED_ROWS && !wide, tiling })

@@ -12,10 +12,10 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// From now on, attention that this thread gives to a device takes `count` multiprocessors fewer than the device has, but at least
-/// one. Gives the count from before, which is 0 at first.
+/// From now on, attention over many rows that this thread gives to a Hopper takes `count` multiprocessors fewer than the device has,
+/// but at least one. Gives the count from before, which is 0 at first.
 ///
-/// On Hopper, blocks of attention over many rows keep their multiprocessors until nothing is left to do: what another stream is given
+/// Its blocks keep their multiprocessors until nothing is left to do: what another stream is given
 /// meanwhile (NCCL's kernels, a message) waits for them unless some multiprocessors are left to it. Each thread has a count of its
 /// own, as each rank is a thread.
 pub fn leave_multiprocessors(count: usize) -> usize {
@@ -30,16 +30,23 @@ pub fn multiprocessors(device: &CudaDevice) -> Result<usize> {
     attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 }
 
-/// Blocks of attention that run at a time on the multiprocessors that this thread takes, where `most_by_registers` of them fit a
-/// multiprocessor's registers and each has so many bytes of shared memory.
+/// Number of multiprocessors that blocks which keep them may take.
+///
+/// # Errors
+/// The driver refuses.
+pub fn multiprocessors_to_keep(device: &CudaDevice) -> Result<usize> {
+    Ok(multiprocessors(device)?.saturating_sub(LEFT.get()).max(1))
+}
+
+/// Blocks of attention that run at a time on one multiprocessor, where `most_by_registers` of them fit its registers and each has so
+/// many bytes of shared memory.
 ///
 /// # Errors
 /// The driver refuses.
 pub fn resident_blocks(device: &CudaDevice, shared_bytes: usize, most_by_registers: usize) -> Result<usize> {
     let has = attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
     let reserved = attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?;
-    let taken = multiprocessors(device)?.saturating_sub(LEFT.get()).max(1);
-    Ok(taken * blocks_of_one(has, shared_bytes + reserved, most_by_registers))
+    Ok(blocks_of_one(has, shared_bytes + reserved, most_by_registers))
 }
 
 /// Blocks that run at a time on one multiprocessor with `has` bytes of shared memory, of which each block takes `takes`.
@@ -51,7 +58,7 @@ fn blocks_of_one(has: usize, takes: usize, most_by_registers: usize) -> usize {
 mod tests {
     use candle_core::Device;
 
-    use super::{blocks_of_one, leave_multiprocessors, multiprocessors, resident_blocks};
+    use super::{blocks_of_one, leave_multiprocessors, multiprocessors, multiprocessors_to_keep};
 
     const KIB: usize = 1024;
 
@@ -72,11 +79,11 @@ mod tests {
             unreachable!("a GPU was asked for")
         };
         let all = multiprocessors(&device).expect("it says so");
-        let resident = |left: usize| {
+        let kept = |left: usize| {
             leave_multiprocessors(left);
-            resident_blocks(&device, 30 * KIB, 2).expect("it says so")
+            multiprocessors_to_keep(&device).expect("it says so")
         };
-        assert_eq!([1, all - 1, all, usize::MAX, 0].map(resident), [2 * (all - 1), 2, 2, 2, 2 * all]);
+        assert_eq!([1, all - 1, all, usize::MAX, 0].map(kept), [all - 1, 1, 1, 1, all]);
     }
 
     #[test]

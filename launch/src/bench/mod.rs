@@ -86,7 +86,7 @@ struct ReachArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
     #[arg(long)]
     allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU that attention leaves alone while messages between ranks are under way
+    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     message_multiprocessors: usize,
     /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may

@@ -1,5 +1,6 @@
 //! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
+use tributary_comm::wire::deal::slices_behind_probes;
 use tributary_comm::wire::{ChunkKey, Exchange, Phase, Plan};
 use tributary_kernels::{Positions, SHARED};
 
@@ -39,7 +40,7 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let replicates = plan.exchange == Exchange::Replicate && size > 1;
     let counts = || (0..size).map(|rank| rows_of(plan, rank).len()).collect();
     let mut replication = replicates.then(|| Replication::new(counts()));
-    let (parts, slices) = (stock.parts(plan), slices_behind_probes(plan, cx.model.config()));
+    let (parts, slices) = (stock.parts(plan), slices(plan, cx.model.config()));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
     let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
     let ids = stock.missing_ids(plan);
@@ -67,12 +68,12 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
 
 /// In how many slices stale rows set out behind the messages of probes, one for each of their layers but the last; none where
 /// rows set out as they are computed, or at once because no probe follows.
-fn slices_behind_probes(plan: &Plan, config: &Config) -> Option<usize> {
+fn slices(plan: &Plan, config: &Config) -> Option<usize> {
     let reorders = plan.reorder.is_some() && plan.chunks.len() > 1;
     let probes = usize::from(reorders) + usize::from(plan.budget > 0);
     let layers = reorder_probe(&plan.method, config).map_or(0, |probe| probe.layers.end);
     let all_warm = plan.chunks.iter().all(|chunk| chunk.warm);
-    (all_warm && probes > 0 && layers > 0).then(|| probes * (layers - 1))
+    (all_warm && probes > 0 && layers > 0).then(|| slices_behind_probes(probes, layers))
 }
 
 /// Copies the chunks and the prefix that this rank has computed into its chunk cache.

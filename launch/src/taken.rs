@@ -1,0 +1,83 @@
+//! What the running groups of a session have taken of their ranks' memory beside weights and requests: the sizes of their chunk caches,
+//! and the buffers of messages between GPUs.
+
+use std::collections::BTreeMap;
+
+use tributary_coordinator::Machine;
+
+/// A group of threads, or this job's processes: its ranks, and threads a rank.
+pub type Key = (usize, usize);
+
+/// What every running group has taken.
+#[derive(Debug, Default)]
+pub struct Taken(BTreeMap<Key, Group>);
+
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// What each of its ranks may keep of chunks.
+    chunk_cache_bytes: u64,
+    /// What messages' buffers take of a GPU.
+    message_bytes: u64,
+}
+
+impl Taken {
+    /// A group has started.
+    pub fn add(&mut self, key: Key, chunk_cache_bytes: u64, message_bytes: u64) {
+        self.0.insert(key, Group { chunk_cache_bytes, message_bytes });
+    }
+
+    /// A group has ended.
+    pub fn remove(&mut self, key: Key) {
+        self.0.remove(&key);
+    }
+
+    /// What each rank of a running group may keep of chunks: the number that it was given when it started.
+    pub fn chunk_cache_bytes(&self, key: Key) -> Option<u64> {
+        self.0.get(&key).map(|group| group.chunk_cache_bytes)
+    }
+
+    /// The machine without what messages' buffers take. Every group has its first rank on the first GPU, so the buffers of all
+    /// lie side by side there; so many times as a machine's memory has ranks of a group.
+    pub fn left_of(&self, machine: Machine) -> Machine {
+        let all: u64 = self.0.values().map(|group| group.message_bytes).sum();
+        let taken = all.saturating_mul(machine.ranks_here.max(1) as u64);
+        Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine {
+        flops_per_s: 1.0,
+        link_bytes_per_s: 1.0,
+        memory: tributary_coordinator::MemoryOf::Device,
+        available_bytes: Some(1000),
+        ranks_here: 1,
+        weight_copies: 1,
+        of_rank: None,
+    };
+
+    fn left(taken: &Taken) -> Option<u64> {
+        taken.left_of(MACHINE).available_bytes
+    }
+
+    #[test]
+    fn groups_side_by_side_take_their_buffers_together_and_give_them_back() {
+        let mut taken = Taken::default();
+        assert_eq!(left(&taken), Some(1000));
+        taken.add((2, 1), 50, 100);
+        taken.add((4, 1), 60, 200);
+        assert_eq!(left(&taken), Some(700));
+        assert_eq!((taken.chunk_cache_bytes((4, 1)), taken.chunk_cache_bytes((3, 1))), (Some(60), None));
+        // A group that has failed and is started anew takes no more than before.
+        taken.remove((2, 1));
+        assert_eq!(left(&taken), Some(800));
+        taken.add((2, 1), 50, 100);
+        assert_eq!(left(&taken), Some(700));
+        taken.add((8, 1), 0, 5000);
+        assert_eq!(left(&taken), Some(0));
+        assert_eq!(taken.left_of(Machine { available_bytes: None, ..MACHINE }).available_bytes, None);
+    }
+}
