@@ -149,7 +149,8 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
     Allocation allocation;
     Device* device = mark_freed(pointer, &allocation);
     if (!device) return INVALID_VALUE;
-    order_free(stream, reinterpret_cast<void*>(pointer));
+    // A spoilt device does nothing any more, whoever had given it work.
+    if (!standing(device)) order_free(stream, reinterpret_cast<void*>(pointer));
     Queue* queue = &queue_of(stream);
     if (allocation.from_pool) {
         std::lock_guard<std::mutex> guard(device->lock);
