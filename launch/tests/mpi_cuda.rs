@@ -214,9 +214,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn a_gpu_without_memory_for_nccl_is_named() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let output =
             run(on_rank_1("EMULATED_NCCL_BYTES=9000000000"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
         refused(&output, 71, "rank 1: NCCL: ");
@@ -231,9 +229,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn a_failed_kernel_of_one_process_ends_all() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let fault = tempfile::NamedTempFile::new().expect("a file");
         let variable = format!("EMULATED_FAULT_FILE={}", fault.path().display());
         let output = run(on_rank_1(&variable), &prefill(&["--device", "cuda", "--backend", "nccl"]));
@@ -252,9 +248,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn an_old_nccl_and_one_whose_calls_block_are_refused() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let over_nccl = prefill(&["--device", "cuda", "--backend", "nccl"]);
         let old = run(with("EMULATED_NCCL_VERSION", "22707"), &over_nccl);
         refused(&old, 78, "NCCL 2.27.7 is too old, 2.28.0 is the oldest that runs here");
@@ -266,9 +260,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn more_than_two_ranks_of_one_gpu_are_refused() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let mut launcher = mpirun(3);
         launcher.env("CUDA_VISIBLE_DEVICES", "0");
         let shared = prefill(&["--device", "cuda", "--backend", "nccl", "--allow-shared-gpu"]);
@@ -297,9 +289,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn ranks_on_several_hosts_gather_by_broadcasts() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let here = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
         let (broadcasts, messages) = operations(here.trim());
         assert!(broadcasts == 0 && messages > 0, "one host: {broadcasts} broadcasts, {messages} messages");
@@ -310,9 +300,7 @@ mod emulated {
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn ranks_with_different_versions_of_nccl_are_refused() {
-        if !has_mpirun() {
-            return;
-        }
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let output =
             run(on_rank_1("EMULATED_NCCL_VERSION=22807"), &prefill(&["--device", "cuda", "--backend", "nccl"]));
         refused(&output, 78, "rank 0 runs NCCL 2.30.7, rank 1 2.28.7: make them equal");

@@ -12,7 +12,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
 
-use super::lack::{self, Ask};
+use super::lack::{self, Ask, cuda};
 use super::memory::free_bytes;
 use crate::{Error, Result};
 
@@ -124,11 +124,6 @@ pub fn most_urgent(context: &CudaContext) -> Result<i32> {
     // SAFETY: the driver writes two numbers to the places it is given; the thread has a context.
     unsafe { driver::cuCtxGetStreamPriorityRange(&mut least, &mut most) }.result().map_err(cuda)?;
     Ok(most)
-}
-
-/// A failure of CUDA.
-pub fn cuda(error: impl std::fmt::Debug) -> Error {
-    Error::Tensor(format!("CUDA: {error:?}"))
 }
 
 /// A rank's NCCL communicator. Calls from several threads come one after the other.

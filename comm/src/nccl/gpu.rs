@@ -2,7 +2,8 @@
 
 use candle_core::{CudaDevice, Device};
 
-use super::ffi::{self, SHARED_GPU_VARIABLE, cuda};
+use super::ffi::{self, SHARED_GPU_VARIABLE};
+use super::lack::cuda;
 use super::version_text;
 use crate::{Error, Result};
 

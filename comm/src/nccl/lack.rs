@@ -66,6 +66,11 @@ pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
     }
 }
 
+/// A failure of CUDA.
+pub fn cuda(error: impl std::fmt::Debug) -> Error {
+    Error::Tensor(format!("CUDA: {error:?}"))
+}
+
 /// The failure to get memory for what a call receives.
 pub fn received(error: candle_core::Error, bytes: usize) -> Error {
     let mut inner = &error;

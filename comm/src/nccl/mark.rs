@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, sys};
 
-use super::ffi::cuda;
+use super::lack::cuda;
 use crate::Result;
 
 /// The number. It begins at 0.

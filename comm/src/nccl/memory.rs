@@ -6,8 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor, op::BackpropOp};
 use cudarc::driver::sys as driver;
 
-use super::ffi::cuda;
-use super::lack;
+use super::lack::{self, cuda};
 use crate::{Error, Result};
 
 /// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.

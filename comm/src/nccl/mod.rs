@@ -122,7 +122,7 @@ fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Setting
     let terms: Terms = wire::decode(&control.broadcast_bytes(0, terms)?)?;
     let length = terms.id.len();
     let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
-    device.cuda_stream().context().bind_to_thread().map_err(ffi::cuda)?;
+    device.cuda_stream().context().bind_to_thread().map_err(lack::cuda)?;
     let handle = Handle::connect(id, world, rank)?;
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));

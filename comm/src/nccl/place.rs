@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
-use super::ffi::{Handle, Progress, Work as Message, cuda, most_urgent};
+use super::ffi::{Handle, Progress, Work as Message, most_urgent};
+use super::lack::cuda;
 use super::messages::{Gathers, Messages};
 use super::until_done;
 use super::watch::Watch;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
-use super::ffi::{Handle, cuda};
+use super::ffi::Handle;
+use super::lack::cuda;
 use super::mark::Mark;
 use crate::group::{Behind, Outlook, Patience, Verdict};
 use crate::{Collective, Error, Result};

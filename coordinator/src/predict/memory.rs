@@ -11,7 +11,6 @@
 use tributary_comm::wire::{Exchange, Method, Plan};
 
 use super::homes::{kept_rows, shards, warm_rows};
-use super::overhead::CUBLAS_BYTES;
 use crate::ModelShape;
 use crate::plan::{Machine, MemoryOf};
 
@@ -20,6 +19,9 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 
 /// Activations are counted with this factor: freed pieces of other sizes stay with the process. 1.0 to 1.15 was measured.
 const SLACK: f64 = 1.2;
+
+/// The workspace that cuBLAS takes on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation, `cublasSetWorkspace`).
+const CUBLAS_BYTES: u64 = 32 << 20;
 
 /// What a device holds besides: cuBLAS' workspace; parts of attention over few rows, which are as many as a GPU runs blocks (two
 /// on each of 132 multiprocessors, and as many again that wait to be merged: 528 of 64 rows of 128 numbers in f32, 17 MB); ids,

@@ -11,9 +11,6 @@ use crate::plan::MemoryOf;
 /// lazily (pytorch/pytorch, issues 107667 and 109888); ours loads its own kernels at the start.
 pub const CONTEXT_BYTES: u64 = 512 << 20;
 
-/// The workspace that cuBLAS takes on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation, `cublasSetWorkspace`).
-pub const CUBLAS_BYTES: u64 = 32 << 20;
-
 /// NCCL's rings on a host of 8 H100, and its bookkeeping: with the context, 1.06 GB were measured before the first all-to-all
 /// (NVIDIA/nccl, issue 1685).
 pub const RINGS_BYTES: u64 = 640 << 20;

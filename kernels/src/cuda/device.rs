@@ -104,18 +104,6 @@ pub fn attach_thread(device: &Device) -> Result<()> {
     }
 }
 
-/// Compute capability of a device.
-pub fn capability(device: &CudaDevice) -> Result<(u32, u32)> {
-    let (major, minor) = device.cuda_stream().context().compute_capability().map_err(failure::of)?;
-    Ok((major.unsigned_abs(), minor.unsigned_abs()))
-}
-
-/// One of a device's numbers.
-pub(super) fn attribute(device: &CudaDevice, which: sys::CUdevice_attribute) -> Result<usize> {
-    let value = device.cuda_stream().context().attribute(which).map_err(failure::of)?;
-    Ok(usize::try_from(value).unwrap_or(0))
-}
-
 /// The newest CUDA that the driver knows.
 fn driver_version() -> Result<(u32, u32)> {
     let mut version = 0;

@@ -9,6 +9,7 @@
 
 mod arguments;
 mod attend;
+mod attribute;
 mod call;
 mod device;
 mod event;
@@ -31,7 +32,7 @@ mod sight;
 
 pub(crate) use attend::attend;
 pub use attend::{attends, visible_share};
-pub(crate) use device::capability;
+pub(crate) use attribute::capability;
 pub use device::{attach_thread, count, device, identity};
 pub use event::Event;
 pub use facts::{Identity, Memory, Pool};

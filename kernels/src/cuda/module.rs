@@ -8,7 +8,7 @@ use candle_core::CudaDevice;
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 
-use super::device::attribute;
+use super::attribute::attribute;
 use super::failure;
 use crate::error::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use candle_core::CudaDevice;
 use cudarc::driver::sys::CUdevice_attribute;
 
-use super::device::attribute;
+use super::attribute::attribute;
 use crate::error::Result;
 
 thread_local! {
