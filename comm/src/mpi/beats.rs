@@ -110,19 +110,28 @@ impl Vigil {
         if beats.is_heard(self.timeout / 2) { silent } else { Vec::new() }
     }
 
+    /// Ranks that are lost together, as with their host, gave their last signs of life up to a period apart: so nobody is named
+    /// while another rank has missed its last sign and may be silent too, but not for longer than it takes to know.
     fn look_at(&mut self, now: Instant, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
+        let missed = 2 * beats.period;
         let passed = now.saturating_duration_since(self.looked).min(self.longest_look);
         self.looked = now;
         let heard = beats.lock().heard.clone();
-        let mut silent = Vec::new();
+        let (mut silent, mut longest, mut doubtful) = (Vec::new(), Duration::ZERO, false);
         for (rank, (heard, (count, silence))) in heard.into_iter().zip(&mut self.silences).enumerate() {
             *silence = if *count == heard.count { *silence + passed } else { Duration::ZERO };
             *count = heard.count;
-            if *silence > self.timeout && ranks.contains(&rank) {
+            if !ranks.contains(&rank) {
+                continue;
+            }
+            longest = longest.max(*silence);
+            if *silence > self.timeout {
                 silent.push(Silent { rank, last: heard.last });
+            } else {
+                doubtful |= *silence > missed;
             }
         }
-        silent
+        if doubtful && longest <= self.timeout + missed { Vec::new() } else { silent }
     }
 }
 
@@ -157,6 +166,45 @@ mod tests {
             now += PAUSE;
             assert!(vigil.look_at(now, &beats, &BTreeSet::new()).is_empty(), "look {look}");
         }
+    }
+
+    #[test]
+    fn ranks_that_are_lost_together_are_named_together() {
+        let beats = Beats::new(4, TIMEOUT);
+        let (others, mut now) = (BTreeSet::from([1, 2, 3]), Instant::now());
+        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let mut named = Vec::new();
+        // Rank 2 gives its last sign two looks after rank 3.
+        for look in 0..40 {
+            now += PAUSE;
+            beats.heard(1, Work::default().activity());
+            if look < 2 {
+                beats.heard(2, Work::default().activity());
+            }
+            let silent = silent_ranks(vigil.look_at(now, &beats, &others));
+            if !silent.is_empty() {
+                named.push((look, silent));
+            }
+        }
+        // Rank 3 was heard last at the beginning, rank 2 at look 1: 2 seconds are over at look 22.
+        assert_eq!(named.first(), Some(&(22, vec![2, 3])), "{named:?}");
+    }
+
+    #[test]
+    fn a_rank_in_doubt_does_not_hide_a_silent_one_for_long() {
+        let beats = Beats::new(3, TIMEOUT);
+        let (others, mut now) = (BTreeSet::from([1, 2]), Instant::now());
+        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        // Rank 1 is heard every half second only, which is late but no silence.
+        let first = (0..40).find(|look| {
+            now += PAUSE;
+            if look % 5 == 0 {
+                beats.heard(1, Work::default().activity());
+            }
+            !vigil.look_at(now, &beats, &others).is_empty()
+        });
+        let latest = (TIMEOUT + 2 * beats.period).as_millis() / PAUSE.as_millis();
+        assert!(first.is_some_and(|look| look >= 20 && look <= latest as i32), "{first:?}, {latest}");
     }
 
     #[test]
