@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tributary_protocol::{Phase, exit};
+
 use crate::Collective;
-use crate::wire::Phase;
 
 /// Result of a communicator's call or of reading a message.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -146,19 +147,19 @@ impl Error {
     /// skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Timeout { .. } | Error::Stalled { .. } | Error::StartTimeout(_) => 75,
+            Error::Timeout { .. } | Error::Stalled { .. } | Error::StartTimeout(_) => exit::DEADLINE,
             Error::Aborted { exit_code, .. } | Error::Nccl { exit_code, .. } => *exit_code,
-            Error::OutOfMemory { .. } => 71,
-            Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => 69,
-            Error::Version { .. } => 76,
-            Error::NotBuilt { .. } | Error::Start(_) | Error::SharedGpu { .. } => 78,
-            Error::Mismatch { .. } | Error::Frame(_) | Error::Tensor(_) => 70,
+            Error::OutOfMemory { .. } => exit::OUT_OF_MEMORY,
+            Error::Left { .. } | Error::Disconnected(_) | Error::Full { .. } => exit::RANK_LOST,
+            Error::Version { .. } => exit::VERSION_SKEW,
+            Error::NotBuilt { .. } | Error::Start(_) | Error::SharedGpu { .. } => exit::CONFIGURATION,
+            Error::Mismatch { .. } | Error::Frame(_) | Error::Tensor(_) => exit::BUG,
         }
     }
 
     /// The end of a group whose rank panicked.
     pub(crate) fn panicked(rank: usize) -> Self {
-        Error::Aborted { rank, cause: format!("rank {rank} panicked"), exit_code: 70 }
+        Error::Aborted { rank, cause: format!("rank {rank} panicked"), exit_code: exit::BUG }
     }
 }
 
@@ -181,5 +182,12 @@ fn list(ranks: &[usize]) -> String {
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         Self::Tensor(error.to_string())
+    }
+}
+
+impl From<tributary_protocol::Error> for Error {
+    fn from(error: tributary_protocol::Error) -> Self {
+        let tributary_protocol::Error::Frame(what) = error;
+        Error::Frame(what)
     }
 }

@@ -11,14 +11,13 @@ mod error;
 // Parts of it serve backends of processes only, or of devices.
 #[cfg_attr(not(all(feature = "mpi", feature = "nccl")), allow(dead_code))]
 mod group;
+mod link;
 pub mod local;
 #[cfg_attr(not(feature = "mpi"), path = "mpi/absent.rs")]
 pub mod mpi;
 #[cfg_attr(not(feature = "nccl"), path = "nccl/absent.rs")]
 pub mod nccl;
 pub mod process;
-mod traffic;
-pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +27,8 @@ use candle_core::Tensor;
 
 pub use error::{Error, Result};
 pub use group::work::{Activity, Part, State, Work};
-pub use traffic::{Collective, Traffic, TrafficEntry};
+pub use link::{Alarm, CoordinatorLink, WorkerLink, link};
+pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
 /// A collective that has been started and not yet waited for. It must be given back to [`Communicator::wait`] of the
 /// communicator that made it.
@@ -117,8 +117,8 @@ pub trait Communicator {
     }
 
     /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
-    /// long all ranks may wait for each other. In [`Phase::Start`](wire::Phase::Start) it is a deadline: no wait lasts longer.
-    fn set_deadline(&mut self, phase: wire::Phase, deadline: Duration);
+    /// long all ranks may wait for each other. In [`Phase::Start`](tributary_protocol::Phase::Start) it is a deadline: no wait lasts longer.
+    fn set_deadline(&mut self, phase: tributary_protocol::Phase, deadline: Duration);
 
     /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
     /// Where a backend pays for every start (NCCL), calls that are started together cost one: what belongs together, such as

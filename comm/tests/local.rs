@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::{Local, seats};
-use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, Error, Part, Result, conformance};
+use tributary_protocol::Phase;
 
 const SHORT: Duration = Duration::from_millis(200);
 

@@ -10,8 +10,8 @@ use candle_core::cuda_backend::cudarc::driver::CudaContext;
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::seats;
 use tributary_comm::nccl::UnequalGathers;
-use tributary_comm::wire::Phase;
 use tributary_comm::{Collective, Communicator, Error, Result, conformance, nccl};
+use tributary_protocol::Phase;
 
 const SHORT: Duration = Duration::from_millis(300);
 

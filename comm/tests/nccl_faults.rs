@@ -10,8 +10,8 @@ mod faults {
     use candle_core::{DType, Device, Tensor};
     use tributary_comm::local::{Seat, seats};
     use tributary_comm::nccl::{Settings, UnequalGathers};
-    use tributary_comm::wire::Phase;
     use tributary_comm::{Error, nccl};
+    use tributary_protocol::Phase;
 
     /// A file of this name makes NCCL fail.
     const FAIL_FILE: &str = "EMULATED_NCCL_FAIL_FILE";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tributary_comm::wire::{ChunkKey, KeySpace, RankReport};
+use tributary_protocol::{ChunkKey, KeySpace, RankReport};
 
 /// The chunks that a group of ranks keeps.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use tributary_comm::wire::ChunkCacheReport;
+    use tributary_protocol::ChunkCacheReport;
 
     use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tributary_comm::wire::{CoordinatorLink, Event, Outcome, Plan, RankReport};
+use tributary_comm::CoordinatorLink;
+use tributary_protocol::{Event, Outcome, Plan, RankReport};
 
 use crate::{Error, Result};
 
@@ -108,7 +109,7 @@ fn unexpected(event: &Event, wanted: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use tributary_comm::wire::{WorkerLink, link};
+    use tributary_comm::{WorkerLink, link};
 
     use super::*;
     use crate::{Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};

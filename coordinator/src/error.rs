@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tributary_comm::wire::Method;
+use tributary_protocol::{Method, exit};
 
 use crate::MemoryOf;
 
@@ -203,10 +203,10 @@ impl Error {
             | Error::Template(_)
             | Error::Setting { .. }
             | Error::UnknownMethod { .. }
-            | Error::TooManyTokens { .. } => 64,
+            | Error::TooManyTokens { .. } => exit::USAGE,
             Error::Link(error) => error.exit_code(),
-            Error::Protocol(_) => 70,
-            Error::Memory { .. } | Error::MemoryOfWeights { .. } => 71,
+            Error::Protocol(_) => exit::BUG,
+            Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,
             Error::Failed { exit_code, .. } => *exit_code,
         }
     }

@@ -1,5 +1,5 @@
 //! A request from its intake to its answer: chunks, plan, dispatch, report. Knows token ids and times; touches no tensor,
-//! and the workers only through [`tributary_comm::wire`].
+//! and the workers only through [`tributary_protocol`].
 
 mod chunking;
 pub mod date;

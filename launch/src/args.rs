@@ -9,8 +9,8 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_comm::wire::{Exchange, Importance, Layout, Returns, Sampling, Score};
 use tributary_coordinator::{Chunking, Prefix, Settings};
+use tributary_protocol::{Exchange, Importance, Layout, Returns, Sampling, Score};
 
 use crate::doctor::Size;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tributary_comm::wire::KeySpace;
+use tributary_protocol::KeySpace;
 
 use crate::args::ModelArgs;
 use crate::model::ModelFolder;

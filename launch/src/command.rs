@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
+use tributary_protocol::exit;
 
 use crate::bench::{BenchArgs, bench};
 use crate::compare::{CompareArgs, compare};
@@ -59,7 +60,7 @@ pub fn main() -> ExitCode {
         Err(error) => return refuse(&error),
     };
     if let Err(error) = start_log(cli.log) {
-        return ranks::refuse(&error, 64);
+        return ranks::refuse(&error, exit::USAGE);
     }
     match cli.command {
         Command::Prefill(args) => prefill(&args),
@@ -98,14 +99,14 @@ fn refuse(error: &clap::Error) -> ExitCode {
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(64)
+            ExitCode::from(exit::USAGE)
         }
         _ => {
             let text = error.to_string();
             let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
             let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
             let line = lines.join(" ");
-            ranks::refuse(line.trim_start_matches("error: "), 64)
+            ranks::refuse(line.trim_start_matches("error: "), exit::USAGE)
         }
     }
 }

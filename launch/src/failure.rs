@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tributary_protocol::exit;
+
 use crate::bench::Over;
 use crate::doctor::Unfit;
 use crate::group::GroupSettings;
@@ -100,10 +102,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return error.exit_code();
     }
     if error.downcast_ref::<Usage>().is_some() {
-        return 64;
+        return exit::USAGE;
     }
     if error.downcast_ref::<Configuration>().is_some() {
-        return 78;
+        return exit::CONFIGURATION;
     }
     if let Some(error) = error.downcast_ref::<Disagreement>() {
         return error.exit_code();
@@ -118,15 +120,15 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return error.exit_code();
     }
     if error.downcast_ref::<Spoilt>().is_some() {
-        return 70;
+        return exit::BUG;
     }
     if error.downcast_ref::<Exhausted>().is_some() || error.downcast_ref::<TooLittle>().is_some() {
-        return 71;
+        return exit::OUT_OF_MEMORY;
     }
     if error.downcast_ref::<std::io::Error>().is_some() {
-        return 74;
+        return exit::DISK;
     }
-    70
+    exit::BUG
 }
 
 /// The failure in one line, causes included.

@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tributary_comm::local::{self, Lookout};
-use tributary_comm::wire::{Alarm, CoordinatorLink, Event, KeySpace, link};
+use tributary_comm::{Alarm, CoordinatorLink, link};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Event, KeySpace};
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
 pub use crate::carrier::Carrier;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_comm::wire::Returns;
 use tributary_coordinator::Request;
+use tributary_protocol::Returns;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::follow::follow;

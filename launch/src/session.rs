@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Device;
-use tributary_comm::wire::KeySpace;
 use tributary_coordinator::{
     Answer, Cached, Clock, Directory, Environment, Machine, PlanInput, Planned, Prepared, Report, Settings, dispatch,
     plan, report,
 };
 use tributary_kernels::Kernels;
+use tributary_protocol::KeySpace;
 use tributary_worker::Model;
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};

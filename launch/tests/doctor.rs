@@ -7,8 +7,8 @@ use candle_core::Tensor;
 use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
-use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
+use tributary_protocol::Phase;
 
 const THREADS: usize = 2;
 const LAUNCHER: &str = "threads of this process";

@@ -10,7 +10,6 @@ use kit::job::{Ended, Fault, Job, LONG_MS, signal};
 use kit::strike::{HEARTBEAT, PHASES, SLACK, WORLD, arguments, only_rank_is_silent, strike, strike_at};
 use kit::{demo, request};
 use rustix::process::Signal;
-use tributary_comm::wire;
 
 #[test]
 fn a_killed_rank_ends_the_job_in_every_phase() {
@@ -81,8 +80,10 @@ fn signals_end_all_ranks_with_their_own_codes() {
 #[test]
 fn ranks_that_differ_say_how() {
     let (model, request) = (demo(), request("hop2-0"));
-    let versions =
-        format!("the ranks run different versions of this program: rank 0: protocol {}", wire::PROTOCOL_VERSION);
+    let versions = format!(
+        "the ranks run different versions of this program: rank 0: protocol {}",
+        tributary_protocol::PROTOCOL_VERSION
+    );
     let cases = [
         ("comm::mpi::version=return", 76, versions.as_str()),
         ("launch::build=return(0.0.9 abc)", 76, "the ranks do not agree on build"),

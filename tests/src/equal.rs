@@ -2,8 +2,8 @@
 //! straight from its definition.
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Outcome, Plan};
 use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_protocol::{Outcome, Plan};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// What "equal" means in f32.

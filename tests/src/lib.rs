@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use candle_core::{DType, Device};
 use tributary::group::{Carrier, Group, GroupSettings};
-use tributary_comm::wire::{
+use tributary_coordinator::ModelShape;
+use tributary_kernels::Kernels;
+use tributary_protocol::{
     Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
     Sampling, Score,
 };
-use tributary_coordinator::ModelShape;
-use tributary_kernels::Kernels;
 use tributary_worker::{LoadFormat, Model, load};
 
 /// How long a test waits for an event before it fails.

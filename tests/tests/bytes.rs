@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_comm::wire::{Exchange, Importance, Layout, Method, Plan};
 use tributary_coordinator::predict::{Selected, bytes};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Exchange, Importance, Layout, Method, Plan};
 use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 use tributary_worker::Model;
 

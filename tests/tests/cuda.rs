@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
 use tributary_comm::Work;
-use tributary_comm::wire::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_kernels::{Kernels, cuda};
+use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
 };

@@ -1,10 +1,10 @@
 //! A device's memory while requests run on it. One test in a process of its own: all of a process share the device's pool.
 
 use candle_core::DType;
-use tributary_comm::wire::{Exchange, RankReport};
 use tributary_coordinator::predict::memory::{DEVICE_BYTES, host_bytes};
 use tributary_coordinator::{Machine, MemoryOf};
 use tributary_kernels::{Kernels, cuda};
+use tributary_protocol::{Exchange, RankReport};
 use tributary_tests::{dummy_model_on, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 
 #[test]

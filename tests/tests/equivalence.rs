@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tributary_comm::wire::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::{
     dummy_model, infoflow, logits, plan, relative_error, reordered, run, run_all, tiny_config, with_ratio,

@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Tensor};
 use tributary::group::Carrier;
 use tributary_comm::local;
 use tributary_comm::nccl::{self, UnequalGathers};
-use tributary_comm::wire::{Exchange, Method, Phase, Plan};
 use tributary_kernels::{Kernels, Keys, Positions, cuda};
+use tributary_protocol::{Exchange, Method, Phase, Plan};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
 };

@@ -11,9 +11,9 @@ mod emulated {
     use candle_core::DType;
     use tributary::group::Carrier;
     use tributary_comm::nccl::{Settings, UnequalGathers};
-    use tributary_comm::wire::{Exchange, Layout, Method, Plan};
     use tributary_coordinator::predict::{Selected, groups};
     use tributary_kernels::{Kernels, cuda};
+    use tributary_protocol::{Exchange, Layout, Method, Plan};
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
     use tributary_worker::Model;
 

@@ -62,7 +62,7 @@ fn examples(folder: &Path) -> Vec<String> {
 /// cargo-nextest leaves the examples in documentation out.
 #[test]
 fn no_example_stands_where_nothing_runs_it() {
-    for name in ["launch", "coordinator", "worker", "comm", "kernels", "tests"] {
+    for name in ["launch", "coordinator", "worker", "comm", "protocol", "kernels", "tests"] {
         let found = examples(&root().join(name).join("src"));
         assert!(found.is_empty(), "{found:?} have examples: let `make test` run `cargo test --doc` too");
     }

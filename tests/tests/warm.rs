@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tributary_comm::wire::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
     dummy_model, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
 };

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use tributary_comm::wire::{ChunkCacheReport, ChunkKey, KeySpace};
 use tributary_kernels::cuda;
+use tributary_protocol::{ChunkCacheReport, ChunkKey, KeySpace};
 
 use crate::error::Result;
 use crate::kv::Block;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Phase, Plan};
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, cuda};
+use tributary_protocol::{Phase, Plan};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;

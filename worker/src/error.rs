@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tributary_kernels::cuda;
+use tributary_protocol::exit;
 
 /// Result of a rank's work.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -111,20 +112,26 @@ impl Error {
             | Error::Config { .. }
             | Error::Architecture { .. }
             | Error::TooLong { .. }
-            | Error::Plan(_) => 64,
+            | Error::Plan(_) => exit::USAGE,
             Error::Weights { .. }
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }
-            | Error::NotFinite { .. } => 65,
+            | Error::NotFinite { .. } => exit::INTEGRITY,
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
-            Error::Tensor(error) if cuda::is_out_of_memory(error) => 71,
-            Error::Tensor(_) | Error::Bug(_) => 70,
+            Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,
+            Error::Tensor(_) | Error::Bug(_) => exit::BUG,
         }
     }
 
     /// Whether another rank's failure is the cause: the group should name that one.
     pub fn is_consequence(&self) -> bool {
         matches!(self, Error::Comm(tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_)))
+    }
+}
+
+impl From<tributary_protocol::Error> for Error {
+    fn from(error: tributary_protocol::Error) -> Self {
+        Error::Comm(error.into())
     }
 }

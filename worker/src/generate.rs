@@ -1,8 +1,8 @@
 //! From a filled cache to tokens: the first one, whose arrival stops the clock, then the others.
 
 use candle_core::Tensor;
-use tributary_comm::wire::{self, Phase, Plan};
 use tributary_kernels::cuda;
+use tributary_protocol::{Phase, Plan};
 
 use crate::attention::Decode;
 use crate::context::Context;
@@ -52,8 +52,8 @@ pub fn generate(
 
 /// The owner's token on every rank.
 fn announce(cx: &mut Context<'_>, owner: usize, token: Option<u32>) -> Result<u32> {
-    let bytes = token.map(|token| wire::encode(&token)).transpose()?;
-    Ok(wire::decode(&cx.comm.broadcast_bytes(owner, bytes)?)?)
+    let bytes = token.map(|token| tributary_protocol::encode(&token)).transpose()?;
+    Ok(tributary_protocol::decode(&cx.comm.broadcast_bytes(owner, bytes)?)?)
 }
 
 fn finite_logits(cx: &Context<'_>, last: &Rows) -> Result<Vec<f32>> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use tributary_comm::wire::{Chunk, Exchange, Method, Plan, Returns, Sampling};
 use tributary_comm::{Communicator, local};
+use tributary_protocol::{Chunk, Exchange, Method, Plan, Returns, Sampling};
 
 use crate::model::{LoadFormat, Model, load};
 

@@ -1,6 +1,6 @@
 //! One rank: the decoder, the KV cache, the answers to what a row attends to, selectors and prefill strategies.
 //!
-//! Knows no text, no tokenizer and no clock but its own. Starts at a [plan](tributary_comm::wire::Plan) and ends at token
+//! Knows no text, no tokenizer and no clock but its own. Starts at a [plan](tributary_protocol::Plan) and ends at token
 //! ids and a report.
 
 mod attention;

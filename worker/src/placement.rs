@@ -4,8 +4,8 @@
 //! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a placement says where they
 //! stand. Nothing that is stored moves.
 
-use tributary_comm::wire::{Layout, Plan};
 use tributary_kernels::Positions;
+use tributary_protocol::{Layout, Plan};
 
 /// Where every row of a request stands, indexed by row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_comm::wire::Sampling;
+use tributary_protocol::Sampling;
 
 /// Draws tokens, reproducibly from the seed.
 pub struct Sampler {

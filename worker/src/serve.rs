@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tributary_comm::wire::{self, DeviceMemory, Event, Layout, Order, Outcome, Phase, Plan, RankReport, WorkerLink};
+use tributary_comm::WorkerLink;
 use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::Kernels;
 use tributary_kernels::cuda::{self, Pool};
+use tributary_protocol::{DeviceMemory, Event, Layout, Order, Outcome, Phase, Plan, RankReport};
 
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, checkpoint};
@@ -71,8 +72,8 @@ fn next_order(comm: &mut dyn Communicator, link: Option<&WorkerLink>) -> Result<
         Err(_) => Order::Stop,
     });
     comm.reset_traffic();
-    let bytes = order.map(|order| wire::encode(&order)).transpose()?;
-    Ok(wire::decode(&comm.broadcast_bytes(0, bytes)?)?)
+    let bytes = order.map(|order| tributary_protocol::encode(&order)).transpose()?;
+    Ok(tributary_protocol::decode(&comm.broadcast_bytes(0, bytes)?)?)
 }
 
 /// Runs one plan on this rank.
@@ -150,11 +151,11 @@ fn answer(
     report: RankReport,
     outcome: Option<Outcome>,
 ) -> Result<()> {
-    let gathered = comm.gather_bytes(0, wire::encode(&(report, outcome))?)?;
+    let gathered = comm.gather_bytes(0, tributary_protocol::encode(&(report, outcome))?)?;
     let Some(link) = link else { return Ok(()) };
     let (mut reports, mut found) = (Vec::new(), None);
     for bytes in gathered {
-        let (report, outcome): (RankReport, Option<Outcome>) = wire::decode(&bytes)?;
+        let (report, outcome): (RankReport, Option<Outcome>) = tributary_protocol::decode(&bytes)?;
         reports.push(report);
         found = found.or(outcome);
     }
@@ -181,10 +182,12 @@ fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
     }
     config.check_length(plan.total_tokens(), plan.max_tokens)?;
     match &plan.method {
-        wire::Method::InfoFlow(wire::InfoFlow { layers: (from, to), .. }) if from >= to || *to > config.layers => {
+        tributary_protocol::Method::InfoFlow(tributary_protocol::InfoFlow { layers: (from, to), .. })
+            if from >= to || *to > config.layers =>
+        {
             bad(format!("score layers {from}..{to} are no range of the model's {} layers", config.layers))
         }
-        wire::Method::AllGather { heads_per_gather: Some(0) } => bad("0 heads a gather".to_owned()),
+        tributary_protocol::Method::AllGather { heads_per_gather: Some(0) } => bad("0 heads a gather".to_owned()),
         _ => Ok(()),
     }
 }
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn an_answer_without_a_first_token_is_a_bug() {
         let mut comm = tributary_comm::local::seats(1).remove(0).take();
-        let (_coordinator, worker) = wire::link(1);
+        let (_coordinator, worker) = tributary_comm::link(1);
         let plan = kit::plan(0, &[3], 1, 1);
         let error = answer(&mut comm, Some(&worker), &plan, RankReport::default(), None).expect_err("no outcome");
         assert_eq!((error.exit_code(), error.to_string().as_str()), (70, "a bug: no rank drew the first token"));

@@ -3,8 +3,8 @@
 
 use candle_core::Device;
 use tributary_comm::Communicator;
-use tributary_comm::wire::{Phase, Span};
 use tributary_kernels::Moment;
+use tributary_protocol::{Phase, Span};
 
 use crate::error::Result;
 

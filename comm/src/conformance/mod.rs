@@ -11,12 +11,12 @@ mod together;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use tributary_protocol::Phase;
 
 use self::control::{control, gather};
 use self::data::{Draw, Ledger};
 use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
 use self::together::together;
-use crate::wire::Phase;
 use crate::{Collective, Communicator, Traffic};
 
 type Check = std::result::Result<(), String>;

@@ -1,12 +1,8 @@
 //! What one rank says in one collective call, and whether two ranks' calls fit each other.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use bincode::de::{Decode, Decoder};
-use bincode::enc::{Encode, Encoder};
-use bincode::error::{DecodeError, EncodeError};
 use candle_core::{DType, Tensor};
 
 use crate::Collective;
@@ -26,7 +22,7 @@ pub struct Payload {
 }
 
 /// The arguments of a call.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Call {
     Exchange { form: Form, send_rows: usize, to: usize, from: usize, rows: usize },
     AllGather { form: Form, rows: Vec<usize> },
@@ -37,30 +33,32 @@ pub enum Call {
 }
 
 /// What all ranks' tensors share: everything but the number of rows.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Form {
     /// What a value is.
+    #[serde(with = "dtype")]
     pub dtype: DType,
     /// Dimensions 1 and up.
     pub row_dims: Vec<usize>,
 }
 
-impl Encode for Form {
-    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
-        self.dtype.as_str().encode(encoder)?;
-        self.row_dims.encode(encoder)
+/// A dtype by its name.
+mod dtype {
+    use std::str::FromStr;
+
+    use candle_core::DType;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(dtype: &DType, to: S) -> Result<S::Ok, S::Error> {
+        dtype.as_str().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
+        let name = String::deserialize(from)?;
+        DType::from_str(&name).map_err(|_| D::Error::custom(format!("dtype `{name}`")))
     }
 }
-
-impl<C> Decode<C> for Form {
-    fn decode<D: Decoder<Context = C>>(decoder: &mut D) -> Result<Self, DecodeError> {
-        let name = String::decode(decoder)?;
-        let dtype = DType::from_str(&name).map_err(|_| DecodeError::OtherString(format!("dtype `{name}`")))?;
-        Ok(Self { dtype, row_dims: Vec::decode(decoder)? })
-    }
-}
-
-bincode::impl_borrow_decode!(Form);
 
 impl Form {
     /// The form of a tensor; none for a scalar, which has no rows.

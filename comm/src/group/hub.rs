@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tributary_protocol::Phase;
+
 use super::call::Contribution;
 use super::meeting::{Death, Meeting, Received};
 use super::work::{Activity, Stall, Work};
-use crate::wire::Phase;
 use crate::{Error, Result};
 
 /// Shared by all ranks of a group.

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use tributary_protocol::Phase;
 
 use self::call::{Call, Contribution, Payload};
 pub use self::hub::{Patience, Verdict};
 pub use self::meeting::Received;
 pub use self::outlook::{Behind, Outlook};
 use self::work::Work;
-use crate::wire::Phase;
 use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].

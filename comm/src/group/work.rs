@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::wire::Phase;
+use tributary_protocol::Phase;
+
 use crate::{Collective, Error};
 
 /// How many times longer than its longest comparable step so far a rank may compute without progress.
@@ -59,7 +60,7 @@ struct Wait {
 }
 
 /// What a rank is doing at one moment, for other ranks.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Activity {
     /// Number of the request; 0 before the first.
     pub request: u64,
@@ -74,7 +75,7 @@ pub struct Activity {
 }
 
 /// Whether a rank computes or waits, and for how long.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum State {
     /// It computes.
     Computes {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tributary_protocol::Phase;
+
 use crate::group::work::Activity;
-use crate::wire::Phase;
 
 /// How many signs of life a process gives within the timeout, and how far apart they are at least and at most.
 const A_TIMEOUT: u32 = 10;

@@ -1,9 +1,9 @@
 //! What goes from one rank to another: a head, and for calls a body in pieces behind it.
 
 use super::body::Body;
+use crate::Result;
 use crate::group::call::Call;
 use crate::group::work::Activity;
-use crate::{Result, wire};
 
 /// The longest head; a longer one is damaged.
 pub const HEAD_LIMIT_BYTES: usize = 1 << 20;
@@ -40,7 +40,7 @@ impl Kind {
 }
 
 /// What stands before a call's body.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Head {
     pub sequence: u64,
     pub call: Call,
@@ -59,18 +59,18 @@ impl Letter {
     /// A part of a call.
     pub fn call(to: usize, sequence: u64, call: Call, body: Body) -> Result<Self> {
         let head = Head { sequence, call, body_bytes: body.bytes() as u64 };
-        Ok(Self { to, kind: Kind::Call, head: wire::encode(&head)?, body })
+        Ok(Self { to, kind: Kind::Call, head: tributary_protocol::encode(&head)?, body })
     }
 
     /// The group's end.
     pub fn abort(to: usize, cause: &str, exit_code: u8) -> Result<Self> {
-        let head = wire::encode(&(short(cause), exit_code))?;
+        let head = tributary_protocol::encode(&(short(cause), exit_code))?;
         Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
     }
 
     /// A sign of life.
     pub fn beat(to: usize, activity: &Activity) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Beat, head: wire::encode(activity)?, body: Body::None })
+        Ok(Self { to, kind: Kind::Beat, head: tributary_protocol::encode(activity)?, body: Body::None })
     }
 
     /// A letter that says all by its kind.

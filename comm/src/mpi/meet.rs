@@ -5,9 +5,9 @@ use mpi::environment::Universe;
 use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Destination as _, Source as _};
+use tributary_protocol::PROTOCOL_VERSION;
 
 use crate::process::{Facts, Peer};
-use crate::wire::PROTOCOL_VERSION;
 use crate::{Error, Result};
 
 /// Bytes in which a rank introduces itself.

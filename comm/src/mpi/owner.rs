@@ -23,7 +23,6 @@ use super::post::Post;
 use crate::group::call::Contribution;
 use crate::group::work::Activity;
 use crate::process::{Facts, Settings};
-use crate::wire;
 use crate::{Error, Result};
 
 /// The longest rest while something is on its way or waited for, and while nothing is.
@@ -134,11 +133,11 @@ impl Owner {
         message.matched_receive_into(&mut bytes[..]);
         match Kind::from_tag(status.tag()) {
             Some(Kind::Abort) => {
-                let (cause, exit_code): (String, u8) = wire::decode(&bytes)?;
+                let (cause, exit_code): (String, u8) = tributary_protocol::decode(&bytes)?;
                 self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
             }
             Some(Kind::Beat) => {
-                let activity: Activity = wire::decode(&bytes)?;
+                let activity: Activity = tributary_protocol::decode(&bytes)?;
                 self.post.beats.heard(from, activity);
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
@@ -218,7 +217,7 @@ impl Owner {
         self.fill(message, &mut bytes);
         match kind {
             Some(Kind::Call) => {
-                let head: Head = wire::decode(&bytes)?;
+                let head: Head = tributary_protocol::decode(&bytes)?;
                 let room = Room::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
                 self.arrived(from, Arriving { head, room, filled_bytes: 0 })
             }

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tributary_protocol::Phase;
+
 use super::beats::Beats;
 use super::letter::{Kind, Letter};
 use crate::Error;
 use crate::group::hub::Hub;
 use crate::group::{Behind, Patience, Verdict};
-use crate::wire::Phase;
 
 /// By how much a rank lets each of those before it speak first, where all have the same to say, and the most of that.
 const TURN: Duration = Duration::from_millis(50);

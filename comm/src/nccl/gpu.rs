@@ -20,7 +20,7 @@ const MOST_RANKS: usize = 2;
 const SHARING_VERSION: i32 = 23_000;
 
 /// What ranks tell each other before NCCL starts.
-#[derive(Debug, Clone, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Card {
     pub host: String,
     pub uuid: String,

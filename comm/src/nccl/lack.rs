@@ -10,6 +10,8 @@ use candle_core::cuda::CudaError;
 use cudarc::driver::sys::CUresult;
 use cudarc::nccl::sys::ncclResult_t as Code;
 
+use tributary_protocol::exit;
+
 use crate::Error;
 
 /// NCCL's words where the GPU's memory does not suffice, in lower case.
@@ -38,17 +40,17 @@ pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
     let other = match code {
         // Another rank or the way to it.
-        Code::ncclRemoteError | Code::ncclSystemError => 69,
+        Code::ncclRemoteError | Code::ncclSystemError => exit::RANK_LOST,
         // Such as two ranks on one GPU.
-        Code::ncclInvalidUsage => 78,
-        _ => 70,
+        Code::ncclInvalidUsage => exit::CONFIGURATION,
+        _ => exit::BUG,
     };
     if !matches!(code, Code::ncclUnhandledCudaError | Code::ncclSystemError) {
         return (other, String::new());
     }
     if has(&OF_HOST) {
         return (
-            71,
+            exit::OUT_OF_MEMORY,
             "; the host has no memory for NCCL's buffers, look at /dev/shm and the limits of the job".to_owned(),
         );
     }
@@ -58,9 +60,11 @@ pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let what = "; the GPU has no memory for NCCL's buffers";
     let then = "give ranks less with --device-memory";
     match ask {
-        Ask::Nobody => (71, format!("{what}: {then}")),
+        Ask::Nobody => (exit::OUT_OF_MEMORY, format!("{what}: {then}")),
         Ask::Driver(free_bytes) => match free_bytes() {
-            Some(bytes) => (71, format!("{what} ({:.0} MiB are free): {then}", bytes as f64 / f64::from(1 << 20))),
+            Some(bytes) => {
+                (exit::OUT_OF_MEMORY, format!("{what} ({:.0} MiB are free): {then}", bytes as f64 / f64::from(1 << 20)))
+            }
             None => (other, String::new()),
         },
     }

@@ -38,6 +38,7 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
+use tributary_protocol::Phase;
 
 use self::ffi::{Handle, Progress};
 use self::gpu::Card;
@@ -45,7 +46,6 @@ use self::messages::Gathers;
 use self::place::Links;
 pub use self::settings::{Settings, UnequalGathers};
 use crate::group::{Member, Outlook, Place};
-use crate::wire::{self, Phase};
 use crate::{Communicator, Error, Result};
 
 /// Name and version of the NCCL library that this program runs with.
@@ -97,7 +97,7 @@ pub fn start<P: Place + 'static>(
 }
 
 /// What rank 0 tells the others.
-#[derive(bincode::Encode, bincode::Decode)]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Terms {
     /// NCCL's name of the group.
     id: Vec<u8>,
@@ -110,16 +110,16 @@ struct Terms {
 fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<(Handle, Terms)> {
     let device = gpu::cuda_device(device)?;
     let (rank, world) = (control.rank(), control.size());
-    let cards = control.gather_bytes(0, wire::encode(&Card::of(device)?)?)?;
+    let cards = control.gather_bytes(0, tributary_protocol::encode(&Card::of(device)?)?)?;
     let terms = if rank == 0 {
-        let cards = cards.iter().map(|bytes| wire::decode(bytes)).collect::<Result<Vec<Card>>>()?;
+        let cards = cards.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect::<Result<Vec<Card>>>()?;
         gpu::check(&cards, settings.allow_shared_gpu)?;
         let (several_hosts, sharing) = (gpu::on_several_hosts(&cards), gpu::sharing(&cards));
-        Some(wire::encode(&Terms { id: ffi::unique_id()?.to_vec(), several_hosts, sharing })?)
+        Some(tributary_protocol::encode(&Terms { id: ffi::unique_id()?.to_vec(), several_hosts, sharing })?)
     } else {
         None
     };
-    let terms: Terms = wire::decode(&control.broadcast_bytes(0, terms)?)?;
+    let terms: Terms = tributary_protocol::decode(&control.broadcast_bytes(0, terms)?)?;
     let length = terms.id.len();
     let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
     device.cuda_stream().context().bind_to_thread().map_err(lack::cuda)?;

@@ -1,7 +1,7 @@
 //! What chunks cost, and how they are dealt to ranks. Estimates from counts.
 
 use serde::{Deserialize, Serialize};
-use tributary_comm::wire::Exchange;
+use tributary_protocol::Exchange;
 
 use crate::ModelShape;
 

@@ -1,6 +1,6 @@
 //! Which exchange a request gets when the user leaves it open.
 
-use tributary_comm::wire::Exchange;
+use tributary_protocol::Exchange;
 
 use super::cost::Machine;
 use crate::ModelShape;

@@ -7,7 +7,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use tributary_comm::wire::{Chunk, Exchange, Method, Plan};
+use tributary_protocol::{Chunk, Exchange, Method, Plan};
 
 use self::exchange::Load;
 use self::settings::{budget, setting};

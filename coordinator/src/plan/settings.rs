@@ -1,6 +1,6 @@
 //! What a user may choose about a request, and what that means for a given model.
 
-use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Returns, Sampling, Score};
+use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Returns, Sampling, Score};
 
 use crate::{Error, Result};
 

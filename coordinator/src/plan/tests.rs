@@ -1,6 +1,6 @@
 //! The planner's table: what goes in, what comes out.
 
-use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
+use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
 use super::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_weights, plan};

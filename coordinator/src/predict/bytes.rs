@@ -20,7 +20,7 @@
 //! In the last layer only the prompt's last row asks: q on every rank but the last, (W − 1) · (q + e) on the last.
 
 use tributary_comm::Collective;
-use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::Selected;
 use super::homes::{Row, homes, kept_rows, probed_layers, reorders, shards};

@@ -19,7 +19,7 @@
 //! A rank that neither sends nor receives in a group starts none. That happens where ranks have no rows: with fewer tokens
 //! than halves of a ring's shards, or under `selected` where nothing is selected.
 
-use tributary_comm::wire::Plan;
+use tributary_protocol::Plan;
 
 use super::Selected;
 use super::bytes::flows;
@@ -32,7 +32,7 @@ pub fn groups(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected
 
 #[cfg(test)]
 mod tests {
-    use tributary_comm::wire::{Exchange, Importance, Method};
+    use tributary_protocol::{Exchange, Importance, Method};
 
     use super::*;
     use crate::predict::tests::{planned, warm};

@@ -1,7 +1,7 @@
 //! Which rank computes and keeps which rows: the same dealing as the ranks do, for a plan and a selection.
 
-use tributary_comm::wire::deal::{RowCost, contiguous, deal_rows, zigzag};
-use tributary_comm::wire::{Exchange, Method, Plan};
+use tributary_protocol::deal::{RowCost, contiguous, deal_rows, zigzag};
+use tributary_protocol::{Exchange, Method, Plan};
 
 use super::Selected;
 use crate::ModelShape;

@@ -8,7 +8,7 @@
 //!
 //! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
 
-use tributary_comm::wire::{Exchange, Method, Plan};
+use tributary_protocol::{Exchange, Method, Plan};
 
 use super::homes::{kept_rows, shards, warm_rows};
 use crate::ModelShape;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use tributary_comm::wire::{Exchange, Plan};
+use tributary_protocol::{Exchange, Plan};
 
 use super::overhead::Overhead;
 use super::{Predicted, Profile, memory, ttft};

@@ -1,6 +1,6 @@
 //! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
 
-use tributary_comm::wire::{Method, Outcome, Plan};
+use tributary_protocol::{Method, Outcome, Plan};
 
 /// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! How many context rows the rows of a pass see on each rank.
 
-use tributary_comm::wire::Plan;
+use tributary_protocol::Plan;
 
 use super::Selected;
 use super::homes::Row;

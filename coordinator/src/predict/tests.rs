@@ -1,6 +1,6 @@
 //! Predictions against numbers that were counted by other means.
 
-use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::bytes::{Cargo, flows};
 use super::{Predicted, Profile, Selected, Work, ttft, work};

@@ -13,8 +13,8 @@
 //! waiting: their calls are waited for at once.
 
 use tributary_comm::Collective;
-use tributary_comm::wire::deal::slices_behind_probes;
-use tributary_comm::wire::{Exchange, Phase, Plan};
+use tributary_protocol::deal::slices_behind_probes;
+use tributary_protocol::{Exchange, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, flows};
 use super::homes::{probed_layers, reorders};

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tributary_comm::wire::{Exchange, Method, Phase, Plan};
+use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::Selected;
 use super::homes::{Row, homes, kept_rows, owner, probed_layers, reorders, shards};

@@ -1,7 +1,7 @@
 //! The settings that shaped a result, as they turned out.
 
 use serde::Serialize;
-use tributary_comm::wire::{InfoFlow, Method};
+use tributary_protocol::{InfoFlow, Method};
 
 use crate::Planned;
 

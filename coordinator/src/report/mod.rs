@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tributary_comm::Traffic;
-use tributary_comm::wire::{DeviceMemory, Method, RankReport};
+use tributary_protocol::{DeviceMemory, Method, RankReport};
 
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};

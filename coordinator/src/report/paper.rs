@@ -3,7 +3,7 @@
 //! Here the query's rows ride in the same pass as the selected rows (in an exact method: as the whole prompt). Their share
 //! of that pass is estimated from FLOPs and taken off; what they cost beyond FLOPs stays.
 
-use tributary_comm::wire::{Phase, Plan};
+use tributary_protocol::{Phase, Plan};
 
 use super::PhaseRow;
 use crate::ModelShape;

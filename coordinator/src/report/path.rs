@@ -6,7 +6,7 @@
 //! them; the small differences between those moments are part of what is unaccounted.
 
 use serde::Serialize;
-use tributary_comm::wire::{Phase, RankReport, Span};
+use tributary_protocol::{Phase, RankReport, Span};
 
 use super::ms;
 use crate::dispatch::Answer;

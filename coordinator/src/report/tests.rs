@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tributary_comm::Collective;
-use tributary_comm::wire::{Outcome, Phase, RankReport, Span};
+use tributary_protocol::{Outcome, Phase, RankReport, Span};
 
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;

@@ -1,10 +1,10 @@
 //! What the planner predicts of a point: the one place where the study asks it. What is not predicted stays 0 and is not
 //! shown.
 
-use tributary_comm::wire::Outcome;
 use tributary_coordinator::predict::{Profile, Selected, bytes, ttft, work};
 use tributary_coordinator::study::schema::{PhaseTime, Prediction};
 use tributary_coordinator::{ModelShape, Planned};
+use tributary_protocol::Outcome;
 
 /// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one and it
 /// has so many ranks.

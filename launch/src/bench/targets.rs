@@ -1,9 +1,9 @@
 //! The points of a sweep: every combination that the design names, checked before anything is loaded.
 
-use tributary_comm::wire::{Importance, Returns, Sampling};
 use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::{Planned, Settings};
+use tributary_protocol::{Importance, Returns, Sampling};
 
 use super::predict;
 use super::run::{primer, reuse};

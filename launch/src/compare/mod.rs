@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tributary_comm::wire::Returns;
 use tributary_coordinator::study::order::order;
+use tributary_protocol::Returns;
 
 use self::measure::Measured;
 use self::spec::Spec;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_comm::wire::{Importance, Method};
+use tributary_protocol::{Importance, Method};
 
 use crate::args::{exchange, layers};
 use crate::failure::usage;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local, nccl};
+use tributary_protocol::Phase;
 
 use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;

@@ -17,6 +17,7 @@ mod warnings;
 
 use anyhow::Context;
 use tributary_comm::{Communicator, conformance};
+use tributary_protocol::exit;
 
 pub use args::{DoctorArgs, Size};
 pub use bandwidth::AllGather;
@@ -115,7 +116,7 @@ fn check(skip: bool, site: &Site, comm: &mut dyn Communicator) -> Result<Checks,
         Ok(()) => Ok(Checks::Passed),
         Err(what) if comm.rank() == 0 => Ok(Checks::Failed(what)),
         Err(what) => {
-            comm.abort(&what, 70);
+            comm.abort(&what, exit::BUG);
             Err(Unfit::checks(&what))
         }
     }

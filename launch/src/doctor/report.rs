@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
+use tributary_protocol::exit;
 
 use super::args::Size;
 use super::bandwidth::AllGather;
@@ -110,7 +111,7 @@ impl std::error::Error for Unfit {}
 impl Unfit {
     /// The collectives' checks failed.
     pub(super) fn checks(what: &str) -> Self {
-        Self { exit_code: 70, reason: format!("collectives: {what}") }
+        Self { exit_code: exit::BUG, reason: format!("collectives: {what}") }
     }
 }
 
@@ -171,7 +172,7 @@ impl Report {
             return Some(Unfit::checks(&format!("an all-gather of {size} gave {count} wrong values")));
         }
         let reason = self.below(self.min_busbw_gb_per_s?)?;
-        Some(Unfit { exit_code: 78, reason })
+        Some(Unfit { exit_code: exit::CONFIGURATION, reason })
     }
 
     /// How the largest all-gather misses the demand. What was not measured does not meet it.

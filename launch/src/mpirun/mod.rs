@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tributary_protocol::exit;
 
 use self::attempts::{Series, run};
 use self::flavour::Flavour;
@@ -40,7 +41,7 @@ struct Refusal(u8, String);
 
 /// Something on this machine that must be set up differently.
 fn configuration(line: impl Into<String>) -> Refusal {
-    Refusal(78, line.into())
+    Refusal(exit::CONFIGURATION, line.into())
 }
 
 /// Runs the command. Gives the exit code; what went wrong has been said.
@@ -63,12 +64,12 @@ fn say(line: &str) {
 fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
     let program = std::env::current_exe().map_err(|error| configuration(format!("this program's path: {error}")))?;
     let program = program.to_str().ok_or_else(|| configuration("this program's path is no text"))?;
-    let wish = wish(args, program).map_err(|line| Refusal(64, line))?;
+    let wish = wish(args, program).map_err(|line| Refusal(exit::USAGE, line))?;
     let (launcher, flavour) = launcher(args)?;
     let line = build(&wish, &launcher, &here(args.dry_run));
     if args.dry_run {
         let printed = crate::stdout::print(&format!("{line}\n"));
-        return printed.map(|()| 0).map_err(|error| Refusal(74, format!("{error:#}")));
+        return printed.map(|()| 0).map_err(|error| Refusal(exit::DISK, format!("{error:#}")));
     }
     let library = flavour::of_this_program().map_err(configuration)?;
     if let Some(flavour) = flavour {
@@ -92,7 +93,7 @@ fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
         .map_err(|error| configuration(format!("signals cannot be handled: {error}")))?;
     let stderr: Out = Arc::new(Mutex::new(Box::new(std::io::stderr())));
     run(&series, &stderr, &mut || signals.pending().next())
-        .map_err(|error| Refusal(71, format!("{} cannot be run: {error}", series.launcher)))
+        .map_err(|error| Refusal(exit::OUT_OF_MEMORY, format!("{} cannot be run: {error}", series.launcher)))
 }
 
 /// What starts the ranks, and whose it is where that is known.

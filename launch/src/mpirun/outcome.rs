@@ -3,11 +3,11 @@
 //! What ranks say counts for more than mpirun's exit code. After the completion marker nothing can go wrong any more, and
 //! without it nothing has gone right.
 
+use tributary_protocol::exit;
+
 use super::blocks::{Block, Loss, Says};
 use super::marker::Failed;
 
-/// Exit code: a rank was lost.
-const RANK_LOST: u8 = 69;
 /// What signal n makes of an exit code: this plus n.
 const SIGNALLED: i32 = 128;
 /// The numbers of SIGINT, SIGKILL and SIGTERM.
@@ -73,7 +73,8 @@ pub fn judge(ended: &Ended) -> Verdict {
         return Verdict { exit_code: 0, reason: String::new(), untold: false, worth_another: false };
     }
     let (exit_code, reason, told) = cause(ended);
-    let worth_another = ended.interrupt.is_none() && matches!(exit_code, 69 | 71 | 75);
+    let worth_another =
+        ended.interrupt.is_none() && matches!(exit_code, exit::RANK_LOST | exit::OUT_OF_MEMORY | exit::DEADLINE);
     Verdict { exit_code, reason, untold: !told, worth_another }
 }
 
@@ -87,7 +88,7 @@ fn cause(ended: &Ended) -> (u8, String, bool) {
         return (signal_code(signal), ended_by(signal), ended.complained);
     }
     if let Some(loss) = loss(&ended.blocks) {
-        return (RANK_LOST, loss.to_string(), false);
+        return (exit::RANK_LOST, loss.to_string(), false);
     }
     if let Some(failed) =
         ended.failed.filter(|_| !matches!(ended.status, Status::Exited(status) if other_signal(status)))
@@ -100,7 +101,7 @@ fn cause(ended: &Ended) -> (u8, String, bool) {
 fn by_status(ended: &Ended) -> (u8, String, bool) {
     let launcher = &ended.launcher;
     match ended.status {
-        Status::Exited(0) => (RANK_LOST, format!("{launcher} ended without the work being complete"), false),
+        Status::Exited(0) => (exit::RANK_LOST, format!("{launcher} ended without the work being complete"), false),
         Status::Exited(status) if matches!(status - SIGNALLED, INT | TERM) => (
             signal_code(status - SIGNALLED),
             format!("{launcher} was ended by {}", name(status - SIGNALLED)),
@@ -111,22 +112,22 @@ fn by_status(ended: &Ended) -> (u8, String, bool) {
             (code, format!("a rank ended with exit code {code} ({})", kind(code)), ended.complained)
         }
         Status::Exited(status) => match refusal(&ended.blocks) {
-            Some(why) => (RANK_LOST, format!("{launcher} ended with status {status}: {why}"), false),
+            Some(why) => (exit::RANK_LOST, format!("{launcher} ended with status {status}: {why}"), false),
             None if other_signal(status) => {
                 let signal = status - SIGNALLED;
                 (
-                    RANK_LOST,
+                    exit::RANK_LOST,
                     format!("a rank was killed by signal {signal} ({launcher} ended with status {status})"),
                     false,
                 )
             }
-            None => (RANK_LOST, format!("{launcher} ended with status {status}"), false),
+            None => (exit::RANK_LOST, format!("{launcher} ended with status {status}"), false),
         },
         Status::Killed(signal @ (INT | TERM)) => {
             (signal_code(signal), format!("{launcher} was ended by {}", name(signal)), false)
         }
-        Status::Killed(signal) => (RANK_LOST, format!("{launcher} was killed by signal {signal}"), false),
-        Status::Stuck => (RANK_LOST, format!("{launcher} does not end, not even by SIGKILL"), false),
+        Status::Killed(signal) => (exit::RANK_LOST, format!("{launcher} was killed by signal {signal}"), false),
+        Status::Stuck => (exit::RANK_LOST, format!("{launcher} does not end, not even by SIGKILL"), false),
     }
 }
 
@@ -158,22 +159,22 @@ fn describe(failed: Failed) -> String {
 /// What an exit code stands for.
 fn kind(exit_code: u8) -> &'static str {
     match exit_code {
-        64 => "usage",
-        65 => "integrity",
-        69 => "rank lost",
-        70 => "a bug",
-        71 => "out of memory",
-        74 => "disk",
-        75 => "deadline",
-        76 => "version skew",
-        78 => "configuration",
+        exit::USAGE => "usage",
+        exit::INTEGRITY => "integrity",
+        exit::RANK_LOST => "rank lost",
+        exit::BUG => "a bug",
+        exit::OUT_OF_MEMORY => "out of memory",
+        exit::DISK => "disk",
+        exit::DEADLINE => "deadline",
+        exit::VERSION_SKEW => "version skew",
+        exit::CONFIGURATION => "configuration",
         130 | 143 => "a signal",
         _ => "failure",
     }
 }
 
 fn signal_code(signal: i32) -> u8 {
-    u8::try_from(SIGNALLED + signal).unwrap_or(RANK_LOST)
+    u8::try_from(SIGNALLED + signal).unwrap_or(exit::RANK_LOST)
 }
 
 /// The cause of an end that a signal to us demanded.

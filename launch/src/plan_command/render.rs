@@ -1,8 +1,8 @@
 //! The predictions for a reader: a table of times, a table of what they are made of, the crossovers.
 
-use tributary_comm::wire::Phase;
 use tributary_coordinator::predict::{Crossover, Forecast, Scenario};
 use tributary_coordinator::table;
+use tributary_protocol::Phase;
 
 use super::answer::{Answer, exchange};
 use super::units::short;

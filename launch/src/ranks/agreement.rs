@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_comm::wire::Phase;
+use tributary_protocol::Phase;
 
 /// What must be equal on all ranks: name and value.
 pub type Facts = Vec<(&'static str, String)>;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tributary_comm::wire::{KeySpace, PROTOCOL_VERSION};
+use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 
 use super::agreement::Facts;
 use crate::args::{GroupArgs, ModelArgs};

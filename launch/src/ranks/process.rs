@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender, Seat};
 use tributary_comm::process::{Facts, Settings};
-use tributary_comm::wire::{CoordinatorLink, KeySpace, link};
+use tributary_comm::{CoordinatorLink, link};
+use tributary_protocol::KeySpace;
 use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::{Disagreement, agree};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Chunk, Exchange, Method, Plan};
+use tributary_protocol::{Chunk, Exchange, Method, Plan};
 use tributary_tests::{logits, plan, run};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 

@@ -2,7 +2,7 @@
 //! see, mean over heads, Euclidean norm (or sum) over the query's rows, mean over the layers. Exact where every row is
 //! selected.
 
-use tributary_comm::wire::{self, Score};
+use tributary_protocol::Score;
 
 use super::{Candidates, Need, Selector};
 use crate::attention::Probe;
@@ -15,7 +15,7 @@ pub struct InfoFlow {
 }
 
 /// The probe that the parameters describe.
-pub(super) fn probe(parameters: &wire::InfoFlow) -> Probe {
+pub(super) fn probe(parameters: &tributary_protocol::InfoFlow) -> Probe {
     let (from, to) = parameters.layers;
     Probe { layers: from..to, over_context: false, norm: parameters.score == Score::Norm }
 }

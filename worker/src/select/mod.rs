@@ -12,7 +12,7 @@ mod relay;
 mod tests;
 mod top;
 
-use tributary_comm::wire::{Method, Plan};
+use tributary_protocol::{Method, Plan};
 
 pub use top::{chunk_order, top_rows};
 

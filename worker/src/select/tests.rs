@@ -1,6 +1,6 @@
 //! Selectors and rules on hand-made evidence.
 
-use tributary_comm::wire::{Importance, Plan};
+use tributary_protocol::{Importance, Plan};
 
 use super::epic::Epic;
 use super::prophetkv::ProphetKv;

@@ -1,6 +1,6 @@
 //! Taking the best: rows by score, chunks by importance. Ties go to the lower number, so that every rank and world agrees.
 
-use tributary_comm::wire::{Importance, Plan};
+use tributary_protocol::{Importance, Plan};
 
 /// The `count` rows with the highest score, ascending; ties go to the lower row.
 pub fn top_rows(rows: &[u32], score: impl Fn(u32) -> f32, count: usize) -> Vec<u32> {

@@ -1,8 +1,8 @@
 //! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and values on every rank.
 //! *Exact*. Causal work is uneven by construction; that is the baseline that the literature reports against.
 
-use tributary_comm::wire::deal::contiguous;
-use tributary_comm::wire::{Phase, Plan};
+use tributary_protocol::deal::contiguous;
+use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
 use super::{Prefilled, Strategy};

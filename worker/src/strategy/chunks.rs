@@ -1,8 +1,8 @@
 //! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
-use tributary_comm::wire::deal::slices_behind_probes;
-use tributary_comm::wire::{ChunkKey, Exchange, Phase, Plan};
 use tributary_kernels::{Positions, SHARED};
+use tributary_protocol::deal::slices_behind_probes;
+use tributary_protocol::{ChunkKey, Exchange, Phase, Plan};
 
 use crate::attention::{ChunkPrefill, Part, Replication, Sending};
 use crate::context::Context;

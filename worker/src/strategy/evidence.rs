@@ -2,8 +2,8 @@
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
 use candle_core::{DType, Device, Tensor};
-use tributary_comm::wire::{Exchange, Layout, Plan};
 use tributary_kernels::cuda;
+use tributary_protocol::{Exchange, Layout, Plan};
 
 use super::chunks::Chunks;
 use super::{chunks, recompute};

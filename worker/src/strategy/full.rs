@@ -1,6 +1,6 @@
 //! Full prefill of the whole prompt on one rank, the last. *Exact*: it is what the others are compared with.
 
-use tributary_comm::wire::{Layout, Phase, Plan};
+use tributary_protocol::{Layout, Phase, Plan};
 
 use super::{Prefilled, Strategy, nothing_selected, request_order};
 use crate::attention::ChunkPrefill;

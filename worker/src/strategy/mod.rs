@@ -13,7 +13,7 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use tributary_comm::wire::{Method, Plan};
+use tributary_protocol::{Method, Plan};
 
 use crate::context::Context;
 use crate::error::Result;

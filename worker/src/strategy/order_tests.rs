@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
 use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
 
 use super::selective::Selective;
 use super::{Strategy, chunks};

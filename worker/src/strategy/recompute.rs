@@ -1,8 +1,8 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
 //! rows behind them.
 
-use tributary_comm::wire::deal::{RowCost, deal_rows};
-use tributary_comm::wire::{Exchange, Plan};
+use tributary_protocol::deal::{RowCost, deal_rows};
+use tributary_protocol::{Exchange, Plan};
 
 use crate::attention::{Homes, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;

@@ -1,8 +1,8 @@
 //! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag split is common practice
 //! since). *Exact*.
 
-use tributary_comm::wire::deal::zigzag;
-use tributary_comm::wire::{Phase, Plan};
+use tributary_protocol::deal::zigzag;
+use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
 use super::{Prefilled, Strategy};

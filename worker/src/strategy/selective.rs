@@ -1,7 +1,7 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_comm::wire::{self, Exchange, Layout, Phase, Plan};
+use tributary_protocol::{Exchange, Layout, Phase, Plan};
 
 use super::chunks::Chunks;
 use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute, request_order};
@@ -108,6 +108,6 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
 
 /// Rank 0's list on every rank.
 fn agree(cx: &mut Context<'_>, list: Option<Vec<u32>>) -> Result<Vec<u32>> {
-    let bytes = list.map(|list| wire::encode(&list)).transpose()?;
-    Ok(wire::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
+    let bytes = list.map(|list| tributary_protocol::encode(&list)).transpose()?;
+    Ok(tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
 }

@@ -1,8 +1,8 @@
 //! What the exact distributed methods share: a shard of the sequence on every rank, and the cache it leaves.
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Layout, Plan};
 use tributary_kernels::Positions;
+use tributary_protocol::{Layout, Plan};
 
 use super::{Prefilled, nothing_selected, request_order};
 use crate::context::Context;

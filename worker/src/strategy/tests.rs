@@ -1,8 +1,8 @@
 //! The second half of invariant 5: whatever is selected, reordered and recomputed, no stored byte changes.
 
 use candle_core::Tensor;
-use tributary_comm::wire::{Exchange, Importance, InfoFlow, Layout, Method, Plan, Score};
 use tributary_kernels::Kernels;
+use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Plan, Score};
 
 use super::chunks::Chunks;
 use super::selective::{Selective, reorder};

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_comm::wire::Phase;
 use tributary_comm::{Communicator, local};
 use tributary_coordinator::predict::{Link, Profile, RankRates};
 use tributary_coordinator::{Machine, MemoryOf, check_weights};
 use tributary_kernels::Kernels;
+use tributary_protocol::Phase;
 use tributary_worker::Model;
 
 use self::measure::{Found, measure};

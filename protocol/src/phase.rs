@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A part of a request's time. Phases do not overlap on one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
     /// Before the first request: finding each other, loading the weights, agreeing.
     Start,

@@ -1,12 +1,10 @@
 //! Frames: what is written comes back, everything else is an error.
 
-use std::time::Duration;
-
 use proptest::prelude::*;
-use tributary_comm::Error;
-use tributary_comm::wire::{
-    Chunk, DeviceMemory, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow, Layout, Method, Order,
-    Outcome, PROTOCOL_VERSION, Plan, RankReport, Returns, Sampling, Score, decode, decode_header, encode, link,
+use tributary_protocol::{
+    Chunk, Collective, DeviceMemory, Error, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow,
+    Layout, Method, Order, Outcome, PROTOCOL_VERSION, Plan, RankReport, Returns, Sampling, Score, decode,
+    decode_header, encode,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -190,7 +188,7 @@ fn events_and_orders_come_back() {
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
-    report.traffic.count(tributary_comm::Collective::AllGather, 3, 4);
+    report.traffic.count(Collective::AllGather, 3, 4);
     let events = [
         Event::FirstToken { request: 1, token: 2 },
         Event::Done { request: 1, outcome, reports: vec![RankReport::default(), report] },
@@ -202,22 +200,4 @@ fn events_and_orders_come_back() {
     for order in [Order::Tick, Order::Stop] {
         assert_eq!(decode::<Order>(&encode(&order).unwrap()).unwrap(), order);
     }
-}
-
-#[test]
-fn the_link_carries_both_ways_and_notices_the_end() {
-    let (coordinator, worker) = link(2);
-    let wait = Duration::from_millis(20);
-    assert_eq!(worker.next(wait), Ok(None));
-    assert_eq!(coordinator.next(wait), Ok(None));
-    let first = Event::FirstToken { request: 1, token: 2 };
-    worker.send(&first).unwrap();
-    assert_eq!(coordinator.next(wait), Ok(Some(first.clone())));
-    worker.send(&first).unwrap();
-    drop(worker);
-    assert_eq!(coordinator.next(wait), Ok(Some(first)), "what was sent before the end arrives");
-    assert_eq!(coordinator.next(wait), Err(Error::Disconnected("worker")));
-    let (coordinator, worker) = link(1);
-    drop(coordinator);
-    assert_eq!(worker.next(wait), Err(Error::Disconnected("coordinator")));
 }

@@ -3,10 +3,10 @@
 //!
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query.
 
-use super::{Exchange, Importance, Method};
+use crate::{Exchange, Importance, Method};
 
 /// One request, ready for the ranks.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// Number of the request, for logs.
     pub request: u64,
@@ -41,7 +41,7 @@ pub struct Plan {
 }
 
 /// A run of context tokens prefilled on its own.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Chunk {
     /// Its token ids.
     pub ids: Vec<u32>,
@@ -52,7 +52,7 @@ pub struct Chunk {
 }
 
 /// How a token is drawn from the logits.
-#[derive(Debug, Clone, Copy, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sampling {
     /// 0 takes the largest logit (ties: the lower id).
     pub temperature: f32,
@@ -63,7 +63,7 @@ pub struct Sampling {
 }
 
 /// What the outcome carries besides the tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Returns {
     /// The first token's logits.
     pub logits: bool,
@@ -118,7 +118,7 @@ impl Plan {
 }
 
 /// What rank 0 broadcasts: so that a dead or stuck rank is noticed even when there is nothing to do.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Order {
     /// Nothing to do; sent every second.
     Tick,

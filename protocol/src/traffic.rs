@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The kinds of collectives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Collective {
     /// A tensor to one rank, another from one rank.
     Exchange,
@@ -41,7 +41,7 @@ impl Collective {
 }
 
 /// What one kind of collective moved through one rank. A rank's own contribution to itself is not counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TrafficEntry {
     /// Number of calls.
     pub calls: u64,
@@ -54,7 +54,7 @@ pub struct TrafficEntry {
 }
 
 /// Counters per kind of collective.
-#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// One entry a kind that was used.
     pub entries: BTreeMap<Collective, TrafficEntry>,

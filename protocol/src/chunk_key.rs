@@ -9,7 +9,7 @@ use blake3::Hasher;
 const DOMAIN: &str = "tributary chunk cache 1: keys before RoPE, values, [tokens, kv_heads, head_dim]";
 
 /// 256 bits that name a chunk's keys and values; never shortened.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, bincode::Encode, bincode::Decode)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ChunkKey([u8; 32]);
 
 /// What all chunks of a group have in common: the model and the type of its numbers.

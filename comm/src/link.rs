@@ -6,7 +6,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::{Event, Plan, decode, encode};
+use tributary_protocol::{Event, Plan, decode, encode};
+
 use crate::{Error, Result};
 
 /// How long a send waits for room in the queue.
@@ -70,7 +71,7 @@ impl CoordinatorLink {
     /// # Errors
     /// [`Error::Disconnected`] if rank 0 is gone and everything it sent has been read.
     pub fn next(&self, timeout: Duration) -> Result<Option<Event>> {
-        pull(&self.events, timeout, "worker")?.map(|frame| decode(&frame)).transpose()
+        Ok(pull(&self.events, timeout, "worker")?.map(|frame| decode(&frame)).transpose()?)
     }
 }
 
@@ -85,7 +86,7 @@ impl WorkerLink {
     /// # Errors
     /// [`Error::Disconnected`] if the coordinator is gone and everything it sent has been read: time to stop.
     pub fn next(&self, timeout: Duration) -> Result<Option<Plan>> {
-        pull(&self.plans, timeout, "coordinator")?.map(|frame| decode(&frame)).transpose()
+        Ok(pull(&self.plans, timeout, "coordinator")?.map(|frame| decode(&frame)).transpose()?)
     }
 
     /// Sends an event to the coordinator.

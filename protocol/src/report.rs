@@ -1,10 +1,9 @@
 //! What comes back: the first token at once, the rest at the end.
 
-use super::{ChunkKey, Phase};
-use crate::Traffic;
+use crate::{ChunkKey, Phase, Traffic};
 
 /// What rank 0 tells the coordinator.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// The first token, as soon as it is known.
     FirstToken {
@@ -36,7 +35,7 @@ pub enum Event {
 }
 
 /// What came out of a request.
-#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
     /// The generated tokens; one that ended the answer is the last.
     pub tokens: Vec<u32>,
@@ -55,7 +54,7 @@ pub struct Outcome {
 }
 
 /// What one rank did.
-#[derive(Debug, Clone, Default, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RankReport {
     /// Which rank.
     pub rank: usize,
@@ -78,7 +77,7 @@ pub struct RankReport {
 }
 
 /// The pool that a device's tensors come from. Ranks that share a device and a process share it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceMemory {
     /// Bytes in tensors when the answer is out: weights, chunk caches, keys and values of the request.
     pub used_bytes: u64,
@@ -91,7 +90,7 @@ pub struct DeviceMemory {
 }
 
 /// What one rank's chunk cache did for a request, and what it holds now. The shared prefix is an entry like a chunk.
-#[derive(Debug, Clone, Default, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ChunkCacheReport {
     /// Chunks taken from it.
     pub hits: usize,
@@ -108,7 +107,7 @@ pub struct ChunkCacheReport {
 }
 
 /// One phase on one rank.
-#[derive(Debug, Clone, Copy, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Span {
     /// Which phase.
     pub phase: Phase,

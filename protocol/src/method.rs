@@ -1,7 +1,7 @@
 //! Prefill methods and their parameters.
 
 /// A way to fill the cache of a long prompt.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Method {
     /// Exact: the whole prompt on one rank (the last), the others idle.
     Full,
@@ -39,7 +39,7 @@ pub enum Method {
 }
 
 /// InfoFlow's parameters.
-#[derive(Debug, Clone, PartialEq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct InfoFlow {
     /// How attention becomes a score.
     pub score: Score,
@@ -50,7 +50,7 @@ pub struct InfoFlow {
 }
 
 /// How the attention a context row receives from the query's rows becomes its score.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Score {
     /// Euclidean norm over the query's rows.
     Norm,
@@ -59,7 +59,7 @@ pub enum Score {
 }
 
 /// RoPE positions while scoring; prefix P rows, context T rows, longest chunk C. Causal order is always the sequence's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Layout {
     /// As in the full sequence.
     Global,
@@ -72,7 +72,7 @@ pub enum Layout {
 }
 
 /// How the scores of a chunk's rows become the chunk's importance, by which chunks are reordered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Importance {
     /// Sum of its rows' scores.
     Mass,
@@ -81,7 +81,7 @@ pub enum Importance {
 }
 
 /// What ranks send each other while selected rows are recomputed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bincode::Encode, bincode::Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Exchange {
     /// All keys and values on every rank, gathered during chunk prefill; then fresh rows only.
     Replicate,

@@ -13,7 +13,16 @@
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 
-use crate::{Error, Result};
+/// Bytes that are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A frame of bytes is not a message, or a message is too long for a frame.
+    #[error("message: {0}")]
+    Frame(String),
+}
+
+/// Result of writing or reading a message.
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// The longest message, header not counted.
 pub const FRAME_LIMIT_BYTES: usize = 16 << 20;
@@ -42,10 +51,10 @@ pub struct Header {
 ///
 /// # Errors
 /// [`Error::Frame`] if the message is longer than [`FRAME_LIMIT_BYTES`].
-pub fn encode<T: bincode::Encode>(message: &T) -> Result<Vec<u8>> {
+pub fn encode<T: serde::Serialize>(message: &T) -> Result<Vec<u8>> {
     let mut frame = vec![0; HEADER_BYTES];
-    let payload_bytes =
-        bincode::encode_into_std_write(message, &mut frame, CONFIG).map_err(|error| Error::Frame(error.to_string()))?;
+    let payload_bytes = bincode::serde::encode_into_std_write(message, &mut frame, CONFIG)
+        .map_err(|error| Error::Frame(error.to_string()))?;
     if payload_bytes > FRAME_LIMIT_BYTES {
         return Err(too_long(payload_bytes));
     }
@@ -81,7 +90,7 @@ pub fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<Header> {
 ///
 /// # Errors
 /// [`Error::Frame`] if anything but exactly one undamaged frame of this type is there.
-pub fn decode<T: bincode::Decode<()>>(frame: &[u8]) -> Result<T> {
+pub fn decode<T: serde::de::DeserializeOwned>(frame: &[u8]) -> Result<T> {
     let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else {
         return Err(Error::Frame(format!("{} bytes, a header has {HEADER_BYTES}", frame.len())));
     };
@@ -97,7 +106,7 @@ pub fn decode<T: bincode::Decode<()>>(frame: &[u8]) -> Result<T> {
         return Err(Error::Frame("wrong checksum".into()));
     }
     let (message, read_bytes) =
-        bincode::decode_from_slice(payload, CONFIG).map_err(|error| Error::Frame(error.to_string()))?;
+        bincode::serde::decode_from_slice(payload, CONFIG).map_err(|error| Error::Frame(error.to_string()))?;
     if read_bytes != payload.len() {
         return Err(Error::Frame(format!("{} bytes left behind the message", payload.len() - read_bytes)));
     }

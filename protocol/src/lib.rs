@@ -1,0 +1,25 @@
+//! What crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
+//! leave a process.
+//!
+//! The coordinator sends [`Plan`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
+//! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share the rules by which rows are dealt ([`deal`]).
+
+mod chunk_key;
+pub mod deal;
+pub mod exit;
+mod frame;
+mod method;
+mod phase;
+mod plan;
+mod report;
+mod traffic;
+
+pub use chunk_key::{ChunkKey, KeySpace};
+pub use frame::{
+    Error, FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, Result, decode, decode_header, encode,
+};
+pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
+pub use phase::Phase;
+pub use plan::{Chunk, Order, Plan, Returns, Sampling};
+pub use report::{ChunkCacheReport, DeviceMemory, Event, Outcome, RankReport, Span};
+pub use traffic::{Collective, Traffic, TrafficEntry};
