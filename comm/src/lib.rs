@@ -1,5 +1,5 @@
-//! Everything two ranks say to each other: collectives over tensors and bytes ([`Communicator`]) and the messages that
-//! coordinator and workers exchange ([`wire`]).
+//! Everything two ranks say to each other: collectives over tensors and bytes ([`Communicator`]), and the control channel
+//! between the coordinator and rank 0 ([`link()`]). What the messages say is in `tributary_protocol`.
 //!
 //! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process) and [`mpi`]
 //! (one process a rank, on one or more hosts; feature `mpi`). Beside either of them [`nccl`] carries tensors between GPUs
