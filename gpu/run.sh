@@ -87,8 +87,8 @@ step() {
     echo "== $name took $(($(date +%s) - began)) s"
 }
 
-# Seconds, program: its tests, one after the other, less those for an emulated GPU only. With SMALL=least those only whose names have the third argument. To have run
-# none is a failure.
+# Seconds, program: its tests, one after the other, less those for an emulated GPU only. With SMALL=least those only whose names
+# have the third argument. To have run none is a failure.
 tests() {
     only="" # not `name`, which is the step's
     [ "${SMALL:-}" != least ] || only=${3:-}

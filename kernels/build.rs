@@ -1,5 +1,6 @@
 //! Compiles the CUDA kernels where the feature `cuda` is on: every `cu/*.cu` to machine code for sm_80 and sm_90a (`*_sm90.cu`
-//! for sm_90a only), which the library embeds with the names of the kernels in it. Registers and spills of each kernel are left in `registers.txt` in OUT_DIR.
+//! for sm_90a only), which the library embeds with the names of the kernels in it. Registers and spills of each kernel are left in
+//! `registers.txt` in OUT_DIR.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::Tensor;
+use tributary_protocol::Phase;
 
 pub use error::{Error, Result};
 pub use group::work::{Activity, Part, State, Work};
@@ -117,13 +118,13 @@ pub trait Communicator {
     }
 
     /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
-    /// long all ranks may wait for each other. In [`Phase::Start`](tributary_protocol::Phase::Start) it is a deadline: no wait lasts longer.
-    fn set_deadline(&mut self, phase: tributary_protocol::Phase, deadline: Duration);
+    /// long all ranks may wait for each other. In [`Phase::Start`] it is a deadline: no wait lasts longer.
+    fn set_deadline(&mut self, phase: Phase, deadline: Duration);
 
     /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
     /// Where a backend pays for every start (NCCL), calls that are started together cost one: what belongs together, such as
-    /// keys and values, is started together. They end together there: who waits for one has waited for all, and the time counts for
-    /// that one. All ranks start the same calls together. Gives as many as it was given.
+    /// keys and values, is started together. They end together there: who waits for one has waited for all, and the
+    /// time counts for that one. All ranks start the same calls together. Gives as many as it was given.
     ///
     /// # Errors
     /// Those of the calls; then none of them can be waited for.

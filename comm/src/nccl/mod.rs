@@ -12,8 +12,9 @@
 //!
 //! * A watching thread a rank (`watch.rs`) looks every few milliseconds how far the device is, which the device itself writes
 //!   to memory of the host (`mark.rs`). When a call that the device has come to outlives its deadline, or NCCL reports an
-//!   error, or the group dies by another rank's word, it ends the group and then NCCL's communicator. What the device waits for comes to an end by that, and so does a rank's thread that stands
-//!   in the driver. What has been received then is worth nothing.
+//!   error, or the group dies by another rank's word, it ends the group and then NCCL's communicator. What
+//!   the device waits for comes to an end by that, and so does a rank's thread that stands in the driver. What has been
+//!   received then is worth nothing.
 //! * Bytes are the only thing that leaves a rank for the outside (a selection, a token, a report). Before a call with bytes
 //!   the rank's thread waits until its device has passed the last call that it has waited for. The group's death is noted
 //!   before the device is let go, so that no word leaves that rests on a call that has not ended well.

@@ -23,8 +23,8 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&cast(q, dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank order, in the dtype of `own`. This rank's did not
-/// travel, so they are not rounded.
+/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank order, in the dtype
+/// of `own`. This rank's did not travel, so they are not rounded.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
     parts[comm.rank()] = own.clone();
