@@ -12,7 +12,7 @@ use tributary_protocol::{Exchange, Method, Plan};
 
 use super::homes::{kept_rows, shards, warm_rows};
 use crate::ModelShape;
-use crate::plan::{Machine, MemoryOf};
+use crate::machine::{Machine, MemoryOf};
 
 /// A process without weights and requests: program, threads, rotary tables, the allocator's own. About 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;
