@@ -31,7 +31,7 @@ impl Engine<'_> {
         fail::fail_point!("launch::request");
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         let planned = self.planner.plan(&prepared, &way.settings, way.threads)?;
-        let link = self.ranks.as_backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
+        let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
             Ok(answer) => answer,
             Err(error) => return Err(self.lost(group, error)),

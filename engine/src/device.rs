@@ -93,7 +93,7 @@ fn ordinal(local_rank: usize, count: usize, allow_shared_gpu: bool) -> Result<us
 
 /// A number for the GPU of the rank of this number on its host, where ranks may share one: the same for the same GPU, however
 /// each process counts those that it sees. 0 where there is none.
-pub fn mark(local_rank: usize) -> u64 {
+pub fn gpu_number(local_rank: usize) -> u64 {
     let identity = match cuda::count() {
         Ok(count) if count > 0 => cuda::identity(local_rank % count),
         _ => return 0,

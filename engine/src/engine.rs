@@ -15,7 +15,7 @@ use crate::machine::check_threads;
 use crate::model::ModelFolder;
 use crate::question::Question;
 use crate::ranks::{GroupSettings, Identity, Ranks, Start};
-use crate::spoilt::{any_spoilt, judged};
+use crate::spoilt::{any_spoilt, explained};
 use crate::way::Way;
 
 /// A model folder, the ranks, and what is known of both.
@@ -38,7 +38,7 @@ impl<'a> Engine<'a> {
     pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
         let place = ranks.place(&config.model, &config.group)?;
         let folder = ModelFolder::open(&config.model, &config.intake)?;
-        let environment = environment(config, ranks.as_backend().label(), &place, folder.template.is_some());
+        let environment = environment(config, ranks.backend().label(), &place, folder.template.is_some());
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
         let planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
@@ -71,7 +71,7 @@ impl<'a> Engine<'a> {
     fn check_with(&mut self, question: &Question, way: &Way, before: Option<&Planned>) -> Result<Planned> {
         let group = way.group();
         check_threads(self.ranks.here(group.world), group.threads)?;
-        self.ranks.as_backend().check(&way.settings.method, group, self.config.group.threads)?;
+        self.ranks.backend().check(&way.settings.method, group, self.config.group.threads)?;
         self.carrier(group.world)?;
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         self.survey(group);
@@ -85,7 +85,7 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// The weights', the system's.
     pub fn start(&mut self, way: &Way) -> Result<()> {
-        self.start_ranks(way.group()).map_err(|error| judged(error, self.devices()))
+        self.start_ranks(way.group()).map_err(|error| explained(error, self.devices()))
     }
 
     fn start_ranks(&mut self, group: GroupShape) -> Result<()> {
@@ -103,7 +103,7 @@ impl<'a> Engine<'a> {
             keeps_chunks: self.planner.keeps_chunks(),
             machine: self.planner.machine(group),
         };
-        if let Some(started) = self.ranks.backend().start(start)? {
+        if let Some(started) = self.ranks.backend_mut().start(start)? {
             self.planner.started(group, started);
         }
         Ok(())
@@ -117,7 +117,7 @@ impl<'a> Engine<'a> {
     /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt and where none of them
     /// is still at work; processes end with their group.
     pub fn can_start_anew(&self) -> bool {
-        self.ranks.as_backend().can_start_anew() && !any_spoilt(self.devices())
+        self.ranks.backend().can_start_anew() && !any_spoilt(self.devices())
     }
 
     fn devices(&self) -> impl Iterator<Item = &Device> {
@@ -134,7 +134,7 @@ impl<'a> Engine<'a> {
             return is_known && self.ranks.here(group.world) > gpu.count;
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.ranks.as_backend().shares_cores(group, cores)
+        self.ranks.backend().shares_cores(group, cores)
     }
 
     /// The GPU of this process's ranks, if they compute on one.
@@ -148,7 +148,7 @@ impl<'a> Engine<'a> {
     }
 
     pub(crate) fn backend_of(&self, world: usize) -> String {
-        self.carrier(world).unwrap_or(Carrier::Own).label(self.ranks.as_backend().label())
+        self.carrier(world).unwrap_or(Carrier::Own).label(self.ranks.backend().label())
     }
 
     /// What carries tensors between so many ranks.
@@ -161,14 +161,14 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// A failure that ended a group before.
     pub fn end(self) -> Result<()> {
-        self.ranks.backend().end()
+        self.ranks.backend_mut().end()
     }
 
     /// A group has failed and is gone; gives the cause.
     pub(crate) fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error {
         self.planner.ended(group);
-        let error = self.ranks.backend().lost(group, seen);
-        judged(error, self.devices())
+        let error = self.ranks.backend_mut().lost(group, seen);
+        explained(error, self.devices())
     }
 
     /// Tells the planner the machine of a group, and of those beside it, where it does not know it yet: the first look counts,
@@ -188,6 +188,6 @@ impl<'a> Engine<'a> {
 impl Drop for Engine<'_> {
     /// Ranks do not outlive the engine that started them.
     fn drop(&mut self) {
-        self.ranks.backend().let_go();
+        self.ranks.backend_mut().let_go();
     }
 }

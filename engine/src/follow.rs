@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::machine::check_threads;
 use crate::model::ModelFolder;
 use crate::ranks::{GroupSettings, Identity, Ranks, Start};
-use crate::spoilt::judged;
+use crate::spoilt::explained;
 
 /// Loads the model and serves until rank 0 ends the group.
 ///
@@ -30,8 +30,8 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     let serve = || {
         let models = [folder.load(&place)?];
         let start = Start { models: &models, settings, identity, keeps_chunks: true, machine };
-        ranks.backend().start(start)?;
-        ranks.backend().end()
+        ranks.backend_mut().start(start)?;
+        ranks.backend_mut().end()
     };
-    serve().map_err(|error| judged(error, [&place.device]))
+    serve().map_err(|error| explained(error, [&place.device]))
 }

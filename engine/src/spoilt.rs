@@ -7,7 +7,7 @@ use tributary_kernels::cuda;
 use crate::error::{Error, one_line};
 
 /// A failure, and what it means if it has spoilt one of these devices.
-pub fn judged<'a>(error: Error, devices: impl IntoIterator<Item = &'a Device>) -> Error {
+pub fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a Device>) -> Error {
     if matches!(error, Error::Spoilt { .. }) || !keep_if_spoilt(devices) {
         return error;
     }

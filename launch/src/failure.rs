@@ -34,7 +34,10 @@ pub fn configuration(what: impl Into<String>) -> anyhow::Error {
 }
 
 /// A failure, and what it means if it has spoilt one of these devices.
-pub fn judged<'a>(error: anyhow::Error, devices: impl IntoIterator<Item = &'a candle_core::Device>) -> anyhow::Error {
+pub fn explained<'a>(
+    error: anyhow::Error,
+    devices: impl IntoIterator<Item = &'a candle_core::Device>,
+) -> anyhow::Error {
     if matches!(error.downcast_ref(), Some(Error::Spoilt { .. })) || !keep_if_spoilt(devices) {
         return error;
     }

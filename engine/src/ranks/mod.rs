@@ -67,11 +67,11 @@ impl Ranks {
         Ok(Self { backend: Box::new(Threads::new(group.world.unwrap_or(1))) })
     }
 
-    pub(crate) fn backend(&mut self) -> &mut dyn Backend {
+    pub(crate) fn backend_mut(&mut self) -> &mut dyn Backend {
         &mut *self.backend
     }
 
-    pub(crate) fn as_backend(&self) -> &dyn Backend {
+    pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
 

@@ -63,7 +63,7 @@ impl Process {
         fail::fail_point!("launch::start");
         let (start_timeout, available_bytes) = (group.start_timeout, available_bytes());
         let piece_bytes = group.max_message_bytes as usize;
-        let holding = if group.allow_shared_gpu { device::mark } else { |_| 0 };
+        let holding = if group.allow_shared_gpu { device::gpu_number } else { |_| 0 };
         let heartbeat_timeout = group.heartbeat_timeout;
         let threads = group.threads;
         let settings =

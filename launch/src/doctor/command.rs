@@ -9,7 +9,7 @@ use tributary_protocol::Phase;
 
 use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;
-use crate::failure::{exit_code, judged};
+use crate::failure::{exit_code, explained};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
@@ -50,7 +50,7 @@ fn examine_all(args: &DoctorCommand, group: &GroupConfig, ranks: &mut Ranks) -> 
         let ranks: Vec<_> = seats.into_iter().zip(&sites).map(one).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    conclude(outcomes).map_err(|error| judged(error, sites.iter().map(|site| &site.device)))
+    conclude(outcomes).map_err(|error| explained(error, sites.iter().map(|site| &site.device)))
 }
 
 /// Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.

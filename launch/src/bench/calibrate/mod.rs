@@ -17,7 +17,7 @@ use tributary_worker::Model;
 
 use self::measure::{Found, measure};
 use super::output::{parent, write_whole};
-use crate::failure::{exit_code, judged, usage};
+use crate::failure::{exit_code, explained, usage};
 use crate::progress::Progress;
 use crate::stdout::print;
 
@@ -63,7 +63,7 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     progress.now("calibrating".to_owned());
     let measured = loaded.map_err(anyhow::Error::from).and_then(|()| on_ranks(calibration, &models, &machine, ranks));
     let devices = models.iter().map(|model| model.device()).chain([&place.device]);
-    let measured = measured.map_err(|error| judged(error, devices))?;
+    let measured = measured.map_err(|error| explained(error, devices))?;
     drop(progress);
     let Some((found, machine)) = measured else { return Ok(()) };
     let (world, here) = (ranks.count(world), ranks.here(world));
