@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tributary_protocol::{Method, exit};
+use tributary_protocol::{Method, Refusal, exit};
 
 use crate::MemoryOf;
 
@@ -158,6 +158,9 @@ pub enum Error {
         /// Why.
         cause: String,
     },
+    /// One request failed; the ranks live on.
+    #[error("{}", .0.cause)]
+    Refused(Refusal),
     /// The workers' messages make no sense.
     #[error("the workers broke the protocol: {0}")]
     Protocol(String),
@@ -208,6 +211,7 @@ impl Error {
             Error::Protocol(_) => exit::BUG,
             Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,
             Error::Failed { exit_code, .. } => *exit_code,
+            Error::Refused(refusal) => refusal.exit_code,
         }
     }
 }

@@ -11,6 +11,7 @@ mod plan;
 pub mod predict;
 pub mod report;
 mod request;
+pub mod scheduler;
 mod shape;
 pub mod study;
 mod template;

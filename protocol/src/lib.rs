@@ -1,7 +1,7 @@
 //! What crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
 //! leave a process.
 //!
-//! The coordinator sends [`Plan`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
+//! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
 //! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share the rules by which rows are dealt ([`deal`]).
 
 mod chunk_key;
@@ -9,6 +9,7 @@ pub mod deal;
 pub mod exit;
 mod frame;
 mod method;
+mod order;
 mod phase;
 mod plan;
 mod report;
@@ -19,7 +20,8 @@ pub use frame::{
     Error, FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, Result, decode, decode_header, encode,
 };
 pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
+pub use order::Order;
 pub use phase::Phase;
-pub use plan::{Chunk, Order, Plan, Returns, Sampling};
-pub use report::{ChunkCacheReport, DeviceMemory, Event, Outcome, RankReport, Span};
+pub use plan::{Chunk, Plan, Returns, Sampling};
+pub use report::{ChunkCacheReport, DeviceMemory, Drawn, Event, Outcome, RankReport, Refusal, Span, StepReport};
 pub use traffic::{Collective, Traffic, TrafficEntry};

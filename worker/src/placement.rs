@@ -57,6 +57,11 @@ impl Placement {
         Positions::in_sequence(rope, order)
     }
 
+    /// Number of rows of prefix, context and query.
+    pub fn rows(&self) -> usize {
+        self.rope.len()
+    }
+
     /// Causal order of one row.
     pub fn order_of(&self, row: u32) -> u32 {
         self.order.get(row as usize).copied().unwrap_or(row)

@@ -15,7 +15,7 @@ mod selected;
 
 pub use all_gather::AllGather;
 pub use chunk_prefill::{ChunkPrefill, Part, Sending};
-pub use decode::Decode;
+pub use decode::{Decode, DecodeRow, SharedCaches};
 pub use homes::Homes;
 pub use pass_q::PassQ;
 pub use query_probe::{Probe, QueryProbe};

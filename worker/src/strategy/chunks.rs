@@ -12,7 +12,7 @@ use crate::model::Config;
 use crate::select::reorder_probe;
 
 /// This rank's chunks, and the other ranks' on their way here.
-pub(super) struct Chunks {
+pub struct Chunks {
     /// Without the other ranks' chunks until they have been [received](Self::receive).
     pub cache: KvCache,
     /// The other ranks' chunks on their way, under `replicate`.
@@ -33,7 +33,7 @@ struct Stock {
 ///
 /// # Errors
 /// Kernels' and communicator's.
-pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
+pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.enter(Phase::ChunkPrefill, plan)?;
     let size = cx.comm.size();
     let stock = Stock::look_up(cx, plan);

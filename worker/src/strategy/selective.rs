@@ -19,8 +19,15 @@ pub struct Selective {
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         let mut chunks = chunks::prefill(cx, plan)?;
-        let order = reorder(cx, plan, &mut chunks)?;
-        let selection = self.select(cx, plan, &mut chunks, order)?;
+        let selection = reorder(cx, plan, &mut chunks).and_then(|order| self.select(cx, plan, &mut chunks, order));
+        let selection = match selection {
+            Err(error) if error.is_the_requests() => {
+                // The group lives on: what is on its way has to arrive, so that no later call meets it.
+                chunks.receive(cx, plan)?;
+                return Err(error);
+            }
+            selection => selection?,
+        };
         let placement = Placement::new(plan, &selection.order, Layout::Global);
         cx.enter(Phase::Recompute, plan)?;
         let mut cache = chunks.receive(cx, plan)?;
