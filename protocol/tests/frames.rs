@@ -249,5 +249,5 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     assert_eq!(header(&encode(&order).unwrap()), "5452494205000000bb000000790aba9c");
-    assert_eq!(header(&encode(&event).unwrap()), "5452494204000000340100003dbddc7c");
+    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003c010000099a9c19");
 }

@@ -188,7 +188,7 @@ pub fn run_side_by_side(group: &Group, waves: &[&[Plan]]) -> Vec<Outcome> {
 
 /// A plan behind its prefill.
 pub fn prefilled(group: &Group, plan: &Plan) -> InFlight {
-    let mut request = InFlight::new(plan, Clock::start());
+    let mut request = InFlight::new(plan, Clock::start(), Duration::ZERO);
     group.link().send(Order::Prefill(Box::new(plan.clone()))).expect("rank 0 takes the plan");
     loop {
         match event(group) {

@@ -12,8 +12,9 @@ use crate::{Error, Result};
 pub struct InFlight {
     plan: Plan,
     clock: Clock,
-    /// When its first order was sent, and when its first token came.
+    /// What it took to prepare and to plan it, and how long it waited for its turn.
     tokenize: Duration,
+    queued: Duration,
     ttft: Option<Duration>,
     first: Option<Drawn>,
     outcome: Outcome,
@@ -23,12 +24,23 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// A request whose first order is about to be sent. The clock began when it was accepted.
-    pub fn new(plan: &Plan, clock: Clock) -> Self {
+    /// A request whose first order is about to be sent. The clock began when it was accepted; since then it has waited for its
+    /// turn for `queued`.
+    pub fn new(plan: &Plan, clock: Clock, queued: Duration) -> Self {
         // Before the plan is gone: a rank may begin with it before this thread runs again, and no time may count twice.
-        let tokenize = clock.elapsed();
+        let tokenize = clock.elapsed().saturating_sub(queued);
         let (ttft, first, reports, decoding) = (None, None, Vec::new(), Vec::new());
-        Self { plan: plan.clone(), clock, tokenize, ttft, first, outcome: Outcome::default(), reports, decoding }
+        Self {
+            plan: plan.clone(),
+            clock,
+            tokenize,
+            queued,
+            ttft,
+            first,
+            outcome: Outcome::default(),
+            reports,
+            decoding,
+        }
     }
 
     /// The first token is here: the clock of the time to first token stops.
@@ -105,7 +117,7 @@ impl InFlight {
                 report.spans.push(Span { phase: Phase::Decode, start_s, seconds, waited_s });
             }
         }
-        let (tokenize, outcome, reports) = (self.tokenize, self.outcome, self.reports);
-        Ok(Answer { tokenize, ttft, total, outcome, reports })
+        let Self { tokenize, queued, outcome, reports, .. } = self;
+        Ok(Answer { tokenize, queued, ttft, total, outcome, reports })
     }
 }

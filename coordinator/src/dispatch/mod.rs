@@ -25,8 +25,10 @@ pub struct Clock {
 /// What came back, and when.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// From the request's acceptance to the plan ready to be sent: tokenisation, chunks, plan.
+    /// From the request's acceptance to the plan ready to be sent, without waiting for its turn: tokenisation, chunks, plan.
     pub tokenize: Duration,
+    /// Waiting for its turn.
+    pub queued: Duration,
     /// From the request's acceptance to the first token in the coordinator's hands.
     pub ttft: Duration,
     /// From the request's acceptance to the last report.
@@ -57,7 +59,7 @@ impl Clock {
 /// [`Error::Link`] if the ranks are gone, [`Error::Protocol`] if their events make no sense: after these the link must not
 /// be used again.
 pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &mut dyn FnMut(u32)) -> Result<Answer> {
-    let mut request = InFlight::new(plan, *clock);
+    let mut request = InFlight::new(plan, *clock, Duration::ZERO);
     link.send(Order::Prefill(Box::new(plan.clone())))?;
     loop {
         match next(link)? {
@@ -84,7 +86,7 @@ pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &
         match tokens.as_slice() {
             [(number, Ok(drawn))] if *number == plan.request => request.next_token(*drawn, &reports),
             [(number, Err(refusal))] if *number == plan.request => {
-                release(link, plan.request)?;
+                release(link, vec![plan.request])?;
                 return Err(Error::Refused(refusal.clone()));
             }
             _ => return Err(Error::Protocol(format!("a step of {} sequences", tokens.len()))),
@@ -92,14 +94,14 @@ pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &
     }
     let answer = request.answer()?;
     if decodes {
-        release(link, plan.request)?;
+        release(link, vec![plan.request])?;
     }
     Ok(answer)
 }
 
-/// Lets the ranks go of a sequence.
-fn release(link: &CoordinatorLink, request: u64) -> Result<()> {
-    link.send(Order::Release(vec![request]))?;
+/// Lets the ranks go of sequences.
+pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
+    link.send(Order::Release(requests))?;
     match next(link)? {
         Event::Released { .. } => Ok(()),
         other => Err(unexpected(&other, "the release of a sequence")),
@@ -107,7 +109,7 @@ fn release(link: &CoordinatorLink, request: u64) -> Result<()> {
 }
 
 /// The next event.
-fn next(link: &CoordinatorLink) -> Result<Event> {
+pub(crate) fn next(link: &CoordinatorLink) -> Result<Event> {
     loop {
         match link.next(LOOK)? {
             None => {}
@@ -119,7 +121,7 @@ fn next(link: &CoordinatorLink) -> Result<Event> {
     }
 }
 
-fn unexpected(event: &Event, wanted: &str) -> Error {
+pub(crate) fn unexpected(event: &Event, wanted: &str) -> Error {
     let found = match event {
         Event::FirstToken { .. } => "a first token",
         Event::Prefilled { .. } => "the end of a prefill",

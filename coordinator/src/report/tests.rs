@@ -70,6 +70,7 @@ fn answer() -> Answer {
     }
     Answer {
         tokenize: Duration::from_millis(3),
+        queued: Duration::ZERO,
         ttft: Duration::from_millis(90),
         total: Duration::from_millis(700),
         outcome: Outcome {
