@@ -41,7 +41,7 @@ prop_compose! {
         method in methods(),
         exchange in prop::sample::select(
             vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
-        numbers in any::<(u16, u16, u64)>(),
+        numbers in any::<(u16, u16, u64, u8)>(),
         flags in any::<(bool, bool, bool)>(),
         reorder in prop::sample::select(
             vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
@@ -50,7 +50,7 @@ prop_compose! {
     ) -> Plan {
         let (temperature, top_p, seed) = sampling;
         Plan {
-            request, prefix, query, method, exchange, reorder, eos,
+            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
@@ -211,6 +211,7 @@ fn samples() -> (Order, Event) {
         chunks: vec![chunk(&[2, 3], 1, true), chunk(&[4], 0, false)],
         query: vec![5, 6],
         method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
+        owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
         keep_chunks: true,
@@ -237,6 +238,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode(&order).unwrap()), "5452494204000000bb000000e2b064b6");
-    assert_eq!(header(&encode(&event).unwrap()), "5452494204000000340100003dbddc7c");
+    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c3000000b5ee987e");
+    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003401000027910e84");
 }

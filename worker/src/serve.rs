@@ -92,7 +92,7 @@ fn run(
     comm.reset_traffic();
     chunk_cache.begin();
     let mut cx = Context::new(model, comm, kernels, (plan, positions), progress, chunk_cache)?;
-    let prefilled = strategy::build(&plan.method, model.config()).prefill(&mut cx, plan)?;
+    let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
     let is_owner = cx.rank() == prefilled.owner;
     let mut on_first = |token: u32| match link {
         Some(link) => Ok(link.send(&Event::FirstToken { request: plan.request, token })?),
@@ -170,6 +170,9 @@ fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
         return bad(format!("a chunk is given to rank {} of {world}", chunk.rank));
     }
+    if plan.owner >= world {
+        return bad(format!("its owner is rank {} of {world}", plan.owner));
+    }
     if plan.query.is_empty() || plan.chunks.is_empty() || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
@@ -181,15 +184,7 @@ fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
         return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
     }
     config.check_length(plan.total_tokens(), plan.max_tokens)?;
-    match &plan.method {
-        tributary_protocol::Method::InfoFlow(tributary_protocol::InfoFlow { layers: (from, to), .. })
-            if from >= to || *to > config.layers =>
-        {
-            bad(format!("score layers {from}..{to} are no range of the model's {} layers", config.layers))
-        }
-        tributary_protocol::Method::AllGather { heads_per_gather: Some(0) } => bad("0 heads a gather".to_owned()),
-        _ => Ok(()),
-    }
+    strategy::check(&plan.method, config)
 }
 
 /// The failure that a group's end should be blamed on: the first that is not a consequence of another rank's.
@@ -232,7 +227,8 @@ mod tests {
     #[test]
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
-        let table: [(Change, &str); 7] = [
+        let table: [(Change, &str); 8] = [
+            (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
             (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),
             (|plan| plan.query.clear(), "plan: query, context and every chunk need at least one token"),
             (|plan| plan.chunks[0].ids.clear(), "plan: query, context and every chunk need at least one token"),

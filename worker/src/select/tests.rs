@@ -1,6 +1,6 @@
 //! Selectors and rules on hand-made evidence.
 
-use tributary_protocol::{Importance, Plan};
+use tributary_protocol::{Importance, Layout, Method, Plan};
 
 use super::epic::Epic;
 use super::prophetkv::ProphetKv;
@@ -81,20 +81,19 @@ fn epic_spends_evenly_and_leaves_what_short_chunks_cannot_take() {
 #[test]
 fn prophetkv_takes_the_mean_over_the_querys_rows() {
     let candidates = Candidates::new(&plan(3), &[0, 1, 2, 3]);
-    let mut selector = ProphetKv { layers: 0..3 };
-    let Need::Probe(probe) = selector.next(&candidates, &[]).expect("a probe") else { panic!("no probe") };
-    assert!(probe.over_context && !probe.norm);
-    assert_eq!(probe.layers, 0..3);
+    let mut selector = ProphetKv;
+    assert_eq!(selector.next(&candidates, &[]).expect("a probe"), Need::Probe);
     let answer = selector.next(&candidates, &[3.0; 15]).expect("scores");
     assert_eq!(answer, Need::Scores(vec![1.5; 15]));
 }
 
 #[test]
 fn relay_asks_twice_and_adds_what_it_hears() {
-    let candidates = Candidates::new(&plan(7), &[0, 1, 2, 3]);
-    let mut relay = Relay::new(0..3);
-    let Need::Probe(probe) = relay.next(&candidates, &[]).expect("a probe") else { panic!("no probe") };
-    assert!(probe.over_context && !probe.norm);
+    let relay = Method::Relay { layout: Layout::Global };
+    let candidates = Candidates::new(&Plan { method: relay, ..plan(7) }, &[0, 1, 2, 3]);
+    assert_eq!(candidates.measured, 2, "a third of the budget");
+    let mut relay = Relay::default();
+    assert_eq!(relay.next(&candidates, &[]).expect("a probe"), Need::Probe);
     // Sum 20. Row 2 has the highest score but stands in the first chunk; rows 6 and 15 are the best two, 7/3 = 2.
     let mut first = vec![0.0; 15];
     (first[0], first[4], first[9], first[13], first[14]) = (10.0, 6.0, 1.0, 2.0, 1.0);
@@ -117,7 +116,7 @@ fn relay_asks_twice_and_adds_what_it_hears() {
 #[test]
 fn relay_with_a_budget_below_three_answers_after_the_probe() {
     let candidates = Candidates::new(&plan(2), &[0, 1, 2, 3]);
-    let mut relay = Relay::new(0..3);
+    let mut relay = Relay::default();
     let Need::Scores(scores) = relay.next(&candidates, &[2.0; 15]).expect("scores") else { panic!("a second stage") };
     assert!(scores.iter().all(|score| (score - 1.0 / 15.0).abs() < 1e-7));
 }
