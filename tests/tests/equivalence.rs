@@ -189,6 +189,41 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     }
 }
 
+/// Whoever owns a request answers the same, in its first token and in those that it decodes.
+#[test]
+fn every_owner_answers_alike() {
+    let mut largest = Largest::new("every owner = the usual one");
+    let model = &models()[1];
+    for shape in [SHAPES[1], SHAPES[2]] {
+        for world in 2..=3 {
+            let make = |method, exchange| with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), 0.4);
+            let mut plans: Vec<Plan> = exact_methods().map(|method| make(method, Exchange::PassQ)).into();
+            for exchange in EXACT_EXCHANGES {
+                let methods = scoring_methods().into_iter().chain([Method::None, Method::Epic { per_chunk: Some(3) }]);
+                plans.extend(methods.map(|method| make(method, exchange)));
+                plans.push(reordered(make(infoflow(0, 2), exchange)));
+            }
+            let usual = run_all(model, Kernels::Auto, world, &plans);
+            for owner in 0..world {
+                plans.iter_mut().for_each(|plan| plan.owner = owner);
+                let found = run_all(model, Kernels::Auto, world, &plans);
+                for ((found, usual), plan) in found.iter().zip(&usual).zip(&plans) {
+                    let (method, exchange) = (plan.method.name(), plan.exchange);
+                    let what = format!("{method} {exchange:?}, owner {owner} of {world}, {shape:?}");
+                    let drew: Vec<bool> = found.1.iter().map(|report| report.drew_first_token).collect();
+                    assert_eq!(drew, (0..world).map(|rank| rank == owner).collect::<Vec<_>>(), "{what}");
+                    assert_eq!(found.0.order, usual.0.order, "{what}");
+                    assert_same_selection(&found.0, &usual.0, shape.0 as u32, &what);
+                    if found.0.selected == usual.0.selected {
+                        largest.check(relative_error(logits(&found.0), logits(&usual.0)), &what);
+                        assert_eq!(found.0.tokens, usual.0.tokens, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn plain_kernels_answer_as_the_fast_ones_do() {
     let mut largest = Largest::new("plain = fast kernels");
