@@ -21,7 +21,7 @@ pub use frame::{
     Error, FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, Result, decode, decode_header, encode,
 };
 pub use method::{
-    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Evidence, Exchange, Importance, InfoFlow, Layers, Layout,
+    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Evidence, Exchange, Heads, Importance, InfoFlow, Layers, Layout,
     METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,
 };
 pub use phase::Phase;

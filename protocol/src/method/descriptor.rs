@@ -139,12 +139,23 @@ pub struct Evidence {
     pub layers: Layers,
     /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
     pub over_context: bool,
-    /// How the attention of the query's rows, mean over heads, becomes one number a context row.
+    /// How the attention of the query's rows becomes one number a context row.
     pub score: Score,
+    /// How the attention of the heads does.
+    pub heads: Heads,
     /// RoPE positions meanwhile.
     pub layout: Layout,
     /// A pass over the best rows of the probe, which measures what those attend to: the budget's part with this divisor.
     pub pass_divisor: Option<usize>,
+}
+
+/// How the attention of a layer's heads becomes one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heads {
+    /// Their mean.
+    Mean,
+    /// Their sum.
+    Sum,
 }
 
 /// Some layers of a model.

@@ -1,7 +1,8 @@
 //! InfoFlow: what the query attends to in a few late layers.
 
 use super::{
-    Choice, Claim, Command, Descriptor, Evidence, Layers, Layout, Method, Prefill, Score, Selection, Wishes, Wrong,
+    Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Layout, Method, Prefill, Score, Selection, Wishes,
+    Wrong,
 };
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -28,7 +29,9 @@ pub struct InfoFlow {
 
 pub(super) fn prefill(&InfoFlow { score, layers: (from, to), layout }: &InfoFlow) -> Prefill {
     let layers = Layers::Some(from, to);
-    Prefill::Chunks(Selection::Evidence(Evidence { layers, over_context: false, score, layout, pass_divisor: None }))
+    let heads = Heads::Mean;
+    let evidence = Evidence { layers, over_context: false, score, heads, layout, pass_divisor: None };
+    Prefill::Chunks(Selection::Evidence(evidence))
 }
 
 /// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26 of 40 layers, 2..4 of 5,

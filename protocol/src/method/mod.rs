@@ -16,7 +16,7 @@ mod ring;
 mod tests;
 
 pub use choices::{Exchange, Importance, Layout, Score};
-pub use descriptor::{Choice, Claim, Command, Descriptor, Evidence, Layers, Prefill, Selection, Wishes, Wrong};
+pub use descriptor::{Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Prefill, Selection, Wishes, Wrong};
 pub use infoflow::InfoFlow;
 
 /// A way to fill the cache of a long prompt, with its parameters.

@@ -1,6 +1,6 @@
 //! ProphetKV: what the query attends to in all layers, among the context's rows.
 
-use super::{Choice, Claim, Descriptor, Evidence, Layers, Layout, Method, Prefill, Score, Selection};
+use super::{Choice, Claim, Descriptor, Evidence, Heads, Layers, Layout, Method, Prefill, Score, Selection};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "prophetkv",
@@ -15,7 +15,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 
 /// The probe gives the sum over the query's rows; the selector makes the mean of it.
 pub(super) fn evidence(layout: Layout) -> Evidence {
-    Evidence { layers: Layers::All, over_context: true, score: Score::Mass, layout, pass_divisor: None }
+    Evidence {
+        layers: Layers::All,
+        over_context: true,
+        score: Score::Mass,
+        heads: Heads::Mean,
+        layout,
+        pass_divisor: None,
+    }
 }
 
 pub(super) fn prefill(layout: Layout) -> Prefill {

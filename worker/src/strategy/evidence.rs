@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
-use tributary_protocol::{Evidence, Exchange, Layout, Plan};
+use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan};
 
 use super::chunks::Chunks;
 use super::recompute;
@@ -51,7 +51,12 @@ pub(super) fn probe(
         None => from_host(vec![0.0; own_rows], &device)?,
     };
     assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
-    gather(cx, plan, &scores, measured)
+    let mut scores = gather(cx, plan, &scores, measured)?;
+    if evidence.heads == Heads::Sum {
+        let heads = cx.model.config().heads as f32;
+        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
+    }
+    Ok(scores)
 }
 
 /// What `rows` attend to once they are recomputed at their global positions, weighted: one number a context row.
