@@ -21,6 +21,7 @@ fn methods() -> impl Strategy<Value = Method> {
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
         layouts().prop_map(|layout| Method::ProphetKv { layout }),
         layouts().prop_map(|layout| Method::Relay { layout }),
+        layouts().prop_map(|layout| Method::A3 { layout }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })

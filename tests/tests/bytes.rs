@@ -42,6 +42,7 @@ fn selective_methods() -> Vec<Method> {
         infoflow(0, 1),
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
+        Method::A3 { layout: Layout::Global },
     ]
 }
 

@@ -57,6 +57,7 @@ fn scoring_methods() -> Vec<Method> {
         mass,
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
+        Method::A3 { layout: Layout::Global },
         Method::Random { seed: 3 },
     ]
 }
@@ -341,7 +342,7 @@ fn decoding_continues_as_full_prefill_would() {
     }
 }
 
-/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; InfoFlow's mass over all that
+/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; A³'s likewise, a 1 for each head and query row; InfoFlow's mass over all that
 /// the query sees, so that prefix and query keep a part of each query row's 1.
 #[test]
 fn scores_are_normalised_over_what_the_method_says() {
@@ -354,6 +355,9 @@ fn scores_are_normalised_over_what_the_method_says() {
         };
         let over_context = sum(Method::ProphetKv { layout: Layout::Global });
         assert!((over_context - 1.0).abs() < 1e-5, "world {world}: {over_context}");
+        let one_each = (model.config().heads * query) as f32;
+        let of_first_layer = sum(Method::A3 { layout: Layout::Global });
+        assert!((of_first_layer / one_each - 1.0).abs() < 1e-5, "world {world}: {of_first_layer} of {one_each}");
         let mut mass = infoflow(0, 4);
         if let Method::InfoFlow(parameters) = &mut mass {
             parameters.score = Score::Mass;

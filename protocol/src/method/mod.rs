@@ -1,6 +1,7 @@
 //! Prefill methods: the registry. One file a method says what the method is ([`Descriptor`]) and, once its parameters are known, how
 //! it prefills ([`Prefill`]). Here stand the list, and the parameters that a plan carries.
 
+mod a3;
 mod all_gather;
 mod choices;
 mod descriptor;
@@ -55,10 +56,15 @@ pub enum Method {
         /// RoPE positions while scoring.
         layout: Layout,
     },
+    /// Recomputes what the query attends to in the first layer, normalised over the context.
+    A3 {
+        /// RoPE positions while scoring.
+        layout: Layout,
+    },
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 9] = [
+pub static METHODS: [&Descriptor; 10] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -68,6 +74,7 @@ pub static METHODS: [&Descriptor; 9] = [
     &infoflow::DESCRIPTOR,
     &prophetkv::DESCRIPTOR,
     &relay::DESCRIPTOR,
+    &a3::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -90,6 +97,7 @@ impl Method {
             Method::InfoFlow(parameters) => (&infoflow::DESCRIPTOR, infoflow::prefill(parameters)),
             &Method::ProphetKv { layout } => (&prophetkv::DESCRIPTOR, prophetkv::prefill(layout)),
             &Method::Relay { layout } => (&relay::DESCRIPTOR, relay::prefill(layout)),
+            &Method::A3 { layout } => (&a3::DESCRIPTOR, a3::prefill(layout)),
         }
     }
 

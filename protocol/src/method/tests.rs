@@ -63,6 +63,8 @@ fn evidence_is_what_the_papers_say() {
     assert_eq!((infoflow.layers.of(40), infoflow.over_context, infoflow.score), (3..5, false, Score::Mass));
     let prophetkv = of("prophetkv");
     assert_eq!((prophetkv.layers.of(40), prophetkv.over_context, prophetkv.score), (0..40, true, Score::Mass));
+    let a3 = of("a3");
+    assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
 }
 

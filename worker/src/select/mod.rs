@@ -2,6 +2,7 @@
 //! it into a score a row or into rows; gathering evidence across ranks and taking the top rows is done once, for all of
 //! them, in [`crate::strategy`].
 
+mod a3;
 mod epic;
 mod infoflow;
 mod none;
@@ -122,5 +123,6 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::InfoFlow(_) => Box::new(infoflow::InfoFlow),
         Method::ProphetKv { .. } => Box::new(prophetkv::ProphetKv),
         Method::Relay { .. } => Box::new(relay::Relay::default()),
+        Method::A3 { .. } => Box::new(a3::A3),
     })
 }

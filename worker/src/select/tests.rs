@@ -2,6 +2,7 @@
 
 use tributary_protocol::{Importance, Layout, Method, Plan};
 
+use super::a3::A3;
 use super::epic::Epic;
 use super::prophetkv::ProphetKv;
 use super::relay::Relay;
@@ -85,6 +86,19 @@ fn prophetkv_takes_the_mean_over_the_querys_rows() {
     assert_eq!(selector.next(&candidates, &[]).expect("a probe"), Need::Probe);
     let answer = selector.next(&candidates, &[3.0; 15]).expect("scores");
     assert_eq!(answer, Need::Scores(vec![1.5; 15]));
+}
+
+#[test]
+fn a3_takes_the_best_of_the_first_layer_as_they_are() {
+    let a3 = Method::A3 { layout: Layout::Global };
+    let candidates = Candidates::new(&Plan { method: a3, ..plan(3) }, &[0, 1, 2, 3]);
+    assert_eq!(A3.next(&candidates, &[]).expect("a probe"), Need::Probe);
+    // The first chunk has the highest scores; of the others row 16 is the best, then 7, then 5 before 9.
+    let mut evidence = vec![0.0; 15];
+    (evidence[0], evidence[3], evidence[5], evidence[7], evidence[14]) = (9.0, 1.0, 2.0, 1.0, 3.0);
+    let Need::Scores(scores) = A3.next(&candidates, &evidence).expect("scores") else { panic!("no scores") };
+    assert_eq!(scores, evidence);
+    assert_eq!(candidates.top(&scores, 3), [5, 7, 16]);
 }
 
 #[test]
