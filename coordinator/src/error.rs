@@ -2,9 +2,16 @@
 
 use std::path::PathBuf;
 
-use tributary_protocol::{Method, Refusal, exit};
+use tributary_protocol::{Descriptor, Refusal, Wrong, exit};
 
 use crate::MemoryOf;
+
+/// A method's parameter that cannot be.
+impl From<Wrong> for Error {
+    fn from(wrong: Wrong) -> Self {
+        Error::Setting { name: wrong.option, found: wrong.found, wanted: wrong.wanted }
+    }
+}
 
 /// Result of the coordinator's steps.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -99,7 +106,7 @@ pub enum Error {
         wanted: String,
     },
     /// There is no such method.
-    #[error("unknown method `{name}`: one of {}", Method::NAMES.join(", "))]
+    #[error("unknown method `{name}`: one of {}", Descriptor::names().join(", "))]
     UnknownMethod {
         /// What was asked for.
         name: String,

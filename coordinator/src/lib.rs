@@ -22,7 +22,7 @@ pub use directory::Directory;
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{Intake, Prefix, Prepared, prepare, prepare_text};
-pub use plan::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_weights, plan};
+pub use plan::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_weights, method_named, plan};
 pub use report::{Environment, Report, report, table};
 pub use request::{Document, Request};
 pub use shape::ModelShape;

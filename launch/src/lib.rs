@@ -14,6 +14,7 @@ mod environment;
 mod failure;
 mod follow;
 pub mod group;
+mod help;
 mod highlight;
 mod machine;
 mod model;

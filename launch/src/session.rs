@@ -320,7 +320,7 @@ impl<'a> Session<'a> {
         match &*self.ranks {
             Ranks::Process(process) if asked != (process.facts.size, run.group.threads) => Err(usage(format!(
                 "{}: world {} with {} threads a rank, but {} processes of {} threads were started",
-                way.settings.method, asked.0, asked.1, process.facts.size, run.group.threads
+                way.settings.method.name, asked.0, asked.1, process.facts.size, run.group.threads
             ))),
             _ => Ok(()),
         }

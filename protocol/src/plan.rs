@@ -18,6 +18,9 @@ pub struct Plan {
     pub query: Vec<u32>,
     /// How the cache is filled.
     pub method: Method,
+    /// The rank that computes the query's rows, has the prompt's last row (the whole prompt where one rank computes it), and draws
+    /// the tokens.
+    pub owner: usize,
     /// What moves while selected rows are recomputed.
     pub exchange: Exchange,
     /// Rows to recompute at most (fewer where there are fewer candidates).

@@ -21,6 +21,7 @@ fn methods() -> impl Strategy<Value = Method> {
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
         layouts().prop_map(|layout| Method::ProphetKv { layout }),
         layouts().prop_map(|layout| Method::Relay { layout }),
+        layouts().prop_map(|layout| Method::A3 { layout }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
@@ -41,7 +42,7 @@ prop_compose! {
         method in methods(),
         exchange in prop::sample::select(
             vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
-        numbers in any::<(u16, u16, u64)>(),
+        numbers in any::<(u16, u16, u64, u8)>(),
         flags in any::<(bool, bool, bool)>(),
         reorder in prop::sample::select(
             vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
@@ -50,7 +51,7 @@ prop_compose! {
     ) -> Plan {
         let (temperature, top_p, seed) = sampling;
         Plan {
-            request, prefix, query, method, exchange, reorder, eos,
+            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
@@ -222,6 +223,7 @@ fn samples() -> (Order, Event) {
         chunks: vec![chunk(&[2, 3], 1, true), chunk(&[4], 0, false)],
         query: vec![5, 6],
         method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
+        owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
         keep_chunks: true,
@@ -248,6 +250,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000bb000000790aba9c");
-    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003c010000099a9c19");
+    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c3000000b5ee987e");
+    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003401000027910e84");
 }

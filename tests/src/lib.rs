@@ -12,6 +12,7 @@ use tributary::group::{Carrier, Group, GroupSettings};
 use tributary_coordinator::dispatch::{self, InFlight};
 use tributary_coordinator::{Clock, ModelShape};
 use tributary_kernels::Kernels;
+use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Order, Outcome, Plan, RankReport, Returns,
     Sampling, Score,
@@ -86,6 +87,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
             .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false })
             .collect(),
         query: ids(query),
+        owner: usual_owner(method.prefill(), world),
         method,
         exchange,
         budget: 0,

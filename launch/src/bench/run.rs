@@ -2,6 +2,7 @@
 
 use tributary_coordinator::study::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
 use tributary_coordinator::{ModelShape, Report, Settings};
+use tributary_protocol::CHUNKS_ALONE;
 
 use super::predict;
 use super::rounds::{Bed, Run};
@@ -23,7 +24,7 @@ pub fn reuse(mut way: Way, cache: Cache) -> Way {
 /// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
 pub fn primer(way: &Way) -> Way {
     let settings = Settings {
-        method: "none".to_owned(),
+        method: CHUNKS_ALONE,
         ratio: None,
         reorder: None,
         reuse: 0.0,

@@ -4,6 +4,7 @@ use tributary_protocol::Plan;
 
 use crate::error::{Error, Result};
 use crate::model::Model;
+use crate::strategy;
 
 /// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
 pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
@@ -11,6 +12,9 @@ pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> 
     let config = model.config();
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
         return bad(format!("a chunk is given to rank {} of {world}", chunk.rank));
+    }
+    if plan.owner >= world {
+        return bad(format!("its owner is rank {} of {world}", plan.owner));
     }
     if plan.query.is_empty() || plan.chunks.is_empty() || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
@@ -23,15 +27,7 @@ pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> 
         return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
     }
     config.check_length(plan.total_tokens(), plan.max_tokens)?;
-    match &plan.method {
-        tributary_protocol::Method::InfoFlow(tributary_protocol::InfoFlow { layers: (from, to), .. })
-            if from >= to || *to > config.layers =>
-        {
-            bad(format!("score layers {from}..{to} are no range of the model's {} layers", config.layers))
-        }
-        tributary_protocol::Method::AllGather { heads_per_gather: Some(0) } => bad("0 heads a gather".to_owned()),
-        _ => Ok(()),
-    }
+    strategy::check(&plan.method, config)
 }
 
 #[cfg(test)]
@@ -56,7 +52,8 @@ mod tests {
     #[test]
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
-        let table: [(Change, &str); 7] = [
+        let table: [(Change, &str); 8] = [
+            (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
             (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),
             (|plan| plan.query.clear(), "plan: query, context and every chunk need at least one token"),
             (|plan| plan.chunks[0].ids.clear(), "plan: query, context and every chunk need at least one token"),

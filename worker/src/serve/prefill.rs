@@ -44,7 +44,7 @@ impl Rank<'_> {
         check(plan, self.model, self.comm.size())?;
         let link = self.link;
         let mut cx = self.context(plan)?;
-        let prefilled = strategy::build(&plan.method, cx.model.config()).prefill(&mut cx, plan)?;
+        let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
         let is_owner = cx.rank() == prefilled.owner;
         let First { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
         if let Some(link) = link {
