@@ -5,7 +5,7 @@ use std::process::Command;
 
 fn main() {
     // Whatever may change the answer: sources, and the place where git keeps the commit.
-    for folder in ["launch", "coordinator", "worker", "comm", "protocol", "kernels"] {
+    for folder in ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels"] {
         println!("cargo:rerun-if-changed=../{folder}");
     }
     println!("cargo:rerun-if-changed=../Cargo.lock");

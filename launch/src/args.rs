@@ -1,19 +1,17 @@
 //! The command line's options, in groups that commands share.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use candle_core::DType;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, Settings};
+use tributary_engine::Synthetic;
 use tributary_protocol::{Descriptor, Exchange, Importance, Layout, Returns, Sampling, Score};
 
-use crate::doctor::Size;
 use crate::help;
+use crate::size::Size;
 
 /// Which model, and how it computes.
 #[derive(Debug, Clone, Args)]
@@ -38,13 +36,6 @@ pub struct ModelArgs {
     /// Kernels that compute: the fastest for the device, or the plain reference
     #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
     pub kernels: KernelChoice,
-}
-
-impl ModelArgs {
-    /// The type of weights and KV cache.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype.unwrap_or(self.device.dtype())
-    }
 }
 
 /// Where ranks compute.
@@ -89,26 +80,6 @@ pub enum Dtype {
     F16,
 }
 
-impl Dtype {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "f32",
-            Dtype::Bf16 => "bf16",
-            Dtype::F16 => "f16",
-        }
-    }
-
-    /// As tensors have it.
-    pub fn tensor(self) -> DType {
-        match self {
-            Dtype::F32 => DType::F32,
-            Dtype::Bf16 => DType::BF16,
-            Dtype::F16 => DType::F16,
-        }
-    }
-}
-
 /// Which kernels compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -144,42 +115,6 @@ pub enum TemplateChoice {
     Auto,
     /// Never
     None,
-}
-
-/// The shape of a request of random tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Synthetic {
-    /// Number of chunks.
-    pub chunks: usize,
-    /// Tokens of each.
-    pub chunk_tokens: usize,
-    /// Tokens of the query.
-    pub query_tokens: usize,
-}
-
-impl Synthetic {
-    /// Tokens of context and query.
-    pub fn tokens(&self) -> usize {
-        self.chunks.saturating_mul(self.chunk_tokens).saturating_add(self.query_tokens)
-    }
-}
-
-impl fmt::Display for Synthetic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}x{}+{}", self.chunks, self.chunk_tokens, self.query_tokens)
-    }
-}
-
-impl FromStr for Synthetic {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not CHUNKSxTOKENS[+QUERY], such as 16x512+32");
-        let (context, query) = text.split_once('+').unwrap_or((text, "32"));
-        let (chunks, tokens) = context.split_once('x').ok_or_else(wrong)?;
-        let number = |text: &str| text.parse().ok().filter(|&number: &usize| number > 0).ok_or_else(wrong);
-        Ok(Self { chunks: number(chunks)?, chunk_tokens: number(tokens)?, query_tokens: number(query)? })
-    }
 }
 
 /// How the cache is filled.

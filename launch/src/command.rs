@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
-
+use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
+use tributary_engine::{launcher, reap, refuse};
 use tributary_protocol::exit;
 
 use crate::bench::{BenchArgs, bench};
@@ -14,7 +14,6 @@ use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
-use crate::ranks::{self, reap, reap::ReapArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
@@ -51,16 +50,25 @@ enum Command {
     Reap(ReapArgs),
 }
 
+/// Which process ends.
+#[derive(Debug, Clone, Args)]
+struct ReapArgs {
+    /// Its number
+    pid: u32,
+    /// When it started, in the kernel's ticks since boot: another process of the same number is left alone
+    started_ticks: u64,
+}
+
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
     // Does nothing in a program without failpoints.
     let _scenario = fail::has_failpoints().then(fail::FailScenario::setup);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return show(&error),
     };
     if let Err(error) = start_log(cli.log) {
-        return ranks::refuse(&error, exit::USAGE);
+        refuse(&error, exit::USAGE);
     }
     match cli.command {
         Command::Prefill(args) => prefill(&args),
@@ -68,7 +76,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),
         Command::Doctor(args) => doctor(&args),
-        Command::Reap(args) => reap::reap(&args),
+        Command::Reap(ReapArgs { pid, started_ticks }) => ExitCode::from(reap::reap(pid, started_ticks)),
         Command::Launch(mut args) => {
             args.log(cli.log);
             ExitCode::from(launch(&args))
@@ -88,11 +96,11 @@ fn start_log(level: Option<LevelFilter>) -> Result<(), String> {
 }
 
 /// Help and version as clap prints them; anything else in one line.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn show(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Once, not once a rank.
-            if ranks::launcher().is_none_or(|launcher| launcher.rank == 0) {
+            if launcher().is_none_or(|launcher| launcher.rank == 0) {
                 let _ = error.print();
             }
             ExitCode::SUCCESS
@@ -106,7 +114,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
             let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
             let line = lines.join(" ");
-            ranks::refuse(line.trim_start_matches("error: "), exit::USAGE)
+            refuse(line.trim_start_matches("error: "), exit::USAGE)
         }
     }
 }

@@ -10,9 +10,9 @@ use std::path::Path;
 use anyhow::Context;
 use candle_core::{Device, Tensor};
 use serde_json::json;
+use tributary_engine::Answered;
 
 use crate::failure::usage;
-use crate::session::Answered;
 
 /// Refuses a folder that cannot be one, before anything is computed.
 ///

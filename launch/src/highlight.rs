@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::io::IsTerminal;
 
 use tributary_coordinator::Piece;
-
-use crate::session::Answered;
+use tributary_engine::Answered;
 
 /// The context in the order of the layout, chunk by chunk.
 pub fn selected(answered: &Answered) -> String {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{Request, method_named};
+use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way, follow};
 use tributary_protocol::Returns;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
-use crate::follow::follow;
+use crate::config::config;
 use crate::progress::Progress;
-use crate::ranks::{self, Ranks};
-use crate::request::{Question, RequestArgs};
-use crate::session::{Answered, Session, Way};
+use crate::ranks;
+use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
 use crate::{dump, help, highlight};
 
@@ -53,53 +53,54 @@ pub struct PrefillArgs {
 
 /// Runs the command; says what went wrong.
 pub fn prefill(args: &PrefillArgs) -> ExitCode {
-    ranks::run(&args.run.group, |ranks| match ranks {
-        ranks if !ranks.leads() => follow(&args.model, &args.intake, &args.run, ranks),
-        ranks => lead(args, ranks),
-    })
+    let config = config(&args.model, &args.intake, &args.run);
+    ranks::run(
+        &config.group,
+        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
+    )
 }
 
-fn lead(args: &PrefillArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
+fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
     let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some() };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }
-    let mut session = Session::open(&args.model, &args.intake, &args.run, ranks)?;
+    let mut engine = Engine::open(config, ranks)?;
     let questions = match &args.requests {
         Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
-        None => vec![Question::from_args(&args.request, &args.intake, args.run.seed)?],
+        None => vec![args.request.question(args.intake.synthetic, args.run.seed)?],
     };
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, returns);
     if args.requests.is_some() {
         (settings.reuse, settings.keep_chunks) = (1.0, true);
-        session.keep_chunks(&[world]);
+        engine.keep_chunks(&[world]);
     }
     let way = Way { settings, threads: args.run.group.threads };
     for question in &questions {
-        session.check(question, &way)?;
+        engine.check(question, &way)?;
     }
     let progress = Progress::start("loading the weights");
-    session.start(&way)?;
+    engine.start(&way)?;
     progress.now(format!("{} on {} ranks", args.method, world));
     if args.requests.is_none() {
-        let answered = session.answer(&questions[0], &way)?;
+        let answered = engine.answer(&questions[0], &way)?;
         drop(progress);
-        session.end()?;
+        engine.end()?;
         if let Some(folder) = &args.dump {
             dump::write(folder, &answered)?;
         }
         return show(args, &answered);
     }
     drop(progress);
-    answer_all(args, &mut session, &questions, &way)?;
-    session.end()
+    answer_all(args, &mut engine, &questions, &way)?;
+    Ok(engine.end()?)
 }
 
 /// Answers requests one after the other and shows each as soon as it is there.
-fn answer_all(args: &PrefillArgs, session: &mut Session<'_>, questions: &[Question], way: &Way) -> anyhow::Result<()> {
+fn answer_all(args: &PrefillArgs, engine: &mut Engine<'_>, questions: &[Question], way: &Way) -> anyhow::Result<()> {
     for (index, question) in questions.iter().enumerate() {
-        let answered = session.answer(question, way)?;
+        let answered = engine.answer(question, way)?;
         if args.json {
             print(&format!("{}\n", object(args, &answered)?))?;
             continue;

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare};
+use tributary_coordinator::{Document, Request};
+use tributary_engine::{Question, Synthetic};
 
-use crate::args::{IntakeArgs, Synthetic};
 use crate::failure::usage;
-use crate::model::ModelFolder;
 
 /// What is asked.
 #[derive(Debug, Clone, Args)]
@@ -24,92 +23,29 @@ pub struct RequestArgs {
     pub query: Option<String>,
 }
 
-/// A request to be answered.
-pub enum Question {
-    /// Text.
-    Text(Request),
-    /// Random tokens from a seed.
-    Random(Synthetic, u64),
-}
-
-impl Question {
-    /// The request that the options describe.
+impl RequestArgs {
+    /// The request that the options describe; random tokens from the seed where a shape of them is given.
     ///
     /// # Errors
     /// None given, an unreadable file, an empty query or document.
-    pub fn from_args(args: &RequestArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
-        if let Some(shape) = intake.synthetic {
-            return Ok(Self::Random(shape, seed));
+    pub fn question(&self, synthetic: Option<Synthetic>, seed: u64) -> anyhow::Result<Question> {
+        if let Some(shape) = synthetic {
+            return Ok(Question::Random(shape, seed));
         }
-        if let Some(path) = &args.request {
+        if let Some(path) = &self.request {
             let mut request = Request::from_file(path)?;
-            if let Some(query) = &args.query {
+            if let Some(query) = &self.query {
                 request = Request::new(request.documents, query.clone())?;
             }
-            return Ok(Self::Text(request));
+            return Ok(Question::Text(request));
         }
-        if args.documents.is_empty() {
+        if self.documents.is_empty() {
             return Err(usage(
                 "no documents: give --documents FILE.. with --query TEXT, --request FILE.json, or --synthetic",
             ));
         }
-        let Some(query) = &args.query else { return Err(usage("no query: give --query TEXT")) };
-        let documents = args.documents.iter().map(|path| Document::from_file(path)).collect::<Result<_, _>>()?;
-        Ok(Self::Text(Request::new(documents, query.clone())?))
-    }
-
-    /// The request as token ids.
-    ///
-    /// # Errors
-    /// The tokenizer's; a piece of text without a token.
-    pub fn prepare(&self, folder: &ModelFolder, intake: &IntakeArgs) -> anyhow::Result<Prepared> {
-        let bos = folder.config.bos;
-        match self {
-            Question::Random(shape, seed) => {
-                let limit = folder.config.max_positions;
-                if shape.tokens() > limit {
-                    return Err(usage(format!(
-                        "--synthetic {shape}: {} tokens, the model has {limit} positions",
-                        shape.tokens()
-                    )));
-                }
-                Ok(random(*shape, *seed, folder.config.vocab, bos))
-            }
-            Question::Text(request) => {
-                let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| usage("text needs a tokenizer"))?;
-                let template = folder.template.as_ref();
-                let (chunking, prefix) = (&intake.chunk, &intake.prefix);
-                Ok(prepare(request, &Intake { tokenizer, template, chunking, prefix, bos })?)
-            }
-        }
-    }
-
-    /// The expected answer, where the request names one.
-    pub fn expected(&self) -> Option<&str> {
-        match self {
-            Question::Text(request) => request.answer.as_deref(),
-            Question::Random(..) => None,
-        }
-    }
-}
-
-/// Token ids drawn uniformly from the vocabulary.
-fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepared {
-    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
-    let mut draw = || {
-        // splitmix64: any fixed, well mixed sequence would do.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % vocab as u64) as u32
-    };
-    let mut ids = |count: usize| -> Vec<u32> { (0..count).map(|_| draw()).collect() };
-    let chunk = |ids: Vec<u32>| Piece { ids, ..Piece::default() };
-    Prepared {
-        prefix: vec![bos.unwrap_or(0)],
-        chunks: (0..shape.chunks).map(|_| chunk(ids(shape.chunk_tokens))).collect(),
-        query: ids(shape.query_tokens),
-        notes: vec!["synthetic request: random token ids from the seed".to_owned()],
+        let Some(query) = &self.query else { return Err(usage("no query: give --query TEXT")) };
+        let documents = self.documents.iter().map(|path| Document::from_file(path)).collect::<Result<_, _>>()?;
+        Ok(Question::Text(Request::new(documents, query.clone())?))
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use tributary::group::{Carrier, Group, GroupSettings};
 use tributary_coordinator::dispatch::{self, InFlight};
 use tributary_coordinator::{Clock, ModelShape};
+use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
@@ -259,5 +259,5 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
 
 /// What the planner must know of a model whose weights are of `dtype`.
 pub fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
-    tributary::shape_of(model.config(), dtype.size_in_bytes())
+    shape_of(model.config(), dtype.size_in_bytes())
 }

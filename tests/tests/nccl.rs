@@ -5,9 +5,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use tributary::group::Carrier;
 use tributary_comm::local;
 use tributary_comm::nccl::{self, UnequalGathers};
+use tributary_engine::Carrier;
 use tributary_kernels::{Kernels, Keys, Positions, cuda};
 use tributary_protocol::{Exchange, Method, Phase, Plan};
 use tributary_tests::{

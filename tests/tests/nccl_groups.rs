@@ -9,9 +9,9 @@ mod emulated {
     use std::time::Duration;
 
     use candle_core::DType;
-    use tributary::group::Carrier;
     use tributary_comm::nccl::{Settings, UnequalGathers};
     use tributary_coordinator::predict::{Selected, groups};
+    use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
     use tributary_protocol::{Exchange, Layout, Method, Plan};
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};

@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rules::{
-    features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps,
-    workspace_dependencies,
+    dependencies, features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason,
+    unwraps, workspace_dependencies,
 };
 use tributary_tests::root;
 
-const CRATES: [&str; 7] = ["launch", "coordinator", "worker", "comm", "protocol", "kernels", "tests"];
+const CRATES: [&str; 8] = ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "tests"];
 
 /// The crates that the command is made of.
-const PRODUCTION: [&str; 6] = ["launch", "coordinator", "worker", "comm", "protocol", "kernels"];
+const PRODUCTION: [&str; 7] = ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels"];
 
 /// The longest source file, in lines.
 const LINE_LIMIT: usize = 400;
@@ -47,21 +47,34 @@ fn files(crates: &[&str]) -> BTreeMap<String, String> {
 
 #[test]
 fn crates_depend_only_on_those_below() {
+    const BELOW_ENGINE: &[&str] =
+        &["tributary-kernels", "tributary-protocol", "tributary-comm", "tributary-worker", "tributary-coordinator"];
+    let below_launch = [BELOW_ENGINE, &["tributary-engine"]].concat();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("kernels", &[][..]),
         ("protocol", &[]),
         ("comm", &["tributary-protocol"]),
         ("worker", &["tributary-kernels", "tributary-protocol", "tributary-comm"]),
         ("coordinator", &["tributary-protocol", "tributary-comm"]),
-        (
-            "launch",
-            &["tributary-kernels", "tributary-protocol", "tributary-comm", "tributary-worker", "tributary-coordinator"],
-        ),
+        ("engine", BELOW_ENGINE),
+        ("launch", &below_launch),
     ]);
     for (name, allowed) in allowed {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).expect("a manifest");
         for dependency in workspace_dependencies(&manifest) {
             assert!(allowed.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+        }
+    }
+}
+
+/// Options and the errors of programs belong to the command.
+#[test]
+fn nobody_below_the_command_knows_its_tools() {
+    for name in PRODUCTION.into_iter().filter(|&name| name != "launch") {
+        let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).expect("a manifest");
+        for tool in ["clap", "anyhow", "indicatif"] {
+            let found = dependencies(&manifest, tool);
+            assert!(found.is_empty(), "{name} must not depend on {found:?}");
         }
     }
 }

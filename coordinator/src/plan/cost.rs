@@ -1,40 +1,8 @@
 //! What chunks cost, and how they are dealt to ranks. Estimates from counts.
 
-use serde::{Deserialize, Serialize};
 use tributary_protocol::Exchange;
 
 use crate::ModelShape;
-
-/// Whose memory weights and requests take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MemoryOf {
-    /// The host's: activations are f32.
-    #[default]
-    Host,
-    /// A device's: activations are of the weights' type.
-    Device,
-}
-
-/// What the planner knows about the machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Machine {
-    /// FLOPs that one rank does in a second, roughly.
-    pub flops_per_s: f64,
-    /// Bytes that one rank receives in a second.
-    pub link_bytes_per_s: f64,
-    /// Whose memory weights and request take.
-    pub memory: MemoryOf,
-    /// Memory that is free for weights and request together; unknown where absent. The ranks of a host, or of a device, share
-    /// it.
-    pub available_bytes: Option<u64>,
-    /// Ranks that share that memory.
-    pub ranks_here: usize,
-    /// How often the weights are in it: once where ranks are threads, once a rank where they are processes.
-    pub weight_copies: usize,
-    /// The rank whose memory that is, if it is not the planner's own.
-    pub of_rank: Option<usize>,
-}
 
 /// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
 /// the keys, their length times the tokens after them.

@@ -2,8 +2,8 @@
 
 use tributary_protocol::Exchange;
 
-use super::cost::Machine;
 use crate::ModelShape;
+use crate::machine::Machine;
 
 /// The most loaded rank's part of a request, in numbers of rows.
 #[derive(Debug, Clone, Copy)]

@@ -12,10 +12,10 @@ use tributary_protocol::{Chunk, Exchange, Method, Plan, Selection, leading_count
 
 use self::exchange::Load;
 use self::settings::{budget, setting};
+use crate::machine::Machine;
 use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
-pub use self::cost::{Machine, MemoryOf};
 pub use self::settings::{Settings, method_named};
 
 /// A request as token ids.

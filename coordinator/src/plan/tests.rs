@@ -3,7 +3,8 @@
 use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, check_weights, method_named, plan};
+use super::{Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
+use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
 

@@ -12,7 +12,7 @@ use tributary_protocol::deal::shards;
 use tributary_protocol::{Exchange, Plan, Prefill};
 
 use crate::ModelShape;
-use crate::plan::{Machine, MemoryOf};
+use crate::machine::{Machine, MemoryOf};
 
 /// A process without weights and requests: program, threads, rotary tables, the allocator's own. About 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::Profile;
-use crate::plan::MemoryOf;
+use crate::machine::MemoryOf;
 
 /// The driver's context and the machine code in it. PyTorch's maintainers name 300 to 400 MB for one process since CUDA loads code
 /// lazily (pytorch/pytorch, issues 107667 and 109888); ours loads its own kernels at the start.

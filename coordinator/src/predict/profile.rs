@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::MemoryOf;
+use crate::machine::MemoryOf;
 use crate::request::read;
 use crate::{Error, Result};
 

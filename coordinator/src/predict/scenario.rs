@@ -6,7 +6,8 @@ use tributary_protocol::{Exchange, Plan};
 
 use super::overhead::Overhead;
 use super::{Predicted, Profile, memory, ttft};
-use crate::plan::{Cached, Machine, PlanInput, Settings, plan};
+use crate::machine::Machine;
+use crate::plan::{Cached, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -154,7 +155,8 @@ fn machine(profile: &Profile) -> Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{MemoryOf, method_named};
+    use crate::machine::MemoryOf;
+    use crate::plan::method_named;
     use crate::shape::tests::QWEN3_14B;
 
     #[test]

@@ -4,7 +4,8 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::bytes::{Cargo, flows};
 use super::{Predicted, Profile, Selected, Work, ttft, work};
-use crate::plan::{Cached, Machine, MemoryOf, PlanInput, Settings, method_named, plan};
+use crate::machine::{Machine, MemoryOf};
+use crate::plan::{Cached, PlanInput, Settings, method_named, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
 

@@ -7,6 +7,7 @@ mod dry_run;
 mod output;
 mod predict;
 mod provenance;
+mod reuse;
 mod rounds;
 mod run;
 mod scalar;
@@ -14,7 +15,6 @@ mod targets;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use tributary_comm::process::PIECE_BYTES;
@@ -22,24 +22,20 @@ use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::{Design, Point, SCHEMA, Study};
 use tributary_coordinator::study::terminal;
 use tributary_coordinator::{Chunking, Prefix};
+use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 
 use self::calibrate::Calibration;
 use self::choices::Choices;
 use self::output::Output;
-pub use self::rounds::Over;
+use self::rounds::over;
 use self::targets::{Sweep, Target, targets};
 use crate::args::{
-    Backend, DeviceChoice, GroupArgs, IntakeArgs, KernelChoice, Load, MESSAGE_MULTIPROCESSORS, ModelArgs, RunArgs,
-    Synthetic, TemplateChoice, chunk_cache, seconds, size,
+    Backend, DeviceChoice, GroupArgs, KernelChoice, Load, MESSAGE_MULTIPROCESSORS, ModelArgs, chunk_cache, seconds,
+    size,
 };
-use crate::carrier::Carrier;
-use crate::device::Place;
-use crate::failure::{exit_code, one_line, usage};
-use crate::follow::follow;
-use crate::model::ModelFolder;
+use crate::failure::usage;
 use crate::progress::Progress;
-use crate::ranks::{self, Process, Ranks};
-use crate::session::Session;
+use crate::ranks;
 use crate::stdout::print;
 
 const HELP: &str = "\
@@ -112,24 +108,17 @@ struct ReachArgs {
     max_message_bytes: u64,
 }
 
-/// The options in the form that sessions take.
-struct Common {
-    model: ModelArgs,
-    intake: IntakeArgs,
-    run: RunArgs,
-}
-
 /// Runs the command; says what went wrong.
 pub fn bench(args: &BenchArgs) -> ExitCode {
-    let (choices, common) = match choices(args).and_then(|choices| Ok((choices.clone(), common(&choices, args)?))) {
+    let (choices, config) = match choices(args).and_then(|choices| Ok((choices.clone(), config(&choices, args)?))) {
         Ok(found) => found,
-        Err(error) => return ranks::refuse(&one_line(&error), exit_code(&error)),
+        Err(error) => ranks::refuse(&error),
     };
-    ranks::run(&common.run.group, |ranks| match ranks {
-        Ranks::Process(process) if !process.leads() && args.dry_run => leave(process),
-        ranks if args.calibrate.is_some() => calibrated(args, &choices, &common, ranks),
-        ranks if !ranks.leads() => follow(&common.model, &common.intake, &common.run, ranks),
-        ranks => lead(args, choices, &common, ranks),
+    ranks::run(&config.group, |ranks| match ranks.leads() {
+        false if args.dry_run => Ok(ranks.leave()?),
+        _ if args.calibrate.is_some() => calibrated(args, &choices, &config, ranks),
+        false => Ok(follow(&config, ranks)?),
+        true => lead(args, choices, &config, ranks),
     })
 }
 
@@ -146,7 +135,8 @@ fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
     Ok(choices)
 }
 
-fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
+/// What an engine is told.
+fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let Some(model) = choices.model.clone() else {
         return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
     };
@@ -155,111 +145,88 @@ fn common(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Common> {
     // The number of chunks is each point's own; none of this request is ever run.
     let chunk_tokens = tokens(choices.chunk_tokens, choices::CHUNK_TOKENS);
     let query_tokens = tokens(choices.query_tokens, choices::QUERY_TOKENS);
-    Ok(Common {
-        model: ModelArgs {
-            model,
-            load_format: choices.load_format.unwrap_or(Load::Safetensors),
-            device: choices.device.unwrap_or(DeviceChoice::Cpu),
-            device_memory: reach.device_memory,
-            dtype: choices.dtype,
-            kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
-        },
-        intake: IntakeArgs {
-            synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
-            chunk: Chunking::Documents,
-            prefix: Prefix::Bos,
-            template: TemplateChoice::None,
-        },
-        run: RunArgs {
-            group: GroupArgs {
-                backend: reach.backend,
-                allow_shared_gpu: reach.allow_shared_gpu,
-                message_multiprocessors: reach.message_multiprocessors,
-                world_size: None,
-                threads: choices.threads.unwrap_or(1),
-                collective_timeout: reach.collective_timeout,
-                heartbeat_timeout: reach.heartbeat_timeout,
-                start_timeout: reach.start_timeout,
-                max_message_bytes: reach.max_message_bytes,
-                chunk_cache: reach.chunk_cache,
-            },
-            max_tokens: 1,
-            temperature: 0.0,
-            top_p: 1.0,
-            seed: choices.seed.unwrap_or(0),
-        },
-    })
+    let model = ModelArgs {
+        model,
+        load_format: choices.load_format.unwrap_or(Load::Safetensors),
+        device: choices.device.unwrap_or(DeviceChoice::Cpu),
+        device_memory: reach.device_memory,
+        dtype: choices.dtype,
+        kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
+    };
+    let intake = IntakeConfig {
+        synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
+        chunking: Chunking::Documents,
+        prefix: Prefix::Bos,
+        template: TemplateUse::None,
+    };
+    let group = GroupArgs {
+        backend: reach.backend,
+        allow_shared_gpu: reach.allow_shared_gpu,
+        message_multiprocessors: reach.message_multiprocessors,
+        world_size: None,
+        threads: choices.threads.unwrap_or(1),
+        collective_timeout: reach.collective_timeout,
+        heartbeat_timeout: reach.heartbeat_timeout,
+        start_timeout: reach.start_timeout,
+        max_message_bytes: reach.max_message_bytes,
+        chunk_cache: reach.chunk_cache,
+    };
+    Ok(Config { model: model.config(choices.seed.unwrap_or(0)), intake, group: (&group).into() })
 }
 
-fn calibrated(args: &BenchArgs, choices: &Choices, common: &Common, ranks: &mut Ranks) -> anyhow::Result<()> {
+fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let worlds = choices.worlds.as_deref().unwrap_or(&[1]);
-    let (&[world], threads) = (worlds, common.run.group.threads) else {
+    let (&[world], threads) = (worlds, config.group.threads) else {
         return Err(usage("--calibrate: --worlds must name one number of ranks; each has a profile of its own"));
     };
     if world == 0 || threads == 0 {
         return Err(usage(format!("--worlds {world} with --threads {threads}: both must be at least 1")));
     }
-    let place = Place::open(&common.model, &common.run.group, ranks)?;
-    let ranks_of_group = if matches!(ranks, Ranks::Threads { .. }) { world } else { ranks.world() };
-    let carrier = Carrier::choose(&common.run.group, ranks, &place, ranks_of_group)?;
-    let folder = ModelFolder::open(&common.model, &common.intake, common.run.seed)?;
+    let place = ranks.place(&config.model, &config.group)?;
+    let carrier = ranks.carrier(&config.group, &place, ranks.count(world))?;
+    let folder = ModelFolder::open(&config.model, &config.intake)?;
     let calibration = Calibration {
         folder: &folder,
-        model: &common.model,
+        model: &config.model,
         place: &place,
         carrier,
-        kernels: common.model.kernels.into(),
         world,
         threads,
-        timeout: Duration::from_secs(args.reach.collective_timeout),
+        timeout: config.group.collective_timeout,
         file: args.calibrate.as_ref().and_then(Option::as_deref),
         force: args.force,
     };
     calibrate::calibrate(&calibration, ranks)
 }
 
-fn lead(args: &BenchArgs, choices: Choices, common: &Common, ranks: &mut Ranks) -> anyhow::Result<()> {
-    let started = match &*ranks {
-        Ranks::Threads { .. } => None,
-        Ranks::Process(process) => Some(process.facts.size),
-    };
+fn lead(args: &BenchArgs, choices: Choices, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let profile = choices.profile.as_deref().map(Profile::find).transpose()?;
-    let (design, methods) = choices.design(started)?;
+    let (design, methods) = choices.design(ranks.fixed_world())?;
     let timeout_ms = args.reach.collective_timeout.saturating_mul(1000);
-    let mut session = Session::open(&common.model, &common.intake, &common.run, ranks)?;
+    let mut engine = Engine::open(config, ranks)?;
     let sweep = Sweep { design: &design, methods: &methods, timeout_ms, profile: profile.as_ref() };
     if args.dry_run {
-        let (points, _) = targets(&sweep, &mut session)?;
+        let (points, _) = targets(&sweep, &mut engine)?;
         print(&dry_run::render(&design, &points, profile.as_ref()))?;
-        drop(session);
-        return match ranks {
-            Ranks::Threads { .. } => Ok(()),
-            Ranks::Process(process) => leave(process),
-        };
+        drop(engine);
+        return Ok(ranks.leave()?);
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
-    let (points, targets) = targets(&sweep, &mut session)?;
-    let study = begin(design.clone(), points, &session, profile.as_ref(), output.earlier.clone())?;
+    let (points, targets) = targets(&sweep, &mut engine)?;
+    let study = begin(design.clone(), points, &engine, profile.as_ref(), output.earlier.clone())?;
     output.create()?;
-    measure(study, session, &targets, &output)
-}
-
-/// Leaves the other processes, which have done nothing together.
-fn leave(process: &mut Process) -> anyhow::Result<()> {
-    let comm = process.seat()?.take();
-    process.leave(comm);
-    Ok(())
+    measure(study, engine, &targets, &output)
 }
 
 /// The study to be filled: a new one, or the one that was interrupted.
 fn begin(
     design: Design,
     points: Vec<Point>,
-    session: &Session<'_>,
+    engine: &Engine<'_>,
     profile: Option<&Profile>,
     earlier: Option<Study>,
 ) -> anyhow::Result<Study> {
-    let provenance = provenance::provenance(session, profile)?;
+    let provenance = provenance::provenance(engine, profile)?;
     let study = Study { schema: SCHEMA.to_owned(), provenance, design, points };
     match earlier {
         None => Ok(study),
@@ -270,17 +237,17 @@ fn begin(
     }
 }
 
-fn measure(mut study: Study, mut session: Session<'_>, targets: &[Target], output: &Output) -> anyhow::Result<()> {
+fn measure(mut study: Study, mut engine: Engine<'_>, targets: &[Target], output: &Output) -> anyhow::Result<()> {
     let progress = Progress::start("loading the weights");
     let tell = |what: String| progress.now(what);
-    let mut ranks = run::Ranks::new(&mut session, targets);
+    let mut ranks = run::Ranks::new(&mut engine, targets);
     rounds::measure(&mut study, &mut ranks, &tell, &mut |study| output.save(study))?;
     drop(progress);
-    session.end()?;
+    engine.end()?;
     output.finish(&study)?;
     print(&format!("{}\n# written to {}\n", terminal::render(&study), output.folder.display()))?;
     match study.points.iter().find_map(|point| point.failures.last().filter(|_| point.samples.is_empty())) {
-        Some(failure) => Err(Over(failure.clone()).into()),
+        Some(failure) => Err(over(failure)),
         None => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use tributary_coordinator::study::schema::{SCHEMA, Study};
 use tributary_coordinator::study::{charts, csv, page};
 
-use super::provenance::now;
+use super::provenance::{NO_PROFILE, now};
 use crate::failure::usage;
 
 const REPORT: &str = "report.json";
@@ -16,9 +16,6 @@ const PAGE: &str = "report.html";
 const POINTS: &str = "points.csv";
 const SAMPLES: &str = "samples.csv";
 const CHARTS: &str = "charts";
-
-/// What stands for a profile where there is none.
-pub const NO_PROFILE: &str = "none";
 
 /// Where a study is written, and what was measured of it before.
 pub struct Output {

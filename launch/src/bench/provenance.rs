@@ -5,19 +5,20 @@ use std::time::SystemTime;
 use tributary_coordinator::date;
 use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::Provenance;
+use tributary_engine::{Engine, program_hash};
 
-use super::output::NO_PROFILE;
-use crate::doctor::{instructions, text};
-use crate::ranks::program_hash;
-use crate::session::Session;
+use crate::system::{instructions, text};
+
+/// What stands for a profile where there is none.
+pub const NO_PROFILE: &str = "none";
 
 /// Facts about this process.
 ///
 /// # Errors
 /// Program or model cannot be read.
-pub fn provenance(session: &Session<'_>, profile: Option<&Profile>) -> anyhow::Result<Provenance> {
+pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> anyhow::Result<Provenance> {
     let system = rustix::system::uname();
-    let model = session.folder().hash().get()?;
+    let model = engine.folder().hash().get()?;
     Ok(Provenance {
         began: now("%Y-%m-%dT%H:%M:%SZ"),
         command: std::env::args().collect(),
@@ -30,8 +31,8 @@ pub fn provenance(session: &Session<'_>, profile: Option<&Profile>) -> anyhow::R
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_set: instructions().to_owned(),
         memory_bytes: text("/proc/meminfo").as_deref().and_then(memory_bytes).unwrap_or(0),
-        accelerators: session.gpu().map(|gpu| gpu.name.clone()).into_iter().collect(),
-        backend: session.backend(),
+        accelerators: engine.gpu().map(|gpu| gpu.name.clone()).into_iter().collect(),
+        backend: engine.backend(),
         model_hash: model.iter().map(|byte| format!("{byte:02x}")).collect(),
         profile: profile.map_or_else(|| NO_PROFILE.to_owned(), Profile::label),
         profile_ranks: profile.map_or(0, |profile| profile.ranks),

@@ -1,64 +1,41 @@
 //! Runs a point's request on the ranks, and takes a sample of it.
 
-use tributary_coordinator::study::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
-use tributary_coordinator::{ModelShape, Report, Settings};
-use tributary_protocol::CHUNKS_ALONE;
+use tributary_coordinator::study::schema::{Failure, PhaseTime, RankSample, Sample, SpanTime};
+use tributary_coordinator::{ModelShape, Report};
+use tributary_engine::{Answered, Engine, Way};
 
 use super::predict;
+use super::reuse::primer;
 use super::rounds::{Bed, Run};
 use super::targets::Target;
-use crate::doctor::text;
 use crate::failure::{exit_code, one_line, usage};
-use crate::session::{Answered, Session, Way};
+use crate::system::text;
 
-/// A way with so much of its context from the chunk cache.
-pub fn reuse(mut way: Way, cache: Cache) -> Way {
-    way.settings.reuse = match cache {
-        Cache::Cold => 0.0,
-        Cache::Partial(share) => share,
-        Cache::Warm => 1.0,
-    };
-    way
-}
-
-/// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
-pub fn primer(way: &Way) -> Way {
-    let settings = Settings {
-        method: CHUNKS_ALONE,
-        ratio: None,
-        reorder: None,
-        reuse: 0.0,
-        keep_chunks: true,
-        ..way.settings.clone()
-    };
-    Way { settings, ..way.clone() }
-}
-
-/// The ranks of a session, as a study sees them.
+/// The ranks of an engine, as a study sees them.
 pub struct Ranks<'a, 's> {
-    session: &'a mut Session<'s>,
+    engine: &'a mut Engine<'s>,
     targets: &'a [Target],
     shape: ModelShape,
 }
 
 impl<'a, 's> Ranks<'a, 's> {
-    /// Of a session that runs these targets.
-    pub fn new(session: &'a mut Session<'s>, targets: &'a [Target]) -> Self {
-        let shape = session.folder().shape();
-        Self { session, targets, shape }
+    /// Of an engine that runs these targets.
+    pub fn new(engine: &'a mut Engine<'s>, targets: &'a [Target]) -> Self {
+        let shape = engine.folder().shape();
+        Self { engine, targets, shape }
     }
 
     /// Starts them where they do not run (ranks that failed included), and answers the request.
     fn answer(&mut self, point: usize) -> anyhow::Result<Answered> {
         let Target { question, way } = &self.targets[point];
-        self.session.start(way)?;
-        let answered = self.session.answer(question, way)?;
+        self.engine.start(way)?;
+        let answered = self.engine.answer(question, way)?;
         if all_came(&answered, way) {
             return Ok(answered);
         }
         // The first time, or after other requests have taken the room. Not counted.
-        self.session.answer(question, &primer(way))?;
-        let answered = self.session.answer(question, way)?;
+        self.engine.answer(question, &primer(way))?;
+        let answered = self.engine.answer(question, way)?;
         if !all_came(&answered, way) {
             let text = format!("{:?} of its chunks are to be warm, but they do not fit", way.settings.reuse);
             return Err(usage(format!("{text}: give the ranks more with --chunk-cache")));
@@ -86,7 +63,7 @@ impl Bed for Ranks<'_, '_> {
     }
 
     fn can_go_on(&self) -> bool {
-        self.session.can_start_anew()
+        self.engine.can_start_anew()
     }
 }
 

@@ -3,15 +3,13 @@
 use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::{Planned, Settings};
+use tributary_engine::{Engine, Question, Synthetic, Way};
 use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
 
 use super::predict;
-use super::run::{primer, reuse};
-use crate::args::Synthetic;
+use super::reuse::{primer, reuse};
 use crate::compare::spec::Spec;
 use crate::failure::{exit_code, one_line, usage};
-use crate::request::Question;
-use crate::session::{Session, Way};
 
 /// What runs at a point.
 pub struct Target {
@@ -37,14 +35,14 @@ pub struct Sweep<'a> {
 ///
 /// # Errors
 /// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
-pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
+pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> anyhow::Result<(Vec<Point>, Vec<Target>)> {
     let Sweep { design, methods, timeout_ms, profile } = *sweep;
     if design.caches.iter().any(|&cache| cache != Cache::Cold) {
-        session.keep_chunks(&design.worlds);
+        engine.keep_chunks(&design.worlds);
     }
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
-        let limit = session.folder().config.max_positions;
+        let limit = engine.folder().config.max_positions;
         // The prefix is one token, and one is generated.
         let needed = tokens.saturating_add(design.query_tokens).saturating_add(2);
         if needed > limit {
@@ -62,15 +60,15 @@ pub fn targets(sweep: &Sweep<'_>, session: &mut Session<'_>) -> anyhow::Result<(
                 };
                 let question = Question::Random(shape, design.seed);
                 let planned = match cache {
-                    Cache::Cold => session.check(&question, &way),
-                    _ => session.check_after(&question, &way, &primer(&way)),
+                    Cache::Cold => engine.check(&question, &way),
+                    _ => engine.check_after(&question, &way, &primer(&way)),
                 };
-                let planned = planned.map_err(|error| impossible(spec, tokens, world, error))?;
+                let planned = planned.map_err(|error| impossible(spec, tokens, world, error.into()))?;
                 // What the point is named after stays so, however full the chunk caches are when it runs.
                 let mut way = way;
                 way.settings.exchange = way.settings.exchange.or(Some(planned.plan.exchange));
-                let predicted = predict::predict(&planned, &session.folder().shape(), profile);
-                let shares_cores = session.shares_cores(&way);
+                let predicted = predict::predict(&planned, &engine.folder().shape(), profile);
+                let shares_cores = engine.shares_cores(&way);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {
                     points.push(point);

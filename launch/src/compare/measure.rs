@@ -3,8 +3,7 @@
 use serde::Serialize;
 use tributary_coordinator::study::schema::Accuracy;
 use tributary_coordinator::study::statistics::median;
-
-use crate::session::Answered;
+use tributary_engine::Answered;
 
 /// One method on one request.
 #[derive(Debug, Clone, Serialize)]

@@ -10,18 +10,18 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tributary_coordinator::study::order::order;
+use tributary_engine::{Config, Engine, Question, Ranks, Way, follow};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
 
 use self::measure::Measured;
 use self::spec::Spec;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::config::config;
 use crate::failure::usage;
-use crate::follow::follow;
 use crate::help;
 use crate::progress::Progress;
-use crate::ranks::{self, Ranks};
-use crate::request::{Question, RequestArgs};
-use crate::session::{Session, Way};
+use crate::ranks;
+use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
 
 const SPECS: &str = "\
@@ -72,35 +72,36 @@ pub struct CompareArgs {
 
 /// Runs the command; says what went wrong.
 pub fn compare(args: &CompareArgs) -> ExitCode {
-    ranks::run(&args.run.group, |ranks| match ranks {
-        ranks if !ranks.leads() => follow(&args.model, &args.intake, &args.run, ranks),
-        ranks => lead(args, ranks),
-    })
+    let config = config(&args.model, &args.intake, &args.run);
+    ranks::run(
+        &config.group,
+        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
+    )
 }
 
-fn lead(args: &CompareArgs, ranks: &mut Ranks) -> anyhow::Result<()> {
+fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     if args.repeat == 0 {
         return Err(usage("--repeat 0: must be at least 1"));
     }
     let ways = ways(args, ranks.world())?;
-    let mut session = Session::open(&args.model, &args.intake, &args.run, ranks)?;
+    let mut engine = Engine::open(config, ranks)?;
     let questions = questions(args)?;
     for (_, question) in &questions {
         for (_, way) in &ways {
-            session.check(question, way)?;
+            engine.check(question, way)?;
         }
     }
     let progress = Progress::start("loading the weights");
     for (_, way) in &ways {
-        session.start(way)?;
+        engine.start(way)?;
     }
     let mut results = Vec::new();
     for (name, question) in &questions {
-        let methods = measure_one(args, &mut session, &progress, name, question, &ways)?;
+        let methods = measure_one(args, &mut engine, &progress, name, question, &ways)?;
         results.push((name.clone(), question.expected().map(str::to_owned), methods));
     }
     drop(progress);
-    session.end()?;
+    engine.end()?;
     if args.json {
         let requests: Vec<_> = results
             .iter()
@@ -130,7 +131,7 @@ fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {
     let seed = args.run.seed;
     let one = |request: Option<PathBuf>| {
         let request = RequestArgs { documents: args.documents.clone(), request, query: args.query.clone() };
-        Question::from_args(&request, &args.intake, seed)
+        request.question(args.intake.synthetic, seed)
     };
     if args.requests.is_empty() {
         return Ok(vec![("request".to_owned(), one(None)?)]);
@@ -145,7 +146,7 @@ fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {
 /// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn anew for each round.
 fn measure_one(
     args: &CompareArgs,
-    session: &mut Session<'_>,
+    engine: &mut Engine<'_>,
     progress: &Progress,
     name: &str,
     question: &Question,
@@ -157,7 +158,7 @@ fn measure_one(
         for index in order(args.run.seed, round, ways.len()) {
             let (method, way) = &ways[index];
             progress.now(format!("{name}: {method}, run {} of {rounds}", round + 1));
-            let answered = session.answer(question, way)?;
+            let answered = engine.answer(question, way)?;
             if round >= args.warmup {
                 samples[index].push(answered);
             }

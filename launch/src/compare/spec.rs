@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tributary_engine::Way;
 use tributary_protocol::{Choice, Descriptor, Importance};
 
 use crate::args::{exchange, layers};
 use crate::failure::usage;
-use crate::session::Way;
 
 /// `NAME[:OPTION[=VALUE]]..`
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,10 +12,9 @@ use tributary_comm::Communicator;
 use tributary_coordinator::study::statistics::median;
 use tributary_kernels::cuda;
 
-use super::args::{Size, VALUE_BYTES};
 use super::hosts::{Host, rank_list};
-use super::render::bytes;
 use super::site::GpuInUse;
+use crate::size::{Size, VALUE_BYTES, bytes};
 
 /// Runs that do not count.
 pub const WARM_UPS: u32 = 2;

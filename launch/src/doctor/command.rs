@@ -1,18 +1,16 @@
-//! The command: the examination on the ranks of this run, threads of this process or processes of which this is one.
+//! The command: the examination on the ranks of this run.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
-use tributary_comm::{Communicator, local, nccl};
+use tributary_comm::nccl;
+use tributary_engine::{GroupConfig, Ranks, Seat, check_threads};
 use tributary_protocol::Phase;
 
 use super::{Checks, DoctorArgs, Report, Site, examine};
 use crate::args::GroupArgs;
-use crate::failure::exit_code;
-use crate::machine::check_threads;
-use crate::ranks::{self, Process, Ranks};
-use crate::spoilt::judged;
+use crate::failure::{exit_code, judged};
+use crate::ranks;
 use crate::stdout::{print, print_json};
 
 /// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth; with --backend nccl
@@ -25,85 +23,86 @@ pub struct DoctorCommand {
     group: GroupArgs,
 }
 
+/// What came of a rank: the verdict where it had a report, which has been shown; a failure without one.
+type Outcome = anyhow::Result<Option<anyhow::Result<()>>>;
+
 /// Runs the command; says what went wrong.
 pub fn doctor(args: &DoctorCommand) -> ExitCode {
-    ranks::run(&args.group, |ranks| match ranks {
-        Ranks::Threads { .. } => show(args, on_threads(args, ranks)?),
-        Ranks::Process(_) => {
-            let site = Site::of(&args.group, ranks, 0)?;
-            let Ranks::Process(process) = ranks else { unreachable!("it is one") };
-            on_process(args, process, &site).map_err(|error| judged(error, [&site.device]))
-        }
-    })
+    let group = GroupConfig::from(&args.group);
+    ranks::run(&group, |ranks| examine_all(args, &group, ranks))
 }
 
-/// Prints rank 0's report; gives its verdict.
-fn show(args: &DoctorCommand, report: Option<Report>) -> anyhow::Result<()> {
-    let Some(report) = report else { return Ok(()) };
-    match args.doctor.json {
-        true => print_json(&report)?,
-        false => print(&report.render())?,
+/// The examination on every rank of this process, each on a thread of its own.
+fn examine_all(args: &DoctorCommand, group: &GroupConfig, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let own = ranks.in_process(ranks.world());
+    if ranks.fixed_world().is_none() {
+        check_threads(own, group.threads)?;
     }
-    Ok(report.verdict()?)
-}
-
-fn on_threads(args: &DoctorCommand, ranks: &Ranks) -> anyhow::Result<Option<Report>> {
-    let world = ranks.world();
-    check_threads(world, args.group.threads)?;
-    let launcher = format!("none: {world} ranks are threads of this process{}", beside());
-    let sites = (0..world).map(|thread| Site::of(&args.group, ranks, thread)).collect::<anyhow::Result<Vec<_>>>()?;
-    let examine_one = |seat: local::Seat, site: &Site| {
-        let mut comm = site.carrier.on_thread(seat, &site.device)?;
-        set_deadline(args, &mut *comm);
-        let examined = examine(&args.doctor, args.group.threads, &launcher, site, &mut *comm);
-        examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
-    };
-    let examined: Vec<_> = std::thread::scope(|scope| {
-        let seats = local::seats(world).into_iter().zip(&sites);
-        let ranks: Vec<_> = seats.map(|(seat, site)| scope.spawn(|| examine_one(seat, site))).collect();
+    let launcher = format!("{}{}", ranks.origin(), beside());
+    let alone = own == 1;
+    // What is wrong everywhere is found before anybody takes a seat: then one rank says it.
+    let sites = ranks.numbers_here(own).map(|number| Site::of(group, number, alone));
+    let sites = sites.collect::<anyhow::Result<Vec<_>>>()?;
+    let seats = ranks.seats(own)?;
+    let launcher = launcher.as_str();
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let one = |(seat, site)| scope.spawn(move || examine_one(args, group, launcher, site, seat));
+        let ranks: Vec<_> = seats.into_iter().zip(&sites).map(one).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    // Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.
+    conclude(outcomes).map_err(|error| judged(error, sites.iter().map(|site| &site.device)))
+}
+
+/// Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.
+fn conclude(outcomes: Vec<Outcome>) -> anyhow::Result<()> {
     let mut failures = Vec::new();
-    for examined in examined {
-        match examined {
-            Ok(Some(report)) => return Ok(Some(report)),
+    for outcome in outcomes {
+        match outcome {
+            Ok(Some(verdict)) => return verdict,
             Ok(None) => {}
             Err(error) => failures.push(error),
         }
     }
     let own = failures.iter().position(|error| !is_consequence(error)).unwrap_or(0);
-    if failures.is_empty() {
-        return Ok(None);
-    }
-    Err(judged(failures.swap_remove(own), sites.iter().map(|site| &site.device)))
+    if failures.is_empty() { Ok(()) } else { Err(failures.swap_remove(own)) }
 }
 
 fn is_consequence(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(tributary_comm::Error::Aborted { .. }))
 }
 
-fn on_process(args: &DoctorCommand, process: &mut Process, site: &Site) -> anyhow::Result<()> {
-    let Process { launcher, facts, .. } = &*process;
-    let launcher = format!("{}, {} ranks; {}{}", launcher.name, facts.size, facts.library, beside());
-    let mut comm = site.carrier.on_process(process.seat()?.take(), &site.device)?;
-    set_deadline(args, &mut *comm);
-    let examined = examine(&args.doctor, args.group.threads, &launcher, site, &mut *comm);
+fn examine_one(args: &DoctorCommand, group: &GroupConfig, launcher: &str, site: &Site, seat: Seat) -> Outcome {
+    let mut comm = seat.take(&site.carrier, &site.device)?;
+    comm.set_deadline(Phase::Idle, group.collective_timeout);
+    let examined = examine(&args.doctor, group.threads, launcher, site, &mut *comm);
     // Whoever leaves without a word would be taken for done.
     let report = examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
-    if report.as_ref().is_none_or(|report| !matches!(report.checks, Checks::Failed(_))) {
-        process.leave(comm);
-        return show(args, report);
+    let Some(report) = report else {
+        comm.leave();
+        return Ok(None);
+    };
+    if !matches!(report.checks, Checks::Failed(_)) {
+        comm.leave();
+        return Ok(Some(show(args, &report)));
     }
     // Collectives that fail are of no more use: the group ends once the report is printed.
-    show(args, report).inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
+    let verdict = show(args, &report);
+    if let Err(error) = &verdict {
+        comm.abort(&error.to_string(), exit_code(error));
+    }
+    Ok(Some(verdict))
+}
+
+/// Prints the report; gives its verdict.
+fn show(args: &DoctorCommand, report: &Report) -> anyhow::Result<()> {
+    match args.doctor.json {
+        true => print_json(report)?,
+        false => print(&report.render())?,
+    }
+    Ok(report.verdict()?)
 }
 
 /// The library that would carry tensors between GPUs, where this program has one.
 fn beside() -> String {
     nccl::library_version().map_or_else(|_| String::new(), |version| format!("; {version} between GPUs"))
-}
-
-fn set_deadline(args: &DoctorCommand, comm: &mut dyn Communicator) {
-    comm.set_deadline(Phase::Idle, Duration::from_secs(args.group.collective_timeout));
 }

@@ -4,16 +4,15 @@
 //! know are skipped, so that ranks of different builds still get a report.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use tributary_engine::{ControlGroups, available_bytes};
 use tributary_kernels::cuda;
 
 use super::network::{Interface, interfaces};
 use super::site::GpuInUse;
-use crate::control_group::ControlGroups;
+use crate::system::{instructions, text};
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -110,7 +109,7 @@ impl Facts {
             threads,
             cores: text("/proc/thread-self/status").and_then(|status| allowed_cores(&status)).unwrap_or_default(),
             cpu_limit: ControlGroups::of_this_process().cpu_cores().map(|(cores, group)| CpuLimit { cores, group }),
-            free_memory_bytes: crate::machine::available_bytes(),
+            free_memory_bytes: available_bytes(),
             instructions: instructions().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             shared_memory: rustix::fs::statvfs("/dev/shm").ok().map(|fs| Space {
@@ -139,26 +138,6 @@ fn gpus() -> Vec<Gpu> {
         Gpu { name, uuid, bus_id, memory_bytes, driver: format!("{major}.{minor}") }
     };
     known.map(gpu).collect()
-}
-
-/// A file's text without the space around it.
-pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
-}
-
-/// The widest instructions that the kernels take on this machine, by the rule that they follow.
-pub(crate) fn instructions() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        match (avx2, is_x86_feature_detected!("avx512f")) {
-            (true, true) => "AVX-512",
-            (true, false) => "AVX2",
-            (false, _) => "portable",
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    "portable"
 }
 
 /// The cores of a process' status, such as `Cpus_allowed_list: 0-3,8`.

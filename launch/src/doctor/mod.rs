@@ -19,11 +19,10 @@ use anyhow::Context;
 use tributary_comm::{Communicator, conformance};
 use tributary_protocol::exit;
 
-pub use args::{DoctorArgs, Size};
+pub use args::DoctorArgs;
 pub use bandwidth::AllGather;
 pub use command::{DoctorCommand, doctor};
 pub use facts::{CpuLimit, Facts, Limits, Space};
-pub(crate) use facts::{instructions, text};
 pub use hosts::Host;
 pub use latency::Latency;
 pub use network::Interface;
@@ -33,6 +32,8 @@ pub use site::{GpuInUse, Site};
 use bandwidth::{measure, too_large, too_large_for_gpus};
 use hosts::{hosts, one_process};
 use latency::latency;
+
+use crate::size::Size;
 
 /// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets the report, the others
 /// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks; `site` is
@@ -117,7 +118,7 @@ fn check(skip: bool, site: &Site, comm: &mut dyn Communicator) -> Result<Checks,
         Err(what) if comm.rank() == 0 => Ok(Checks::Failed(what)),
         Err(what) => {
             comm.abort(&what, exit::BUG);
-            Err(Unfit::checks(&what))
+            Err(report::failed_checks(&what))
         }
     }
 }

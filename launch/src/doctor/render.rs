@@ -8,6 +8,7 @@ use super::hosts::{Host, ranges, rank_list};
 use super::latency::Latency;
 use super::network::Interface;
 use super::report::{Checks, Report};
+use crate::size::bytes;
 
 /// Characters of a boot id that are shown.
 const BOOT_ID_CHARS: usize = 8;
@@ -170,16 +171,6 @@ fn limits(limits: &Limits) -> String {
     )
 }
 
-/// Bytes with a unit and one decimal, such as `1.5 GiB`.
-pub(super) fn bytes(count: u64) -> String {
-    for (unit, unit_bytes) in [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
-        if count >= unit_bytes {
-            return format!("{:.1} {unit}", count as f64 / unit_bytes as f64);
-        }
-    }
-    format!("{count} B")
-}
-
 fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -305,13 +296,5 @@ fit
         assert!(text.contains("collectives: FAILED: exchange: 2 parts, not 1\n"), "{text}");
         assert!(text.contains("all-gather of 8 GiB: not measured: too little memory\n"), "{text}");
         assert!(text.ends_with("\nunfit: collectives: exchange: 2 parts, not 1\n"), "{text}");
-    }
-
-    #[test]
-    fn bytes_have_units() {
-        let table = [(0, "0 B"), (1023, "1023 B"), (1 << 10, "1.0 KiB"), (3 << 29, "1.5 GiB"), (5 << 40, "5.0 TiB")];
-        for (number, text) in table {
-            assert_eq!(bytes(number), text);
-        }
     }
 }

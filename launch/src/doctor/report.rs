@@ -1,17 +1,17 @@
 //! What the examination came to, and whether it is good enough.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::Serialize;
 use tributary_protocol::exit;
 
-use super::args::Size;
 use super::bandwidth::AllGather;
 use super::facts::Facts;
 use super::hosts::{Host, hosts, one_process};
 use super::latency::Latency;
 use super::warnings::warnings;
+use crate::failure::Coded;
+use crate::size::Size;
 
 /// Everything that `doctor` found. `render` makes it a text, serde a JSON object.
 #[derive(Debug, Clone, Serialize)]
@@ -91,28 +91,13 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// Why a group is not fit. One line, and the exit code that goes with it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unfit {
-    /// 70: collectives are wrong; 78: slower than demanded, or not measurable.
-    pub exit_code: u8,
-    /// The line.
-    pub reason: String,
-}
+/// Why a group is not fit. The exit code is 70 where collectives are wrong, 78 where they are slower than demanded, or not
+/// measurable.
+pub type Unfit = Coded;
 
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Unfit {}
-
-impl Unfit {
-    /// The collectives' checks failed.
-    pub(super) fn checks(what: &str) -> Self {
-        Self { exit_code: exit::BUG, reason: format!("collectives: {what}") }
-    }
+/// The collectives' checks failed.
+pub(super) fn failed_checks(what: &str) -> Unfit {
+    Unfit { exit_code: exit::BUG, reason: format!("collectives: {what}") }
 }
 
 /// What the collectives came to on a group.
@@ -165,11 +150,11 @@ impl Report {
 
     fn find_unfit(&self) -> Option<Unfit> {
         if let Checks::Failed(what) = &self.checks {
-            return Some(Unfit::checks(what));
+            return Some(failed_checks(what));
         }
         if let Some(wrong) = self.all_gathers.iter().find(|result| result.wrong_values > 0) {
             let (size, count) = (wrong.size_bytes, wrong.wrong_values);
-            return Some(Unfit::checks(&format!("an all-gather of {size} gave {count} wrong values")));
+            return Some(failed_checks(&format!("an all-gather of {size} gave {count} wrong values")));
         }
         let reason = self.below(self.min_busbw_gb_per_s?)?;
         Some(Unfit { exit_code: exit::CONFIGURATION, reason })

@@ -1,16 +1,12 @@
 //! Where the measured tensors lie: in the host's memory, or on a GPU a rank, with NCCL between them.
 
-use std::time::Duration;
-
 use candle_core::Device;
 use serde::{Deserialize, Serialize};
 use tributary_comm::nccl;
+use tributary_engine::{Carrier, GroupConfig, Transport};
 use tributary_kernels::{Error, cuda};
 
-use crate::args::{Backend, GroupArgs};
-use crate::carrier::Carrier;
 use crate::failure::configuration;
-use crate::ranks::Ranks;
 
 /// A rank's place for tensors, and what carries them to others.
 #[derive(Debug, Clone)]
@@ -41,34 +37,24 @@ impl Site {
         Self { device: Device::Cpu, carrier: Carrier::Own, gpu: None }
     }
 
-    /// What `--backend` asks for; `thread` is this rank's number among the threads of this process.
+    /// What `--backend` asks for, for the rank of a number on its host, which is `alone` in its process or not.
     ///
     /// # Errors
     /// Configuration: a build without NCCL, no GPU, fewer GPUs than ranks of this host.
-    pub fn of(group: &GroupArgs, ranks: &Ranks, thread: usize) -> anyhow::Result<Self> {
-        if group.backend != Backend::Nccl {
+    pub fn of(group: &GroupConfig, local_rank: usize, alone: bool) -> anyhow::Result<Self> {
+        if group.transport != Transport::Nccl {
             return Ok(Self::host());
         }
         let refused = |error: Error| configuration(format!("--backend nccl: {error}"));
         let library = nccl::library_version().map_err(|error| configuration(format!("--backend nccl: {error}")))?;
         let count = cuda::count().map_err(refused)?;
-        let ordinal = match ranks {
-            // A launcher may show each process its own GPU only; NCCL finds out whether two have the same one.
-            Ranks::Process(_) if count == 1 => 0,
-            Ranks::Process(process) => ordinal(process.facts.local_rank, count, group.allow_shared_gpu)?,
-            Ranks::Threads { .. } => ordinal(thread, count, group.allow_shared_gpu)?,
-        };
+        // A launcher may show each process its own GPU only; NCCL finds out whether two have the same one.
+        let is_own = alone && count == 1;
+        let ordinal = if is_own { 0 } else { ordinal(local_rank, count, group.allow_shared_gpu)? };
         let uuid = cuda::identity(ordinal).map_err(refused)?.uuid;
         let device = cuda::device(ordinal).map_err(refused)?;
         let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
-        let start_timeout = Duration::from_secs(group.start_timeout);
-        let settings = nccl::Settings {
-            start_timeout,
-            allow_shared_gpu: group.allow_shared_gpu,
-            message_multiprocessors: group.message_multiprocessors,
-            unequal_gathers: nccl::UnequalGathers::ByHosts,
-        };
-        Ok(Self { device, carrier: Carrier::Nccl(settings), gpu: Some(GpuInUse { uuid, free_bytes, library }) })
+        Ok(Self { device, carrier: Carrier::Nccl(group.nccl()), gpu: Some(GpuInUse { uuid, free_bytes, library }) })
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::PoisonError;
 
 use super::blocks::Says;
 use super::line::Line;
-use super::marker;
 use super::outcome::{Ended, Verdict, judge};
 use super::supervise::{Job, Limits, Out, supervise};
+use tributary_engine::marker;
 
 /// A job and how often it may be started.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 //! themselves is held back, and all else is passed on at once, byte for byte.
 
 use super::blocks::{Block, is_dashes};
-use super::marker::{Marker, find};
+use tributary_engine::marker::{Marker, find};
 
 /// How many lines a block may have. mpirun's longest has fewer; more is a rank that happens to print dashes.
 const BLOCK_LINES: usize = 80;
@@ -82,7 +82,7 @@ fn is_remark(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mpirun::marker::Failed;
+    use tributary_engine::marker::Failed;
 
     const ID: &str = "0123456789abcdef";
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::process::Command;
 
 use super::hosts::Hosts;
-use super::marker::LAUNCH_ID;
+use tributary_engine::marker::LAUNCH_ID;
 
 /// Variables that ranks on other hosts get too, where they are set.
 const FORWARDED: [&str; 3] = ["FAILPOINTS", "LD_LIBRARY_PATH", "RUST_BACKTRACE"];

@@ -1,6 +1,6 @@
 //! `tributary launch`: builds the mpirun line around this very program, runs it, and maps its end to our exit codes.
 //!
-//! Ranks are not talked to: what they have to say comes as lines on standard error ([`marker`]). Nothing is decided here
+//! Ranks are not talked to: what they have to say comes as lines on standard error ([`tributary_engine::marker`]). Nothing is decided here
 //! about the request; that is the ranks' affair.
 
 pub mod attempts;
@@ -10,7 +10,6 @@ pub mod filter;
 pub mod flavour;
 pub mod hosts;
 pub mod line;
-pub mod marker;
 mod options;
 pub mod outcome;
 pub mod supervise;
@@ -26,12 +25,12 @@ use std::sync::{Arc, Mutex};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tributary_engine::marker::LAUNCH_ID;
 use tributary_protocol::exit;
 
 use self::attempts::{Series, run};
 use self::flavour::Flavour;
 use self::line::{Here, Launcher, build};
-use self::marker::LAUNCH_ID;
 pub use self::options::LaunchArgs;
 use self::options::{LauncherChoice, wish};
 use self::supervise::{Limits, Out};

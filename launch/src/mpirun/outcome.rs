@@ -6,7 +6,7 @@
 use tributary_protocol::exit;
 
 use super::blocks::{Block, Loss, Says};
-use super::marker::Failed;
+use tributary_engine::marker::Failed;
 
 /// What signal n makes of an exit code: this plus n.
 const SIGNALLED: i32 = 128;

@@ -15,9 +15,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::blocks::Says;
 use super::filter::{Event, Filter};
-use super::marker::Marker;
 use super::outcome::{Ended, Status, ended_by, is_echo};
 use super::sweep::sweep;
+use tributary_engine::marker::Marker;
 
 /// How often the launcher is looked at.
 const POLL: Duration = Duration::from_millis(20);

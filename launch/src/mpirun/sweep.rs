@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::marker::LAUNCH_ID;
+use tributary_engine::marker::LAUNCH_ID;
 
 /// Kills every process of attempt `id` on this host; gives how many there were.
 pub fn sweep(id: &str) -> usize {
@@ -39,7 +39,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::mpirun::marker::draw;
+    use tributary_engine::marker::draw;
 
     #[test]
     fn only_processes_of_the_attempt_are_ended() {

@@ -11,15 +11,15 @@ use std::process::ExitCode;
 use clap::Args;
 use tributary_coordinator::predict::{Profile, Scenario};
 use tributary_coordinator::{ModelShape, Settings, method_named};
+use tributary_engine::{launcher, shape_of};
 use tributary_protocol::Command;
 use tributary_worker::Config;
 
 use self::answer::Answer;
 use self::units::{Lengths, tokens, tokens_or_none};
 use crate::args::{Dtype, ExchangeChoice, exchange};
-use crate::failure::{exit_code, one_line, usage};
+use crate::failure::usage;
 use crate::help;
-use crate::model::shape_of;
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
@@ -88,7 +88,7 @@ fn chunk_tokens(text: &str) -> Result<ChunkTokens, String> {
 pub fn plan(args: &PlanArgs) -> ExitCode {
     match answer(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => ranks::refuse(&one_line(&error), exit_code(&error)),
+        Err(error) => ranks::refuse(&error),
     }
 }
 
@@ -97,11 +97,11 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     if let Some(measured) = &args.rank_rates {
         profile = profile.with_rank_of(&Profile::from_file(measured)?)?;
     }
-    let shape = shape(&args.model, args.dtype)?;
+    let shape = shape(&args.model, args.dtype.into())?;
     let scenarios = scenarios(args, &shape, &profile)?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, &profile)?;
     // Under a launcher every process comes here with the same arguments: once is enough.
-    if ranks::launcher().is_some_and(|launcher| launcher.rank > 0) {
+    if launcher().is_some_and(|launcher| launcher.rank > 0) {
         return Ok(());
     }
     match args.json {
@@ -111,7 +111,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 /// The shape by its name or from a folder's config.
-fn shape(model: &str, dtype: Dtype) -> anyhow::Result<ModelShape> {
+fn shape(model: &str, dtype: tributary_engine::Dtype) -> anyhow::Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;

@@ -18,6 +18,11 @@ pub struct Place {
 
 /// The crates of this workspace that a manifest's program needs: those for its own tests do not count.
 pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
+    dependencies(manifest, "tributary")
+}
+
+/// The crates whose names begin so that a manifest's program needs: those for its own tests do not count.
+pub fn dependencies(manifest: &str, beginning: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut inside = false;
     for line in manifest.lines().map(str::trim) {
@@ -29,7 +34,7 @@ pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
             // `[dependencies.tributary-worker]`.
             if let Some((before, name)) = section.rsplit_once('.')
                 && whole(before)
-                && name.starts_with("tributary")
+                && name.starts_with(beginning)
             {
                 found.push(name.to_owned());
             }
@@ -37,7 +42,7 @@ pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
             // A crate may be renamed: `other = { package = "tributary-worker" }`.
             let name =
                 |at: usize| line[at..].split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
-            found.extend(line.find("tributary").map(|at| name(at).to_owned()));
+            found.extend(line.find(beginning).map(|at| name(at).to_owned()));
         }
     }
     found

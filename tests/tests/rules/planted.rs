@@ -1,8 +1,8 @@
 //! Violations planted for every rule, beside what looks like one and is none.
 
 use super::{
-    features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps,
-    workspace_dependencies,
+    dependencies, features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason,
+    unwraps, workspace_dependencies,
 };
 
 fn lines(places: Vec<super::Place>) -> Vec<usize> {
@@ -150,6 +150,9 @@ tributary-build = "1"
     let found = workspace_dependencies(manifest);
     let expected = ["tributary-worker", "tributary-coordinator", "tributary", "tributary-kernels", "tributary-build"];
     assert_eq!(found, expected);
+    let manifest = "[dependencies]\nclap.workspace = true\nclap_complete = \"1\"\n[dev-dependencies]\nclap = \"4\"\nanyhow = \"1\"\n";
+    assert_eq!(dependencies(manifest, "clap"), ["clap", "clap"]);
+    assert!(dependencies(manifest, "anyhow").is_empty());
 }
 
 #[test]

@@ -8,24 +8,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_comm::{Communicator, local};
+use tributary_comm::Communicator;
 use tributary_coordinator::predict::{Link, Profile, RankRates};
-use tributary_coordinator::{Machine, MemoryOf, check_weights};
-use tributary_kernels::Kernels;
+use tributary_coordinator::{GroupShape, Machine, MemoryOf, Room, check_weights};
+use tributary_engine::{Carrier, ModelConfig, ModelFolder, Place, Ranks, Seat, narrowest};
 use tributary_protocol::Phase;
 use tributary_worker::Model;
 
 use self::measure::{Found, measure};
 use super::output::{parent, write_whole};
-use crate::args::ModelArgs;
-use crate::carrier::Carrier;
-use crate::device::Place;
-use crate::failure::{exit_code, usage};
-use crate::machine::machine;
-use crate::model::ModelFolder;
+use crate::failure::{exit_code, judged, usage};
 use crate::progress::Progress;
-use crate::ranks::{Process, Ranks, Room, narrowest};
-use crate::spoilt::judged;
 use crate::stdout::print;
 
 /// What is calibrated.
@@ -33,13 +26,11 @@ pub struct Calibration<'a> {
     /// The model whose shapes are measured.
     pub folder: &'a ModelFolder,
     /// How it is loaded.
-    pub model: &'a ModelArgs,
+    pub model: &'a ModelConfig,
     /// Where it is measured.
     pub place: &'a Place,
     /// What carries tensors between ranks.
     pub carrier: Carrier,
-    /// Its kernels.
-    pub kernels: Kernels,
     /// Ranks, where they are threads.
     pub world: usize,
     /// Threads a rank.
@@ -64,25 +55,19 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
     let progress = Progress::start("loading the weights");
     let Calibration { folder, place, carrier, world, threads, .. } = *calibration;
     // Before anything is loaded.
-    let machine = machine(ranks, place, carrier, world, threads);
+    let machine = ranks.machine(place, carrier, GroupShape { world, threads });
     check_shared(&machine, ranks)?;
     check_weights(&folder.shape(), &machine)?;
     let mut models = Vec::new();
     let loaded = carrier.load(folder, place, calibration.model, ranks.in_process(world), &mut models);
     progress.now("calibrating".to_owned());
-    let measured = loaded.and_then(|()| match ranks {
-        Ranks::Threads { .. } => Ok(on_threads(calibration, &models)?.map(|found| (found, machine))),
-        Ranks::Process(process) => on_process(calibration, &*models[0], &machine, process),
-    });
+    let measured = loaded.map_err(anyhow::Error::from).and_then(|()| on_ranks(calibration, &models, &machine, ranks));
     let devices = models.iter().map(|model| model.device()).chain([&place.device]);
     let measured = measured.map_err(|error| judged(error, devices))?;
     drop(progress);
     let Some((found, machine)) = measured else { return Ok(()) };
-    let (world, here, backend) = match ranks {
-        Ranks::Threads { .. } => (world, world, "threads of one process"),
-        Ranks::Process(process) => (process.facts.size, process.facts.local_size, "MPI"),
-    };
-    let profile = profile(calibration, &found, (world, here), &machine, &carrier.label(backend.to_owned()));
+    let (world, here) = (ranks.count(world), ranks.here(world));
+    let profile = profile(calibration, &found, (world, here), &machine, &carrier.label(ranks.medium().to_owned()));
     match calibration.file {
         Some(file) => write_whole(file, &profile.to_toml()),
         None => print(&profile.to_toml()),
@@ -91,40 +76,13 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks) -> anyhow::Re
 
 /// Ranks that share a GPU would be taken for ranks that have one each.
 fn check_shared(machine: &Machine, ranks: &Ranks) -> anyhow::Result<()> {
-    let sharing = match ranks {
-        Ranks::Threads { .. } => machine.ranks_here,
-        Ranks::Process(process) => process.facts.sharing,
-    };
+    let sharing = ranks.sharing(machine);
     match machine.memory {
         MemoryOf::Device if sharing > 1 => {
             Err(usage(format!("--calibrate: {sharing} ranks share a GPU; start as many ranks as GPUs")))
         }
         _ => Ok(()),
     }
-}
-
-/// On a rank that is a process: rank 0 gets what was found, and the machine with the memory of the rank that has least.
-fn on_process(
-    calibration: &Calibration<'_>,
-    model: &dyn Model,
-    machine: &Machine,
-    process: &mut Process,
-) -> anyhow::Result<Option<(Found, Machine)>> {
-    let (pool, seat, size) = (pool(calibration.threads)?, process.seat()?, process.facts.size);
-    let process = &*process;
-    pool.install(|| {
-        let mut comm = calibration.carrier.on_process(seat.take(), model.device())?;
-        let measure = |comm: &mut dyn Communicator| -> anyhow::Result<_> {
-            let room = narrowest(comm, Some(Room::of(machine))).map_err(tributary_worker::Error::from)?;
-            Ok((room, one(calibration, model, comm, size)?))
-        };
-        let measured = measure(&mut *comm);
-        // Whoever leaves without a word would be taken for done.
-        let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
-        process.leave(comm);
-        let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
-        Ok(found.map(|found| (found, narrow)))
-    })
 }
 
 /// Whether a profile can be written there: asked before anything is measured.
@@ -147,37 +105,50 @@ fn pool(threads: usize) -> anyhow::Result<rayon::ThreadPool> {
     Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
 }
 
-fn one(
+/// One thread a rank, and a second one where there is but one in this process, which does nothing but answer: a link has two
+/// ends. (NCCL's have each a GPU.) Rank 0 gets what was found, and the machine with the memory of the rank that has least.
+fn on_ranks(
     calibration: &Calibration<'_>,
-    model: &dyn Model,
-    comm: &mut dyn Communicator,
-    working: usize,
-) -> anyhow::Result<Option<Found>> {
-    comm.set_deadline(Phase::Idle, calibration.timeout);
-    measure(comm, model, calibration.kernels, working)
-}
-
-/// One thread a rank, and a second one where there is but one, which does nothing but answer: a link has two ends. (NCCL's
-/// have each a GPU.)
-fn on_threads(calibration: &Calibration<'_>, models: &[Arc<dyn Model>]) -> anyhow::Result<Option<Found>> {
-    let Calibration { world, carrier, .. } = *calibration;
-    let count = if matches!(carrier, Carrier::Nccl(_)) { world } else { world.max(2) };
-    let pools = (0..count).map(|_| pool(calibration.threads)).collect::<Result<Vec<_>, _>>()?;
-    let run = |rank: usize, seat: local::Seat, pool: &rayon::ThreadPool| {
-        pool.install(|| {
-            let model = &models[rank % models.len()];
-            let mut comm = carrier.on_thread(seat, model.device())?;
-            let found = one(calibration, &**model, &mut *comm, world);
-            found.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))
-        })
+    models: &[Arc<dyn Model>],
+    machine: &Machine,
+    ranks: &mut Ranks,
+) -> anyhow::Result<Option<(Found, Machine)>> {
+    let Calibration { world, carrier, threads, .. } = *calibration;
+    let count = ranks.in_process(if carrier.is_nccl() { world } else { world.max(2) });
+    let pools = (0..count).map(|_| pool(threads)).collect::<Result<Vec<_>, _>>()?;
+    let seats = ranks.seats(count)?;
+    let working = ranks.count(world);
+    let run = |index: usize, seat: Seat, pool: &rayon::ThreadPool| {
+        pool.install(|| on_rank(calibration, &*models[index % models.len()], machine, working, seat))
     };
-    let found: Vec<anyhow::Result<Option<Found>>> = std::thread::scope(|scope| {
-        let seats = local::seats(pools.len()).into_iter().zip(&pools);
-        let seats = seats.enumerate();
-        let ranks: Vec<_> = seats.map(|(rank, (seat, pool))| scope.spawn(move || run(rank, seat, pool))).collect();
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let seats = seats.into_iter().zip(&pools).enumerate();
+        let run = &run;
+        let ranks: Vec<_> = seats.map(|(index, (seat, pool))| scope.spawn(move || run(index, seat, pool))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     found.into_iter().next().unwrap_or(Ok(None))
+}
+
+fn on_rank(
+    calibration: &Calibration<'_>,
+    model: &dyn Model,
+    machine: &Machine,
+    working: usize,
+    seat: Seat,
+) -> anyhow::Result<Option<(Found, Machine)>> {
+    let mut comm = seat.take(&calibration.carrier, model.device())?;
+    let measure = |comm: &mut dyn Communicator| -> anyhow::Result<_> {
+        let room = narrowest(comm, Some(Room::of(machine)))?;
+        comm.set_deadline(Phase::Idle, calibration.timeout);
+        Ok((room, measure(comm, model, calibration.model.kernels, working)?))
+    };
+    let measured = measure(&mut *comm);
+    // Whoever leaves without a word would be taken for done.
+    let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
+    comm.leave();
+    let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
+    Ok(found.map(|found| (found, narrow)))
 }
 
 fn profile(

@@ -8,6 +8,8 @@ use tributary_coordinator::study::scaling::is_full;
 use tributary_coordinator::study::schema::{Accuracy, Design, Failure, Point, Sample, Study};
 use tributary_coordinator::study::statistics::summary;
 
+use crate::failure::Coded;
+
 /// Failures after which a point is given up.
 const FAILURES: usize = 2;
 
@@ -134,7 +136,7 @@ impl<'a> Rounds<'a> {
             Err(failure) => {
                 entry.failures.push(failure.clone());
                 if !self.bed.can_go_on() {
-                    return Err(Over(failure).into());
+                    return Err(over(&failure));
                 }
                 tracing::warn!(point = entry.id, run, "failed: {}", failure.cause);
                 Ok(())
@@ -181,17 +183,11 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A failure after which nothing can run.
-#[derive(Debug)]
-pub struct Over(pub Failure);
-
-impl std::fmt::Display for Over {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}; what was measured before is saved: --resume goes on", self.0.cause)
-    }
+/// The error of a failure after which nothing can run.
+pub fn over(failure: &Failure) -> anyhow::Error {
+    let reason = format!("{}; what was measured before is saved: --resume goes on", failure.cause);
+    Coded { exit_code: failure.exit_code, reason }.into()
 }
-
-impl std::error::Error for Over {}
 
 #[cfg(test)]
 mod tests;

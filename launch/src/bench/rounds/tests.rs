@@ -127,7 +127,7 @@ fn where_nothing_can_run_after_a_failure_the_study_is_saved_and_ends() {
         let mut study = study(&["full", "ring"], 1, 5);
         let (result, saved) = run(&mut study, &mut bed);
         assert_eq!(saved, 1 + 2);
-        assert!(result.unwrap_err().downcast::<Over>().is_ok());
+        assert!(result.unwrap_err().downcast::<Coded>().is_ok());
         assert_eq!(study.points.iter().map(|point| point.failures.len()).sum::<usize>(), 1);
         assert_eq!(rounds_done(&study), if fails == 4 { 1 } else { 2 });
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::Facts;
 use super::hosts::{Host, ranges, rank_list};
 use super::network::Interface;
-use super::render::bytes;
+use crate::size::bytes;
 
 /// Shared memory that MPI and NCCL may take for each process of a host.
 const SHARED_MEMORY_BYTES: u64 = 64 << 20;

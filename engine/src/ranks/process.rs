@@ -5,22 +5,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tributary_comm::Communicator;
-use tributary_comm::mpi::{self, Ender, Seat};
+use tributary_comm::mpi::{self, Ender};
 use tributary_comm::process::{Facts, Settings};
 use tributary_comm::{CoordinatorLink, link};
+use tributary_coordinator::Room;
 use tributary_protocol::KeySpace;
 use tributary_worker::{ChunkCache, Model, serve};
 
-use super::agreement::{Disagreement, agree};
+use super::agreement::agree;
+use super::backend::Failure;
 use super::discover::Launcher;
-use super::end_quietly;
+use super::group::GroupSettings;
 use super::identity::Identity;
-use super::room::{Room, narrowest};
+use super::room::narrowest;
+use super::seat::Seat;
 use super::watch::Watch;
-use crate::args::GroupArgs;
+use super::words::end_quietly;
+use crate::config::GroupConfig;
 use crate::device;
-use crate::failure::{configuration, exit_code, is_told_elsewhere, one_line};
-use crate::group::GroupSettings;
+use crate::error::{Error, Result};
 use crate::machine::available_bytes;
 
 /// How many plans may wait for rank 0.
@@ -32,13 +35,16 @@ const LEAST_LIMIT: Duration = Duration::from_secs(1);
 /// How much later than a deadline the watchdog ends what should have ended by it.
 const WATCH_GRACE: Duration = Duration::from_secs(3);
 
+/// There is one rank in a process.
+const RUNS_ALREADY: Error = Error::Bug("the rank runs already");
+
 /// A rank's process.
 pub struct Process {
     /// Who started it.
     pub launcher: Launcher,
     /// What it knows of the group.
     pub facts: Facts,
-    seat: Option<Seat>,
+    seat: Option<mpi::Seat>,
     ender: Ender,
     watch: Watch,
     /// When the start must be over, agreement included.
@@ -52,21 +58,21 @@ impl Process {
     ///
     /// # Errors
     /// MPI's; another number of ranks than the launcher says.
-    pub fn find(launcher: Launcher, run: &GroupArgs) -> anyhow::Result<Self> {
+    pub fn find(launcher: Launcher, group: &GroupConfig) -> Result<Self> {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
         fail::fail_point!("launch::start");
-        let (start_timeout, available_bytes) = (Duration::from_secs(run.start_timeout), available_bytes());
-        let piece_bytes = run.max_message_bytes as usize;
-        let holding = if run.allow_shared_gpu { device::mark } else { |_| 0 };
-        let heartbeat_timeout = Duration::from_secs(run.heartbeat_timeout);
-        let threads = run.threads;
+        let (start_timeout, available_bytes) = (group.start_timeout, available_bytes());
+        let piece_bytes = group.max_message_bytes as usize;
+        let holding = if group.allow_shared_gpu { device::mark } else { |_| 0 };
+        let heartbeat_timeout = group.heartbeat_timeout;
+        let threads = group.threads;
         let settings =
             Settings { start_timeout, heartbeat_timeout, threads, piece_bytes, holding, ..Settings::default() };
-        let (seat, facts) = mpi::start(settings).map_err(tributary_worker::Error::from)?;
+        let (seat, facts) = mpi::start(settings)?;
         if let Err(error) = check_world(&launcher, &facts) {
             // It is so on every rank: one says it.
             if launcher.rank > 0 {
-                end_quietly(exit_code(&error));
+                end_quietly(error.exit_code());
             }
             return Err(error);
         }
@@ -88,14 +94,10 @@ impl Process {
     ///
     /// # Errors
     /// It is taken.
-    pub fn seat(&mut self) -> anyhow::Result<Seat> {
+    pub fn seat(&mut self) -> Result<Seat> {
         self.watch.over();
-        self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))
-    }
-
-    /// Leaves the group in order.
-    pub fn leave<C>(&self, comm: C) {
-        leave(&self.watch, comm);
+        let seat = self.seat.take().ok_or(RUNS_ALREADY)?;
+        Ok(Seat::of_process(seat, self.watch.clone()))
     }
 
     /// Starts this process's rank: it agrees with the others, tells its room if it speaks for those that share it, then
@@ -109,7 +111,7 @@ impl Process {
         settings: GroupSettings,
         identity: Identity,
         room: Option<Room>,
-    ) -> anyhow::Result<Serving> {
+    ) -> Result<Serving> {
         let GroupSettings { threads, kernels, timeout, chunk_cache_bytes, carrier, .. } = settings;
         let (coordinator, worker) = link(PLANS_WAITING);
         let link = self.leads().then_some((coordinator, worker));
@@ -120,10 +122,10 @@ impl Process {
             .num_threads(threads)
             .thread_name(move |index| format!("rank-{rank}-{index}"))
             .build()?;
-        let seat = self.seat.take().ok_or_else(|| anyhow::anyhow!("the rank runs already"))?;
+        let seat = self.seat.take().ok_or(RUNS_ALREADY)?;
         let (model, watch, ready_by) = (Arc::clone(model), self.watch.clone(), self.ready_by);
         let (tell, agreed) = mpsc::channel();
-        let run = move || -> anyhow::Result<()> {
+        let run = move || -> Result<()> {
             pool.install(move || {
                 let mut comm = seat.take();
                 let limit = || ready_by.saturating_duration_since(Instant::now()).max(LEAST_LIMIT);
@@ -132,17 +134,17 @@ impl Process {
                     Ok(space)
                 });
                 // Whoever leaves without a word would be taken for done.
-                let space = space.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
-                let mut comm = carrier.on_process(comm, model.device()).map_err(tributary_worker::Error::from)?;
+                let space = space.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
+                let mut comm = carrier.on_process(comm, model.device())?;
                 let room = room.map(|room| room.without(comm.message_bytes()));
-                let narrowest = narrowest(&mut *comm, room).map_err(tributary_worker::Error::from)?;
+                let narrowest = narrowest(&mut *comm, room)?;
                 let agreed = Agreed { space, narrowest };
                 let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
                 // Ranks other than 0 do not listen.
                 let _ = tell.send(agreed);
                 watch.over();
                 serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
-                leave(&watch, comm);
+                watch.leave(comm);
                 Ok(())
             })
         };
@@ -151,21 +153,17 @@ impl Process {
     }
 
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
-    pub fn fail(&self, error: &anyhow::Error) -> ! {
+    pub fn fail(&self, failure: &Failure) -> ! {
         let by_another = |news: &tributary_comm::Error| matches!(news, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
         // Before it serves, a rank may have found what all find, such as a model that is missing everywhere: one says it.
         let wait = if self.seat.is_some() { self.watch.turn() } else { Duration::ZERO };
         if let Some(news) = self.ender.ended_within(wait).filter(by_another) {
             end_quietly(news.exit_code());
         }
-        if is_told_elsewhere(error) {
-            end_quietly(exit_code(error));
+        if failure.is_told_elsewhere {
+            end_quietly(failure.exit_code);
         }
-        let line = match error.downcast_ref::<Disagreement>() {
-            Some(table) => table.to_string(),
-            None => one_line(error),
-        };
-        self.watch.end(&line, exit_code(error))
+        self.watch.end(&failure.line, failure.exit_code)
     }
 }
 
@@ -182,7 +180,7 @@ pub struct Agreed {
 pub struct Serving {
     link: Option<CoordinatorLink>,
     agreed: mpsc::Receiver<Agreed>,
-    thread: JoinHandle<anyhow::Result<()>>,
+    thread: JoinHandle<Result<()>>,
 }
 
 impl Serving {
@@ -200,24 +198,18 @@ impl Serving {
     ///
     /// # Errors
     /// The failure that ended it.
-    pub fn end(self) -> anyhow::Result<()> {
+    pub fn end(self) -> Result<()> {
         drop(self.link);
         // The panic has told itself; here it is a failure like others, so that the group ends in order.
-        self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a bug: the rank's thread panicked")))
+        self.thread.join().unwrap_or_else(|_| Err(Error::Bug("a bug: the rank's thread panicked")))
     }
 }
 
-fn leave<C>(watch: &Watch, comm: C) {
-    watch.disarm();
-    drop(comm);
-    watch.left();
-}
-
 /// A library that knows nothing of the launcher makes every process a world of its own.
-fn check_world(launcher: &Launcher, facts: &Facts) -> anyhow::Result<()> {
+fn check_world(launcher: &Launcher, facts: &Facts) -> Result<()> {
     let Launcher { name, rank, size, local_rank } = launcher;
     if (facts.rank, facts.size) != (*rank, *size) {
-        return Err(configuration(format!(
+        return Err(Error::configuration(format!(
             "{name} started {size} ranks, but {} sees {}: the launcher is not of the MPI that this program runs with",
             facts.library.split(',').next().unwrap_or_default(),
             facts.size

@@ -1,16 +1,13 @@
-//! What the running groups of a session have taken of their ranks' memory beside weights and requests: the sizes of their chunk caches,
-//! and the buffers of messages between GPUs.
+//! What the running groups of an engine have taken of their ranks' memory beside weights and requests: the sizes of their chunk
+//! caches, and the buffers of messages between GPUs.
 
 use std::collections::BTreeMap;
 
-use tributary_coordinator::Machine;
-
-/// A group of threads, or this job's processes: its ranks, and threads a rank.
-pub type Key = (usize, usize);
+use crate::machine::{GroupShape, Machine};
 
 /// What every running group has taken.
 #[derive(Debug, Default)]
-pub struct Taken(BTreeMap<Key, Group>);
+pub struct Taken(BTreeMap<GroupShape, Group>);
 
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -22,18 +19,18 @@ struct Group {
 
 impl Taken {
     /// A group has started.
-    pub fn add(&mut self, key: Key, chunk_cache_bytes: u64, message_bytes: u64) {
-        self.0.insert(key, Group { chunk_cache_bytes, message_bytes });
+    pub fn add(&mut self, group: GroupShape, chunk_cache_bytes: u64, message_bytes: u64) {
+        self.0.insert(group, Group { chunk_cache_bytes, message_bytes });
     }
 
     /// A group has ended.
-    pub fn remove(&mut self, key: Key) {
-        self.0.remove(&key);
+    pub fn remove(&mut self, group: GroupShape) {
+        self.0.remove(&group);
     }
 
     /// What each rank of a running group may keep of chunks: the number that it was given when it started.
-    pub fn chunk_cache_bytes(&self, key: Key) -> Option<u64> {
-        self.0.get(&key).map(|group| group.chunk_cache_bytes)
+    pub fn chunk_cache_bytes(&self, group: GroupShape) -> Option<u64> {
+        self.0.get(&group).map(|group| group.chunk_cache_bytes)
     }
 
     /// The machine without what messages' buffers take. Every group has its first rank on the first GPU, so the buffers of all
@@ -52,12 +49,16 @@ mod tests {
     const MACHINE: Machine = Machine {
         flops_per_s: 1.0,
         link_bytes_per_s: 1.0,
-        memory: tributary_coordinator::MemoryOf::Device,
+        memory: crate::machine::MemoryOf::Device,
         available_bytes: Some(1000),
         ranks_here: 1,
         weight_copies: 1,
         of_rank: None,
     };
+
+    fn of(world: usize) -> GroupShape {
+        GroupShape { world, threads: 1 }
+    }
 
     fn left(taken: &Taken) -> Option<u64> {
         taken.left_of(MACHINE).available_bytes
@@ -67,16 +68,16 @@ mod tests {
     fn groups_side_by_side_take_their_buffers_together_and_give_them_back() {
         let mut taken = Taken::default();
         assert_eq!(left(&taken), Some(1000));
-        taken.add((2, 1), 50, 100);
-        taken.add((4, 1), 60, 200);
+        taken.add(of(2), 50, 100);
+        taken.add(of(4), 60, 200);
         assert_eq!(left(&taken), Some(700));
-        assert_eq!((taken.chunk_cache_bytes((4, 1)), taken.chunk_cache_bytes((3, 1))), (Some(60), None));
+        assert_eq!((taken.chunk_cache_bytes(of(4)), taken.chunk_cache_bytes(of(3))), (Some(60), None));
         // A group that has failed and is started anew takes no more than before.
-        taken.remove((2, 1));
+        taken.remove(of(2));
         assert_eq!(left(&taken), Some(800));
-        taken.add((2, 1), 50, 100);
+        taken.add(of(2), 50, 100);
         assert_eq!(left(&taken), Some(700));
-        taken.add((8, 1), 0, 5000);
+        taken.add(of(8), 0, 5000);
         assert_eq!(left(&taken), Some(0));
         assert_eq!(taken.left_of(Machine { available_bytes: None, ..MACHINE }).available_bytes, None);
     }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
+use tributary_kernels::{Kernels, cuda};
 use tributary_worker::{Config, LoadFormat, Model, fingerprint, load};
 
-use crate::args::{DeviceChoice, IntakeArgs, KernelChoice, Load, ModelArgs, TemplateChoice};
+use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
 use crate::device::Place;
-use crate::failure::configuration;
-use tributary_kernels::{Kernels, cuda};
+use crate::error::{Error, Result};
 
 /// A model folder, its weights not read yet.
 pub struct ModelFolder {
@@ -45,7 +45,7 @@ impl ModelHash {
     ///
     /// # Errors
     /// A file of the model that cannot be read.
-    pub fn get(&self) -> anyhow::Result<[u8; 32]> {
+    pub fn get(&self) -> Result<[u8; 32]> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hash) = *made {
             return Ok(hash);
@@ -68,39 +68,36 @@ impl ModelFolder {
     ///
     /// # Errors
     /// A missing or unreadable folder or file, a config that cannot run here.
-    pub fn open(args: &ModelArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
-        Self::open_for(args, intake, seed, intake.synthetic.is_none())
+    pub fn open(wanted: &ModelConfig, intake: &IntakeConfig) -> Result<Self> {
+        Self::open_for(wanted, intake, intake.synthetic.is_none())
     }
 
     /// As [`open`](Self::open), without what only the coordinator needs.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_for_worker(args: &ModelArgs, intake: &IntakeArgs, seed: u64) -> anyhow::Result<Self> {
-        Self::open_for(args, intake, seed, false)
+    pub fn open_for_worker(wanted: &ModelConfig, intake: &IntakeConfig) -> Result<Self> {
+        Self::open_for(wanted, intake, false)
     }
 
-    fn open_for(args: &ModelArgs, intake: &IntakeArgs, seed: u64, text: bool) -> anyhow::Result<Self> {
-        let path = place(args);
+    fn open_for(wanted: &ModelConfig, intake: &IntakeConfig, text: bool) -> Result<Self> {
+        let path = place(wanted);
         check_folder(&path)?;
         let config = Config::read(&path)?;
         let template = match (text, intake.template) {
-            (true, TemplateChoice::Auto) => Template::from_folder(&path)?,
+            (true, TemplateUse::Auto) => Template::from_folder(&path)?,
             _ => None,
         };
         let file = path.join("tokenizer.json");
         let tokenizer = if text { Some(Tokenizer::from_file(&file, template.as_ref())?) } else { None };
-        let dtype = args.dtype().tensor();
-        let plain = args.kernels == KernelChoice::Plain;
-        if args.device == DeviceChoice::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
-            let found = format!("heads of {} in {}", config.head_dim, args.dtype().name());
+        let dtype = wanted.dtype.tensor();
+        let plain = wanted.kernels == Kernels::Plain;
+        if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
+            let found = format!("heads of {} in {}", config.head_dim, wanted.dtype.name());
             let there = "there are some for 32, 64, 96 and 128 in bf16 and f16; --kernels plain does without, slowly";
-            return Err(configuration(format!("--device cuda: no attention kernel for {found}: {there}")));
+            return Err(Error::configuration(format!("--device cuda: no attention kernel for {found}: {there}")));
         }
-        let format = match args.load_format {
-            Load::Safetensors => LoadFormat::Safetensors,
-            Load::Dummy => LoadFormat::Dummy { seed },
-        };
+        let format = wanted.load_format;
         let hash = ModelHash::of(&path, format);
         Ok(Self { path, config, tokenizer, template, dtype, format, hash })
     }
@@ -109,7 +106,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Damaged, missing or misshapen weights.
-    pub fn load(&self, place: &Place) -> anyhow::Result<Arc<dyn Model>> {
+    pub fn load(&self, place: &Place) -> Result<Arc<dyn Model>> {
         Ok(load(&self.path, self.format, self.dtype, &place.device)?)
     }
 
@@ -127,7 +124,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// The tokenizer's.
-    pub fn text(&self, tokens: &[u32]) -> anyhow::Result<String> {
+    pub fn text(&self, tokens: &[u32]) -> Result<String> {
         let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
         match &self.tokenizer {
             Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
@@ -154,12 +151,12 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
 }
 
 /// The folder asked for; a test can put another in its place.
-fn place(args: &ModelArgs) -> PathBuf {
+fn place(wanted: &ModelConfig) -> PathBuf {
     fail::fail_point!("launch::folder", |path| path.unwrap_or_default().into());
-    args.model.clone()
+    wanted.folder.clone()
 }
 
-fn check_folder(path: &Path) -> anyhow::Result<()> {
+fn check_folder(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(tributary_worker::Error::File {
@@ -167,15 +164,6 @@ fn check_folder(path: &Path) -> anyhow::Result<()> {
             cause: "it is a file; a model is a folder with config.json, weights and tokenizer.json".to_owned(),
         })?,
         Err(error) => Err(tributary_worker::Error::File { path: path.to_owned(), cause: error.to_string() })?,
-    }
-}
-
-impl From<KernelChoice> for Kernels {
-    fn from(choice: KernelChoice) -> Self {
-        match choice {
-            KernelChoice::Auto => Kernels::Auto,
-            KernelChoice::Plain => Kernels::Plain,
-        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 
 use super::agreement::Facts;
-use crate::args::{GroupArgs, ModelArgs};
+use crate::config::{GroupConfig, ModelConfig};
+use crate::error::Result;
 use crate::model::{ModelFolder, ModelHash};
 
 /// What the facts of this rank are made of.
@@ -18,13 +19,22 @@ pub struct Identity {
 
 impl Identity {
     /// Of a rank of `world` that runs a folder's model.
-    pub fn new(folder: &ModelFolder, model: &ModelArgs, run: &GroupArgs, world: usize) -> Self {
+    pub fn new(folder: &ModelFolder, model: &ModelConfig, group: &GroupConfig, world: usize) -> Self {
         Self {
             model: folder.hash().clone(),
-            dtype: format!("{:?}", model.dtype()),
-            settings: settings(model, run),
+            dtype: format!("{:?}", model.dtype),
+            settings: settings(model, group),
             world,
         }
+    }
+
+    /// What names the chunks that this rank keeps. Where none are kept they need no name, and the weights are not read for one.
+    ///
+    /// # Errors
+    /// A file of the model that cannot be read.
+    pub fn key_space(&self, keeps_chunks: bool) -> Result<KeySpace> {
+        let hash = if keeps_chunks { self.model.get()? } else { [0; 32] };
+        Ok(KeySpace::new(hash, self.dtype.clone()))
     }
 
     /// The facts of this rank, and what names the chunks that it keeps. Makes the model's hash, on the thread pool it is called
@@ -32,7 +42,7 @@ impl Identity {
     ///
     /// # Errors
     /// A file of the model or the program that cannot be read.
-    pub fn facts(&self) -> anyhow::Result<(Facts, KeySpace)> {
+    pub fn facts(&self) -> Result<(Facts, KeySpace)> {
         let hash = self.model.get()?;
         let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),
@@ -47,7 +57,7 @@ impl Identity {
 }
 
 /// Version and hash of this program; a test can make it another one's.
-fn build() -> anyhow::Result<String> {
+fn build() -> Result<String> {
     fail::fail_point!("launch::build", |value| Ok(value.unwrap_or_default()));
     Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), program_hash()?))
 }
@@ -68,10 +78,10 @@ fn model_hash(hash: &[u8; 32]) -> String {
 }
 
 /// The settings that shape what a rank does and that no plan carries.
-fn settings(model: &ModelArgs, run: &GroupArgs) -> String {
+fn settings(model: &ModelConfig, group: &GroupConfig) -> String {
     fail::fail_point!("launch::config", Option::unwrap_or_default);
     let (kernels, device) = (model.kernels, model.device);
-    let (collective, heartbeat) = (run.collective_timeout, run.heartbeat_timeout);
+    let (collective, heartbeat) = (group.collective_timeout.as_secs(), group.heartbeat_timeout.as_secs());
     format!(
         "kernels {kernels:?}, device {device:?}, collective timeout {collective} s, heartbeat timeout {heartbeat} s"
     )

@@ -13,7 +13,8 @@ use tributary_comm::Error;
 use tributary_comm::mpi::{Ender, Silent};
 use tributary_comm::process::Peer;
 
-use super::{end_quietly, reap, say};
+use super::reap;
+use super::words::{end_quietly, say};
 
 /// How often the watchdog looks, and by how much that grows with each rank of the host: each of them looks at all.
 const LOOK: Duration = Duration::from_millis(100);
@@ -95,8 +96,15 @@ impl Watch {
         std::process::exit(exit_code.into())
     }
 
+    /// Leaves the group in order.
+    pub fn leave<C>(&self, comm: C) {
+        self.disarm();
+        drop(comm);
+        self.left.store(true, Ordering::Relaxed);
+    }
+
     /// From now on other ranks may end.
-    pub fn disarm(&self) {
+    fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
     }
 
@@ -114,11 +122,6 @@ impl Watch {
     /// The limited step is over.
     pub fn over(&self) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// This process has left the group in order.
-    pub fn left(&self) {
-        self.left.store(true, Ordering::Relaxed);
     }
 
     fn step(&self) -> Option<Step> {

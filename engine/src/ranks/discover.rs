@@ -2,8 +2,8 @@
 //!
 //! MPI's own word counts; this is there to refuse what MPI cannot see: a process that believes itself alone.
 
-use crate::args::Backend;
-use crate::failure::{configuration, usage};
+use crate::config::Transport;
+use crate::error::{Error, Result};
 
 /// What a launcher says of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,48 +52,48 @@ pub fn launcher() -> Option<Launcher> {
 /// MPI without a launcher, threads under a launcher of several, a backend that was not built, srun without PMIx, another
 /// number of ranks than the launcher's.
 pub fn by_mpi(
-    backend: Backend,
+    transport: Transport,
     world: Option<usize>,
     launcher: Option<&Launcher>,
-    built: Result<(), String>,
-) -> anyhow::Result<bool> {
+    built: std::result::Result<(), String>,
+) -> Result<bool> {
     // NCCL carries tensors beside either.
-    let backend = if backend == Backend::Nccl { Backend::Auto } else { backend };
+    let transport = if transport == Transport::Nccl { Transport::Auto } else { transport };
     let Some(launcher) = launcher else {
-        return match (backend, built) {
-            (Backend::Mpi, Err(how)) => Err(configuration(how)),
-            (Backend::Mpi, Ok(())) => Err(usage(
+        return match (transport, built) {
+            (Transport::Mpi, Err(how)) => Err(Error::configuration(how)),
+            (Transport::Mpi, Ok(())) => Err(Error::usage(
                 "--backend mpi: no launcher has started this process; use mpirun, srun, or `tributary launch -n 4 -- ..`",
             )),
             _ => Ok(false),
         };
     };
     let Launcher { name, size, .. } = launcher;
-    if backend == Backend::Local {
+    if transport == Transport::Local {
         return match size {
             1 => Ok(false),
-            _ => Err(usage(format!(
+            _ => Err(Error::usage(format!(
                 "--backend local under {name}: each of its {size} processes would do everything; drop one of the two"
             ))),
         };
     }
     if let Err(how) = built {
-        return match (backend, size) {
-            (Backend::Auto, 1) => Ok(false),
-            _ => Err(configuration(format!("started by {name} as one of {size} ranks, but {how}"))),
+        return match (transport, size) {
+            (Transport::Auto, 1) => Ok(false),
+            _ => Err(Error::configuration(format!("started by {name} as one of {size} ranks, but {how}"))),
         };
     }
     if *name == SRUN_WITHOUT_PMIX {
-        return match (backend, size) {
-            (Backend::Auto, 1) => Ok(false),
-            _ => Err(configuration(format!(
+        return match (transport, size) {
+            (Transport::Auto, 1) => Ok(false),
+            _ => Err(Error::configuration(format!(
                 "{name} started {size} ranks, which cannot find each other: use srun --mpi=pmix"
             ))),
         };
     }
     match world {
         Some(world) if world != *size => {
-            Err(configuration(format!("--world-size {world}, but {name} started {size} ranks; make them equal")))
+            Err(Error::configuration(format!("--world-size {world}, but {name} started {size} ranks; make them equal")))
         }
         _ => Ok(true),
     }
@@ -150,10 +150,9 @@ mod tests {
         let stranger = Launcher { size: 1, ..strangers.clone() };
         let absent = || Err("this program was built without the mpi backend".to_owned());
         let choose = |backend, world, launcher: Option<&Launcher>, built| {
-            by_mpi(backend, world, launcher, built)
-                .map_err(|error| (crate::failure::exit_code(&error), error.to_string()))
+            by_mpi(backend, world, launcher, built).map_err(|error| (error.exit_code(), error.to_string()))
         };
-        use Backend::{Auto, Local, Mpi};
+        use Transport::{Auto, Local, Mpi};
         assert_eq!(choose(Auto, None, None, absent()), Ok(false));
         assert_eq!(choose(Local, Some(4), None, Ok(())), Ok(false));
         assert_eq!(choose(Auto, None, Some(&four), Ok(())), Ok(true));

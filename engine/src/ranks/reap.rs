@@ -4,27 +4,19 @@
 //! job its exit code, and that must be the one that says why.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use clap::Args;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tributary_comm::process::Peer;
+use tributary_protocol::exit;
 
 /// How long the launcher may take to see the end of the process that names the silent one.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// The name of the command that the helper runs; `--help` does not show it.
+/// The name of the command of this program that the helper runs, with the process's number and the start of the process:
+/// whoever has an engine answers it with [`reap`].
 pub const COMMAND: &str = "reap";
-
-/// Which process ends.
-#[derive(Debug, Clone, Args)]
-pub struct ReapArgs {
-    /// Its number
-    pid: u32,
-    /// When it started, in the kernel's ticks since boot: another process of the same number is left alone
-    started_ticks: u64,
-}
 
 /// Starts the helper. If there is none to be had, the launcher must do without.
 pub fn soon(peer: &Peer) {
@@ -37,16 +29,17 @@ pub fn soon(peer: &Peer) {
     }
 }
 
-/// What the helper does.
-pub fn reap(args: &ReapArgs) -> ExitCode {
+/// What the helper does: ends the process of a number, if it started at so many of the kernel's ticks since boot; another
+/// process of the same number is left alone. Gives its exit code.
+pub fn reap(pid: u32, started_ticks: u64) -> u8 {
     std::thread::sleep(MOMENT);
-    let Some(pid) = i32::try_from(args.pid).ok().and_then(Pid::from_raw) else { return ExitCode::from(64) };
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return exit::USAGE };
     // First the handle, then the look: the number may go to another process at any time before.
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return ExitCode::SUCCESS };
-    if Peer::lives_since(args.pid, args.started_ticks) {
+    let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return 0 };
+    if Peer::lives_since(pid, started_ticks) {
         let _ = pidfd_send_signal(&handle, Signal::KILL);
     }
-    ExitCode::SUCCESS
+    0
 }
 
 #[cfg(test)]
@@ -60,12 +53,12 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().expect("a child");
         let pid = child.id();
         let started_ticks = Peer::started_ticks_of(pid).expect("it runs");
-        reap(&ReapArgs { pid, started_ticks: started_ticks - 1 });
+        reap(pid, started_ticks - 1);
         assert!(child.try_wait().expect("it is ours").is_none(), "another process had this number then");
         // A stopped process ends too.
         let number = Pid::from_raw(i32::try_from(pid).expect("a process number")).expect("not 0");
         rustix::process::kill_process(number, Signal::STOP).expect("it is ours");
-        reap(&ReapArgs { pid, started_ticks });
+        reap(pid, started_ticks);
         assert_eq!(child.wait().expect("it is ours").signal(), Some(9));
     }
 }

@@ -2,17 +2,15 @@
 //! GPU to GPU. Processes with GPUs always take NCCL: nothing goes through the host because something is missing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use candle_core::Device;
-use tributary_comm::{Communicator, Error, local, mpi, nccl};
+use tributary_comm::{Communicator, local, mpi, nccl};
 use tributary_worker::Model;
 
-use crate::args::{Backend, GroupArgs, ModelArgs};
+use crate::config::{GroupConfig, ModelConfig, Transport};
 use crate::device::Place;
-use crate::failure::{configuration, usage};
+use crate::error::{Error, Result};
 use crate::model::ModelFolder;
-use crate::ranks::Ranks;
 
 /// What carries tensors.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +24,7 @@ pub enum Carrier {
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy)]
 struct Ask {
-    backend: Backend,
+    transport: Transport,
     /// Whether ranks are processes.
     processes: bool,
     world: usize,
@@ -37,26 +35,25 @@ struct Ask {
 }
 
 impl Carrier {
-    /// For `world` ranks at a place.
+    /// For `world` ranks at a place, which are `processes` or threads of one.
     ///
     /// # Errors
     /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
-    pub fn choose(run: &GroupArgs, ranks: &Ranks, place: &Place, world: usize) -> anyhow::Result<Self> {
+    pub(crate) fn choose(group: &GroupConfig, processes: bool, place: &Place, world: usize) -> Result<Self> {
         let ask = Ask {
-            backend: run.backend,
-            processes: matches!(ranks, Ranks::Process(_)),
+            transport: group.transport,
+            processes,
             world,
             gpus: place.gpu.as_ref().map(|gpu| gpu.count),
-            allow_shared_gpu: run.allow_shared_gpu,
+            allow_shared_gpu: group.allow_shared_gpu,
             built: nccl::library_version().is_ok(),
         };
-        let settings = nccl::Settings {
-            start_timeout: Duration::from_secs(run.start_timeout),
-            allow_shared_gpu: run.allow_shared_gpu,
-            message_multiprocessors: run.message_multiprocessors,
-            unequal_gathers: nccl::UnequalGathers::ByHosts,
-        };
-        Ok(if takes_nccl(ask)? { Self::Nccl(settings) } else { Self::Own })
+        Ok(if takes_nccl(ask)? { Self::Nccl(group.nccl()) } else { Self::Own })
+    }
+
+    /// Whether it is NCCL.
+    pub fn is_nccl(&self) -> bool {
+        matches!(self, Self::Nccl(_))
     }
 
     /// As reports name it, beside the way of all else.
@@ -79,7 +76,7 @@ impl Carrier {
     ///
     /// # Errors
     /// NCCL cannot connect the ranks.
-    pub fn on_thread(&self, seat: local::Seat, device: &Device) -> Result<Box<dyn Communicator>, Error> {
+    pub fn on_thread(&self, seat: local::Seat, device: &Device) -> tributary_comm::Result<Box<dyn Communicator>> {
         match self {
             Self::Own => Ok(Box::new(seat.take())),
             Self::Nccl(settings) => nccl::start(seat.take(), device, *settings),
@@ -90,7 +87,7 @@ impl Carrier {
     ///
     /// # Errors
     /// NCCL cannot connect the ranks.
-    pub fn on_process(&self, control: mpi::Mpi, device: &Device) -> Result<Box<dyn Communicator>, Error> {
+    pub fn on_process(&self, control: mpi::Mpi, device: &Device) -> tributary_comm::Result<Box<dyn Communicator>> {
         match self {
             Self::Own => Ok(Box::new(control.receiving_on(device.clone()))),
             Self::Nccl(settings) => nccl::start(control, device, *settings),
@@ -105,14 +102,14 @@ impl Carrier {
         &self,
         folder: &ModelFolder,
         place: &Place,
-        args: &ModelArgs,
+        config: &ModelConfig,
         world: usize,
         models: &mut Vec<Arc<dyn Model>>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         while models.len() < self.weight_copies(world) {
             let model = match models.len() {
                 0 => folder.load(place)?,
-                rank => folder.load(&Place::of_thread(args, rank)?)?,
+                rank => folder.load(&Place::of_thread(config, rank)?)?,
             };
             models.push(model);
         }
@@ -121,19 +118,19 @@ impl Carrier {
 }
 
 /// Whether NCCL carries the tensors.
-fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
+fn takes_nccl(ask: Ask) -> Result<bool> {
     let Some(gpus) = ask.gpus else {
-        return match ask.backend {
-            Backend::Nccl => Err(usage("--backend nccl carries tensors between GPUs: add --device cuda")),
+        return match ask.transport {
+            Transport::Nccl => Err(Error::usage("--backend nccl carries tensors between GPUs: add --device cuda")),
             _ => Ok(false),
         };
     };
-    let asked = ask.backend == Backend::Nccl;
+    let asked = ask.transport == Transport::Nccl;
     if ask.world == 1 && !asked {
         return Ok(false);
     }
     let not_built = |instead: &str| {
-        configuration(format!(
+        Error::configuration(format!(
             "{} ranks on GPUs need NCCL, and this program was built without it: build with `--features nccl`{instead}",
             ask.world
         ))
@@ -141,24 +138,24 @@ fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
     if ask.processes {
         return if ask.built { Ok(true) } else { Err(not_built("")) };
     }
-    let shared = ask.world > if ask.backend == Backend::Local { 1 } else { gpus };
+    let shared = ask.world > if ask.transport == Transport::Local { 1 } else { gpus };
     if shared && !ask.allow_shared_gpu {
-        return Err(configuration(format!(
+        return Err(Error::configuration(format!(
             "{} ranks as threads would share {}: start as many ranks as GPUs, or pass --allow-shared-gpu for a test that is \
              not timed",
             ask.world,
-            if ask.backend == Backend::Local || gpus == 1 { "one GPU".to_owned() } else { format!("{gpus} GPUs") },
+            if ask.transport == Transport::Local || gpus == 1 { "one GPU".to_owned() } else { format!("{gpus} GPUs") },
         )));
     }
-    match (ask.backend, ask.built) {
-        (Backend::Local, _) => Ok(false),
-        (Backend::Nccl, _) if shared => Err(configuration(format!(
+    match (ask.transport, ask.built) {
+        (Transport::Local, _) => Ok(false),
+        (Transport::Nccl, _) if shared => Err(Error::configuration(format!(
             "{} ranks as threads would share a GPU over NCCL, which it does not support: start them as processes, with \
              mpirun, or pass --backend local",
             ask.world
         ))),
-        (Backend::Nccl, true) => Ok(true),
-        (Backend::Nccl, false) => Err(not_built("")),
+        (Transport::Nccl, true) => Ok(true),
+        (Transport::Nccl, false) => Err(not_built("")),
         // Threads that share a GPU hand tensors over in the order of its stream.
         _ if shared => Ok(false),
         (_, true) => Ok(true),
@@ -169,22 +166,27 @@ fn takes_nccl(ask: Ask) -> anyhow::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::exit_code;
 
-    const THREADS: Ask =
-        Ask { backend: Backend::Auto, processes: false, world: 2, gpus: Some(2), allow_shared_gpu: false, built: true };
+    const THREADS: Ask = Ask {
+        transport: Transport::Auto,
+        processes: false,
+        world: 2,
+        gpus: Some(2),
+        allow_shared_gpu: false,
+        built: true,
+    };
 
-    fn chosen(ask: Ask) -> Result<bool, (u8, String)> {
-        takes_nccl(ask).map_err(|error| (exit_code(&error), error.to_string()))
+    fn chosen(ask: Ask) -> std::result::Result<bool, (u8, String)> {
+        takes_nccl(ask).map_err(|error| (error.exit_code(), error.to_string()))
     }
 
     #[test]
     fn several_ranks_on_gpus_take_nccl() {
         assert_eq!(chosen(THREADS), Ok(true));
         assert_eq!(chosen(Ask { processes: true, gpus: Some(1), ..THREADS }), Ok(true));
-        assert_eq!(chosen(Ask { processes: true, gpus: Some(1), backend: Backend::Mpi, ..THREADS }), Ok(true));
+        assert_eq!(chosen(Ask { processes: true, gpus: Some(1), transport: Transport::Mpi, ..THREADS }), Ok(true));
         assert_eq!(chosen(Ask { world: 1, ..THREADS }), Ok(false));
-        assert_eq!(chosen(Ask { world: 1, backend: Backend::Nccl, ..THREADS }), Ok(true));
+        assert_eq!(chosen(Ask { world: 1, transport: Transport::Nccl, ..THREADS }), Ok(true));
         assert_eq!(chosen(Ask { gpus: None, built: false, ..THREADS }), Ok(false));
     }
 
@@ -192,20 +194,20 @@ mod tests {
     fn ranks_that_share_a_gpu_must_be_allowed_to() {
         let share = Ask { allow_shared_gpu: true, ..THREADS };
         assert_eq!(chosen(Ask { gpus: Some(1), ..share }), Ok(false));
-        let (code, said) = chosen(Ask { gpus: Some(1), backend: Backend::Nccl, ..share }).expect_err("two threads");
+        let (code, said) = chosen(Ask { gpus: Some(1), transport: Transport::Nccl, ..share }).expect_err("two threads");
         assert!(code == 78 && said.contains("2 ranks as threads would share a GPU over NCCL"), "{said}");
-        assert_eq!(chosen(Ask { backend: Backend::Local, ..share }), Ok(false));
+        assert_eq!(chosen(Ask { transport: Transport::Local, ..share }), Ok(false));
         let refusals = [
             (
                 Ask { gpus: Some(1), ..THREADS },
                 78,
                 "2 ranks as threads would share one GPU: start as many ranks as GPUs",
             ),
-            (Ask { backend: Backend::Local, ..THREADS }, 78, "2 ranks as threads would share one GPU"),
+            (Ask { transport: Transport::Local, ..THREADS }, 78, "2 ranks as threads would share one GPU"),
             (Ask { world: 3, ..THREADS }, 78, "3 ranks as threads would share 2 GPUs"),
             (Ask { built: false, ..THREADS }, 78, "build with `--features nccl`"),
             (Ask { built: false, processes: true, ..THREADS }, 78, "build with `--features nccl`"),
-            (Ask { gpus: None, backend: Backend::Nccl, ..THREADS }, 64, "add --device cuda"),
+            (Ask { gpus: None, transport: Transport::Nccl, ..THREADS }, 64, "add --device cuda"),
         ];
         for (ask, code, text) in refusals {
             let (found, said) = chosen(ask).expect_err(text);

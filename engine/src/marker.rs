@@ -56,7 +56,7 @@ pub fn draw() -> String {
 
 /// Where a line's marker begins, and the marker. Something may stand before it: a tag of mpirun's, or what another rank
 /// wrote without ending its line.
-pub(super) fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
+pub fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
     if let Some((start, rest)) = after(line, COMPLETED, id) {
         return rest.trim().is_empty().then_some((start, Marker::Completed));
     }

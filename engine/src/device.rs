@@ -4,9 +4,8 @@
 use candle_core::Device;
 use tributary_kernels::cuda;
 
-use crate::args::{DeviceChoice, GroupArgs, ModelArgs};
-use crate::failure::{TooLittle, configuration};
-use crate::ranks::Ranks;
+use crate::config::{DeviceKind, ModelConfig};
+use crate::error::{Error, Result};
 
 /// The device of this process's ranks. Ranks that are threads share it, and with it its stream: what one hands to another is
 /// in order.
@@ -30,26 +29,23 @@ pub struct Gpu {
 }
 
 impl Place {
-    /// Finds and opens what was asked for. The device of a process is that of its number on its host, or the only one.
+    /// Finds and opens what was asked for. The device is that of this process's number on its host, or the only one; its memory
+    /// is divided among the processes that share it.
     ///
     /// # Errors
     /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
     /// free.
-    pub fn open(args: &ModelArgs, run: &GroupArgs, ranks: &Ranks) -> anyhow::Result<Self> {
-        if args.device == DeviceChoice::Cpu {
+    pub fn open(model: &ModelConfig, allow_shared_gpu: bool, local_rank: usize, sharing: usize) -> Result<Self> {
+        if model.device == DeviceKind::Cpu {
             return Ok(Self::cpu());
         }
-        let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
+        let refused = |error: tributary_kernels::Error| Error::configuration(format!("--device cuda: {error}"));
         let count = cuda::count().map_err(refused)?;
-        let ordinal = ordinal(ranks, count, run.allow_shared_gpu)?;
+        let ordinal = ordinal(local_rank, count, allow_shared_gpu)?;
         let name = cuda::identity(ordinal).map_err(refused)?.name;
         let device = cuda::device(ordinal).map_err(refused)?;
         let free_bytes = cuda::memory(&device).map_err(refused)?.free_bytes;
-        let sharing = match ranks {
-            Ranks::Process(process) => process.facts.sharing,
-            Ranks::Threads { .. } => 1,
-        };
-        let budget_bytes = budget(args.device_memory, free_bytes)? / sharing as u64;
+        let budget_bytes = budget(model.device_memory_bytes, free_bytes)? / sharing as u64;
         Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
     }
 
@@ -57,9 +53,9 @@ impl Place {
     ///
     /// # Errors
     /// The driver's.
-    pub fn of_thread(args: &ModelArgs, rank: usize) -> anyhow::Result<Self> {
-        let refused = |error: tributary_kernels::Error| configuration(format!("--device cuda: {error}"));
-        if args.device == DeviceChoice::Cpu {
+    pub fn of_thread(model: &ModelConfig, rank: usize) -> Result<Self> {
+        let refused = |error: tributary_kernels::Error| Error::configuration(format!("--device cuda: {error}"));
+        if model.device == DeviceKind::Cpu {
             return Ok(Self::cpu());
         }
         let ordinal = rank % cuda::count().map_err(refused)?.max(1);
@@ -81,17 +77,13 @@ impl Place {
 }
 
 /// Which of so many devices this process's ranks use.
-fn ordinal(ranks: &Ranks, count: usize, allow_shared_gpu: bool) -> anyhow::Result<usize> {
-    let local_rank = match ranks {
-        Ranks::Threads { .. } => 0,
-        Ranks::Process(process) => process.facts.local_rank,
-    };
+fn ordinal(local_rank: usize, count: usize, allow_shared_gpu: bool) -> Result<usize> {
     match count {
-        0 => Err(configuration("--device cuda: the driver finds no device; is CUDA_VISIBLE_DEVICES empty?")),
+        0 => Err(Error::configuration("--device cuda: the driver finds no device; is CUDA_VISIBLE_DEVICES empty?")),
         1 => Ok(0),
         _ if local_rank < count => Ok(local_rank),
         _ if allow_shared_gpu => Ok(local_rank % count),
-        _ => Err(configuration(format!(
+        _ => Err(Error::configuration(format!(
             "--device cuda: {count} devices on this host, and this is its rank number {}; start one rank a device, or \
              pass --allow-shared-gpu for a test that is not timed",
             local_rank + 1
@@ -113,10 +105,10 @@ pub fn mark(local_rank: usize) -> u64 {
 }
 
 /// What was asked for, or nine tenths of what is free: the rest is for the driver and libraries other than NCCL.
-fn budget(asked: Option<u64>, free_bytes: u64) -> anyhow::Result<u64> {
+fn budget(asked: Option<u64>, free_bytes: u64) -> Result<u64> {
     match asked {
         None => Ok(free_bytes / 10 * 9),
-        Some(needed_bytes) if needed_bytes > free_bytes => Err(TooLittle { needed_bytes, free_bytes }.into()),
+        Some(needed_bytes) if needed_bytes > free_bytes => Err(Error::DeviceMemory { needed_bytes, free_bytes }),
         Some(bytes) => Ok(bytes),
     }
 }
@@ -124,22 +116,24 @@ fn budget(asked: Option<u64>, free_bytes: u64) -> anyhow::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::exit_code;
 
     #[test]
     fn a_budget_is_what_was_asked_for_or_most_of_what_is_free() {
         assert_eq!(budget(None, 1000).unwrap(), 900);
         assert_eq!(budget(Some(1000), 1000).unwrap(), 1000);
         let error = budget(Some(3 << 30), 2 << 30).unwrap_err();
-        assert_eq!(exit_code(&error), 71);
+        assert_eq!(error.exit_code(), 71);
         assert_eq!(error.to_string(), "--device-memory 3.0 GiB: 2.0 GiB are free on the device");
     }
 
     #[test]
-    fn threads_use_the_first_device() {
-        let threads = Ranks::Threads { world: 3 };
-        assert_eq!(ordinal(&threads, 1, false).unwrap(), 0);
-        assert_eq!(ordinal(&threads, 4, false).unwrap(), 0);
-        assert_eq!(exit_code(&ordinal(&threads, 0, false).unwrap_err()), 78);
+    fn a_process_uses_the_device_of_its_number() {
+        assert_eq!(ordinal(0, 1, false).unwrap(), 0);
+        assert_eq!(ordinal(2, 1, false).unwrap(), 0, "it is shown its own only");
+        assert_eq!(ordinal(0, 4, false).unwrap(), 0);
+        assert_eq!(ordinal(3, 4, false).unwrap(), 3);
+        assert_eq!(ordinal(4, 3, true).unwrap(), 1);
+        assert_eq!(ordinal(4, 3, false).unwrap_err().exit_code(), 78);
+        assert_eq!(ordinal(0, 0, false).unwrap_err().exit_code(), 78);
     }
 }

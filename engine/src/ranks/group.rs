@@ -11,7 +11,7 @@ use tributary_kernels::Kernels;
 use tributary_protocol::{Event, KeySpace};
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
-pub use crate::carrier::Carrier;
+use crate::carrier::Carrier;
 
 /// How many plans may wait for rank 0.
 const PLANS_WAITING: usize = 4;

@@ -1,0 +1,214 @@
+//! What a coordinator knows of its groups of ranks when it plans a request: the memory of their machine, what chunk caches take
+//! of it, and which rank keeps which chunk. Pure state: it measures nothing and asks nobody, but is told what was measured,
+//! started and ended.
+
+mod caches;
+mod taken;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use tributary_protocol::{KeySpace, RankReport};
+
+use self::caches::beside;
+use self::taken::Taken;
+use crate::directory::Directory;
+use crate::intake::Prepared;
+use crate::machine::{GroupShape, Machine, Room};
+use crate::plan::{Cached, PlanInput, Planned, Settings, plan};
+use crate::{ModelShape, Result};
+
+pub use self::caches::chunk_cache_bytes;
+
+/// What is measured of a group before anything is loaded or started.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Survey {
+    /// The machine as its ranks see it.
+    pub machine: Machine,
+    /// How many memories its ranks have in this process, one after the other: a GPU each, or one for all.
+    pub memories: usize,
+}
+
+/// What is known of a group once it has started.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// What names the chunks that its ranks keep.
+    pub space: KeySpace,
+    /// Bytes of chunks that each of its ranks may keep.
+    pub chunk_cache_bytes: u64,
+    /// Bytes that messages' buffers take of a GPU.
+    pub message_bytes: u64,
+    /// Where ranks have told each other: the least memory that one of them has, and that rank. What messages take is out of it.
+    pub narrowest: Option<(usize, Room)>,
+}
+
+/// Plans requests for the groups of one model.
+#[derive(Debug)]
+pub struct Planner {
+    model: ModelShape,
+    eos: Vec<u32>,
+    /// What each rank was told to keep of chunks at most.
+    chunk_cache_bytes: Option<u64>,
+    /// Whether groups of several sizes may stand side by side.
+    side_by_side: bool,
+    /// Numbers of ranks of the groups in which requests leave chunks behind for later ones.
+    keeping: Vec<usize>,
+    surveys: BTreeMap<GroupShape, Survey>,
+    taken: Taken,
+    directories: BTreeMap<GroupShape, Directory>,
+    narrowest: Option<(usize, Room)>,
+    /// How many requests were planned to be answered.
+    requests: u64,
+}
+
+impl Planner {
+    /// Of a model whose answers end at one of the tokens `eos`. `chunk_cache_bytes` is what each rank was told to keep at most;
+    /// `side_by_side` says whether groups of several sizes may stand beside each other.
+    pub fn new(model: ModelShape, eos: Vec<u32>, chunk_cache_bytes: Option<u64>, side_by_side: bool) -> Self {
+        Self {
+            model,
+            eos,
+            chunk_cache_bytes,
+            side_by_side,
+            keeping: Vec::new(),
+            surveys: BTreeMap::new(),
+            taken: Taken::default(),
+            directories: BTreeMap::new(),
+            narrowest: None,
+            requests: 0,
+        }
+    }
+
+    /// From now on requests may leave chunks behind in groups of so many ranks: checks count their chunk caches as full.
+    pub fn keep_chunks(&mut self, worlds: &[usize]) {
+        self.keeping = worlds.to_vec();
+        self.keeping.sort_unstable();
+        self.keeping.dedup();
+    }
+
+    /// Whether requests may leave chunks behind.
+    pub fn keeps_chunks(&self) -> bool {
+        !self.keeping.is_empty()
+    }
+
+    /// The groups that must be surveyed before a request is planned for this one: itself, and those whose chunk caches count
+    /// beside it.
+    pub fn unsurveyed(&self, group: GroupShape) -> Vec<GroupShape> {
+        let beside = self.keeping.iter().map(|&world| GroupShape { world, ..group });
+        std::iter::once(group).chain(beside).filter(|group| !self.surveys.contains_key(group)).collect()
+    }
+
+    /// A group has been surveyed. The first survey counts, so that every plan is made alike.
+    pub fn survey(&mut self, group: GroupShape, survey: Survey) {
+        self.surveys.entry(group).or_insert(survey);
+    }
+
+    /// A group has started.
+    pub fn started(&mut self, group: GroupShape, started: Started) {
+        let Started { space, chunk_cache_bytes, message_bytes, narrowest } = started;
+        self.taken.add(group, chunk_cache_bytes, message_bytes);
+        self.directories.insert(group, Directory::new(space));
+        self.narrowest = narrowest.or(self.narrowest);
+    }
+
+    /// A group has ended, and what it kept is gone.
+    pub fn ended(&mut self, group: GroupShape) {
+        self.directories.remove(&group);
+        self.taken.remove(group);
+    }
+
+    /// Takes what the ranks of a group have kept and dropped during a request.
+    pub fn note(&mut self, group: GroupShape, reports: &[RankReport]) {
+        if let Some(directory) = self.directories.get_mut(&group) {
+            directory.note(reports);
+        }
+    }
+
+    /// The machine of a group as it was before anything was loaded; but without what messages between GPUs take of their
+    /// memory, once they are connected, and with another rank's memory, once that is known to be less.
+    pub fn machine(&self, group: GroupShape) -> Machine {
+        let own = self.surveys.get(&group).expect("a group is surveyed before it is planned for").machine;
+        match self.narrowest {
+            Some((0, room)) => Machine { available_bytes: room.available_bytes, ..own },
+            Some((rank, room)) => room.of_rank(rank, &own),
+            None => self.taken.left_of(own),
+        }
+    }
+
+    /// Bytes of chunks that each rank of a group may keep.
+    pub fn chunk_cache_bytes(&self, group: GroupShape) -> u64 {
+        self.taken.chunk_cache_bytes(group).unwrap_or_else(|| {
+            let groups = if self.side_by_side { self.keeping.len().max(1) } else { 1 };
+            chunk_cache_bytes(self.chunk_cache_bytes, &self.machine(group), self.model.weight_bytes, groups)
+        })
+    }
+
+    /// Checks that a request can be planned, beside full chunk caches; gives the plan. With `before` its chunks are in the chunk
+    /// caches of the ranks that this plan sent them to.
+    ///
+    /// # Errors
+    /// As [`plan()`].
+    pub fn check(
+        &self,
+        request: &Prepared,
+        settings: &Settings,
+        threads: usize,
+        before: Option<&Planned>,
+    ) -> Result<Planned> {
+        let group = GroupShape { world: settings.world, threads };
+        let chunks = before.into_iter().flat_map(|before| &before.plan.chunks);
+        let ranks: Vec<Option<usize>> = chunks.map(|chunk| Some(chunk.rank)).collect();
+        let cached = Cached { ranks: &ranks, bytes: &self.full_caches(group) };
+        self.plan_with(request, settings, group, 0, cached)
+    }
+
+    /// Plans a request to be answered now: chunks stay where they are kept.
+    ///
+    /// # Errors
+    /// As [`plan()`].
+    pub fn plan(&mut self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Planned> {
+        self.requests += 1;
+        let group = GroupShape { world: settings.world, threads };
+        let directory = self.directories.get(&group);
+        let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&request.prefix, ids));
+        let ranks: Vec<Option<usize>> = request.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
+        let cached = Cached { ranks: &ranks, bytes: &self.cached_bytes(group) };
+        self.plan_with(request, settings, group, self.requests, cached)
+    }
+
+    fn plan_with(
+        &self,
+        request: &Prepared,
+        settings: &Settings,
+        group: GroupShape,
+        number: u64,
+        cached: Cached<'_>,
+    ) -> Result<Planned> {
+        let chunks: Vec<Vec<u32>> = request.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
+        let (prefix, query) = (&request.prefix, &request.query);
+        let input = PlanInput { request: number, prefix, chunks: &chunks, cached, query, eos: &self.eos };
+        plan(&input, settings, &self.model, &self.machine(group))
+    }
+
+    /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests
+    /// leave nothing behind.
+    fn full_caches(&self, group: GroupShape) -> Vec<u64> {
+        let groups = self.keeping.iter().map(|&world| GroupShape { world, ..group });
+        let full: BTreeMap<_, _> =
+            groups.map(|group| (group, vec![self.chunk_cache_bytes(group); group.world])).collect();
+        if full.is_empty() { Vec::new() } else { beside(group, &full, |group, rank| self.memory_of(group, rank)) }
+    }
+
+    /// The same of what they have now.
+    fn cached_bytes(&self, group: GroupShape) -> Vec<u64> {
+        let used =
+            self.directories.iter().map(|(group, directory)| (*group, directory.used_bytes().to_vec())).collect();
+        beside(group, &used, |group, rank| self.memory_of(group, rank))
+    }
+
+    /// The number of the memory that holds what a rank of a group keeps.
+    fn memory_of(&self, group: GroupShape, rank: usize) -> usize {
+        self.surveys.get(&group).map_or(0, |survey| rank % survey.memories.max(1))
+    }
+}

@@ -1,0 +1,46 @@
+//! The path of a request: prepared, planned, sent to its ranks, answered, reported.
+
+use tributary_coordinator::{Answer, Clock, Environment, Planned, Prepared, Report, dispatch, report};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::question::Question;
+use crate::way::Way;
+
+/// What one request came to.
+pub struct Answered {
+    /// The request as token ids.
+    pub prepared: Prepared,
+    /// Its plan.
+    pub planned: Planned,
+    /// What came back.
+    pub answer: Answer,
+    /// Everything that is known about it.
+    pub report: Report,
+}
+
+impl Engine<'_> {
+    /// Answers a request; the clock starts here. [`start`](Self::start) comes before.
+    ///
+    /// # Errors
+    /// The request's and the ranks'. After a rank's failure the group is gone.
+    pub fn answer(&mut self, question: &Question, way: &Way) -> Result<Answered> {
+        let group = way.group();
+        self.survey(group);
+        let clock = Clock::start();
+        fail::fail_point!("launch::request");
+        let prepared = question.prepare(&self.folder, &self.config.intake)?;
+        let planned = self.planner.plan(&prepared, &way.settings, way.threads)?;
+        let link = self.ranks.as_backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
+        let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.lost(group, error)),
+        };
+        self.planner.note(group, &answer.reports);
+        let text = self.folder.text(&answer.outcome.tokens)?;
+        let backend = self.backend_of(group.world);
+        let environment = Environment { threads: way.threads, backend, ..self.environment.clone() };
+        let report = report(&planned, &answer, &environment, &self.folder.shape(), text, prepared.notes.clone());
+        Ok(Answered { prepared, planned, answer, report })
+    }
+}

@@ -1,0 +1,153 @@
+//! How an engine is set up, as plain values: which model, how requests are read, which ranks there are.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use candle_core::DType;
+use tributary_comm::nccl;
+use tributary_coordinator::{Chunking, Prefix};
+use tributary_kernels::Kernels;
+use tributary_worker::LoadFormat;
+
+use crate::synthetic::Synthetic;
+
+/// Everything that an engine is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Which model, and how it computes.
+    pub model: ModelConfig,
+    /// How a request is read.
+    pub intake: IntakeConfig,
+    /// Which ranks there are.
+    pub group: GroupConfig,
+}
+
+/// Which model, and how it computes.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    /// Hugging Face folder.
+    pub folder: PathBuf,
+    /// Where weights come from.
+    pub load_format: LoadFormat,
+    /// Where ranks compute.
+    pub device: DeviceKind,
+    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, in bytes; nine tenths of
+    /// what is free where absent.
+    pub device_memory_bytes: Option<u64>,
+    /// Type of weights and KV cache.
+    pub dtype: Dtype,
+    /// Kernels that compute.
+    pub kernels: Kernels,
+}
+
+/// Where ranks compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// On the host's cores.
+    Cpu,
+    /// On NVIDIA GPUs.
+    Cuda,
+}
+
+/// Type of weights and KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, with f32's range.
+    Bf16,
+    /// 16 bits, with more digits and less range.
+    F16,
+}
+
+impl Dtype {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+        }
+    }
+
+    /// As tensors have it.
+    pub fn tensor(self) -> DType {
+        match self {
+            Dtype::F32 => DType::F32,
+            Dtype::Bf16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+        }
+    }
+}
+
+/// How a request is read.
+#[derive(Debug, Clone)]
+pub struct IntakeConfig {
+    /// The shape of requests that are random tokens, not text: they need no tokenizer.
+    pub synthetic: Option<Synthetic>,
+    /// Where the context is cut.
+    pub chunking: Chunking,
+    /// What stands before the first chunk.
+    pub prefix: Prefix,
+    /// Whether the model's chat template is used.
+    pub template: TemplateUse,
+}
+
+/// Whether the model's chat template is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TemplateUse {
+    /// Where the model has one.
+    Auto,
+    /// Never.
+    None,
+}
+
+/// Which ranks there are, and how long they wait for each other.
+#[derive(Debug, Clone)]
+pub struct GroupConfig {
+    /// What carries messages between ranks.
+    pub transport: Transport,
+    /// Whether ranks may share a GPU.
+    pub allow_shared_gpu: bool,
+    /// Multiprocessors of each GPU that attention leaves alone while messages are under way.
+    pub message_multiprocessors: usize,
+    /// Number of ranks; 1, or the launcher's, where absent.
+    pub world: Option<usize>,
+    /// Threads of each rank.
+    pub threads: usize,
+    /// How long a rank may compute without progress, and all ranks wait for each other.
+    pub collective_timeout: Duration,
+    /// How long a process may be silent.
+    pub heartbeat_timeout: Duration,
+    /// How long ranks may take to find each other, and then to load the model and to agree.
+    pub start_timeout: Duration,
+    /// Bytes of chunks that each rank keeps at most; a share of what is free where absent.
+    pub chunk_cache_bytes: Option<u64>,
+    /// Longest message between processes; what is longer goes in pieces.
+    pub max_message_bytes: u64,
+}
+
+impl GroupConfig {
+    /// How NCCL carries tensors.
+    pub fn nccl(&self) -> nccl::Settings {
+        nccl::Settings {
+            start_timeout: self.start_timeout,
+            allow_shared_gpu: self.allow_shared_gpu,
+            message_multiprocessors: self.message_multiprocessors,
+            unequal_gathers: nccl::UnequalGathers::ByHosts,
+        }
+    }
+}
+
+/// What carries messages between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// MPI under a launcher, else as with `Local`; tensors between GPUs over NCCL.
+    Auto,
+    /// Ranks are threads of this process.
+    Local,
+    /// Ranks are processes, started by a launcher; tensors between GPUs over NCCL.
+    Mpi,
+    /// Tensors go from GPU to GPU over NCCL, all else as with `Auto`.
+    Nccl,
+}

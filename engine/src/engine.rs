@@ -1,0 +1,193 @@
+//! An opened model and the groups of ranks that run it: what is checked before a request, and what starts and ends.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use tributary_coordinator::{Environment, GroupShape, Planned, Planner, Survey};
+use tributary_worker::Model;
+
+use crate::carrier::Carrier;
+use crate::config::Config;
+use crate::device::{Gpu, Place};
+use crate::environment::environment;
+use crate::error::{Error, Result};
+use crate::machine::check_threads;
+use crate::model::ModelFolder;
+use crate::question::Question;
+use crate::ranks::{GroupSettings, Identity, Ranks, Start};
+use crate::spoilt::{any_spoilt, judged};
+use crate::way::Way;
+
+/// A model folder, the ranks, and what is known of both.
+pub struct Engine<'a> {
+    pub(crate) config: Config,
+    pub(crate) folder: ModelFolder,
+    pub(crate) environment: Environment,
+    place: Place,
+    /// The weights: one for all of this process's ranks, or one a rank.
+    models: Vec<Arc<dyn Model>>,
+    pub(crate) planner: Planner,
+    pub(crate) ranks: &'a mut Ranks,
+}
+
+impl<'a> Engine<'a> {
+    /// Reads everything but the weights.
+    ///
+    /// # Errors
+    /// As [`ModelFolder::open`], [`Ranks::place`].
+    pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
+        let place = ranks.place(&config.model, &config.group)?;
+        let folder = ModelFolder::open(&config.model, &config.intake)?;
+        let environment = environment(config, ranks.as_backend().label(), &place, folder.template.is_some());
+        let side_by_side = ranks.fixed_world().is_none();
+        let (shape, eos) = (folder.shape(), folder.config.eos.clone());
+        let planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
+        Ok(Self { config: config.clone(), folder, environment, place, models: Vec::new(), planner, ranks })
+    }
+
+    /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full, and groups
+    /// that start later name their chunks.
+    pub fn keep_chunks(&mut self, worlds: &[usize]) {
+        self.planner.keep_chunks(worlds);
+    }
+
+    /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
+    ///
+    /// # Errors
+    /// Everything that is wrong with request and settings.
+    pub fn check(&mut self, question: &Question, way: &Way) -> Result<Planned> {
+        self.check_with(question, way, None)
+    }
+
+    /// As [`check`](Self::check), for a request whose chunks another way has left in the chunk caches.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_after(&mut self, question: &Question, way: &Way, before: &Way) -> Result<Planned> {
+        let before = self.check(question, before)?;
+        self.check_with(question, way, Some(&before))
+    }
+
+    fn check_with(&mut self, question: &Question, way: &Way, before: Option<&Planned>) -> Result<Planned> {
+        let group = way.group();
+        check_threads(self.ranks.here(group.world), group.threads)?;
+        self.ranks.as_backend().check(way.settings.method.name, group, self.config.group.threads)?;
+        self.carrier(group.world)?;
+        let prepared = question.prepare(&self.folder, &self.config.intake)?;
+        self.survey(group);
+        let planned = self.planner.check(&prepared, &way.settings, way.threads, before)?;
+        self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
+        Ok(planned)
+    }
+
+    /// Loads the weights, if they are not loaded, and starts the ranks that `way` needs, if they do not run.
+    ///
+    /// # Errors
+    /// The weights', the system's.
+    pub fn start(&mut self, way: &Way) -> Result<()> {
+        self.start_ranks(way.group()).map_err(|error| judged(error, self.devices()))
+    }
+
+    fn start_ranks(&mut self, group: GroupShape) -> Result<()> {
+        let GroupShape { world, threads } = group;
+        let carrier = self.carrier(world)?;
+        self.survey(group);
+        let Config { model, group: run, .. } = &self.config;
+        carrier.load(&self.folder, &self.place, model, self.ranks.in_process(world), &mut self.models)?;
+        let (kernels, timeout) = (model.kernels, run.collective_timeout);
+        let chunk_cache_bytes = self.planner.chunk_cache_bytes(group);
+        let start = Start {
+            models: &self.models,
+            settings: GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier },
+            identity: Identity::new(&self.folder, model, run, self.ranks.count(world)),
+            keeps_chunks: self.planner.keeps_chunks(),
+            machine: self.planner.machine(group),
+        };
+        if let Some(started) = self.ranks.backend().start(start)? {
+            self.planner.started(group, started);
+        }
+        Ok(())
+    }
+
+    /// The model folder.
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt and where none of them
+    /// is still at work; processes end with their group.
+    pub fn can_start_anew(&self) -> bool {
+        self.ranks.as_backend().can_start_anew() && !any_spoilt(self.devices())
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.models.iter().map(|model| model.device()).chain([&self.place.device])
+    }
+
+    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
+    /// with more ranks than GPUs.
+    pub fn shares_cores(&self, way: &Way) -> bool {
+        let group = way.group();
+        if let Some(gpu) = &self.place.gpu {
+            // A process may be shown its own GPU only.
+            let is_known = gpu.count > 1 || self.config.group.allow_shared_gpu;
+            return is_known && self.ranks.here(group.world) > gpu.count;
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.ranks.as_backend().shares_cores(group, cores)
+    }
+
+    /// The GPU of this process's ranks, if they compute on one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.place.gpu.as_ref()
+    }
+
+    /// What carries messages between as many ranks as a method has where it does not say, for reports.
+    pub fn backend(&self) -> String {
+        self.backend_of(self.ranks.world())
+    }
+
+    pub(crate) fn backend_of(&self, world: usize) -> String {
+        self.carrier(world).unwrap_or(Carrier::Own).label(self.ranks.as_backend().label())
+    }
+
+    /// What carries tensors between so many ranks.
+    fn carrier(&self, world: usize) -> Result<Carrier> {
+        self.ranks.carrier(&self.config.group, &self.place, world)
+    }
+
+    /// Ends all ranks.
+    ///
+    /// # Errors
+    /// A failure that ended a group before.
+    pub fn end(self) -> Result<()> {
+        self.ranks.backend().end()
+    }
+
+    /// A group has failed and is gone; gives the cause.
+    pub(crate) fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error {
+        self.planner.ended(group);
+        let error = self.ranks.backend().lost(group, seen);
+        judged(error, self.devices())
+    }
+
+    /// Tells the planner the machine of a group, and of those beside it, where it does not know it yet: the first look counts,
+    /// before anything is loaded.
+    pub(crate) fn survey(&mut self, group: GroupShape) {
+        for group in self.planner.unsurveyed(group) {
+            // What cannot run was refused before.
+            let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
+            let machine = self.ranks.machine(&self.place, carrier, group);
+            let gpus = self.place.gpu.as_ref().map_or(1, |gpu| gpu.count);
+            let memories = if carrier.is_nccl() { gpus } else { 1 };
+            self.planner.survey(group, Survey { machine, memories });
+        }
+    }
+}
+
+impl Drop for Engine<'_> {
+    /// Ranks do not outlive the engine that started them.
+    fn drop(&mut self) {
+        self.ranks.backend().let_go();
+    }
+}

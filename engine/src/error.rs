@@ -1,0 +1,150 @@
+//! What can go wrong in an engine, and the exit code that stands for it.
+
+use tributary_protocol::exit;
+
+use crate::disagreement::Disagreement;
+
+/// Result of an engine's work.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of the engine, or of what it is made of.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something that was asked for cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// Something in the way the program was started or built does not fit.
+    #[error("{0}")]
+    Configuration(String),
+    /// The system has no threads to give to the ranks.
+    #[error("cannot start {world} ranks of {threads} threads: {cause}; use fewer")]
+    Exhausted {
+        /// Number of ranks.
+        world: usize,
+        /// Threads of each.
+        threads: usize,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// A device has less memory than it was told to use.
+    #[error("--device-memory {:.1} GiB: {:.1} GiB are free on the device", gib(*.needed_bytes), gib(*.free_bytes))]
+    DeviceMemory {
+        /// What was asked for.
+        needed_bytes: u64,
+        /// What there is.
+        free_bytes: u64,
+    },
+    /// The ranks do not mean the same: a table.
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
+    /// A failure after which this process can use a GPU no more.
+    #[error("{cause}; the GPU takes no more work from this process: start it again")]
+    Spoilt {
+        /// The failure, in one line.
+        cause: String,
+    },
+    /// What only a mistake in this program can bring about.
+    #[error("{0}")]
+    Bug(&'static str),
+    /// The coordinator's.
+    #[error(transparent)]
+    Coordinator(#[from] tributary_coordinator::Error),
+    /// A rank's.
+    #[error(transparent)]
+    Worker(#[from] tributary_worker::Error),
+    /// Ranks could not talk.
+    #[error(transparent)]
+    Comm(#[from] tributary_comm::Error),
+    /// The system has no pool of threads to give.
+    #[error(transparent)]
+    ThreadPool(#[from] rayon::ThreadPoolBuildError),
+    /// The system's.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+impl Error {
+    /// The exit code of a process that ends with this error: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory,
+    /// 74 disk, 75 deadline, 76 version skew, 78 configuration.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => exit::USAGE,
+            Error::Configuration(_) => exit::CONFIGURATION,
+            Error::Exhausted { .. } | Error::DeviceMemory { .. } => exit::OUT_OF_MEMORY,
+            Error::Disagreement(error) => error.exit_code(),
+            Error::Coordinator(error) => error.exit_code(),
+            Error::Worker(error) => error.exit_code(),
+            Error::Comm(error) => error.exit_code(),
+            Error::Io(_) => exit::DISK,
+            Error::Spoilt { .. } | Error::Bug(_) | Error::ThreadPool(_) => exit::BUG,
+        }
+    }
+
+    /// Whether it is the group's end, brought about and told elsewhere: by another rank, or another thread of this one.
+    pub fn is_told_elsewhere(&self) -> bool {
+        let between_ranks = match self {
+            Error::Comm(error)
+            | Error::Worker(tributary_worker::Error::Comm(error))
+            | Error::Coordinator(tributary_coordinator::Error::Link(error)) => Some(error),
+            _ => None,
+        };
+        matches!(between_ranks, Some(tributary_comm::Error::Aborted { .. }))
+    }
+
+    /// Something that was asked for cannot be.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Error::Usage(what.into())
+    }
+
+    /// Something in the way the program was started or built does not fit.
+    pub(crate) fn configuration(what: impl Into<String>) -> Self {
+        Error::Configuration(what.into())
+    }
+}
+
+/// A failure in one line, causes included.
+pub fn one_line(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let text = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_the_exit_code_of_their_kind() {
+        let io = || std::io::Error::other("no");
+        let table = [
+            (Error::usage("so"), 64, "so"),
+            (Error::configuration("so"), 78, "so"),
+            (
+                Error::Exhausted { world: 2, threads: 3, cause: io() },
+                71,
+                "cannot start 2 ranks of 3 threads: no; use fewer",
+            ),
+            (
+                Error::DeviceMemory { needed_bytes: 3 << 30, free_bytes: 2 << 30 },
+                71,
+                "--device-memory 3.0 GiB: 2.0 GiB are free on the device",
+            ),
+            (
+                Error::Spoilt { cause: "x".to_owned() },
+                70,
+                "x; the GPU takes no more work from this process: start it again",
+            ),
+            (Error::Bug("x"), 70, "x"),
+            (io().into(), 74, "no"),
+            (tributary_worker::Error::Bug("x").into(), 70, "a bug: x"),
+            (tributary_coordinator::Error::EmptyQuery.into(), 64, "the query is empty; ask a question"),
+        ];
+        for (error, code, line) in table {
+            assert_eq!((error.exit_code(), one_line(&error).as_str()), (code, line));
+        }
+    }
+}

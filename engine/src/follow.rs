@@ -1,0 +1,37 @@
+//! The part of a process that is not rank 0.
+
+use tributary_coordinator::{GroupShape, Machine, check_weights, chunk_cache_bytes};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::machine::check_threads;
+use crate::model::ModelFolder;
+use crate::ranks::{GroupSettings, Identity, Ranks, Start};
+use crate::spoilt::judged;
+
+/// Loads the model and serves until rank 0 ends the group.
+///
+/// # Errors
+/// The model's; the failure that ended the group.
+pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
+    fail::fail_point!("launch::load");
+    let Config { model, intake, group } = config;
+    let place = ranks.place(model, group)?;
+    let (world, threads) = (ranks.world(), group.threads);
+    let carrier = ranks.carrier(group, &place, world)?;
+    let folder = ModelFolder::open_for_worker(model, intake)?;
+    let identity = Identity::new(&folder, model, group, world);
+    check_threads(1, threads)?;
+    let machine = ranks.machine(&place, carrier, GroupShape { world, threads });
+    let chunk_cache_bytes = chunk_cache_bytes(group.chunk_cache_bytes, &machine, folder.shape().weight_bytes, 1);
+    let (kernels, timeout) = (model.kernels, group.collective_timeout);
+    let settings = GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier };
+    check_weights(&folder.shape(), &Machine { of_rank: ranks.rank(), ..machine })?;
+    let serve = || {
+        let models = [folder.load(&place)?];
+        let start = Start { models: &models, settings, identity, keeps_chunks: true, machine };
+        ranks.backend().start(start)?;
+        ranks.backend().end()
+    };
+    serve().map_err(|error| judged(error, [&place.device]))
+}

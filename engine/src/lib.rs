@@ -1,0 +1,43 @@
+//! Coordinator and ranks as one thing that answers requests: a model is opened, ranks are started, requests go in and answers
+//! come out. Ranks are threads of this process, or the processes of this job.
+//!
+//! Its configuration is plain; it knows no command line. What goes wrong is an [`Error`] with an exit code; only how a process
+//! ends because of one ([`Ranks::fail`], [`refuse`]) prints a line.
+
+mod answer;
+mod carrier;
+mod config;
+mod control_group;
+mod device;
+mod disagreement;
+mod engine;
+mod environment;
+mod error;
+mod follow;
+mod machine;
+pub mod marker;
+mod model;
+mod question;
+mod ranks;
+mod spoilt;
+mod synthetic;
+mod way;
+
+pub use answer::Answered;
+pub use carrier::Carrier;
+pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
+pub use control_group::ControlGroups;
+pub use device::{Gpu, Place};
+pub use disagreement::Disagreement;
+pub use engine::Engine;
+pub use error::{Error, Result, one_line};
+pub use follow::follow;
+pub use machine::{available_bytes, check_threads};
+pub use model::{ModelFolder, ModelHash, shape_of};
+pub use question::Question;
+pub use ranks::{
+    Failure, Group, GroupSettings, Launcher, Ranks, Seat, Seated, launcher, narrowest, program_hash, reap, refuse,
+};
+pub use spoilt::keep_if_spoilt;
+pub use synthetic::Synthetic;
+pub use way::Way;

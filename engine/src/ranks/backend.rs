@@ -1,0 +1,168 @@
+//! What ranks are to an engine, whether they are threads of this process or processes of this job.
+
+use std::sync::Arc;
+
+use tributary_comm::CoordinatorLink;
+use tributary_coordinator::{GroupShape, Machine, Started};
+use tributary_worker::Model;
+
+use super::group::GroupSettings;
+use super::identity::Identity;
+use super::seat::Seat;
+use crate::carrier::Carrier;
+use crate::error::{Error, Result};
+
+/// How this process stands among the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Number of ranks, where a request does not say otherwise.
+    pub world: usize,
+    /// The part of the ranks that this process is, where they were started as processes; else it has them all.
+    pub part: Option<Part>,
+}
+
+/// A process that is one rank of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Its rank.
+    pub rank: usize,
+    /// Its number on its host.
+    pub local_rank: usize,
+    /// Ranks of its host.
+    pub local_size: usize,
+    /// Ranks of its host that share its GPU, itself included.
+    pub sharing: usize,
+}
+
+impl Standing {
+    /// Number of ranks of a group for which `world` are asked.
+    pub fn ranks(&self, world: usize) -> usize {
+        self.part.map_or(world, |_| self.world)
+    }
+
+    /// How many of a group of `world` ranks are on this host.
+    pub fn here(&self, world: usize) -> usize {
+        self.part.map_or(world, |part| part.local_size)
+    }
+
+    /// How many of a group of `world` ranks are in this process.
+    pub fn in_process(&self, world: usize) -> usize {
+        self.part.map_or(world, |_| 1)
+    }
+
+    /// Whether this process has the coordinator.
+    pub fn leads(&self) -> bool {
+        self.part.is_none_or(|part| part.rank == 0)
+    }
+
+    /// This process's number on its host.
+    pub fn local_rank(&self) -> usize {
+        self.part.map_or(0, |part| part.local_rank)
+    }
+
+    /// Processes of this host that share this one's GPU, itself included.
+    pub fn sharing(&self) -> usize {
+        self.part.map_or(1, |part| part.sharing)
+    }
+}
+
+/// Who shares a memory, and what the way to others is worth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Neighbours {
+    /// Ranks that share the memory.
+    pub ranks_here: usize,
+    /// How often the weights are in it.
+    pub weight_copies: usize,
+    /// Bytes that a rank receives from another in a second, at the least.
+    pub link_bytes_per_s: f64,
+}
+
+/// What a group is started with.
+pub struct Start<'a> {
+    /// The weights: one for all ranks of this process, or one a rank.
+    pub models: &'a [Arc<dyn Model>],
+    /// How it runs.
+    pub settings: GroupSettings,
+    /// What its ranks must have in common.
+    pub identity: Identity,
+    /// Whether its ranks keep chunks for later requests.
+    pub keeps_chunks: bool,
+    /// The machine as this process sees it.
+    pub machine: Machine,
+}
+
+/// A failure that ends this process, as it is told to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong; a table may have several lines.
+    pub line: String,
+    /// The exit code that stands for it.
+    pub exit_code: u8,
+    /// Whether another rank, or another thread of this one, tells it.
+    pub is_told_elsewhere: bool,
+}
+
+/// Ranks as an engine uses them. Threads are started a group at a time, as many as a request asks for; processes are one group,
+/// which is there already.
+pub trait Backend {
+    /// How this process stands among them.
+    fn standing(&self) -> Standing;
+
+    /// What carries messages between them, for reports.
+    fn label(&self) -> String;
+
+    /// What they are, for profiles.
+    fn medium(&self) -> &'static str;
+
+    /// Who started them, for `doctor`.
+    fn origin(&self) -> String;
+
+    /// Refuses a group that cannot be had.
+    ///
+    /// # Errors
+    /// Usage: other ranks than those that were started.
+    fn check(&self, method: &str, group: GroupShape, threads_started: usize) -> Result<()>;
+
+    /// Who shares a memory in a group of `world` ranks: the host's, or a GPU's where this process sees `gpus` of them.
+    fn neighbours(&self, gpus: Option<usize>, carrier: Carrier, world: usize) -> Neighbours;
+
+    /// Memory of the host that was free before any rank had loaded anything.
+    fn free_bytes(&self) -> Option<u64>;
+
+    /// Whether a group computes with more threads than there are cores, of which this process may use `cores`.
+    fn shares_cores(&self, group: GroupShape, cores: usize) -> bool;
+
+    /// Starts a group and waits until it is ready for plans; on a rank that does not lead, until it serves. Absent if it runs
+    /// already.
+    ///
+    /// # Errors
+    /// The system has no thread to give; what the ranks found before they were ready.
+    fn start(&mut self, start: Start<'_>) -> Result<Option<Started>>;
+
+    /// The way to rank 0 of a running group.
+    fn link(&self, group: GroupShape) -> Option<&CoordinatorLink>;
+
+    /// Ends a group that has failed, and gives the cause: a rank's own account, where it has one; else what the coordinator saw.
+    fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error;
+
+    /// Whether ranks that have failed can be started anew.
+    fn can_start_anew(&self) -> bool;
+
+    /// Ends all groups and waits for their end; where this process does not lead, waits for rank 0 to end its own.
+    ///
+    /// # Errors
+    /// A failure that ended a group before.
+    fn end(&mut self) -> Result<()>;
+
+    /// Lets go of all groups: they end by themselves, and nobody waits for it.
+    fn let_go(&mut self);
+
+    /// The seats of this process in a group of `world` ranks, for a command that makes calls of its own.
+    ///
+    /// # Errors
+    /// They are taken.
+    fn seats(&mut self, world: usize) -> Result<Vec<Seat>>;
+
+    /// Ends this process, and the others with it, because of a failure.
+    fn fail(&self, failure: &Failure) -> !;
+}

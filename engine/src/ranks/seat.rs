@@ -1,0 +1,77 @@
+//! A rank's place in a group of this run, for commands that make calls of their own.
+
+use std::ops::{Deref, DerefMut};
+
+use candle_core::Device;
+use tributary_comm::{Communicator, local, mpi};
+
+use super::watch::Watch;
+use crate::carrier::Carrier;
+
+/// A place that no thread has taken yet.
+pub struct Seat(Kind);
+
+enum Kind {
+    Thread(local::Seat),
+    Process(mpi::Seat, Watch),
+}
+
+impl Seat {
+    /// Of a rank that is a thread.
+    pub(super) fn of_thread(seat: local::Seat) -> Self {
+        Self(Kind::Thread(seat))
+    }
+
+    /// Of a rank that is this process.
+    pub(super) fn of_process(seat: mpi::Seat, watch: Watch) -> Self {
+        Self(Kind::Process(seat, watch))
+    }
+
+    /// Takes it for the calling thread, whose tensors lie on `device`.
+    ///
+    /// # Errors
+    /// NCCL cannot connect the ranks.
+    pub fn take(self, carrier: &Carrier, device: &Device) -> tributary_comm::Result<Seated> {
+        Ok(match self.0 {
+            Kind::Thread(seat) => Seated { comm: carrier.on_thread(seat, device)?, watch: None },
+            Kind::Process(seat, watch) => Seated { comm: carrier.on_process(seat.take(), device)?, watch: Some(watch) },
+        })
+    }
+
+    /// Leaves the group in order, without having said anything.
+    pub fn leave(self) {
+        if let Kind::Process(seat, watch) = self.0 {
+            watch.leave(seat.take());
+        }
+    }
+}
+
+/// A rank on the thread that took its seat.
+pub struct Seated {
+    comm: Box<dyn Communicator>,
+    watch: Option<Watch>,
+}
+
+impl Seated {
+    /// Leaves the group in order. Whoever only drops it may be missed.
+    pub fn leave(self) {
+        match self.watch {
+            Some(watch) => watch.leave(self.comm),
+            None => drop(self.comm),
+        }
+    }
+}
+
+impl Deref for Seated {
+    type Target = dyn Communicator;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.comm
+    }
+}
+
+impl DerefMut for Seated {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.comm
+    }
+}

@@ -1,0 +1,38 @@
+//! A GPU that a failed kernel has spoilt. After an illegal address, a failed launch and their like CUDA answers every call of the
+//! process with that failure until the process ends: to start ranks anew in it is of no use.
+
+use candle_core::Device;
+use tributary_kernels::cuda;
+
+use crate::error::{Error, one_line};
+
+/// A failure, and what it means if it has spoilt one of these devices.
+pub fn judged<'a>(error: Error, devices: impl IntoIterator<Item = &'a Device>) -> Error {
+    if matches!(error, Error::Spoilt { .. }) || !keep_if_spoilt(devices) {
+        return error;
+    }
+    Error::Spoilt { cause: one_line(&error) }
+}
+
+/// Whether one of these devices takes no more work from this process. If so, none of them is ever closed: that is seen to here,
+/// once, because libraries of a spoilt device would panic when its last owner went.
+pub fn keep_if_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
+    let devices: Vec<&Device> = devices.into_iter().collect();
+    let spoilt = any_spoilt(devices.iter().copied());
+    if spoilt {
+        for device in devices {
+            let _: &Device = Box::leak(Box::new(device.clone()));
+        }
+    }
+    spoilt
+}
+
+/// Whether one of these devices takes no more work from this process.
+pub fn any_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
+    devices.into_iter().any(is_spoilt)
+}
+
+fn is_spoilt(device: &Device) -> bool {
+    // The first answer may be an earlier call's failure, kept until somebody asks.
+    device.is_cuda() && cuda::memory(device).is_err() && cuda::memory(device).is_err()
+}

@@ -1,0 +1,106 @@
+//! From the command line's options to what an engine is told.
+
+use std::time::Duration;
+
+use tributary_engine::{Config, DeviceKind, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
+use tributary_kernels::Kernels;
+use tributary_worker::LoadFormat;
+
+use crate::args::{
+    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice,
+};
+
+/// What an engine is told, from the options.
+pub fn config(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs) -> Config {
+    Config { model: model.config(run.seed), intake: intake.into(), group: (&run.group).into() }
+}
+
+impl ModelArgs {
+    /// The model as an engine is told of it; `seed` is that of dummy weights.
+    pub fn config(&self, seed: u64) -> ModelConfig {
+        ModelConfig {
+            folder: self.model.clone(),
+            load_format: self.load_format.with_seed(seed),
+            device: self.device.into(),
+            device_memory_bytes: self.device_memory,
+            dtype: self.dtype.unwrap_or(self.device.dtype()).into(),
+            kernels: self.kernels.into(),
+        }
+    }
+}
+
+impl From<DeviceChoice> for DeviceKind {
+    fn from(choice: DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Cpu => DeviceKind::Cpu,
+            DeviceChoice::Cuda => DeviceKind::Cuda,
+        }
+    }
+}
+
+impl Load {
+    /// With the seed of random weights.
+    fn with_seed(self, seed: u64) -> LoadFormat {
+        match self {
+            Load::Safetensors => LoadFormat::Safetensors,
+            Load::Dummy => LoadFormat::Dummy { seed },
+        }
+    }
+}
+
+impl From<Dtype> for tributary_engine::Dtype {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::F16 => Self::F16,
+        }
+    }
+}
+
+impl From<KernelChoice> for Kernels {
+    fn from(choice: KernelChoice) -> Self {
+        match choice {
+            KernelChoice::Auto => Kernels::Auto,
+            KernelChoice::Plain => Kernels::Plain,
+        }
+    }
+}
+
+impl From<&IntakeArgs> for IntakeConfig {
+    fn from(args: &IntakeArgs) -> Self {
+        let template = match args.template {
+            TemplateChoice::Auto => TemplateUse::Auto,
+            TemplateChoice::None => TemplateUse::None,
+        };
+        Self { synthetic: args.synthetic, chunking: args.chunk.clone(), prefix: args.prefix.clone(), template }
+    }
+}
+
+impl From<&GroupArgs> for GroupConfig {
+    fn from(args: &GroupArgs) -> Self {
+        Self {
+            transport: args.backend.into(),
+            allow_shared_gpu: args.allow_shared_gpu,
+            message_multiprocessors: args.message_multiprocessors,
+            world: args.world_size,
+            threads: args.threads,
+            collective_timeout: Duration::from_secs(args.collective_timeout),
+            heartbeat_timeout: Duration::from_secs(args.heartbeat_timeout),
+            start_timeout: Duration::from_secs(args.start_timeout),
+            chunk_cache_bytes: args.chunk_cache,
+            max_message_bytes: args.max_message_bytes,
+        }
+    }
+}
+
+impl From<Backend> for Transport {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Auto => Transport::Auto,
+            Backend::Local => Transport::Local,
+            Backend::Mpi => Transport::Mpi,
+            Backend::Nccl => Transport::Nccl,
+        }
+    }
+}

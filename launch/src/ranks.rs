@@ -1,0 +1,30 @@
+//! A command on the ranks of this run.
+
+use std::process::ExitCode;
+
+use tributary_engine::{GroupConfig, Ranks, marker};
+
+use crate::failure::{ending, exit_code, one_line};
+
+/// Runs a command: `body` is called in every process, once all have met. Says what went wrong, and ends the others with this
+/// process.
+pub fn run(group: &GroupConfig, body: impl FnOnce(&mut Ranks) -> anyhow::Result<()>) -> ExitCode {
+    let mut ranks = match Ranks::find(group) {
+        Ok(ranks) => ranks,
+        Err(error) => refuse(&error.into()),
+    };
+    match body(&mut ranks) {
+        Ok(()) => {
+            if ranks.leads() {
+                marker::completed();
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => ranks.fail(&ending(&error)),
+    }
+}
+
+/// Says in one line why this process ends before it has met others.
+pub fn refuse(error: &anyhow::Error) -> ! {
+    tributary_engine::refuse(&one_line(error), exit_code(error))
+}
