@@ -2,9 +2,16 @@
 
 use std::path::PathBuf;
 
-use tributary_protocol::{Method, exit};
+use tributary_protocol::{Descriptor, Refusal, Wrong, exit};
 
 use crate::MemoryOf;
+
+/// A method's parameter that cannot be.
+impl From<Wrong> for Error {
+    fn from(wrong: Wrong) -> Self {
+        Error::Setting { name: wrong.option, found: wrong.found, wanted: wrong.wanted }
+    }
+}
 
 /// Result of the coordinator's steps.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -99,7 +106,7 @@ pub enum Error {
         wanted: String,
     },
     /// There is no such method.
-    #[error("unknown method `{name}`: one of {}", Method::NAMES.join(", "))]
+    #[error("unknown method `{name}`: one of {}", Descriptor::names().join(", "))]
     UnknownMethod {
         /// What was asked for.
         name: String,
@@ -158,6 +165,9 @@ pub enum Error {
         /// Why.
         cause: String,
     },
+    /// One request failed; the ranks live on.
+    #[error("{}", .0.cause)]
+    Refused(Refusal),
     /// The workers' messages make no sense.
     #[error("the workers broke the protocol: {0}")]
     Protocol(String),
@@ -208,6 +218,7 @@ impl Error {
             Error::Protocol(_) => exit::BUG,
             Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,
             Error::Failed { exit_code, .. } => *exit_code,
+            Error::Refused(refusal) => refusal.exit_code,
         }
     }
 }

@@ -23,6 +23,9 @@ pub enum Prefix {
     None,
 }
 
+/// Tokens of a text without documents that are computed behind its one chunk, the template's tail among them.
+const TEXT_QUERY_TOKENS: usize = 32;
+
 /// How requests are read.
 pub struct Intake<'a> {
     /// The model's tokenizer.
@@ -58,6 +61,17 @@ pub struct Prepared {
 /// [`Error::Tokenizer`].
 pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
+    let (frame, prefix) = opening(intake, &mut notes)?;
+    let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
+    if intake.tokenizer.encode(&request.query)?.ids.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    let query = intake.tokenizer.encode_parts(&[Part::User(&request.query), Part::Template(&frame.tail)])?;
+    Ok(Prepared { prefix, chunks, query, notes })
+}
+
+/// What stands around a request: the template's frame, and the prefix as token ids.
+fn opening(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
     let frame = match intake.template {
         Some(template) => template.frame(intake.prefix.text())?,
         None => Frame::default(),
@@ -66,19 +80,34 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
     let prefix = if frame.head().is_empty() {
-        bare_prefix(intake, &mut notes)?
+        bare_prefix(intake, notes)?
     } else {
         intake.tokenizer.encode_parts(&frame.head_parts())?
     };
     if *intake.prefix == Prefix::None && !prefix.is_empty() {
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
-    let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
-    if intake.tokenizer.encode(&request.query)?.ids.is_empty() {
+    Ok((frame, prefix))
+}
+
+/// Reads a text without documents. All of it but its last tokens becomes one chunk, which makes every method exact: behind
+/// the prefix and before the rest of the text, a single chunk is computed as the whole prompt would be.
+///
+/// # Errors
+/// [`Error::EmptyQuery`] for a text of no token, or of one without anything behind it; [`Error::Template`],
+/// [`Error::Tokenizer`].
+pub fn prepare_text(text: &str, intake: &Intake<'_>) -> Result<Prepared> {
+    let mut notes = Vec::new();
+    let (frame, prefix) = opening(intake, &mut notes)?;
+    if intake.tokenizer.encode(text)?.ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    let query = intake.tokenizer.encode_parts(&[Part::User(&request.query), Part::Template(&frame.tail)])?;
-    Ok(Prepared { prefix, chunks, query, notes })
+    let mut ids = intake.tokenizer.encode_parts(&[Part::User(text), Part::Template(&frame.tail)])?;
+    let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1).min(ids.len()));
+    if query.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    Ok(Prepared { prefix, chunks: vec![Piece { ids, ..Piece::default() }], query, notes })
 }
 
 /// The prefix where no template gives one.
@@ -148,6 +177,29 @@ mod tests {
             bos,
         };
         prepare(&request, &intake).unwrap()
+    }
+
+    #[test]
+    fn a_text_alone_is_one_chunk_and_its_end() {
+        let read = |text: &str, template: Option<&str>| {
+            let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
+            let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
+            let (template, bos) = (template.as_ref(), Some(1));
+            prepare_text(text, &Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos })
+        };
+        let long = "hugo stays in the house . ".repeat(10);
+        let whole = demo().encode(&long).unwrap().ids;
+        let prepared = read(&long, None).unwrap();
+        assert_eq!(prepared.prefix, [1]);
+        assert_eq!([prepared.chunks[0].ids.clone(), prepared.query.clone()].concat(), whole);
+        assert_eq!((prepared.chunks.len(), prepared.query.len()), (1, TEXT_QUERY_TOKENS));
+        let short = read("hugo stays", None).unwrap();
+        assert_eq!((short.chunks[0].ids.len(), short.query.len()), (1, 1));
+        let one = read("hugo", Some(WITHOUT_HEAD)).unwrap();
+        assert_eq!((one.chunks[0].ids.len(), one.query.len()), (1, 2), "the template's tail is the rest");
+        for nothing in ["", " ", "hugo"] {
+            assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
+        }
     }
 
     const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answer :";

@@ -3,6 +3,8 @@
 //! A mark is a token that tells the model who speaks: one that the tokenizer calls special, or an added token that the chat
 //! template writes. Marks arise from the template's text only. The same letters in a user's text are letters.
 
+mod stream;
+
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
@@ -10,6 +12,8 @@ use std::path::Path;
 use crate::request::read;
 use crate::template::{Part, Template};
 use crate::{Error, Result};
+
+pub use self::stream::TextStream;
 
 /// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
 const UNKNOWN: &str = "\u{10000}";

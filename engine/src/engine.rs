@@ -71,7 +71,7 @@ impl<'a> Engine<'a> {
     fn check_with(&mut self, question: &Question, way: &Way, before: Option<&Planned>) -> Result<Planned> {
         let group = way.group();
         check_threads(self.ranks.here(group.world), group.threads)?;
-        self.ranks.backend().check(&way.settings.method, group, self.config.group.threads)?;
+        self.ranks.backend().check(way.settings.method.name, group, self.config.group.threads)?;
         self.carrier(group.world)?;
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         self.survey(group);

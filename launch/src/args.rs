@@ -8,8 +8,9 @@ use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, Settings};
 use tributary_engine::Synthetic;
-use tributary_protocol::{Exchange, Importance, Layout, Returns, Sampling, Score};
+use tributary_protocol::{Descriptor, Exchange, Importance, Layout, Returns, Sampling, Score};
 
+use crate::help;
 use crate::size::Size;
 
 /// Which model, and how it computes.
@@ -120,8 +121,7 @@ pub enum TemplateChoice {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
-    /// Share of the context to recompute [default: 0.15; prophetkv 0.20]
-    #[arg(long)]
+    #[arg(long, help = help::ratio())]
     pub ratio: Option<f64>,
     /// How attention becomes a score: Euclidean norm or sum over the query's rows
     #[arg(long, value_name = "norm|mass", default_value = "norm")]
@@ -144,11 +144,9 @@ pub struct MethodArgs {
     /// What ranks send each other during recompute
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto")]
     pub exchange: ExchangeChoice,
-    /// all-gather: KV heads gathered at a time [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help = help::heads_per_gather())]
     pub heads_per_gather: Option<usize>,
-    /// epic: rows a chunk, 1 to 64, in place of --ratio [default: the ratio's budget, divided evenly]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help = help::per_chunk())]
     pub per_chunk: Option<usize>,
 }
 
@@ -232,19 +230,26 @@ pub enum Backend {
 }
 
 /// The settings of one method, from the options.
-pub fn settings(name: &str, method: &MethodArgs, run: &RunArgs, world: usize, returns: Returns) -> Settings {
+pub fn settings(
+    method: &'static Descriptor,
+    options: &MethodArgs,
+    run: &RunArgs,
+    world: usize,
+    returns: Returns,
+) -> Settings {
     Settings {
-        method: name.to_owned(),
-        ratio: method.ratio,
-        score: method.score,
-        score_layers: method.score_layers,
-        layout: method.layout,
-        reorder: method.reorder.then_some(method.importance),
-        include_first_chunk: method.include_first_chunk,
-        per_chunk: method.per_chunk,
-        heads_per_gather: method.heads_per_gather,
-        exchange: method.exchange,
+        method,
+        ratio: options.ratio,
+        score: options.score,
+        score_layers: options.score_layers,
+        layout: options.layout,
+        reorder: options.reorder.then_some(options.importance),
+        include_first_chunk: options.include_first_chunk,
+        per_chunk: options.per_chunk,
+        heads_per_gather: options.heads_per_gather,
+        exchange: options.exchange,
         world,
+        owner: None,
         max_tokens: run.max_tokens,
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
         timeout_ms: run.group.collective_timeout.saturating_mul(1000),

@@ -8,6 +8,7 @@ mod config;
 pub mod doctor;
 mod dump;
 mod failure;
+mod help;
 mod highlight;
 pub mod mpirun;
 mod plan_command;

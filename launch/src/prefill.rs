@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::Request;
+use tributary_coordinator::{Request, method_named};
 use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way, follow};
 use tributary_protocol::Returns;
 
@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
-use crate::{dump, highlight};
+use crate::{dump, help, highlight};
 
 /// Answers one request, or the requests of a file one after the other
 #[derive(Debug, Args)]
@@ -34,8 +34,7 @@ pub struct PrefillArgs {
     requests: Option<PathBuf>,
     #[command(flatten)]
     intake: IntakeArgs,
-    /// full, ring, all-gather (exact); none, random, epic, infoflow, prophetkv, relay
-    #[arg(long, default_value = "infoflow", help_heading = "Method")]
+    #[arg(long, default_value = help::default_method(), help = help::methods(), help_heading = "Method")]
     method: String,
     #[command(flatten)]
     options: MethodArgs,
@@ -64,11 +63,6 @@ pub fn prefill(args: &PrefillArgs) -> ExitCode {
 fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
     let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some() };
-    let mut settings = settings(&args.method, &args.options, &args.run, world, returns);
-    if args.requests.is_some() {
-        (settings.reuse, settings.keep_chunks) = (1.0, true);
-    }
-    let way = Way { settings, threads: args.run.group.threads };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }
@@ -77,9 +71,12 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
         None => vec![args.request.question(args.intake.synthetic, args.run.seed)?],
     };
+    let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, returns);
     if args.requests.is_some() {
+        (settings.reuse, settings.keep_chunks) = (1.0, true);
         engine.keep_chunks(&[world]);
     }
+    let way = Way { settings, threads: args.run.group.threads };
     for question in &questions {
         engine.check(question, &way)?;
     }

@@ -31,7 +31,7 @@ pub const FRAME_LIMIT_BYTES: usize = 16 << 20;
 pub const HEADER_BYTES: usize = 16;
 
 /// Readers refuse every other version.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 const MAGIC: [u8; 4] = *b"TRIB";
 

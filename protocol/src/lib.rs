@@ -1,25 +1,33 @@
 //! What crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
 //! leave a process.
 //!
-//! The coordinator sends [`Plan`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
-//! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share the rules by which rows are dealt ([`deal`]).
+//! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
+//! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share what follows from a plan: where rows stand and which
+//! may be selected (methods of [`Plan`]), and which rank computes which ([`deal`]).
 
 mod chunk_key;
 pub mod deal;
 pub mod exit;
 mod frame;
 mod method;
+mod order;
 mod phase;
 mod plan;
 mod report;
+mod rows;
 mod traffic;
 
 pub use chunk_key::{ChunkKey, KeySpace};
 pub use frame::{
     Error, FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, Result, decode, decode_header, encode,
 };
-pub use method::{Exchange, Importance, InfoFlow, Layout, Method, Score};
+pub use method::{
+    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Evidence, Exchange, Heads, Importance, InfoFlow, Layers, Layout,
+    METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,
+};
+pub use order::Order;
 pub use phase::Phase;
-pub use plan::{Chunk, Order, Plan, Returns, Sampling};
-pub use report::{ChunkCacheReport, DeviceMemory, Event, Outcome, RankReport, Span};
+pub use plan::{Chunk, Plan, Returns, Sampling};
+pub use report::{ChunkCacheReport, DeviceMemory, Drawn, Event, Outcome, RankReport, Refusal, Span, StepReport};
+pub use rows::{leading, leading_counts};
 pub use traffic::{Collective, Traffic, TrafficEntry};

@@ -11,6 +11,8 @@ pub enum Phase {
     Idle,
     /// Coordinator: text to token ids, chunks, plan.
     Tokenize,
+    /// Coordinator: waiting for the ranks to be free, and for memory.
+    Queue,
     /// Broadcasting the plan to the ranks.
     Dispatch,
     /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
@@ -31,8 +33,9 @@ pub enum Phase {
 
 impl Phase {
     /// All phases that count towards the time to first token, in their order.
-    pub const TO_FIRST_TOKEN: [Phase; 8] = [
+    pub const TO_FIRST_TOKEN: [Phase; 9] = [
         Phase::Tokenize,
+        Phase::Queue,
         Phase::Dispatch,
         Phase::ChunkPrefill,
         Phase::Reorder,
@@ -48,6 +51,7 @@ impl Phase {
             Phase::Start => "start",
             Phase::Idle => "idle",
             Phase::Tokenize => "tokenize",
+            Phase::Queue => "queue",
             Phase::Dispatch => "dispatch",
             Phase::ChunkPrefill => "chunk_prefill",
             Phase::Reorder => "reorder",

@@ -18,6 +18,9 @@ pub struct Plan {
     pub query: Vec<u32>,
     /// How the cache is filled.
     pub method: Method,
+    /// The rank that computes the query's rows, has the prompt's last row (the whole prompt where one rank computes it), and draws
+    /// the tokens.
+    pub owner: usize,
     /// What moves while selected rows are recomputed.
     pub exchange: Exchange,
     /// Rows to recompute at most (fewer where there are fewer candidates).
@@ -72,6 +75,13 @@ pub struct Returns {
 }
 
 impl Plan {
+    /// Whether another token follows these, which are all that were generated so far: neither the limit nor an end token is
+    /// reached.
+    pub fn goes_on(&self, tokens: &[u32]) -> bool {
+        let ended = tokens.last().is_some_and(|token| self.eos.contains(token));
+        tokens.len() < self.max_tokens && !ended
+    }
+
     /// Rows before the context.
     pub fn prefix_tokens(&self) -> usize {
         self.prefix.len()
@@ -115,15 +125,4 @@ impl Plan {
         let context = self.chunks.iter().flat_map(|chunk| &chunk.ids);
         self.prefix.iter().chain(context).chain(&self.query).copied().collect()
     }
-}
-
-/// What rank 0 broadcasts: so that a dead or stuck rank is noticed even when there is nothing to do.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub enum Order {
-    /// Nothing to do; sent every second.
-    Tick,
-    /// Run this.
-    Run(Box<Plan>),
-    /// End.
-    Stop,
 }

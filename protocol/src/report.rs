@@ -1,4 +1,4 @@
-//! What comes back: the first token at once, the rest at the end.
+//! What comes back: tokens as soon as they are known, what each rank did at the end of an order.
 
 use crate::{ChunkKey, Phase, Traffic};
 
@@ -9,21 +9,47 @@ pub enum Event {
     FirstToken {
         /// Number of the request.
         request: u64,
-        /// Its id.
-        token: u32,
+        /// What was drawn.
+        drawn: Drawn,
     },
-    /// The request is done.
-    Done {
+    /// The end of [`Order::Prefill`](crate::Order::Prefill), which has sent a first token before.
+    Prefilled {
         /// Number of the request.
         request: u64,
-        /// What came out.
+        /// What came out; of the tokens the first.
         outcome: Outcome,
         /// One report a rank, in rank order.
         reports: Vec<RankReport>,
     },
-    /// The request failed and with it the group.
-    Failed {
+    /// The end of [`Order::Chunks`](crate::Order::Chunks).
+    Kept {
         /// Number of the request.
+        request: u64,
+        /// One report a rank, in rank order.
+        reports: Vec<RankReport>,
+    },
+    /// The end of [`Order::Decode`](crate::Order::Decode).
+    Stepped {
+        /// For each sequence of the order, in its order, the number of its request and what came of it.
+        tokens: Vec<(u64, Result<Drawn, Refusal>)>,
+        /// One report a rank, in rank order.
+        reports: Vec<StepReport>,
+    },
+    /// The end of [`Order::Release`](crate::Order::Release).
+    Released {
+        /// How many sequences each rank still has, in rank order.
+        running: Vec<usize>,
+    },
+    /// The end of an order that failed in a way which all ranks have learnt alike: the request is over, the group lives on.
+    Refused {
+        /// Number of the request.
+        request: u64,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The group failed, and with it everything that it was at.
+    Failed {
+        /// Number of the request under way; 0 if there was none.
         request: u64,
         /// The rank that failed first.
         rank: usize,
@@ -34,11 +60,47 @@ pub enum Event {
     },
 }
 
+/// A token that was drawn.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Drawn {
+    /// Its id.
+    pub token: u32,
+    /// How clear the choice was: the difference between the two largest logits over the larger one's absolute value. Two ways to
+    /// compute the same logits may draw another token where this is within their rounding.
+    pub margin: f32,
+}
+
+/// The failure of one request.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Refusal {
+    /// The exit code that stands for the kind of failure.
+    pub exit_code: u8,
+    /// Why, in one line.
+    pub cause: String,
+}
+
+/// What one rank did in one step of decoding.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StepReport {
+    /// Which rank.
+    pub rank: usize,
+    /// Seconds of the step, waiting included.
+    pub seconds: f64,
+    /// Seconds of it spent waiting for other ranks.
+    pub waited_s: f64,
+    /// What moved.
+    pub traffic: Traffic,
+    /// Sequences that this rank stepped.
+    pub sequences: usize,
+}
+
 /// What came out of a request.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
     /// The generated tokens; one that ended the answer is the last.
     pub tokens: Vec<u32>,
+    /// For each token how clear the choice was ([`Drawn::margin`]).
+    pub margins: Vec<f32>,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// The recomputed rows, ascending, counted from the first prefix row with chunks in the request's own order.
@@ -64,7 +126,7 @@ pub struct RankReport {
     pub spans: Vec<Span>,
     /// What moved until the first token.
     pub traffic: Traffic,
-    /// What moved after the first token.
+    /// What moved after the first token: the sum over the steps that the request took part in, whoever shared them.
     pub decode_traffic: Traffic,
     /// Context, prefix and query rows computed in the prefill of chunks or of the whole prompt.
     pub prefilled_rows: usize,

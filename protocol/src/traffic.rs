@@ -77,14 +77,19 @@ impl Traffic {
     /// Several counters together.
     pub fn sum(parts: &[Traffic]) -> Traffic {
         let mut sum = Traffic::default();
-        for (kind, part) in parts.iter().flat_map(|part| &part.entries) {
-            let entry = sum.entries.entry(*kind).or_default();
+        parts.iter().for_each(|part| sum.add(part));
+        sum
+    }
+
+    /// Counts what other counters have counted.
+    pub fn add(&mut self, more: &Traffic) {
+        for (kind, part) in &more.entries {
+            let entry = self.entries.entry(*kind).or_default();
             entry.calls += part.calls;
             entry.sent_bytes += part.sent_bytes;
             entry.received_bytes += part.received_bytes;
             entry.waited_s += part.waited_s;
         }
-        sum
     }
 
     /// Payload bytes that tensor collectives brought from other ranks.

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Chunk, Collective, DeviceMemory, Error, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance, InfoFlow,
-    KeySpace, Layout, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Returns, Sampling, Score,
-    Span, decode, decode_header, encode,
+    Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance,
+    InfoFlow, KeySpace, Layout, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns,
+    Sampling, Score, Span, StepReport, decode, decode_header, encode,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -21,6 +21,7 @@ fn methods() -> impl Strategy<Value = Method> {
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
         layouts().prop_map(|layout| Method::ProphetKv { layout }),
         layouts().prop_map(|layout| Method::Relay { layout }),
+        layouts().prop_map(|layout| Method::A3 { layout }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
@@ -41,7 +42,7 @@ prop_compose! {
         method in methods(),
         exchange in prop::sample::select(
             vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
-        numbers in any::<(u16, u16, u64)>(),
+        numbers in any::<(u16, u16, u64, u8)>(),
         flags in any::<(bool, bool, bool)>(),
         reorder in prop::sample::select(
             vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
@@ -50,7 +51,7 @@ prop_compose! {
     ) -> Plan {
         let (temperature, top_p, seed) = sampling;
         Plan {
-            request, prefix, query, method, exchange, reorder, eos,
+            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
@@ -125,7 +126,7 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_single_bit_is_guarded() {
-    let event = Event::FirstToken { request: 7, token: 12 };
+    let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
     let frame = encode(&event).unwrap();
     for bit in 0..8 * frame.len() {
         let mut damaged = frame.clone();
@@ -136,7 +137,7 @@ fn every_single_bit_is_guarded() {
 
 #[test]
 fn nothing_may_stand_behind_the_message() {
-    let event = Event::FirstToken { request: 7, token: 12 };
+    let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
     let mut payload = encode(&event).unwrap().split_off(HEADER_BYTES);
     assert_eq!(decode::<Event>(&framed(&payload)), Ok(event));
     payload.push(0);
@@ -179,6 +180,7 @@ fn another_version_says_both_numbers() {
 fn events_and_orders_come_back() {
     let outcome = Outcome {
         tokens: vec![1, 2],
+        margins: vec![0.5, 0.25],
         order: vec![1, 0],
         selected: vec![3],
         measured: vec![4, 5],
@@ -189,15 +191,25 @@ fn events_and_orders_come_back() {
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.traffic.count(Collective::AllGather, 3, 4);
+    let mut step = StepReport { rank: 1, seconds: 0.5, waited_s: 0.25, sequences: 2, ..StepReport::default() };
+    step.traffic.count(Collective::AllToAll, 1, 2);
+    let refusal = || Refusal { exit_code: 65, cause: "not a number".into() };
     let events = [
-        Event::FirstToken { request: 1, token: 2 },
-        Event::Done { request: 1, outcome, reports: vec![RankReport::default(), report] },
+        Event::FirstToken { request: 1, drawn: Drawn { token: 2, margin: 0.25 } },
+        Event::Prefilled { request: 1, outcome, reports: vec![RankReport::default(), report.clone()] },
+        Event::Kept { request: 1, reports: vec![report] },
+        Event::Stepped {
+            tokens: vec![(1, Ok(Drawn { token: 2, margin: 0.0 })), (2, Err(refusal()))],
+            reports: vec![step],
+        },
+        Event::Released { running: vec![1, 0] },
+        Event::Refused { request: 3, refusal: refusal() },
         Event::Failed { request: 1, rank: 3, exit_code: 69, cause: "gone".into() },
     ];
     for event in events {
         assert_eq!(decode::<Event>(&encode(&event).unwrap()).unwrap(), event);
     }
-    for order in [Order::Tick, Order::Stop] {
+    for order in [Order::Tick, Order::Decode(vec![1, 2]), Order::Release(vec![3]), Order::Stop] {
         assert_eq!(decode::<Order>(&encode(&order).unwrap()).unwrap(), order);
     }
 }
@@ -211,6 +223,7 @@ fn samples() -> (Order, Event) {
         chunks: vec![chunk(&[2, 3], 1, true), chunk(&[4], 0, false)],
         query: vec![5, 6],
         method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
+        owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
         keep_chunks: true,
@@ -228,7 +241,7 @@ fn samples() -> (Order, Event) {
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     report.chunk_cache.stored.push(KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]));
     let outcome = Outcome { tokens: vec![1, 2], logits: Some(vec![0.5]), ..Outcome::default() };
-    (Order::Run(Box::new(plan)), Event::Done { request: 1, outcome, reports: vec![report] })
+    (Order::Prefill(Box::new(plan)), Event::Prefilled { request: 1, outcome, reports: vec![report] })
 }
 
 /// What changes here needs another version: ranks of two builds would read each other wrongly.
@@ -237,6 +250,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode(&order).unwrap()), "5452494204000000bb000000e2b064b6");
-    assert_eq!(header(&encode(&event).unwrap()), "5452494204000000340100003dbddc7c");
+    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c3000000b5ee987e");
+    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003401000027910e84");
 }

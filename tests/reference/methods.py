@@ -166,6 +166,17 @@ class Request:
         self.probe(layout, order, self.model.layers, watch)
         return total
 
+    def a3(self, layout, order):
+        """Per context row: sum over heads and query rows of softmax(q kᵀ / √d) over the context, in layer 0."""
+        total = torch.zeros(self.T, dtype=DTYPE)
+
+        def watch(_layer, attention):
+            a = attention[:, :, self.context]
+            total.add_((a / a.sum(-1, keepdim=True)).sum((0, 1)))
+
+        self.probe(layout, order, 1, watch)
+        return total
+
     def relay(self, layout, order, budget, candidates):
         first = self.prophetkv(layout, order)
         first = first / first.sum()

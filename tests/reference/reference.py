@@ -37,6 +37,8 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.infoflow(layout, order, s["score"], s["score_layers"])
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
+    if s["method"] == "a3":
+        return r.a3(layout, order)
     return r.relay(layout, order, budget, candidates)
 
 
@@ -62,7 +64,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
-    scored = s["method"] in ("infoflow", "prophetkv", "relay")
+    scored = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
     found_order = reordered(r, s, budget) if scored and s["reorder"] else list(range(len(r.lengths)))
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
@@ -139,7 +141,7 @@ def self_test(model: Model, folder: str) -> bool:
         run = lambda **changes: solve(r, settings(model, **changes))
         full = run(method="full")[4]
         print(f"prefix {prefix}, chunks {lengths}, query {query}")
-        for method in ("infoflow", "prophetkv", "relay"):
+        for method in ("infoflow", "prophetkv", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
@@ -152,7 +154,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "epic"}, {"method": "none"}):
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
 

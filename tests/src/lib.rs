@@ -2,16 +2,19 @@
 
 pub mod equal;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use tributary_coordinator::ModelShape;
+use tributary_coordinator::dispatch::{self, InFlight};
+use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
+use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
+    Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Order, Outcome, Plan, RankReport, Returns,
     Sampling, Score,
 };
 use tributary_worker::{LoadFormat, Model, load};
@@ -84,6 +87,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
             .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false })
             .collect(),
         query: ids(query),
+        owner: usual_owner(method.prefill(), world),
         method,
         exchange,
         budget: 0,
@@ -133,13 +137,23 @@ pub fn run_all_over(
     world: usize,
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
-    let chunk_cache_bytes = 1 << 30;
-    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
-    let space = KeySpace::new([0; 32], "f32");
-    let group = Group::start(models, &space, settings).expect("the group starts");
+    let group = group_over(carrier, models, kernels, world);
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     results
+}
+
+/// A group of `world` thread ranks of one thread each.
+pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels, world: usize) -> Group {
+    let chunk_cache_bytes = 1 << 30;
+    let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
+    let space = KeySpace::new([0; 32], "f32");
+    Group::start(models, &space, settings).expect("the group starts")
+}
+
+/// A group that computes with one model on the host.
+pub fn group(model: &Arc<dyn Model>, world: usize) -> Group {
+    group_over(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world)
 }
 
 /// Runs one plan.
@@ -148,18 +162,84 @@ pub fn run(model: &Arc<dyn Model>, world: usize, plan: &Plan) -> (Outcome, Vec<R
 }
 
 fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
-    group.link().send(plan).expect("rank 0 takes the plan");
-    let mut first = None;
+    let answer = dispatch::run(group.link(), plan, &Clock::start(), &mut |_| {}).expect("the plan runs");
+    (answer.outcome, answer.reports)
+}
+
+/// Runs plans side by side on one group: every plan of `waves` is prefilled while those of the waves before it are decoded, all
+/// running sequences in each step. The outcomes are in the order of the plans, which need numbers of their own.
+pub fn run_side_by_side(group: &Group, waves: &[&[Plan]]) -> Vec<Outcome> {
+    let mut running: Vec<InFlight> = Vec::new();
+    let mut done: BTreeMap<u64, Outcome> = BTreeMap::new();
+    let mut waves = waves.iter();
     loop {
-        match group.link().next(PATIENCE).expect("rank 0 is there") {
-            Some(Event::FirstToken { token, .. }) => first = Some(token),
-            Some(Event::Done { outcome, reports, .. }) => {
-                assert_eq!(first, outcome.tokens.first().copied(), "the first token was announced");
-                return (outcome, reports);
-            }
-            Some(Event::Failed { rank, cause, .. }) => panic!("rank {rank}: {cause}"),
-            None => panic!("no event within {PATIENCE:?}"),
+        let wave = waves.next();
+        for plan in wave.copied().unwrap_or_default() {
+            running.push(prefilled(group, plan));
         }
+        settle(group, &mut running, &mut done);
+        if running.is_empty() && wave.is_none() {
+            return done.into_values().collect();
+        }
+        if !running.is_empty() {
+            step(group, &mut running);
+            settle(group, &mut running, &mut done);
+        }
+    }
+}
+
+/// A plan behind its prefill.
+pub fn prefilled(group: &Group, plan: &Plan) -> InFlight {
+    let mut request = InFlight::new(plan, Clock::start(), Duration::ZERO);
+    group.link().send(Order::Prefill(Box::new(plan.clone()))).expect("rank 0 takes the plan");
+    loop {
+        match event(group) {
+            Event::FirstToken { drawn, .. } => request.first_token(drawn).expect("it comes once"),
+            Event::Prefilled { outcome, reports, .. } => {
+                request.prefilled(outcome, reports).expect("it fits the first token");
+                return request;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// One step of all these sequences.
+pub fn step(group: &Group, running: &mut [InFlight]) {
+    let requests: Vec<u64> = running.iter().map(|request| request.plan().request).collect();
+    group.link().send(Order::Decode(requests.clone())).expect("rank 0 takes the step");
+    let Event::Stepped { tokens, reports } = event(group) else { panic!("a step was due") };
+    for ((request, (number, drawn)), expected) in running.iter_mut().zip(tokens).zip(requests) {
+        assert_eq!(number, expected, "the order of the step");
+        request.next_token(drawn.expect("finite logits"), &reports);
+    }
+}
+
+/// Lets the group go of sequences; how many each rank still has.
+pub fn release(group: &Group, requests: Vec<u64>) -> Vec<usize> {
+    group.link().send(Order::Release(requests)).expect("rank 0 takes the release");
+    let Event::Released { running } = event(group) else { panic!("a release was due") };
+    running
+}
+
+/// Releases the sequences that are done.
+fn settle(group: &Group, running: &mut Vec<InFlight>, done: &mut BTreeMap<u64, Outcome>) {
+    let (go_on, ended): (Vec<_>, Vec<_>) = running.drain(..).partition(InFlight::goes_on);
+    *running = go_on;
+    if ended.is_empty() {
+        return;
+    }
+    release(group, ended.iter().map(|request| request.plan().request).collect());
+    for request in ended {
+        done.insert(request.plan().request, request.answer().expect("an answer").outcome);
+    }
+}
+
+fn event(group: &Group) -> Event {
+    match group.link().next(PATIENCE).expect("rank 0 is there") {
+        Some(Event::Failed { rank, cause, .. }) => panic!("rank {rank}: {cause}"),
+        Some(event) => event,
+        None => panic!("no event within {PATIENCE:?}"),
     }
 }
 

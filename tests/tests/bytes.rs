@@ -42,6 +42,7 @@ fn selective_methods() -> Vec<Method> {
         infoflow(0, 1),
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
+        Method::A3 { layout: Layout::Global },
     ]
 }
 
@@ -117,6 +118,34 @@ fn the_formula_holds_where_one_rank_keeps_everything() {
             assert_eq!(formula, counted, "{exchange:?}, all chunks on rank {keeper}");
         }
     }
+}
+
+/// Whoever owns a request: what comes to the owner of the query's rows, and what it sends, moves with it.
+#[test]
+fn the_formula_holds_for_every_owner() {
+    let model = model(DType::F32);
+    let model_shape = shape(&*model, DType::F32);
+    let mut moved = 0;
+    for (world, request) in [(2, SHAPES[1]), (3, SHAPES[1]), (3, SHAPES[2]), (4, SHAPES[4])] {
+        let mut plans = plans(request, world);
+        let mut of_owners = Vec::new();
+        for owner in 0..world {
+            plans.iter_mut().for_each(|plan| plan.owner = owner);
+            let runs = run_all(&model, Kernels::Auto, world, &plans);
+            let mut counts = Vec::new();
+            for ((outcome, reports), plan) in runs.iter().zip(&plans) {
+                let formula = bytes::received(plan, world, &model_shape, &Selected::from(outcome));
+                let counted: Vec<u64> = reports.iter().map(|report| report.traffic.tensor_bytes_received()).collect();
+                let what = format!("{:?} {:?}, budget {}", plan.method, plan.exchange, plan.budget);
+                assert_eq!(formula, counted, "{what}, owner {owner} of {world}, {request:?}");
+                counts.push(counted);
+            }
+            of_owners.push(counts);
+        }
+        let differ = |plan: usize| of_owners.iter().any(|counts| counts[plan] != of_owners[0][plan]);
+        moved += (0..plans.len()).filter(|&plan| differ(plan)).count();
+    }
+    assert!(moved > 100, "only {moved} plans depend on their owner");
 }
 
 /// Before the selection is known, the prediction is that of an even one: near, and exact where the selection does not matter.

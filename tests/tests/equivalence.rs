@@ -57,6 +57,7 @@ fn scoring_methods() -> Vec<Method> {
         mass,
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
+        Method::A3 { layout: Layout::Global },
         Method::Random { seed: 3 },
     ]
 }
@@ -189,6 +190,41 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     }
 }
 
+/// Whoever owns a request answers the same, in its first token and in those that it decodes.
+#[test]
+fn every_owner_answers_alike() {
+    let mut largest = Largest::new("every owner = the usual one");
+    let model = &models()[1];
+    for shape in [SHAPES[1], SHAPES[2]] {
+        for world in 2..=3 {
+            let make = |method, exchange| with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), 0.4);
+            let mut plans: Vec<Plan> = exact_methods().map(|method| make(method, Exchange::PassQ)).into();
+            for exchange in EXACT_EXCHANGES {
+                let methods = scoring_methods().into_iter().chain([Method::None, Method::Epic { per_chunk: Some(3) }]);
+                plans.extend(methods.map(|method| make(method, exchange)));
+                plans.push(reordered(make(infoflow(0, 2), exchange)));
+            }
+            let usual = run_all(model, Kernels::Auto, world, &plans);
+            for owner in 0..world {
+                plans.iter_mut().for_each(|plan| plan.owner = owner);
+                let found = run_all(model, Kernels::Auto, world, &plans);
+                for ((found, usual), plan) in found.iter().zip(&usual).zip(&plans) {
+                    let (method, exchange) = (plan.method.name(), plan.exchange);
+                    let what = format!("{method} {exchange:?}, owner {owner} of {world}, {shape:?}");
+                    let drew: Vec<bool> = found.1.iter().map(|report| report.drew_first_token).collect();
+                    assert_eq!(drew, (0..world).map(|rank| rank == owner).collect::<Vec<_>>(), "{what}");
+                    assert_eq!(found.0.order, usual.0.order, "{what}");
+                    assert_same_selection(&found.0, &usual.0, shape.0 as u32, &what);
+                    if found.0.selected == usual.0.selected {
+                        largest.check(relative_error(logits(&found.0), logits(&usual.0)), &what);
+                        assert_eq!(found.0.tokens, usual.0.tokens, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn plain_kernels_answer_as_the_fast_ones_do() {
     let mut largest = Largest::new("plain = fast kernels");
@@ -306,7 +342,7 @@ fn decoding_continues_as_full_prefill_would() {
     }
 }
 
-/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; InfoFlow's mass over all that
+/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; A³'s likewise, a 1 for each head and query row; InfoFlow's mass over all that
 /// the query sees, so that prefix and query keep a part of each query row's 1.
 #[test]
 fn scores_are_normalised_over_what_the_method_says() {
@@ -319,6 +355,9 @@ fn scores_are_normalised_over_what_the_method_says() {
         };
         let over_context = sum(Method::ProphetKv { layout: Layout::Global });
         assert!((over_context - 1.0).abs() < 1e-5, "world {world}: {over_context}");
+        let one_each = (model.config().heads * query) as f32;
+        let of_first_layer = sum(Method::A3 { layout: Layout::Global });
+        assert!((of_first_layer / one_each - 1.0).abs() < 1e-5, "world {world}: {of_first_layer} of {one_each}");
         let mut mass = infoflow(0, 4);
         if let Method::InfoFlow(parameters) = &mut mass {
             parameters.score = Score::Mass;

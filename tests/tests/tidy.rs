@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rules::{
-    dependencies, features, named_files, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps,
-    workspace_dependencies,
+    dependencies, features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason,
+    unwraps, workspace_dependencies,
 };
 use tributary_tests::root;
 
@@ -108,6 +108,26 @@ fn unsafe_stands_where_it_may_and_says_why() {
         assert!(found.is_empty(), "{path}: unsafe without a reason of its own: {found:#?}");
         let found = sends(&text);
         assert!(found.is_empty() || path.starts_with("kernels/src/cpu/"), "{path}: {found:#?}");
+    }
+}
+
+#[test]
+fn nothing_matches_on_a_method() {
+    // The registry of what methods are, and that of their selectors.
+    let may = |path: &str| path.starts_with("protocol/src/method/") || path == "worker/src/select/mod.rs";
+    let skipped = |path: &str| may(path) || is_test(path) || path.ends_with("/kit.rs");
+    for (path, text) in files(&PRODUCTION).into_iter().filter(|(path, _)| !skipped(path)) {
+        let found = named_methods(&text);
+        assert!(found.is_empty(), "{path}: ask the method's descriptor: {found:#?}");
+    }
+}
+
+#[test]
+fn every_method_is_in_the_readme() {
+    let text = std::fs::read_to_string(root().join("README.md")).expect("readable");
+    for method in tributary_protocol::METHODS {
+        let row = format!("| `{}` |", method.name);
+        assert!(text.contains(&row), "README.md has no row `{row}` in its table of methods");
     }
 }
 

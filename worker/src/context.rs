@@ -123,11 +123,6 @@ impl<'a> Context<'a> {
         self.comm.rank()
     }
 
-    /// The rank that owns the query's rows under selective methods.
-    pub fn last_rank(&self) -> usize {
-        self.comm.size() - 1
-    }
-
     /// Opens a phase.
     ///
     /// # Errors

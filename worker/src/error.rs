@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tributary_kernels::cuda;
-use tributary_protocol::exit;
+use tributary_protocol::{Refusal, exit};
 
 /// Result of a rank's work.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -90,6 +90,9 @@ pub enum Error {
     /// A plan that does not fit this rank's model or world.
     #[error("plan: {0}")]
     Plan(String),
+    /// A request's own failure that another rank has found and told to all.
+    #[error("{}", .0.cause)]
+    Refused(Refusal),
     /// What only a mistake in this program can bring about.
     #[error("a bug: {0}")]
     Bug(&'static str),
@@ -117,11 +120,23 @@ impl Error {
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }
             | Error::NotFinite { .. } => exit::INTEGRITY,
+            Error::Refused(refusal) => refusal.exit_code,
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,
             Error::Tensor(_) | Error::Bug(_) => exit::BUG,
         }
+    }
+
+    /// Whether the failure is one request's own and every rank has learnt it alike, from the plan or from a collective: then the
+    /// ranks are still in step, and the group can go on without the request.
+    pub fn is_the_requests(&self) -> bool {
+        matches!(self, Error::NotFinite { .. } | Error::TooLong { .. } | Error::Plan(_) | Error::Refused(_))
+    }
+
+    /// The failure as a message.
+    pub fn refusal(&self) -> Refusal {
+        Refusal { exit_code: self.exit_code(), cause: self.to_string() }
     }
 
     /// Whether another rank's failure is the cause: the group should name that one.

@@ -52,6 +52,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
             .collect(),
         query: ids(query),
         method: Method::None,
+        owner: world - 1,
         exchange: Exchange::PassQ,
         budget: 0,
         keep_chunks: false,

@@ -8,7 +8,7 @@ mod chunk_cache;
 mod context;
 mod error;
 mod fingerprint;
-mod generate;
+mod first_token;
 #[cfg(test)]
 mod kit;
 mod kv;
@@ -17,6 +17,7 @@ mod placement;
 mod progress;
 mod sample;
 mod select;
+mod sequence;
 mod serve;
 mod strategy;
 mod timeline;

@@ -19,33 +19,23 @@ impl Placement {
     /// positions as `layout` says (methods.md: P rows of prefix, T of context, C of the longest chunk).
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_tokens());
-        let total = plan.total_tokens();
-        let mut this = Self { rope: (0..total as u32).collect(), order: (0..total as u32).collect() };
-        let starts = plan.chunk_starts();
-        let mut placed = vec![false; plan.chunks.len()];
-        let mut place = prefix;
-        for &chunk in order {
-            assert!(!placed[chunk as usize], "chunk {chunk} stands twice in the order {order:?}");
-            placed[chunk as usize] = true;
-            let (first_row, length) = (prefix + starts[chunk as usize], plan.chunks[chunk as usize].ids.len());
-            let rope = match layout {
-                Layout::Global => place,
+        let mut this = Self { rope: plan.places(order), order: plan.places(order) };
+        for rows in plan.chunk_rows() {
+            let first = match layout {
+                Layout::Global => continue,
                 Layout::HlHp | Layout::HlTp => prefix,
-                Layout::TlTp => prefix + context - length,
+                Layout::TlTp => prefix + context - rows.len(),
             };
-            for row in 0..length {
-                this.rope[first_row + row] = (rope + row) as u32;
-                this.order[first_row + row] = (place + row) as u32;
+            for (index, row) in rows.enumerate() {
+                this.rope[row as usize] = (first + index) as u32;
             }
-            place += length;
         }
-        assert_eq!(place, prefix + context, "rows of prefix and chunks in the order {order:?}");
         let query_rope = match layout {
             Layout::HlHp => prefix + plan.longest_chunk_tokens(),
             Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
         };
-        for row in 0..plan.query_tokens() {
-            this.rope[prefix + context + row] = (query_rope + row) as u32;
+        for (index, row) in plan.query_rows().enumerate() {
+            this.rope[row as usize] = (query_rope + index) as u32;
         }
         this
     }
@@ -57,9 +47,19 @@ impl Placement {
         Positions::in_sequence(rope, order)
     }
 
+    /// Number of rows of prefix, context and query.
+    pub fn rows(&self) -> usize {
+        self.rope.len()
+    }
+
     /// Causal order of one row.
     pub fn order_of(&self, row: u32) -> u32 {
         self.order.get(row as usize).copied().unwrap_or(row)
+    }
+
+    /// The place of every row of prefix, context and query in the causal order.
+    pub fn places(&self) -> &[u32] {
+        &self.order
     }
 
     /// Positions that the rotary tables must cover, `generated` rows included.

@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_protocol::Sampling;
+use tributary_protocol::{Drawn, Sampling};
 
 /// Draws tokens, reproducibly from the seed.
 pub struct Sampler {
@@ -16,9 +16,14 @@ impl Sampler {
         Self { sampling, random: ChaCha8Rng::seed_from_u64(sampling.seed) }
     }
 
+    /// A token, and how clear the choice was.
+    pub fn draw(&mut self, logits: &[f32]) -> Drawn {
+        Drawn { token: self.token(logits), margin: margin(logits) }
+    }
+
     /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature), cut to the
     /// smallest set of best tokens whose probabilities reach `top_p` (nucleus sampling, Holtzman et al. 2020).
-    pub fn draw(&mut self, logits: &[f32]) -> u32 {
+    fn token(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature <= 0.0 {
             return argmax(logits);
         }
@@ -50,6 +55,16 @@ fn argmax(logits: &[f32]) -> u32 {
     (0..logits.len()).fold(0, better) as u32
 }
 
+/// The difference between the two largest logits over the larger one's absolute value; infinite where there is one logit.
+fn margin(logits: &[f32]) -> f32 {
+    let order = |(first, second): (f32, f32), &logit: &f32| match logit > first {
+        true => (logit, first),
+        false => (first, second.max(logit)),
+    };
+    let (first, second) = logits.iter().fold((f32::NEG_INFINITY, f32::NEG_INFINITY), order);
+    (first - second) / first.abs().max(f32::MIN_POSITIVE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,7 +75,14 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_lower_id_of_a_tie() {
-        assert_eq!(sampler(0.0, 1.0).draw(&[0.0, 3.0, 3.0, 1.0]), 1);
+        assert_eq!(sampler(0.0, 1.0).draw(&[0.0, 3.0, 3.0, 1.0]), Drawn { token: 1, margin: 0.0 });
+    }
+
+    #[test]
+    fn a_margin_is_relative_to_the_largest_logit() {
+        assert_eq!(margin(&[1.0, -4.0, 2.0]), 0.5);
+        assert_eq!(margin(&[-4.0, -2.0]), 1.0);
+        assert_eq!(margin(&[3.0]), f32::INFINITY);
     }
 
     #[test]
@@ -68,11 +90,11 @@ mod tests {
         let logits = [0.6f32.ln(), 0.3f32.ln(), 0.1f32.ln()];
         let mut count = [0; 3];
         let mut all = sampler(1.0, 1.0);
-        (0..20_000).for_each(|_| count[all.draw(&logits) as usize] += 1);
+        (0..20_000).for_each(|_| count[all.draw(&logits).token as usize] += 1);
         for (count, expected) in count.into_iter().zip([0.6, 0.3, 0.1]) {
             assert!((f64::from(count) / 20_000.0 - expected).abs() < 0.02, "{count} of 20000 for {expected}");
         }
         let mut nucleus = sampler(1.0, 0.7);
-        assert!((0..2000).all(|_| nucleus.draw(&logits) < 2));
+        assert!((0..2000).all(|_| nucleus.draw(&logits).token < 2));
     }
 }

@@ -7,7 +7,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use tributary_protocol::{Chunk, Exchange, Method, Plan};
+use tributary_protocol::deal::usual_owner;
+use tributary_protocol::{Chunk, Exchange, Method, Plan, Selection, leading_counts};
 
 use self::exchange::Load;
 use self::settings::{budget, setting};
@@ -15,7 +16,7 @@ use crate::machine::Machine;
 use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
-pub use self::settings::Settings;
+pub use self::settings::{Settings, method_named};
 
 /// A request as token ids.
 #[derive(Debug, Clone, Copy)]
@@ -62,17 +63,17 @@ pub struct Planned {
 /// replicate.
 ///
 /// # Errors
-/// [`Error::Setting`], [`Error::UnknownMethod`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
+/// [`Error::Setting`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
 /// [`Error::TooManyTokens`], [`Error::Memory`] if it needs more than the machine has.
 pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, machine: &Machine) -> Result<Planned> {
     let method = settings.method(shape.layers, shape.kv_heads)?;
-    settings.check(&method)?;
-    let ratio = settings.ratio(&method)?;
+    settings.check()?;
+    let ratio = settings.ratio()?;
     check_request(input, settings, shape)?;
     let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
-    let (ratio, budget) = match method {
-        Method::Epic { per_chunk: Some(rows) } => {
-            let budget = epic_rows(input, rows, settings.include_first_chunk);
+    let (ratio, budget) = match method.selection() {
+        Some(Selection::Leading { per_chunk: Some(rows) }) => {
+            let budget = leading_rows(input, rows, settings.include_first_chunk);
             (budget as f64 / context_tokens as f64, budget)
         }
         _ => (ratio, budget(ratio, context_tokens)),
@@ -141,10 +142,11 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
     }
 }
 
-/// Rows that EPIC recomputes when it is told how many a chunk.
-fn epic_rows(input: &PlanInput<'_>, rows: usize, include_first_chunk: bool) -> usize {
+/// Rows that are recomputed where the method is told how many at the head of each chunk.
+fn leading_rows(input: &PlanInput<'_>, rows: usize, include_first_chunk: bool) -> usize {
     let first = usize::from(!include_first_chunk);
-    input.chunks.iter().skip(first).map(|chunk| chunk.len().min(rows)).sum()
+    let lengths: Vec<usize> = input.chunks.iter().skip(first).map(Vec::len).collect();
+    leading_counts(&lengths, usize::MAX, Some(rows)).iter().sum()
 }
 
 /// The exchanges to try, the preferred one first.
@@ -229,6 +231,7 @@ fn with_exchange(
         chunks: chunks.map(|((ids, rank), warm)| Chunk { ids: ids.clone(), rank, warm: warm.is_some() }).collect(),
         query: input.query.to_vec(),
         method: method.clone(),
+        owner: settings.owner.unwrap_or_else(|| usual_owner(method.prefill(), settings.world)),
         exchange,
         budget,
         keep_chunks: settings.keep_chunks && !method.is_exact(),

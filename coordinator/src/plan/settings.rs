@@ -1,17 +1,10 @@
 //! What a user may choose about a request, and what that means for a given model.
 
-use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Returns, Sampling, Score};
+use tributary_protocol::{
+    Choice, Command, Descriptor, Exchange, Importance, Layout, Method, Returns, Sampling, Score, Wishes,
+};
 
 use crate::{Error, Result};
-
-/// Ratio of most methods.
-const RATIO: f64 = 0.15;
-
-/// Ratio of ProphetKV, as published.
-const PROPHETKV_RATIO: f64 = 0.20;
-
-/// Rows a chunk that EPIC may be told to recompute.
-const EPIC_ROWS: std::ops::RangeInclusive<usize> = 1..=64;
 
 /// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
 const MAX_WORLD: usize = 4096;
@@ -19,8 +12,8 @@ const MAX_WORLD: usize = 4096;
 /// Choices for one request. Those that a method does not have are passed over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Name of the method.
-    pub method: String,
+    /// The method.
+    pub method: &'static Descriptor,
     /// Share of the context to recompute; the method's own where absent.
     pub ratio: Option<f64>,
     /// How attention becomes a score.
@@ -41,6 +34,8 @@ pub struct Settings {
     pub exchange: Option<Exchange>,
     /// Number of ranks.
     pub world: usize,
+    /// The rank that shall compute the query's rows and draw the tokens; the usual one where absent.
+    pub owner: Option<usize>,
     /// Tokens to generate at most, the first included.
     pub max_tokens: usize,
     /// How tokens are drawn; its seed is also that of random selection.
@@ -58,7 +53,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            method: "infoflow".into(),
+            method: default_method(),
             ratio: None,
             score: Score::Norm,
             score_layers: None,
@@ -69,6 +64,7 @@ impl Default for Settings {
             heads_per_gather: None,
             exchange: None,
             world: 1,
+            owner: None,
             max_tokens: 32,
             sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
             timeout_ms: 60_000,
@@ -83,64 +79,52 @@ impl Settings {
     /// The method with its parameters, for a model of so many layers and KV heads.
     ///
     /// # Errors
-    /// [`Error::UnknownMethod`], [`Error::Setting`] for a parameter that cannot be.
+    /// [`Error::Setting`] for a parameter that cannot be.
     pub fn method(&self, layers: usize, kv_heads: usize) -> Result<Method> {
-        let layout = self.layout;
-        match self.method.as_str() {
-            "full" => Ok(Method::Full),
-            "ring" => Ok(Method::Ring),
-            "all-gather" => {
-                let heads_per_gather = self.heads_per_gather;
-                if heads_per_gather.is_some_and(|heads| heads == 0 || heads > kv_heads) {
-                    let wanted = format!("must be from 1 to the model's {kv_heads} KV heads");
-                    return Err(setting("--heads-per-gather", heads_per_gather.unwrap_or(0), wanted));
-                }
-                Ok(Method::AllGather { heads_per_gather })
-            }
-            "none" => Ok(Method::None),
-            "random" => Ok(Method::Random { seed: self.sampling.seed }),
-            "epic" => match self.per_chunk {
-                Some(rows) if !EPIC_ROWS.contains(&rows) => Err(setting("--per-chunk", rows, "must be from 1 to 64")),
-                per_chunk => Ok(Method::Epic { per_chunk }),
-            },
-            "infoflow" => {
-                let layers = score_layers(self.score_layers, layers)?;
-                Ok(Method::InfoFlow(InfoFlow { score: self.score, layers, layout }))
-            }
-            "prophetkv" => Ok(Method::ProphetKv { layout }),
-            "relay" => Ok(Method::Relay { layout }),
-            other => Err(Error::UnknownMethod { name: other.into() }),
-        }
+        let wishes = Wishes {
+            layers,
+            kv_heads,
+            score: self.score,
+            score_layers: self.score_layers,
+            layout: self.layout,
+            per_chunk: self.per_chunk,
+            heads_per_gather: self.heads_per_gather,
+            seed: self.sampling.seed,
+        };
+        Ok((self.method.make)(&wishes)?)
     }
 
     /// The share of the context to recompute: 0 for methods that recompute nothing.
     ///
     /// # Errors
     /// [`Error::Setting`] if it is not from 0 to 1.
-    pub fn ratio(&self, method: &Method) -> Result<f64> {
-        let default = if matches!(method, Method::ProphetKv { .. }) { PROPHETKV_RATIO } else { RATIO };
-        let ratio = self.ratio.unwrap_or(default);
+    pub fn ratio(&self) -> Result<f64> {
+        let usual = self.method.ratio;
+        let ratio = self.ratio.or(usual).unwrap_or(0.0);
         if !(0.0..=1.0).contains(&ratio) {
             return Err(setting("--ratio", ratio, "must be from 0 to 1"));
         }
-        let nothing = method.is_exact() || *method == Method::None;
-        Ok(if nothing { 0.0 } else { ratio })
+        Ok(if usual.is_some() { ratio } else { 0.0 })
     }
 
     /// Checks what needs neither model nor request.
     ///
     /// # Errors
     /// [`Error::Setting`].
-    pub(crate) fn check(&self, method: &Method) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.world == 0 || self.world > MAX_WORLD {
             return Err(setting("--world-size", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
         }
         if self.max_tokens == 0 {
             return Err(setting("--max-tokens", 0, "must be at least 1: the first token is always drawn"));
         }
-        if self.reorder.is_some() && !method.probes_query() {
-            let wanted = "only with a method that asks the query: infoflow, prophetkv, relay";
-            return Err(setting("--reorder", format!("with {}", method.name()), wanted));
+        if let Some(owner) = self.owner.filter(|&owner| owner >= self.world) {
+            return Err(setting("owner", owner, format!("must be one of {} ranks", self.world)));
+        }
+        if self.reorder.is_some() && !self.method.takes(Choice::Reorder) {
+            let able = Descriptor::names_taking(Choice::Reorder).join(", ");
+            let wanted = format!("only with a method that asks the query: {able}");
+            return Err(setting("--reorder", format!("with {}", self.method.name), wanted));
         }
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));
@@ -156,17 +140,17 @@ impl Settings {
     }
 }
 
-/// InfoFlow's scoring layers. By default those from depth 0.55 to depth 0.65, rounded outwards: 22..26 of 40 layers, 2..4
-/// of 5, 0..1 of 1.
-fn score_layers(chosen: Option<(usize, usize)>, layers: usize) -> Result<(usize, usize)> {
-    match chosen {
-        None => Ok((55 * layers / 100, (65 * layers).div_ceil(100))),
-        Some((first, end)) if first < end && end <= layers => Ok((first, end)),
-        Some((first, end)) => {
-            let wanted = format!("must be FIRST..END with FIRST < END, and the model has {layers} layers");
-            Err(setting("--score-layers", format!("{first}..{end}"), wanted))
-        }
-    }
+/// The method of one request where none is named.
+fn default_method() -> &'static Descriptor {
+    Descriptor::defaults_of(Command::Prefill).into_iter().next().expect("one request has a method by default")
+}
+
+/// The method of that name.
+///
+/// # Errors
+/// [`Error::UnknownMethod`].
+pub fn method_named(name: &str) -> Result<&'static Descriptor> {
+    Descriptor::find(name).ok_or_else(|| Error::UnknownMethod { name: name.to_owned() })
 }
 
 /// How many rows to recompute at most.

@@ -3,7 +3,7 @@
 use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, PlanInput, Planned, Settings, check_weights, plan};
+use super::{Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
 use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
@@ -37,7 +37,7 @@ fn world(world: usize) -> Settings {
 }
 
 fn method(name: &str) -> Settings {
-    Settings { method: name.into(), ..Settings::default() }
+    Settings { method: method_named(name).unwrap(), ..Settings::default() }
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn methods_have_their_own_defaults() {
     ];
     for (settings, wanted) in cases {
         let Planned { plan, ratio, .. } = planned(&[100, 95, 5], &settings, &MACHINE).unwrap();
-        assert_eq!(plan.budget, wanted, "{}, per chunk {:?}", settings.method, settings.per_chunk);
-        assert_eq!(plan.method.name(), settings.method);
+        assert_eq!(plan.budget, wanted, "{}, per chunk {:?}", settings.method.name, settings.per_chunk);
+        assert_eq!(plan.method.descriptor(), settings.method);
         assert!(
             (ratio * 200.0 - wanted as f64).abs() < 1e-9,
             "{}: ratio {ratio} for {wanted} of 200",
@@ -209,10 +209,34 @@ fn a_plan_carries_what_was_asked_for() {
 }
 
 #[test]
+fn the_owner_is_the_one_wished_for_or_the_usual_one() {
+    for (name, usual) in [("full", 2), ("ring", 0), ("all-gather", 2), ("none", 2), ("epic", 2), ("relay", 2)] {
+        let owner = |owner| {
+            let settings = Settings { world: 3, owner, ..method(name) };
+            planned(&[9, 8], &settings, &MACHINE).unwrap().plan.owner
+        };
+        assert_eq!(owner(None), usual, "{name}");
+        for wished in 0..3 {
+            assert_eq!(owner(Some(wished)), wished, "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_method_is_refused_with_the_known_ones() {
+    let error = method_named("fastest").unwrap_err();
+    let known =
+        "unknown method `fastest`: one of full, ring, all-gather, none, random, epic, infoflow, prophetkv, relay";
+    assert!(error.to_string().starts_with(known), "{error}");
+    assert_eq!(error.exit_code(), 64);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = Settings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
     let cases: [(&[usize], Settings, &[&str]); 21] = [
+        (&[4], Settings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], Settings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
         (&[4], Settings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
         (
@@ -224,7 +248,6 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], Settings { ratio: Some(-0.1), ..base() }, &["--ratio -0.1"]),
         (&[4], Settings { ratio: Some(f64::NAN), ..base() }, &["--ratio NaN"]),
         (&[4], Settings { ratio: Some(2.0), ..method("full") }, &["--ratio 2"]),
-        (&[4], method("fastest"), &["`fastest`", "full", "infoflow", "relay"]),
         (&[4], Settings { score_layers: Some((3, 6)), ..base() }, &["3..6", "5 layers"]),
         (&[4], Settings { score_layers: Some((2, 2)), ..base() }, &["2..2", "5 layers"]),
         (&[4], Settings { reorder: Some(Importance::Mass), ..method("epic") }, &["--reorder", "epic"]),
@@ -292,7 +315,7 @@ fn warm_chunks_stay_where_they_lie_and_the_others_even_out() {
     let pass_q = Settings { exchange: Some(Exchange::PassQ), ..world(2) };
     assert_eq!(placed(&there, &pass_q).0, [1, 1, 0, 1, 0, 0], "under pass-q they are");
     assert_eq!(placed(&there, &world(1)), (vec![0; 6], vec![false; 6]), "there is no rank 1");
-    let exact = Settings { method: "ring".into(), ..world(2) };
+    let exact = Settings { method: method_named("ring").unwrap(), ..world(2) };
     assert_eq!(placed(&there, &exact).1, [false; 6]);
 }
 

@@ -14,16 +14,18 @@
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
-//! | recompute, `pass-q`; n_r = s_r, and M more on the last rank, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
-//! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the last rank, 0 elsewhere, and a_r = 0 |
+//! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
+//! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the owner, 0 elsewhere, and a_r = 0 |
 //!
-//! In the last layer only the prompt's last row asks: q on every rank but the last, (W − 1) · (q + e) on the last.
+//! In the last layer only the prompt's last row asks: q on every rank but the owner, (W − 1) · (q + e) on
+//! the owner.
 
 use tributary_comm::Collective;
-use tributary_protocol::{Exchange, Method, Phase, Plan};
+use tributary_protocol::deal::shards;
+use tributary_protocol::{Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
-use super::homes::{Row, homes, kept_rows, probed_layers, reorders, shards};
+use super::homes::{Row, homes};
 use crate::ModelShape;
 
 /// What is on its way.
@@ -79,30 +81,19 @@ pub fn expected(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
 
 /// Everything that moves until the first token, in its order.
 pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<Flow> {
-    if world <= 1 || plan.method == Method::Full {
+    if world <= 1 {
         return Vec::new();
     }
     let of = Flows { plan, world, shape, selected };
-    if plan.method.is_exact() {
-        return vec![of.shards()];
+    match plan.method.prefill() {
+        Prefill::Whole => Vec::new(),
+        Prefill::Ring => vec![of.shards(Collective::Exchange, world - 1)],
+        Prefill::Gathered { heads_per_gather } => {
+            let heads = heads_per_gather.unwrap_or(shape.kv_heads);
+            vec![of.shards(Collective::AllGather, shape.kv_heads.div_ceil(heads.max(1)))]
+        }
+        Prefill::Chunks(_) => of.chunks(),
     }
-    let mut flows = Vec::new();
-    if plan.exchange == Exchange::Replicate {
-        flows.push(of.stale());
-    }
-    let probed = probed_layers(&plan.method, shape.layers).end;
-    if reorders(plan) {
-        flows.extend(of.probe(Phase::Reorder, probed));
-    }
-    if plan.budget > 0 && plan.method.probes_query() {
-        flows.extend(of.probe(Phase::Probe, probed));
-    }
-    if !selected.measured.is_empty() {
-        flows.extend(of.hop());
-    }
-    flows.extend(of.recompute());
-    flows.retain(|flow| flow.received.iter().any(|&bytes| bytes > 0));
-    flows
 }
 
 struct Flows<'a> {
@@ -124,15 +115,30 @@ impl Flows<'_> {
         Flow { phase, cargo, collective, groups, received }
     }
 
-    fn shards(&self) -> Flow {
-        let rows: Vec<usize> = shards(self.plan, self.world).iter().map(Vec::len).collect();
-        let (collective, times) = match self.plan.method {
-            Method::AllGather { heads_per_gather } => {
-                let heads = heads_per_gather.unwrap_or(self.shape.kv_heads);
-                (Collective::AllGather, self.shape.kv_heads.div_ceil(heads.max(1)))
-            }
-            _ => (Collective::Exchange, self.world - 1),
-        };
+    fn chunks(&self) -> Vec<Flow> {
+        let mut flows = Vec::new();
+        if self.plan.exchange == Exchange::Replicate {
+            flows.push(self.stale());
+        }
+        let probed = self.plan.probed_layers(self.shape.layers).end;
+        if self.plan.reorders() {
+            flows.extend(self.probe(Phase::Reorder, probed));
+        }
+        if self.plan.probes() {
+            flows.extend(self.probe(Phase::Probe, probed));
+        }
+        if !self.selected.measured.is_empty() {
+            flows.extend(self.hop());
+        }
+        flows.extend(self.recompute());
+        flows.retain(|flow| flow.received.iter().any(|&bytes| bytes > 0));
+        flows
+    }
+
+    /// Shards that come `times` times a layer.
+    fn shards(&self, collective: Collective, times: usize) -> Flow {
+        let shards = shards(self.plan, self.world).expect("the method splits the sequence");
+        let rows: Vec<usize> = shards.iter().map(Vec::len).collect();
         let what = (Phase::ChunkPrefill, Cargo::Shards, collective);
         self.flow(what, self.shape.layers * times, &others(&rows), self.shape.kv_bytes())
     }
@@ -141,11 +147,11 @@ impl Flows<'_> {
         let all_warm = self.plan.chunks.iter().all(|chunk| chunk.warm);
         let cargo = if all_warm { Cargo::WarmStale } else { Cargo::Stale };
         let what = (Phase::ChunkPrefill, cargo, Collective::AllGather);
-        self.flow(what, self.shape.layers, &others(&kept_rows(self.plan, self.world)), self.shape.kv_bytes())
+        self.flow(what, self.shape.layers, &others(&self.plan.kept_counts(self.world)), self.shape.kv_bytes())
     }
 
     fn scores(&self, phase: Phase) -> Flow {
-        let rows = others(&kept_rows(self.plan, self.world));
+        let rows = others(&self.plan.kept_counts(self.world));
         self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &rows, SCORE_BYTES)
     }
 
@@ -157,7 +163,7 @@ impl Flows<'_> {
 
     /// Relay's first hop: a pass-q over the measured rows in which every layer is complete.
     fn hop(&self) -> Vec<Flow> {
-        let homes = self.homes(&self.selected.measured, 0, Exchange::PassQ);
+        let homes = self.homes((&self.selected.measured, false), Exchange::PassQ);
         let counts: Vec<usize> = homes.iter().map(Vec::len).collect();
         let layers = self.shape.layers;
         let mut flows = vec![self.arriving(Phase::Probe, &homes)];
@@ -170,7 +176,7 @@ impl Flows<'_> {
 
     fn recompute(&self) -> Vec<Flow> {
         let (phase, layers, query) = (Phase::Recompute, self.shape.layers, self.plan.query_tokens());
-        let homes = self.homes(&self.selected.rows, query, self.plan.exchange);
+        let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
         let mut asking: Vec<usize> = homes.iter().map(Vec::len).collect();
         // Where queries travel, fresh rows go in their groups.
         let gathered = |groups| {
@@ -188,16 +194,16 @@ impl Flows<'_> {
         if self.plan.exchange == Exchange::Selected {
             asking.fill(0);
         }
-        asking[self.world - 1] += query;
+        asking[self.plan.owner] += query;
         flows.extend(self.round(phase, layers - 1, &asking));
         asking.fill(0);
-        asking[self.world - 1] = 1;
+        asking[self.plan.owner] = 1;
         flows.extend(self.round(phase, 1, &asking));
         flows
     }
 
-    fn homes(&self, rows: &[u32], query: usize, exchange: Exchange) -> Vec<Vec<Row>> {
-        homes(self.plan, self.world, self.shape, self.selected, rows, query, exchange)
+    fn homes(&self, rows: (&[u32], bool), exchange: Exchange) -> Vec<Vec<Row>> {
+        homes(self.plan, self.world, self.shape, self.selected, rows, exchange)
     }
 
     /// Fresh keys and values that come to the rank of their chunk, all layers, in the groups of the queries.

@@ -8,9 +8,9 @@
 //!
 //! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
 
-use tributary_protocol::{Exchange, Method, Plan};
+use tributary_protocol::deal::shards;
+use tributary_protocol::{Exchange, Plan, Prefill};
 
-use super::homes::{kept_rows, shards, warm_rows};
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 
@@ -113,18 +113,20 @@ impl Count<'_> {
         let (plan, shape) = (self.plan, self.shape);
         let held = self.held(rank);
         let kv = |rows: usize| rows as u64 * shape.kv_bytes();
-        let warm = kv(if plan.method.is_exact() { 0 } else { warm_rows(plan, self.world)[rank] });
+        let in_chunks = plan.method.selection().is_some();
+        let warm = kv(if in_chunks { plan.warm_counts(self.world)[rank] } else { 0 });
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
+        let merges = plan.method.prefill() == Prefill::Ring;
         let logits = 2 * 4 * shape.vocab as u64;
-        let prefill = stale + flying + self.activations(held.own, plan.method == Method::Ring) + self.rotated(held.own);
+        let prefill = stale + flying + self.activations(held.own, merges) + self.rotated(held.own);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
-        let turned = self.rotated(held.own + held.others + held.fresh + warm_rows(plan, self.world)[rank]);
+        let turned = self.rotated(held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank]);
         let recompute = all + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
-        let kept = if plan.keep_chunks && !plan.method.is_exact() { kv(held.own) } else { 0 };
+        let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
         let moments = [prefill, recompute, decode, all + kept];
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held)
     }
@@ -146,29 +148,25 @@ impl Count<'_> {
 
     fn held(&self, rank: usize) -> Held {
         let plan = self.plan;
-        match plan.method {
-            Method::Full => {
-                Held { own: if rank + 1 == self.world { plan.total_tokens() } else { 0 }, ..Held::default() }
-            }
-            Method::Ring => {
-                let longest = shards(plan, self.world).iter().map(Vec::len).max().unwrap_or(0);
-                // The shard in hand and the one that comes.
-                let flying = if self.world > 1 { 2 * longest } else { 0 };
-                Held { own: shards(plan, self.world)[rank].len(), flying, ..Held::default() }
-            }
-            Method::AllGather { .. } => {
-                let flying = if self.world > 1 { plan.total_tokens() } else { 0 };
-                Held { own: shards(plan, self.world)[rank].len(), flying, ..Held::default() }
-            }
-            _ => self.held_of_chunks(rank),
+        let shard = |flying: fn(&[Vec<u32>]) -> usize| {
+            let shards = shards(plan, self.world).expect("the method splits the sequence");
+            let flying = if self.world > 1 { flying(&shards) } else { 0 };
+            Held { own: shards[rank].len(), flying, ..Held::default() }
+        };
+        match plan.method.prefill() {
+            Prefill::Whole => Held { own: if rank == plan.owner { plan.total_tokens() } else { 0 }, ..Held::default() },
+            // The shard in hand and the one that comes.
+            Prefill::Ring => shard(|shards| 2 * shards.iter().map(Vec::len).max().unwrap_or(0)),
+            Prefill::Gathered { .. } => shard(|shards| shards.iter().map(Vec::len).sum()),
+            Prefill::Chunks(_) => self.held_of_chunks(rank),
         }
     }
 
     fn held_of_chunks(&self, rank: usize) -> Held {
-        let (plan, kept) = (self.plan, kept_rows(self.plan, self.world)[rank]);
-        let cold = kept - warm_rows(plan, self.world)[rank];
+        let (plan, kept) = (self.plan, self.plan.kept_counts(self.world)[rank]);
+        let cold = kept - plan.warm_counts(self.world)[rank];
         let query = plan.query_tokens();
-        let share = plan.budget.div_ceil(self.world) + if rank + 1 == self.world { query } else { 0 };
+        let share = plan.budget.div_ceil(self.world) + if rank == plan.owner { query } else { 0 };
         let replicate = plan.exchange == Exchange::Replicate && self.world > 1;
         let is_warm = cold < kept;
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;

@@ -1,6 +1,6 @@
 //! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
 
-use tributary_protocol::{Method, Outcome, Plan};
+use tributary_protocol::{Outcome, Plan, Selection, leading};
 
 /// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,50 +23,20 @@ impl Selected {
     /// What may be expected of a plan: chunks in the request's own order; the budget spread evenly over the candidates
     /// (all chunks but the first, unless the plan includes it), where the method does not fix the rows itself.
     pub fn expected(plan: &Plan) -> Self {
-        let order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
-        if plan.method.is_exact() {
-            return Self { order, ..Self::default() };
-        }
-        let first = usize::from(!plan.include_first_chunk);
-        let starts = plan.chunk_starts();
-        let place = |chunk: usize| (plan.prefix_tokens() + starts[chunk], plan.chunks[chunk].ids.len());
-        let runs: Vec<(usize, usize)> = (first..plan.chunks.len()).map(place).collect();
-        let rows = match plan.method {
-            Method::None => Vec::new(),
-            Method::Epic { per_chunk } => {
-                let per_chunk = per_chunk.unwrap_or(plan.budget / runs.len().max(1));
-                let head = |&(from, length): &(usize, usize)| from as u32..(from + per_chunk.min(length)) as u32;
-                if plan.budget == 0 { Vec::new() } else { runs.iter().flat_map(head).collect() }
-            }
-            _ => spread(&runs, plan.budget),
+        let order = plan.request_order();
+        let runs = plan.candidates(&order);
+        let rows = match plan.method.selection() {
+            None => return Self { order, ..Self::default() },
+            Some(Selection::Nothing) => Vec::new(),
+            Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
+            Some(Selection::Random | Selection::Evidence(_)) => spread(&runs, plan.budget),
         };
-        let measured = match plan.method {
-            Method::Relay { .. } => spread(&runs, plan.budget / 3),
-            _ => Vec::new(),
-        };
-        Self { order, rows, measured }
-    }
-
-    /// The place of every row of prefix, context and query in the causal order.
-    pub(crate) fn places(&self, plan: &Plan) -> Vec<u32> {
-        let mut places: Vec<u32> = (0..plan.total_tokens() as u32).collect();
-        let starts = plan.chunk_starts();
-        let mut next = plan.prefix_tokens();
-        for &chunk in &self.order {
-            let first = plan.prefix_tokens() + starts[chunk as usize];
-            for row in 0..plan.chunks[chunk as usize].ids.len() {
-                places[first + row] = next as u32;
-                next += 1;
-            }
-        }
-        let expected = plan.prefix_tokens() + plan.context_tokens();
-        assert_eq!(next, expected, "rows of prefix and chunks in the order {:?}", self.order);
-        places
+        Self { order, rows, measured: spread(&runs, plan.measured_rows()) }
     }
 }
 
 /// `count` rows, or all there are, at even distances in the runs of rows given by their first row and length.
-fn spread(runs: &[(usize, usize)], count: usize) -> Vec<u32> {
+fn spread(runs: &[(u32, usize)], count: usize) -> Vec<u32> {
     let candidates: usize = runs.iter().map(|&(_, length)| length).sum();
     let count = count.min(candidates);
     let mut rows = Vec::with_capacity(count);
@@ -75,7 +45,7 @@ fn spread(runs: &[(usize, usize)], count: usize) -> Vec<u32> {
         // The middle of the next-th of `count` equal parts.
         let wanted = |index: usize| (2 * index + 1) * candidates / (2 * count);
         while next < count && wanted(next) < before + length {
-            rows.push((first + wanted(next) - before) as u32);
+            rows.push(first + (wanted(next) - before) as u32);
             next += 1;
         }
         before += length;

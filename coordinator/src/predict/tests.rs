@@ -5,7 +5,7 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 use super::bytes::{Cargo, flows};
 use super::{Predicted, Profile, Selected, Work, ttft, work};
 use crate::machine::{Machine, MemoryOf};
-use crate::plan::{Cached, PlanInput, Settings, plan};
+use crate::plan::{Cached, PlanInput, Settings, method_named, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
 
@@ -26,7 +26,7 @@ const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
 pub(super) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
     let shape = &ModelShape { max_positions: usize::MAX, ..*shape };
     let settings = Settings {
-        method: method.into(),
+        method: method_named(method).unwrap(),
         world,
         exchange: Some(Exchange::Replicate),
         max_tokens: 1,
@@ -103,8 +103,12 @@ fn work_is_shared_and_not_lost() {
     for method in ["ring", "all-gather", "epic", "random"] {
         for exchange in [Exchange::Replicate, Exchange::PassQ] {
             let total = |world| {
-                let settings =
-                    Settings { method: method.into(), world, exchange: Some(exchange), ..Settings::default() };
+                let settings = Settings {
+                    method: method_named(method).unwrap(),
+                    world,
+                    exchange: Some(exchange),
+                    ..Settings::default()
+                };
                 let plan = Plan { prefix: Vec::new(), ..with_settings(&settings, 4096, 256, &QWEN) };
                 work(&plan, world, &QWEN).total_flops()
             };
@@ -238,8 +242,12 @@ fn two_hosts_are_slower_between_than_inside() {
     let two = Profile::by_name("h100x8x2").unwrap();
     let one = Profile { ranks_per_host: 16, ..two.clone() };
     for method in ["ring", "all-gather", "infoflow"] {
-        let settings =
-            Settings { method: method.into(), world: 16, exchange: Some(Exchange::PassQ), ..Settings::default() };
+        let settings = Settings {
+            method: method_named(method).unwrap(),
+            world: 16,
+            exchange: Some(Exchange::PassQ),
+            ..Settings::default()
+        };
         let plan = with_settings(&settings, 32_768, 2048, &QWEN);
         let (apart, together) = (ttft(&plan, 16, &QWEN, &two), ttft(&plan, 16, &QWEN, &one));
         assert!(apart.exposed_s > together.exposed_s, "{method}: {} and {}", apart.exposed_s, together.exposed_s);

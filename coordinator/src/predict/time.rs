@@ -13,11 +13,9 @@
 //! waiting: their calls are waited for at once.
 
 use tributary_comm::Collective;
-use tributary_protocol::deal::slices_behind_probes;
 use tributary_protocol::{Exchange, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, flows};
-use super::homes::{probed_layers, reorders};
 use super::work::{PhaseWork, RankWork, Work, work_of};
 use super::{Profile, Selected};
 use crate::ModelShape;
@@ -149,20 +147,14 @@ impl Clock<'_> {
                     .map(|work| (self.busy_s(&work.ranks[rank]), work.ranks[rank].layers))
                     .fold((0.0, 0), |(sum_s, sum), (busy_s, layers)| (sum_s + busy_s, sum + layers));
                 // A slice goes under the layer behind it, as long as an average one (relay's hop included).
-                beyond(busy_s * self.slices() as f64 / layers.max(1) as f64)
+                let slices = self.plan.slices_behind_probes(self.shape.layers).unwrap_or(0);
+                beyond(busy_s * slices as f64 / layers.max(1) as f64)
             }
             Cargo::Fresh if self.plan.exchange == Exchange::Replicate && flow.phase == Phase::Recompute => {
                 beyond(self.attention_s(own))
             }
             _ => all,
         }
-    }
-
-    /// In how many slices stale rows set out where all chunks are warm: one behind each layer of a probe but its last.
-    fn slices(&self) -> usize {
-        let layers = probed_layers(&self.plan.method, self.shape.layers).end;
-        let selects = self.plan.budget > 0 && self.plan.method.probes_query();
-        slices_behind_probes(usize::from(reorders(self.plan)) + usize::from(selects), layers)
     }
 
     /// Seconds that a flow takes by itself. Over several hosts a gather brings every host's rows once into the others,

@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use tributary_protocol::{Exchange, Method, Phase, Plan};
+use tributary_protocol::deal::shards;
+use tributary_protocol::{Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
-use super::homes::{Row, homes, kept_rows, owner, probed_layers, reorders, shards};
+use super::homes::{Row, homes};
 use super::sight::Sight;
 use crate::ModelShape;
 
@@ -95,12 +96,12 @@ pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
 pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Work {
     let of = Count { plan, world, shape, selected };
     let mut phases = vec![(Phase::ChunkPrefill, of.prefill())];
-    if !plan.method.is_exact() {
-        let probed = probed_layers(&plan.method, shape.layers);
-        if reorders(plan) {
+    if plan.method.selection().is_some() {
+        let probed = plan.probed_layers(shape.layers);
+        if plan.reorders() {
             phases.push((Phase::Reorder, of.probe(&probed)));
         }
-        if plan.budget > 0 && plan.method.probes_query() {
+        if plan.probes() {
             let mut probe = of.probe(&probed);
             let hop = of.hop();
             probe.iter_mut().zip(&hop).for_each(|(sum, more)| sum.add(more));
@@ -153,18 +154,15 @@ impl Count<'_> {
         let only = |rank: usize, work: RankWork| {
             (0..self.world).map(|other| if other == rank { work } else { RankWork::default() }).collect()
         };
-        match self.plan.method {
-            Method::Full => only(self.world - 1, self.prompt(total, 1, triangle(total), total as f64)),
-            Method::Ring | Method::AllGather { .. } => {
-                let owner = owner(self.plan, self.world);
-                let shard = |(rank, rows): (usize, Vec<u32>)| {
-                    let pairs = rows.iter().map(|&row| f64::from(row) + 1.0).sum();
-                    let asked = usize::from(rank == owner);
-                    self.prompt(rows.len(), asked, pairs, (asked * total) as f64)
-                };
-                shards(self.plan, self.world).into_iter().enumerate().map(shard).collect()
-            }
-            _ => (0..self.world).map(|rank| self.chunks(rank)).collect(),
+        let shard = |(rank, rows): (usize, Vec<u32>)| {
+            let pairs = rows.iter().map(|&row| f64::from(row) + 1.0).sum();
+            let asked = usize::from(rank == self.plan.owner);
+            self.prompt(rows.len(), asked, pairs, (asked * total) as f64)
+        };
+        match (self.plan.method.prefill(), shards(self.plan, self.world)) {
+            (Prefill::Whole, _) => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
+            (_, Some(shards)) => shards.into_iter().enumerate().map(shard).collect(),
+            (_, None) => (0..self.world).map(|rank| self.chunks(rank)).collect(),
         }
     }
 
@@ -200,7 +198,7 @@ impl Count<'_> {
                 ..RankWork::default()
             }
         };
-        kept_rows(self.plan, self.world).into_iter().map(rank).collect()
+        self.plan.kept_counts(self.world).into_iter().map(rank).collect()
     }
 
     /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
@@ -209,7 +207,7 @@ impl Count<'_> {
         if self.selected.measured.is_empty() {
             return vec![RankWork::default(); self.world];
         }
-        let homes = self.homes(&self.selected.measured, 0, Exchange::PassQ);
+        let homes = self.homes((&self.selected.measured, false), Exchange::PassQ);
         let seen = Sight::new(self.plan, self.world, self.selected).kept(&homes);
         let layers = self.shape.layers as f64;
         let rank = |(own, seen): (&Vec<Row>, f64)| {
@@ -225,15 +223,15 @@ impl Count<'_> {
 
     fn recompute(&self) -> Vec<RankWork> {
         let query = self.plan.query_tokens();
-        let homes = self.homes(&self.selected.rows, query, self.plan.exchange);
+        let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
         let pairs = match self.plan.exchange {
             Exchange::Replicate => self.replicated_pairs(&homes),
             Exchange::PassQ => self.pass_q_pairs(&homes),
             Exchange::Selected => self.selected_pairs(&homes),
         };
         let rank = |(rank, (rows, (pairs, last_pairs))): (usize, (&Vec<Row>, (f64, f64)))| {
-            let last = usize::from(rank + 1 == self.world);
-            self.prompt(rows.len() + last * query, last, pairs, last_pairs)
+            let owns = usize::from(rank == self.plan.owner);
+            self.prompt(rows.len() + owns * query, owns, pairs, last_pairs)
         };
         homes.iter().zip(pairs).enumerate().map(rank).collect()
     }
@@ -242,23 +240,23 @@ impl Count<'_> {
     fn replicated_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let mut pairs: Vec<(f64, f64)> = homes.iter().map(|rows| (rows.iter().map(sees).sum(), 0.0)).collect();
         let total = self.plan.total_tokens();
-        pairs[self.world - 1].0 += triangle(total) - triangle(total - self.plan.query_tokens());
-        pairs[self.world - 1].1 = total as f64;
+        pairs[self.plan.owner].0 += triangle(total) - triangle(total - self.plan.query_tokens());
+        pairs[self.plan.owner].1 = total as f64;
         pairs
     }
 
     /// As [`replicated_pairs`](Self::replicated_pairs): a row sees context where that is kept, prefix and query at home.
     fn pass_q_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let (query, prefix) = (self.plan.query_tokens(), self.plan.prefix_tokens());
-        let kept = kept_rows(self.plan, self.world);
+        let kept = self.plan.kept_counts(self.world);
         let seen = Sight::new(self.plan, self.world, self.selected).kept(homes);
         let rank = |(rank, seen): (usize, f64)| {
             let pairs = seen + (query * kept[rank] + homes[rank].len() * prefix) as f64;
             (pairs, kept[rank] as f64)
         };
         let mut pairs: Vec<(f64, f64)> = seen.into_iter().enumerate().map(rank).collect();
-        pairs[self.world - 1].0 += (query * prefix) as f64 + triangle(query);
-        pairs[self.world - 1].1 += (prefix + query) as f64;
+        pairs[self.plan.owner].0 += (query * prefix) as f64 + triangle(query);
+        pairs[self.plan.owner].1 += (prefix + query) as f64;
         pairs
     }
 
@@ -276,8 +274,7 @@ impl Count<'_> {
     }
 
     fn first_token(&self) -> Vec<RankWork> {
-        let owner = owner(self.plan, self.world);
-        let rank = |rank: usize| match rank == owner {
+        let rank = |rank: usize| match rank == self.plan.owner {
             true => RankWork {
                 linear: self.shape.logits_flops(),
                 weight_bytes: (self.shape.vocab * self.shape.hidden * self.shape.dtype_bytes) as f64,
@@ -288,8 +285,8 @@ impl Count<'_> {
         (0..self.world).map(rank).collect()
     }
 
-    fn homes(&self, rows: &[u32], query: usize, exchange: Exchange) -> Vec<Vec<Row>> {
-        homes(self.plan, self.world, self.shape, self.selected, rows, query, exchange)
+    fn homes(&self, rows: (&[u32], bool), exchange: Exchange) -> Vec<Vec<Row>> {
+        homes(self.plan, self.world, self.shape, self.selected, rows, exchange)
     }
 }
 

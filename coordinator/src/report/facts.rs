@@ -1,7 +1,7 @@
 //! The settings that shaped a result, as they turned out.
 
 use serde::Serialize;
-use tributary_protocol::{InfoFlow, Method};
+use tributary_protocol::{Choice, Layers, Prefill, Selection};
 
 use crate::Planned;
 
@@ -81,16 +81,16 @@ impl ResolvedSettings {
     /// From the plan and the process.
     pub fn new(planned: &Planned, environment: &Environment) -> Self {
         let plan = &planned.plan;
-        let (score, score_layers) = match &plan.method {
-            Method::InfoFlow(InfoFlow { score, layers, .. }) => (Some(score.name()), Some(*layers)),
+        let chosen = |choice| plan.method.evidence().filter(|_| plan.method.descriptor().takes(choice));
+        let score_layers = chosen(Choice::ScoreLayers).and_then(|evidence| match evidence.layers {
+            Layers::Some(from, to) => Some((from, to)),
+            Layers::All => None,
+        });
+        let (per_chunk, heads_per_gather) = match plan.method.prefill() {
+            Prefill::Chunks(Selection::Leading { per_chunk }) => (per_chunk, None),
+            Prefill::Gathered { heads_per_gather } => (None, heads_per_gather),
             _ => (None, None),
         };
-        let (mut per_chunk, mut heads_per_gather) = (None, None);
-        match plan.method {
-            Method::Epic { per_chunk: rows } => per_chunk = rows,
-            Method::AllGather { heads_per_gather: heads } => heads_per_gather = heads,
-            _ => {}
-        }
         Self {
             environment: environment.clone(),
             method: plan.method.name(),
@@ -98,9 +98,9 @@ impl ResolvedSettings {
             ratio: planned.ratio,
             budget: plan.budget,
             exchange: (!plan.method.is_exact()).then(|| plan.exchange.name()),
-            score,
+            score: chosen(Choice::Score).map(|evidence| evidence.score.name()),
             score_layers,
-            layout: plan.method.layout().map(|layout| layout.name()),
+            layout: chosen(Choice::Layout).map(|evidence| evidence.layout.name()),
             reorder: plan.reorder.is_some(),
             importance: plan.reorder.map(|importance| importance.name()),
             include_first_chunk: plan.include_first_chunk,

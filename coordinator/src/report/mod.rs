@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tributary_comm::Traffic;
-use tributary_protocol::{DeviceMemory, Method, RankReport};
+use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
@@ -190,7 +190,7 @@ pub fn report(
     let (plan, outcome) = (&planned.plan, &answer.outcome);
     assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
-    if plan.method != Method::Full {
+    if plan.method.prefill() != Prefill::Whole {
         notes.extend(path::stragglers(answer));
     }
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();

@@ -1,6 +1,6 @@
 //! The critical path: where the time to first token went.
 //!
-//! It is the coordinator's tokenisation, then the timeline of the rank that drew the first token. If rank 0's last phase
+//! It is the coordinator's tokenisation and the wait for the request's turn, then the timeline of the rank that drew the first token. If rank 0's last phase
 //! ends later than that, the token was on its way to it: that counts as first token too. What is left is unaccounted:
 //! gaps between phases, the plan's way to rank 0 and the token's way from it. Ranks' timelines begin when the plan reaches
 //! them; the small differences between those moments are part of what is unaccounted.
@@ -41,13 +41,15 @@ pub(super) struct CriticalPath {
 pub(super) fn critical_path(answer: &Answer) -> CriticalPath {
     let ttft_ms = ms(answer.ttft.as_secs_f64());
     let tokenize_ms = ms(answer.tokenize.as_secs_f64());
+    let queued_ms = ms(answer.queued.as_secs_f64());
     let drew = answer.reports.iter().find(|report| report.drew_first_token);
     let drew = drew.or(answer.reports.first());
-    let way_ms = drew.map_or(0.0, |drew| way_ms(drew, &answer.reports, ttft_ms - tokenize_ms));
+    let way_ms = drew.map_or(0.0, |drew| way_ms(drew, &answer.reports, ttft_ms - tokenize_ms - queued_ms));
     let mut phases = Vec::new();
     for phase in Phase::TO_FIRST_TOKEN {
         let (extra_ms, is_coordinators) = match phase {
             Phase::Tokenize => (tokenize_ms, true),
+            Phase::Queue => (queued_ms, false),
             Phase::FirstToken => (way_ms, false),
             _ => (0.0, false),
         };
@@ -85,14 +87,14 @@ pub(super) fn stragglers(answer: &Answer) -> Vec<String> {
 }
 
 /// The first token's way from the rank that drew it to rank 0, at most what the clock allows.
-fn way_ms(drew: &RankReport, reports: &[RankReport], after_tokenize_ms: f64) -> f64 {
+fn way_ms(drew: &RankReport, reports: &[RankReport], on_ranks_ms: f64) -> f64 {
     let end_ms = |report: &RankReport| {
         let to_first_token = report.spans.iter().filter(|span| is_counted(span));
         ms(to_first_token.map(|span| span.start_s + span.seconds).fold(0.0, f64::max))
     };
     let drew_ms = end_ms(drew);
     let first_ms = reports.first().map_or(0.0, end_ms);
-    (first_ms - drew_ms).min(after_tokenize_ms - drew_ms).max(0.0)
+    (first_ms - drew_ms).min(on_ranks_ms - drew_ms).max(0.0)
 }
 
 fn row(phase: Phase, critical_path_ms: f64, waited_ms: f64, reports: &[RankReport]) -> PhaseRow {
@@ -101,7 +103,7 @@ fn row(phase: Phase, critical_path_ms: f64, waited_ms: f64, reports: &[RankRepor
     let times: Vec<(usize, f64)> = computed_ms.collect();
     let total_ms: f64 = times.iter().map(|(_, time)| time).sum();
     let slowest = times.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
-    let slowest = slowest.filter(|_| phase != Phase::Tokenize);
+    let slowest = slowest.filter(|_| !matches!(phase, Phase::Tokenize | Phase::Queue));
     let (slowest_ms, mean_ms) = match slowest {
         Some((_, time)) => (time, total_ms / times.len() as f64),
         None => (critical_path_ms, critical_path_ms),

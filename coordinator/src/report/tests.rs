@@ -8,7 +8,7 @@ use tributary_protocol::{Outcome, Phase, RankReport, Span};
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, plan};
+use crate::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, method_named, plan};
 
 fn planned(settings: &Settings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
@@ -70,6 +70,7 @@ fn answer() -> Answer {
     }
     Answer {
         tokenize: Duration::from_millis(3),
+        queued: Duration::ZERO,
         ttft: Duration::from_millis(90),
         total: Duration::from_millis(700),
         outcome: Outcome {
@@ -170,13 +171,13 @@ fn the_paper_clock_leaves_out_first_token_and_query() {
     // 90 − 9 for the first token, and of 21 ms of recompute the query's share: 10 of 22 rows, each a little dearer.
     let by_rows = 81.0 - 21.0 * 10.0 / 22.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
-    let none = Settings { method: "none".into(), ..two_ranks() };
+    let none = Settings { method: method_named("none").unwrap(), ..two_ranks() };
     let mut nothing_selected = answer();
     nothing_selected.outcome.selected.clear();
     nothing_selected.reports[1].recomputed_rows = 10;
     let found = reported(&none, &nothing_selected).paper_clock_ms;
     assert!(close(found, 81.0 - 21.0), "all of the pass is the query's: {found}");
-    let full = Settings { method: "full".into(), ..two_ranks() };
+    let full = Settings { method: method_named("full").unwrap(), ..two_ranks() };
     let found = reported(&full, &answer()).paper_clock_ms;
     let by_rows = 81.0 - 20.0 * 10.0 / 171.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
@@ -235,7 +236,7 @@ fn json_has_the_names_that_readers_rely_on() {
 
 #[test]
 fn settings_that_a_method_does_not_have_are_absent() {
-    let full = Settings { method: "full".into(), ..two_ranks() };
+    let full = Settings { method: method_named("full").unwrap(), ..two_ranks() };
     let settings = reported(&full, &answer()).settings;
     assert_eq!((settings.exchange, settings.score, settings.layout), (None, None, None));
     assert_eq!((settings.ratio, settings.budget), (0.0, 0));
@@ -279,7 +280,7 @@ fn a_straggler_is_noted_and_even_work_is_not() {
     let recompute = late.reports[0].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
     (recompute.seconds, recompute.waited_s) = (1.52, 1.502);
     assert_eq!(stragglers(&late).len(), 1);
-    let settings = Settings { method: "full".to_owned(), world: 2, ..Settings::default() };
+    let settings = Settings { method: method_named("full").unwrap(), world: 2, ..Settings::default() };
     let notes = reported(&settings, &late).notes;
     assert!(notes.iter().all(|note| !note.starts_with("straggler")), "full has one rank's work only: {notes:?}");
 }

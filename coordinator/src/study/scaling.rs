@@ -1,6 +1,8 @@
 //! How the time to first token scales with ranks: strong (the same request on more ranks) and weak (more ranks for more
 //! tokens, or for more FLOPs).
 
+use tributary_protocol::REFERENCE;
+
 use super::schema::{Cache, Point, Study};
 
 /// How far FLOPs a rank may differ and still count as constant.
@@ -112,7 +114,7 @@ pub fn is_full(point: &Point) -> bool {
 }
 
 fn is_full_method(method: &str) -> bool {
-    method == "full" || method.starts_with("full:")
+    method.split(':').next() == Some(REFERENCE.name)
 }
 
 /// Strong scaling: every measured point beside the one of its series and length on the fewest ranks.

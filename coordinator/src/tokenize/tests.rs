@@ -9,6 +9,26 @@ pub(crate) fn demo() -> Tokenizer {
     Tokenizer::from_file(&root.join("models/demo/tokenizer.json"), None).unwrap()
 }
 
+/// A tokenizer of single bytes, written as byte-level vocabularies write them.
+pub(crate) fn bytes() -> Tokenizer {
+    let is_itself = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let mut others = 256..;
+    let letter = |byte: u32| if is_itself(&byte) { byte } else { others.next().unwrap() };
+    let letters: Vec<char> = (0..256).map(letter).map(|letter| char::from_u32(letter).unwrap()).collect();
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        letters.iter().enumerate().map(|(id, letter)| (letter.to_string(), id.into())).collect();
+    let level =
+        serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": level,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    Tokenizer::from_json(&json.to_string(), None).unwrap()
+}
+
 #[test]
 fn no_special_token_is_added() {
     let tokenizer = demo();

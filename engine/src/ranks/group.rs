@@ -142,6 +142,6 @@ fn watch(lookout: &Lookout, alarm: &Alarm) {
         let (exit_code, cause) = (error.exit_code(), error.to_string());
         let rank = if let tributary_comm::Error::Stalled { rank, .. } = error { rank } else { 0 };
         // The coordinator may have gone: then there is nobody to tell.
-        let _ = alarm.send(&Event::Failed { request: 0, rank, exit_code, cause });
+        let _ = alarm.send(Event::Failed { request: 0, rank, exit_code, cause });
     }
 }

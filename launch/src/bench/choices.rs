@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Deserialize;
 use tributary_coordinator::study::schema::{Cache, Design};
+use tributary_protocol::{Command, Descriptor};
 
 use super::scalar::{CacheState, Ratio, Tokens};
 use crate::args::{DeviceChoice, Dtype, KernelChoice, Load};
 use crate::compare::spec::Spec;
 use crate::failure::usage;
+use crate::help;
 
 /// Tokens of a chunk, and of the query, where nothing else is asked for.
 pub const CHUNK_TOKENS: usize = 512;
@@ -53,8 +55,7 @@ pub struct Choices {
     /// Numbers of ranks, such as 1,2,4; under a launcher what it started [default: 1]
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
     pub worlds: Option<Vec<usize>>,
-    /// Methods, NAME[:OPTION[=VALUE]].. [default: full ring all-gather infoflow]
-    #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
     pub methods: Option<Vec<Spec>>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
@@ -142,7 +143,7 @@ impl Choices {
         let Some(model) = self.model else {
             return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
         };
-        let methods = self.methods.unwrap_or_else(|| ["full", "ring", "all-gather", "infoflow"].map(Spec::bare).into());
+        let methods = self.methods.unwrap_or_else(default_methods);
         let seed = self.seed.unwrap_or(0);
         let device = self.device.unwrap_or(DeviceChoice::Cpu);
         let dtype = self.dtype.unwrap_or(device.dtype());
@@ -250,6 +251,11 @@ fn key_of(line: &str) -> Option<&str> {
     let key = line.split('=').next().filter(|key| key.len() < line.len())?.trim();
     let is_word = |letter: char| letter.is_alphanumeric() || "_-.\"".contains(letter);
     (!key.is_empty() && key.chars().all(is_word)).then_some(key)
+}
+
+/// The methods of a study that names none.
+fn default_methods() -> Vec<Spec> {
+    Descriptor::defaults_of(Command::Bench).into_iter().map(Spec::bare).collect()
 }
 
 #[cfg(test)]

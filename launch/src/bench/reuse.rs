@@ -3,6 +3,7 @@
 use tributary_coordinator::Settings;
 use tributary_coordinator::study::schema::Cache;
 use tributary_engine::Way;
+use tributary_protocol::CHUNKS_ALONE;
 
 /// A way with so much of its context from the chunk cache.
 pub fn reuse(mut way: Way, cache: Cache) -> Way {
@@ -17,7 +18,7 @@ pub fn reuse(mut way: Way, cache: Cache) -> Way {
 /// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
 pub fn primer(way: &Way) -> Way {
     let settings = Settings {
-        method: "none".to_owned(),
+        method: CHUNKS_ALONE,
         ratio: None,
         reorder: None,
         reuse: 0.0,

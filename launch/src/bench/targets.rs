@@ -4,7 +4,7 @@ use tributary_coordinator::predict::Profile;
 use tributary_coordinator::study::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::{Planned, Settings};
 use tributary_engine::{Engine, Question, Synthetic, Way};
-use tributary_protocol::{Importance, Returns, Sampling};
+use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
 
 use super::predict;
 use super::reuse::{primer, reuse};
@@ -51,7 +51,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> anyhow::Result<(Ve
         check_shares(design, methods, tokens)?;
         for &world in &design.worlds {
             for (spec, ratio, cache) in variants(design, methods) {
-                let settings = settings(&spec.name, ratio, world, design.seed, timeout_ms);
+                let settings = settings(spec.method, ratio, world, design.seed, timeout_ms);
                 let way = way_for(spec, Way { settings, threads: design.threads }, cache)?;
                 let shape = Synthetic {
                     chunks: tokens / design.chunk_tokens,
@@ -82,7 +82,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> anyhow::Result<(Ve
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
 fn check_shares(design: &Design, methods: &[Spec], tokens: usize) -> anyhow::Result<()> {
-    if methods.iter().all(|spec| is_exact(&spec.name)) {
+    if methods.iter().all(|spec| spec.method.is_exact()) {
         return Ok(());
     }
     let chunks = tokens / design.chunk_tokens;
@@ -112,7 +112,7 @@ fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f
     };
     let mut found = Vec::new();
     for spec in methods {
-        if is_exact(&spec.name) {
+        if spec.method.is_exact() {
             found.push((spec, None, Cache::Cold));
             continue;
         }
@@ -122,13 +122,9 @@ fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f
     found
 }
 
-fn is_exact(method: &str) -> bool {
-    matches!(method, "full" | "ring" | "all-gather")
-}
-
-fn settings(method: &str, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> Settings {
+fn settings(method: &'static Descriptor, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> Settings {
     Settings {
-        method: method.to_owned(),
+        method,
         ratio,
         world,
         max_tokens: 1,

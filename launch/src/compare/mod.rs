@@ -11,13 +11,14 @@ use clap::Args;
 use serde_json::json;
 use tributary_coordinator::study::order::order;
 use tributary_engine::{Config, Engine, Question, Ranks, Way, follow};
-use tributary_protocol::Returns;
+use tributary_protocol::{Descriptor, REFERENCE, Returns};
 
 use self::measure::Measured;
 use self::spec::Spec;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::config::config;
 use crate::failure::usage;
+use crate::help;
 use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
@@ -45,12 +46,12 @@ pub struct CompareArgs {
     query: Option<String>,
     #[command(flatten)]
     intake: IntakeArgs,
-    /// The methods; `full` is added where it is missing: the others are measured against it
     #[arg(
         long,
+        help = help::compared(),
         value_name = "METHOD",
         num_args = 1..,
-        default_values = ["full", "ring", "all-gather", "none", "random", "epic", "infoflow", "prophetkv", "relay"],
+        default_values = Descriptor::names(),
         help_heading = "Method"
     )]
     methods: Vec<Spec>,
@@ -111,15 +112,15 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     print(&tables::render(&results))
 }
 
-/// The methods with their settings; `full` first where it was not asked for.
+/// The methods with their settings; the one that the others are measured against first where it was not asked for.
 fn ways(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, Way)>> {
     let mut specs = args.methods.clone();
-    if !specs.iter().any(|spec| spec.name == "full") {
-        specs.insert(0, Spec::bare("full"));
+    if !specs.iter().any(|spec| spec.method == REFERENCE) {
+        specs.insert(0, Spec::bare(REFERENCE));
     }
     let returns = Returns { logits: true, scores: false };
     let way = |spec: &Spec| {
-        let base = settings(&spec.name, &args.options, &args.run, world, returns);
+        let base = settings(spec.method, &args.options, &args.run, world, returns);
         let way = spec.apply(Way { settings: base, threads: args.run.group.threads }, args.options.importance)?;
         Ok((spec.to_string(), way))
     };
@@ -163,7 +164,7 @@ fn measure_one(
             }
         }
     }
-    let full = ways.iter().position(|(_, way)| way.settings.method == "full").unwrap_or(0);
+    let full = ways.iter().position(|(_, way)| way.settings.method == REFERENCE).unwrap_or(0);
     let methods = ways.iter().enumerate();
     Ok(methods
         .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))

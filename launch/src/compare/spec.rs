@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tributary_engine::Way;
-use tributary_protocol::{Importance, Method};
+use tributary_protocol::{Choice, Descriptor, Importance};
 
 use crate::args::{exchange, layers};
 use crate::failure::usage;
@@ -12,15 +12,15 @@ use crate::failure::usage;
 /// `NAME[:OPTION[=VALUE]]..`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// The method's name.
-    pub name: String,
+    /// The method.
+    pub method: &'static Descriptor,
     options: Vec<(String, Option<String>)>,
 }
 
 impl Spec {
     /// A method with the command's options.
-    pub fn bare(name: &str) -> Self {
-        Self { name: name.to_owned(), options: Vec::new() }
+    pub fn bare(method: &'static Descriptor) -> Self {
+        Self { method, options: Vec::new() }
     }
 
     /// Whether it names an option.
@@ -34,7 +34,7 @@ impl Spec {
     /// # Errors
     /// An unknown option, a value that cannot be.
     pub fn apply(&self, mut way: Way, importance: Importance) -> anyhow::Result<Way> {
-        if !matches!(self.name.as_str(), "infoflow" | "prophetkv" | "relay") {
+        if !self.method.takes(Choice::Reorder) {
             way.settings.reorder = None;
         }
         for (option, value) in &self.options {
@@ -78,20 +78,19 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        if !Method::NAMES.contains(&name) {
-            return Err(format!("unknown method `{name}`; known are {}", Method::NAMES.join(", ")));
-        }
+        let unknown = || format!("unknown method `{name}`; known are {}", Descriptor::names().join(", "));
+        let method = Descriptor::find(name).ok_or_else(unknown)?;
         let option = |part: &str| match part.split_once('=') {
             Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
             None => (part.to_owned(), None),
         };
-        Ok(Self { name: name.to_owned(), options: parts.map(option).collect() })
+        Ok(Self { method, options: parts.map(option).collect() })
     }
 }
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
+        f.write_str(self.method.name)?;
         for (option, value) in &self.options {
             match value {
                 Some(value) => write!(f, ":{option}={value}")?,

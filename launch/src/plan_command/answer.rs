@@ -58,7 +58,7 @@ impl Answer {
             shape: *shape,
             profile: profile.clone(),
             lengths: lengths.to_vec(),
-            against: rivals.into_iter().map(|rival| rival.settings.method).collect(),
+            against: rivals.into_iter().map(|rival| rival.settings.method.name.to_owned()).collect(),
             scenarios,
             forecasts,
             crossovers,
@@ -95,7 +95,7 @@ impl Answer {
             };
             let scenario = &self.scenarios[index];
             json!({
-                "method": scenario.settings.method,
+                "method": scenario.settings.method.name,
                 "hit_rate": scenario.hit_rate,
                 "against": self.against,
                 "wins_from_tokens": from,
@@ -125,7 +125,7 @@ impl Answer {
         });
         json!({
             "context_tokens": tokens,
-            "method": scenario.settings.method,
+            "method": scenario.settings.method.name,
             "exact": forecast.plan.method.is_exact(),
             "hit_rate": scenario.hit_rate,
             "ratio": forecast.ratio,

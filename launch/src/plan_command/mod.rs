@@ -10,14 +10,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::predict::{Profile, Scenario};
-use tributary_coordinator::{ModelShape, Settings};
+use tributary_coordinator::{ModelShape, Settings, method_named};
 use tributary_engine::{launcher, shape_of};
+use tributary_protocol::Command;
 use tributary_worker::Config;
 
 use self::answer::Answer;
 use self::units::{Lengths, tokens, tokens_or_none};
 use crate::args::{Dtype, ExchangeChoice, exchange};
 use crate::failure::usage;
+use crate::help;
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
@@ -61,12 +63,11 @@ pub struct PlanArgs {
         value_name = "NAME",
         num_args = 1..,
         value_delimiter = ',',
-        default_values = ["full", "ring", "all-gather", "infoflow", "relay"],
+        default_values = help::names_of(Command::Plan),
         help_heading = "Method"
     )]
     methods: Vec<String>,
-    /// Share of the context to recompute [default: 0.15; prophetkv 0.20]
-    #[arg(long, help_heading = "Method")]
+    #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
     /// What ranks send each other during recompute; auto takes the faster of replicate and pass-q among those that fit
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto", help_heading = "Method")]
@@ -129,11 +130,11 @@ fn shape(model: &str, dtype: tributary_engine::Dtype) -> anyhow::Result<ModelSha
 fn scenarios(args: &PlanArgs, shape: &ModelShape, profile: &Profile) -> anyhow::Result<Vec<Scenario>> {
     let mut scenarios = Vec::new();
     for name in &args.methods {
-        if scenarios.iter().any(|scenario: &Scenario| &scenario.settings.method == name) {
+        if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
             return Err(usage(format!("--methods: {name} stands there twice")));
         }
         let settings = Settings {
-            method: name.clone(),
+            method: method_named(name)?,
             ratio: args.ratio,
             exchange: args.exchange,
             world: args.world.unwrap_or(profile.ranks),

@@ -50,9 +50,9 @@ fn head(answer: &Answer) -> String {
 
 /// A method and how warm its chunks are, as a column's head.
 fn name(scenario: &Scenario, forecast: &Forecast) -> String {
-    let method = &scenario.settings.method;
+    let method = scenario.settings.method.name;
     if forecast.plan.method.is_exact() {
-        return method.clone();
+        return method.to_owned();
     }
     match scenario.hit_rate {
         0.0 => format!("{method} cold"),

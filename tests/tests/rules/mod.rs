@@ -67,6 +67,17 @@ pub fn unwraps(text: &str) -> Vec<Place> {
     Source::new(text).without_tests().places(|_, line| line.contains(".unwrap()") || line.contains("::unwrap)"))
 }
 
+/// Lines outside tests that name a method of prefill: they would have to be changed for a new one.
+pub fn named_methods(text: &str) -> Vec<Place> {
+    let names = |line: &str| {
+        line.match_indices("Method::").any(|(at, word)| {
+            let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            alone && line[at + word.len()..].starts_with(|c: char| c.is_ascii_uppercase())
+        })
+    };
+    Source::new(text).without_tests().places(|_, line| names(line))
+}
+
 /// Lines with an `unsafe` block or implementation.
 pub fn unsafe_code(text: &str) -> Vec<Place> {
     Source::new(text).places(|_, line| is_unsafe(line))

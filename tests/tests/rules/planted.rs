@@ -1,8 +1,8 @@
 //! Violations planted for every rule, beside what looks like one and is none.
 
 use super::{
-    dependencies, features, named_files, sends, silent_skips, unsafe_code, unsafe_without_reason, unwraps,
-    workspace_dependencies,
+    dependencies, features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason,
+    unwraps, workspace_dependencies,
 };
 
 fn lines(places: Vec<super::Place>) -> Vec<usize> {
@@ -59,6 +59,19 @@ let text = "cfg(feature = \"cuda\")"; // cfg(feature = "cuda")
 let feature_count = 1; let feature: u32 = 2;
 "#;
     assert_eq!(lines(features(text)), [2, 3, 4, 7, 10]);
+}
+
+#[test]
+fn methods_are_found_where_they_are_named() {
+    let text = r#"
+//! Not `Method::Full`.
+fn first(method: &Method) -> bool { matches!(method, Method::Full) }
+fn second(plan: &Plan) { match plan.method { tributary_protocol::Method::Ring => (), _ => () } }
+fn fine(method: Method) -> bool { method.is_exact() || Method::is_exact(&method) || OtherMethod::Full.is_so() }
+#[cfg(test)]
+mod tests { fn a_test() { Method::None; } }
+"#;
+    assert_eq!(lines(named_methods(text)), [3, 4]);
 }
 
 #[test]

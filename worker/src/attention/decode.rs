@@ -1,51 +1,81 @@
-//! One generated row at a time, over the cache that prefill left: on the owner alone where it holds everything, else by a
-//! round of queries and partial results. Cached keys were rotated once, before the first step.
+//! One step of decoding: the newest row of every sequence of this rank. The rows share everything but attention, which each
+//! does alone over the cache of its own sequence. What a sequence's owner does not hold is asked for by one round of queries
+//! and one of partial results a layer, for all sequences of the step together.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions, merge};
+use tributary_kernels::{Partial, Positions, merge};
 
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::View;
 use crate::model::{Attention, Qkv};
 use crate::progress::Progress;
+use crate::sequence::Turned;
 
-/// Rows: the newest token's on its owner, none elsewhere.
+/// Rows: the newest one of each sequence that this rank owns.
 pub struct Decode<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks, where the cache is distributed.
-    pub comm: Option<&'a mut dyn Communicator>,
-    /// Rows of each rank: one on the owner.
-    pub counts: Vec<usize>,
-    /// Where the newest row stands.
+    /// The caches that this rank has a part of.
+    pub caches: Vec<&'a mut Turned>,
+    /// The rows, in their order.
+    pub rows: Vec<DecodeRow>,
+    /// Where the rows stand, all together.
     pub at: Positions,
-    /// This rank's context, rotated.
-    pub own: &'a View,
-    /// Keys that the owner adds to its own: prefix and query, rotated; nothing elsewhere.
-    pub rest: &'a View,
-    /// The generated rows so far, rotated, one pair a layer; the newest row is appended. On the owner only.
-    pub generated: &'a mut Vec<(Tensor, Tensor)>,
-    /// Where the generated rows stand, the newest included.
-    pub at_generated: Positions,
+    /// The sequences of the step that no rank holds alone, if there are any.
+    pub shared: Option<SharedCaches<'a>>,
+}
+
+/// The newest row of a sequence that this rank owns.
+pub struct DecodeRow {
+    /// Its cache, as a number in [`Decode::caches`].
+    pub cache: usize,
+    /// Where it stands.
+    pub at: Positions,
+    /// Whether this rank holds all that it attends to.
+    pub alone: bool,
+}
+
+/// The sequences of a step whose caches lie on several ranks.
+pub struct SharedCaches<'a> {
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// How many of them each rank owns.
+    pub counts: Vec<usize>,
+    /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and where its newest row stands.
+    pub parts: Vec<(usize, Positions)>,
 }
 
 impl Decode<'_> {
-    /// The newest row's keys join the generated ones; all keys that only the owner has.
-    fn owners_keys(&mut self, layer: usize, k: &Tensor, v: Tensor) -> Result<Vec<Keys>> {
-        let k = self.math.rope.apply(k, &self.at)?;
-        if let Some((old_k, old_v)) = self.generated.get_mut(layer) {
-            *old_k = join(&[old_k.clone(), k])?;
-            *old_v = join(&[old_v.clone(), v])?;
-        } else {
-            self.generated.push((k, v));
+    /// What a row finds on its owner: everything, or what counts once in the merge.
+    fn at_home(&mut self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
+        let DecodeRow { cache, at, alone } = &self.rows[row];
+        let cache = &self.caches[*cache];
+        let mut keys = cache.rest.keys(layer);
+        keys.extend(cache.generated.keys(layer)?);
+        if *alone {
+            keys.extend(cache.own.keys(layer));
         }
-        let (k, v) = self.generated[layer].clone();
-        let mut keys = self.rest.keys(layer);
-        keys.push(Keys { k, v, at: self.at_generated.clone() });
-        Ok(keys)
+        self.math.attend_rotated(&q.narrow(0, row, 1)?, at, &keys)
+    }
+
+    /// What the ranks' own parts hold for the rows that are not alone, `q` being those of this rank: on their owner.
+    fn of_all_ranks(&mut self, layer: usize, q: &Tensor, k: &Tensor) -> Result<Option<Partial>> {
+        let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
+        let queries = start_queries(*comm, q, counts, k.dtype())?;
+        let all_q = all_queries(*comm, queries, q)?;
+        let part = |(index, (cache, at)): (usize, &(usize, Positions))| {
+            let keys = self.caches[*cache].own.keys(layer);
+            self.math.attend_rotated(&all_q.narrow(0, index, 1)?, at, &keys)
+        };
+        let parts = parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?;
+        Ok(Some(bring_home(*comm, &stacked(parts)?, counts, k.dtype())?))
+    }
+
+    /// The numbers of the rows that are not alone.
+    fn shared_rows(&self) -> Vec<usize> {
+        (0..self.rows.len()).filter(|&row| !self.rows[row].alone).collect()
     }
 }
 
@@ -56,22 +86,44 @@ impl Attention for Decode<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
-        let dtype = k.dtype();
-        let owns = q.dim(0)? > 0;
-        let q = if owns { self.math.rope.apply(&q, &self.at)? } else { q };
-        let mut keys = if owns { self.owners_keys(layer, &k, v)? } else { Vec::new() };
-        let Some(comm) = self.comm.as_deref_mut() else {
-            keys.extend(self.own.keys(layer));
-            return Ok(self.math.attend_rotated(&q, &self.at, &keys)?.out);
+        assert_eq!(q.dim(0)?, self.rows.len(), "one query a sequence");
+        let any = !self.rows.is_empty();
+        let (q, k) = match any {
+            true => (self.math.rope.apply(&q, &self.at)?, self.math.rope.apply(&k, &self.at)?),
+            false => (q, k),
         };
-        let queries = start_queries(comm, &q, &self.counts, dtype)?;
-        let all_q = all_queries(comm, queries, &q)?;
-        let part = self.math.attend_rotated(&all_q, &self.at, &self.own.keys(layer))?;
-        let Some(comm) = self.comm.as_deref_mut() else { unreachable!("the communicator was there before") };
-        let home = bring_home(comm, &part, &self.counts, dtype)?;
-        if !owns {
-            return Ok(home.out);
+        for (index, row) in self.rows.iter().enumerate() {
+            let (k, v) = (k.narrow(0, index, 1)?, v.narrow(0, index, 1)?);
+            self.caches[row.cache].generated.push(layer, &k, &v)?;
         }
-        Ok(merge(&home, &self.math.attend_rotated(&q, &self.at, &keys)?)?.out)
+        let shared = self.shared_rows();
+        let asking = join_or_none(&q, shared.iter().map(|&row| Ok(q.narrow(0, row, 1)?)))?;
+        let elsewhere = self.of_all_ranks(layer, &asking, &k)?;
+        let mut found = (0..self.rows.len()).map(|row| self.at_home(layer, row, &q)).collect::<Result<Vec<_>>>()?;
+        if let Some(elsewhere) = elsewhere {
+            for (index, &row) in shared.iter().enumerate() {
+                let there =
+                    Partial { out: elsewhere.out.narrow(0, index, 1)?, lse: elsewhere.lse.narrow(0, index, 1)? };
+                found[row] = merge(&there, &found[row])?;
+            }
+        }
+        let out = found.first().map_or_else(|| Ok(q.narrow(0, 0, 0)?), |_| stacked_out(&found))?;
+        Ok(out)
     }
+}
+
+fn stacked_out(parts: &[Partial]) -> Result<Tensor> {
+    join(&parts.iter().map(|part| part.out.clone()).collect::<Vec<_>>())
+}
+
+/// Partial results of several rows, one below the other.
+fn stacked(parts: Vec<Partial>) -> Result<Partial> {
+    let (out, lse): (Vec<_>, Vec<_>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
+    Ok(Partial { out: join(&out)?, lse: join(&lse)? })
+}
+
+/// The tensors one below the other; no rows of `like` where there is none.
+fn join_or_none(like: &Tensor, parts: impl Iterator<Item = Result<Tensor>>) -> Result<Tensor> {
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    if parts.is_empty() { Ok(like.narrow(0, 0, 0)?) } else { join(&parts) }
 }

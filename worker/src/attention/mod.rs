@@ -4,7 +4,6 @@
 mod all_gather;
 mod chunk_prefill;
 mod decode;
-mod homes;
 mod pass_q;
 mod query_probe;
 mod replicated;
@@ -15,10 +14,9 @@ mod selected;
 
 pub use all_gather::AllGather;
 pub use chunk_prefill::{ChunkPrefill, Part, Sending};
-pub use decode::Decode;
-pub use homes::Homes;
+pub use decode::{Decode, DecodeRow, SharedCaches};
 pub use pass_q::PassQ;
-pub use query_probe::{Probe, QueryProbe};
+pub use query_probe::QueryProbe;
 pub use replicated::Replicated;
 pub use replication::Replication;
 pub use ring::Ring;

@@ -7,9 +7,9 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{DeviceList, Keys, Positions, Reduce, cast, cuda, gather_list, merge};
+use tributary_protocol::deal::Homes;
 
-use super::Homes;
-use super::rounds::{added, all_queries, bring_home, join, last_of, only_last, start_all};
+use super::rounds::{added, all_queries, bring_home, join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -17,12 +17,14 @@ use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
 
-/// Rows: any deal of context rows, and the query's on the last rank if the pass has them.
+/// Rows: any deal of context rows, and the query's on the owner if the pass has them.
 pub struct PassQ<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
     /// Queries of each rank.
     counts: Vec<usize>,
+    /// Queries of each rank in the last layer, and where they stand.
+    last: (Vec<usize>, Positions),
     /// For each rank, which of this rank's rows it keeps the chunk of.
     send: Vec<DeviceList>,
     /// For each rank, how many rows of this rank's chunks it computes.
@@ -75,6 +77,7 @@ impl<'a> PassQ<'a> {
         Self {
             math,
             counts: homes.counts(),
+            last: (homes.last_counts(), placement.at(homes.last())),
             send: (0..size).map(places).collect(),
             receive: arriving.iter().map(Vec::len).collect(),
             at_all: placement.at(&homes.all()),
@@ -178,8 +181,7 @@ impl Attention for PassQ<'_> {
 
     fn last_layer(&mut self, _rows: usize) -> usize {
         let asked = self.tail.rows.len().min(1);
-        self.counts = only_last(self.counts.len());
-        self.at_all = last_of(&self.at_all, 1);
+        (self.counts, self.at_all) = self.last.clone();
         self.at = last_of(&self.at, asked);
         asked
     }

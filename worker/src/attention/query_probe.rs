@@ -7,6 +7,7 @@ use std::ops::Range;
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
+use tributary_protocol::{Evidence, Score};
 
 use super::Replication;
 use super::rounds::{added, merge_all, start_all};
@@ -16,17 +17,6 @@ use crate::kv::View;
 use crate::model::{Attention, Model, Qkv, Rows};
 use crate::progress::Progress;
 
-/// What a probe measures.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Probe {
-    /// The layers whose attention counts; the score is the mean over them.
-    pub layers: Range<usize>,
-    /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
-    pub over_context: bool,
-    /// Whether a context row's score is the Euclidean norm over the query rows instead of their sum.
-    pub norm: bool,
-}
-
 /// Rows: the query's.
 pub struct QueryProbe<'a> {
     /// Kernels and constants.
@@ -34,7 +24,9 @@ pub struct QueryProbe<'a> {
     /// The way to the other ranks.
     pub comm: &'a mut dyn Communicator,
     /// What is measured.
-    pub probe: &'a Probe,
+    pub evidence: Evidence,
+    /// In these layers; the score is the mean over them.
+    pub layers: Range<usize>,
     /// The query's positions.
     pub at: Positions,
     /// The prefix.
@@ -54,7 +46,7 @@ impl QueryProbe<'_> {
     /// # Errors
     /// Kernels' and communicator's.
     pub fn run(mut self, model: &dyn Model, rows: Rows) -> Result<Option<Tensor>> {
-        let Some(last) = self.probe.layers.end.checked_sub(1) else {
+        let Some(last) = self.layers.end.checked_sub(1) else {
             return Ok(None);
         };
         model.up_to_attention(last, rows, &mut self)?;
@@ -74,7 +66,7 @@ impl QueryProbe<'_> {
         // Before the wait: what puts the slice together is computed while the partials travel, and the slice itself travels
         // while the rest of the layer and the next one are computed. Behind the last layer come the scores, which would
         // stand behind a slice.
-        if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.probe.layers.end) {
+        if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.layers.end) {
             stale.next_slice(self.comm)?;
         }
         let out = self.comm.wait(out)?;
@@ -96,9 +88,12 @@ impl Attention for QueryProbe<'_> {
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k, v, at: self.at.clone() });
         let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
-        if self.probe.layers.contains(&layer) {
-            let lse = if self.probe.over_context { &context.lse } else { &everything.lse };
-            let by = if self.probe.norm { Reduce::Norm } else { Reduce::Mass };
+        if self.layers.contains(&layer) {
+            let lse = if self.evidence.over_context { &context.lse } else { &everything.lse };
+            let by = match self.evidence.score {
+                Score::Norm => Reduce::Norm,
+                Score::Mass => Reduce::Mass,
+            };
             let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
             self.sums = Some(added(self.sums.take(), scores)?);
         }

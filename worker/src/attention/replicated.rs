@@ -4,8 +4,8 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, merge};
+use tributary_protocol::deal::Homes;
 
-use super::Homes;
 use super::rounds::{join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
 
-/// Rows: this rank's share of the selected ones, and the query's on the last rank.
+/// Rows: this rank's share of the selected ones, and the query's on the owner.
 pub struct Replicated<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,

@@ -42,11 +42,6 @@ pub(super) fn last_of(at: &Positions, count: usize) -> Positions {
     at.select(&rows)
 }
 
-/// Queries of each rank in the last layer of a prompt: its last row's, on the last rank.
-pub(super) fn only_last(world: usize) -> Vec<usize> {
-    (1..=world).map(|rank| usize::from(rank == world)).collect()
-}
-
 /// The tensors one below the other.
 pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
     let filled: Vec<&Tensor> = parts.iter().filter(|part| part.dims()[0] > 0).collect();

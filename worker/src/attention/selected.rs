@@ -5,9 +5,9 @@
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, cast, merge};
+use tributary_protocol::deal::Homes;
 
-use super::Homes;
-use super::rounds::{all_queries, bring_home, join, last_of, only_last, split, start_all};
+use super::rounds::{all_queries, bring_home, join, last_of, split, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, Hidden, KvCache, View};
@@ -15,7 +15,7 @@ use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
 
-/// Rows: the selected ones of this rank's chunks, and the query's on the last rank.
+/// Rows: the selected ones of this rank's chunks, and the query's on the owner.
 pub struct SelectedOnly<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
@@ -25,6 +25,8 @@ pub struct SelectedOnly<'a> {
     own_asked: usize,
     /// Query rows of each rank that ask.
     query_asked: Vec<usize>,
+    /// As many in the last layer.
+    last_asked: Vec<usize>,
     at_fresh: Vec<Positions>,
     /// The query rows that ask.
     at_query: Positions,
@@ -53,6 +55,7 @@ impl<'a> SelectedOnly<'a> {
             counts: homes.context_counts(),
             own_asked: own.len(),
             query_asked: homes.query_counts(),
+            last_asked: homes.last_counts(),
             at_fresh: homes.context.iter().map(|rows| placement.at(rows)).collect(),
             at_query: placement.at(&homes.query),
             at_tail: placement.at(&tail.rows),
@@ -69,7 +72,7 @@ impl<'a> SelectedOnly<'a> {
         (self.fresh, self.tail)
     }
 
-    /// The query rows' attention over everything, on the last rank; no rows elsewhere.
+    /// The query rows' attention over everything, on the owner; no rows elsewhere.
     fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Tensor> {
         let mut own = self.stale.keys(layer);
         own.push(own_fresh);
@@ -123,8 +126,7 @@ impl Attention for SelectedOnly<'_> {
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
-        let world = self.counts.len();
-        (self.own_asked, self.query_asked) = (0, only_last(world));
+        (self.own_asked, self.query_asked) = (0, self.last_asked.clone());
         self.at_query = last_of(&self.at_query, 1);
         self.query_asked[self.comm.rank()]
     }

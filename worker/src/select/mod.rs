@@ -2,6 +2,7 @@
 //! it into a score a row or into rows; gathering evidence across ranks and taking the top rows is done once, for all of
 //! them, in [`crate::strategy`].
 
+mod a3;
 mod epic;
 mod infoflow;
 mod none;
@@ -16,15 +17,13 @@ use tributary_protocol::{Method, Plan};
 
 pub use top::{chunk_order, top_rows};
 
-use crate::attention::Probe;
-use crate::error::Result;
-use crate::model::Config;
+use crate::error::{Error, Result};
 
 /// What a selector asks for, or what it answers in the end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Need {
-    /// What the query attends to: one number a context row.
-    Probe(Probe),
+    /// What the query attends to, as the method's descriptor says: one number a context row.
+    Probe,
     /// What some context rows attend to, once they are recomputed at their global positions: Σ of their weights times
     /// their attention, mean over layers and heads.
     Pass {
@@ -52,6 +51,8 @@ pub struct Candidates {
     pub chunks: Vec<(u32, usize)>,
     /// How many to select at most.
     pub budget: usize,
+    /// How many to measure in a pass at most, if the method makes one.
+    pub measured: usize,
     /// Rows of the query.
     pub query: usize,
 }
@@ -62,10 +63,7 @@ impl Candidates {
     pub fn new(plan: &Plan, order: &[u32]) -> Self {
         assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
         let first_row = plan.prefix_tokens() as u32;
-        let starts = plan.chunk_starts();
-        let skip = usize::from(!plan.include_first_chunk);
-        let chunk = |&chunk: &u32| (first_row + starts[chunk as usize] as u32, plan.chunks[chunk as usize].ids.len());
-        let chunks: Vec<(u32, usize)> = order.iter().skip(skip).map(chunk).collect();
+        let chunks = plan.candidates(order);
         let mut rows: Vec<u32> = chunks.iter().flat_map(|&(first, length)| first..first + length as u32).collect();
         rows.sort_unstable();
         Self {
@@ -74,6 +72,7 @@ impl Candidates {
             rows,
             chunks,
             budget: plan.budget,
+            measured: plan.measured_rows(),
             query: plan.query_tokens(),
         }
     }
@@ -108,25 +107,22 @@ pub trait Selector {
     fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need>;
 }
 
-/// The selector of a method that recomputes; `None` for exact methods.
-pub fn build(method: &Method, config: &Config) -> Option<Box<dyn Selector>> {
-    let all_layers = 0..config.layers;
-    match method {
-        Method::Full | Method::Ring | Method::AllGather { .. } => None,
-        Method::None => Some(Box::new(none::Nothing)),
-        Method::Random { seed } => Some(Box::new(random::Random { seed: *seed })),
-        Method::Epic { per_chunk } => Some(Box::new(epic::Epic { per_chunk: *per_chunk })),
-        Method::InfoFlow(parameters) => Some(Box::new(infoflow::InfoFlow { probe: infoflow::probe(parameters) })),
-        Method::ProphetKv { .. } => Some(Box::new(prophetkv::ProphetKv { layers: all_layers })),
-        Method::Relay { .. } => Some(Box::new(relay::Relay::new(all_layers))),
-    }
-}
-
-/// The probe by which chunks are reordered: the one that the method selects by.
-pub fn reorder_probe(method: &Method, config: &Config) -> Option<Probe> {
-    match method {
-        Method::InfoFlow(parameters) => Some(infoflow::probe(parameters)),
-        Method::ProphetKv { .. } | Method::Relay { .. } => Some(prophetkv::probe(0..config.layers)),
-        _ => None,
-    }
+/// The selector of a method that prefills chunk by chunk: the registry. What the planner must know too stands in the method's
+/// descriptor.
+///
+/// # Errors
+/// [`Error::Bug`] for a method that selects nothing because it computes everything.
+pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
+    Ok(match method {
+        Method::Full | Method::Ring | Method::AllGather { .. } => {
+            return Err(Error::Bug("an exact method has no selector"));
+        }
+        Method::None => Box::new(none::Nothing),
+        Method::Random { seed } => Box::new(random::Random { seed: *seed }),
+        Method::Epic { per_chunk } => Box::new(epic::Epic { per_chunk: *per_chunk }),
+        Method::InfoFlow(_) => Box::new(infoflow::InfoFlow),
+        Method::ProphetKv { .. } => Box::new(prophetkv::ProphetKv),
+        Method::Relay { .. } => Box::new(relay::Relay::default()),
+        Method::A3 { .. } => Box::new(a3::A3),
+    })
 }

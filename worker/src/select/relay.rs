@@ -5,32 +5,23 @@
 //! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
 //! normalised; score = s¹ + a.
 
-use std::ops::Range;
-
-use super::{Candidates, Need, Selector, prophetkv};
+use super::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// A probe, then a pass over the rows it named.
+#[derive(Default)]
 pub struct Relay {
-    layers: Range<usize>,
     first: Option<Vec<f32>>,
-}
-
-impl Relay {
-    /// Relay over all `layers` of the model.
-    pub fn new(layers: Range<usize>) -> Self {
-        Self { layers, first: None }
-    }
 }
 
 impl Selector for Relay {
     fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need> {
         if evidence.is_empty() {
-            return Ok(Need::Probe(prophetkv::probe(self.layers.clone())));
+            return Ok(Need::Probe);
         }
         let Some(first) = &self.first else {
             let first = normalised(evidence);
-            let rows = candidates.top(&first, candidates.budget / 3);
+            let rows = candidates.top(&first, candidates.measured);
             if rows.is_empty() {
                 return Ok(Need::Scores(first));
             }

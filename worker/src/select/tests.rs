@@ -1,7 +1,8 @@
 //! Selectors and rules on hand-made evidence.
 
-use tributary_protocol::{Importance, Plan};
+use tributary_protocol::{Importance, Layout, Method, Plan};
 
+use super::a3::A3;
 use super::epic::Epic;
 use super::prophetkv::ProphetKv;
 use super::relay::Relay;
@@ -81,20 +82,32 @@ fn epic_spends_evenly_and_leaves_what_short_chunks_cannot_take() {
 #[test]
 fn prophetkv_takes_the_mean_over_the_querys_rows() {
     let candidates = Candidates::new(&plan(3), &[0, 1, 2, 3]);
-    let mut selector = ProphetKv { layers: 0..3 };
-    let Need::Probe(probe) = selector.next(&candidates, &[]).expect("a probe") else { panic!("no probe") };
-    assert!(probe.over_context && !probe.norm);
-    assert_eq!(probe.layers, 0..3);
+    let mut selector = ProphetKv;
+    assert_eq!(selector.next(&candidates, &[]).expect("a probe"), Need::Probe);
     let answer = selector.next(&candidates, &[3.0; 15]).expect("scores");
     assert_eq!(answer, Need::Scores(vec![1.5; 15]));
 }
 
 #[test]
+fn a3_takes_the_best_of_the_first_layer_as_they_are() {
+    let a3 = Method::A3 { layout: Layout::Global };
+    let candidates = Candidates::new(&Plan { method: a3, ..plan(3) }, &[0, 1, 2, 3]);
+    assert_eq!(A3.next(&candidates, &[]).expect("a probe"), Need::Probe);
+    // The first chunk has the highest scores; of the others row 16 is the best, then 7, then 5 before 9.
+    let mut evidence = vec![0.0; 15];
+    (evidence[0], evidence[3], evidence[5], evidence[7], evidence[14]) = (9.0, 1.0, 2.0, 1.0, 3.0);
+    let Need::Scores(scores) = A3.next(&candidates, &evidence).expect("scores") else { panic!("no scores") };
+    assert_eq!(scores, evidence);
+    assert_eq!(candidates.top(&scores, 3), [5, 7, 16]);
+}
+
+#[test]
 fn relay_asks_twice_and_adds_what_it_hears() {
-    let candidates = Candidates::new(&plan(7), &[0, 1, 2, 3]);
-    let mut relay = Relay::new(0..3);
-    let Need::Probe(probe) = relay.next(&candidates, &[]).expect("a probe") else { panic!("no probe") };
-    assert!(probe.over_context && !probe.norm);
+    let relay = Method::Relay { layout: Layout::Global };
+    let candidates = Candidates::new(&Plan { method: relay, ..plan(7) }, &[0, 1, 2, 3]);
+    assert_eq!(candidates.measured, 2, "a third of the budget");
+    let mut relay = Relay::default();
+    assert_eq!(relay.next(&candidates, &[]).expect("a probe"), Need::Probe);
     // Sum 20. Row 2 has the highest score but stands in the first chunk; rows 6 and 15 are the best two, 7/3 = 2.
     let mut first = vec![0.0; 15];
     (first[0], first[4], first[9], first[13], first[14]) = (10.0, 6.0, 1.0, 2.0, 1.0);
@@ -117,7 +130,7 @@ fn relay_asks_twice_and_adds_what_it_hears() {
 #[test]
 fn relay_with_a_budget_below_three_answers_after_the_probe() {
     let candidates = Candidates::new(&plan(2), &[0, 1, 2, 3]);
-    let mut relay = Relay::new(0..3);
+    let mut relay = Relay::default();
     let Need::Scores(scores) = relay.next(&candidates, &[2.0; 15]).expect("scores") else { panic!("a second stage") };
     assert!(scores.iter().all(|score| (score - 1.0 / 15.0).abs() < 1e-7));
 }

@@ -1,7 +1,6 @@
 //! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and values on every rank.
 //! *Exact*. Causal work is uneven by construction; that is the baseline that the literature reports against.
 
-use tributary_protocol::deal::contiguous;
 use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
@@ -19,14 +18,14 @@ pub struct AllGather {
 impl Strategy for AllGather {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let shards = Shards::new(plan, cx.comm.size(), contiguous);
+        let shards = Shards::new(plan, cx.comm.size());
         let rows = shards.embed(cx, plan)?;
         let config = cx.model.config();
         let mut attention = attention::AllGather {
             math: cx.math.clone(),
             comm: cx.comm,
             at: shards.at.clone(),
-            owner: shards.owner,
+            owner: plan.owner,
             heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
             layers: Vec::new(),
         };

@@ -1,18 +1,15 @@
 //! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
 use tributary_kernels::{Positions, SHARED};
-use tributary_protocol::deal::slices_behind_probes;
 use tributary_protocol::{ChunkKey, Exchange, Phase, Plan};
 
 use crate::attention::{ChunkPrefill, Part, Replication, Sending};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
-use crate::model::Config;
-use crate::select::reorder_probe;
 
 /// This rank's chunks, and the other ranks' on their way here.
-pub(super) struct Chunks {
+pub struct Chunks {
     /// Without the other ranks' chunks until they have been [received](Self::receive).
     pub cache: KvCache,
     /// The other ranks' chunks on their way, under `replicate`.
@@ -33,14 +30,13 @@ struct Stock {
 ///
 /// # Errors
 /// Kernels' and communicator's.
-pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
+pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.enter(Phase::ChunkPrefill, plan)?;
     let size = cx.comm.size();
     let stock = Stock::look_up(cx, plan);
     let replicates = plan.exchange == Exchange::Replicate && size > 1;
-    let counts = || (0..size).map(|rank| rows_of(plan, rank).len()).collect();
-    let mut replication = replicates.then(|| Replication::new(counts()));
-    let (parts, slices) = (stock.parts(plan), slices(plan, cx.model.config()));
+    let mut replication = replicates.then(|| Replication::new(plan.kept_counts(size)));
+    let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.model.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
     let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
     let ids = stock.missing_ids(plan);
@@ -66,22 +62,12 @@ pub(super) fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     Ok(Chunks { cache, replication })
 }
 
-/// In how many slices stale rows set out behind the messages of probes, one for each of their layers but the last; none where
-/// rows set out as they are computed, or at once because no probe follows.
-fn slices(plan: &Plan, config: &Config) -> Option<usize> {
-    let reorders = plan.reorder.is_some() && plan.chunks.len() > 1;
-    let probes = usize::from(reorders) + usize::from(plan.budget > 0);
-    let layers = reorder_probe(&plan.method, config).map_or(0, |probe| probe.layers.end);
-    let all_warm = plan.chunks.iter().all(|chunk| chunk.warm);
-    (all_warm && probes > 0 && layers > 0).then(|| slices_behind_probes(probes, layers))
-}
-
 /// Copies the chunks and the prefix that this rank has computed into its chunk cache.
 ///
 /// # Errors
 /// The copies'.
 pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
-    if !plan.keep_chunks || plan.method.is_exact() {
+    if !plan.keep_chunks || plan.method.selection().is_none() {
         return Ok(());
     }
     cx.chunk_cache.keep(cx.chunk_cache.space().prefix(&plan.prefix), &cache.prefix)?;
@@ -102,7 +88,7 @@ impl Chunks {
         let Some(replication) = self.replication else { return Ok(cache) };
         let received = replication.finish(cx.comm)?;
         for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
-            let block = Block { rows: rows_of(plan, other).into(), layers };
+            let block = Block { rows: plan.kept_by(other).into(), layers };
             cache.others.push(block.complete(cx.model.config().layers));
         }
         Ok(cache)
@@ -113,10 +99,11 @@ impl Stock {
     /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is.
     fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Self {
         let (mut chunks, model_layers) = (Vec::new(), cx.model.config().layers);
+        let chunk_rows = plan.chunk_rows();
         for chunk in chunks_of(plan, cx.rank()) {
             let key = plan.chunks[chunk].warm.then(|| key(cx, plan, chunk));
             let layers = key.and_then(|key| cx.chunk_cache.get(&key));
-            let rows: Vec<u32> = rows_of_chunk(plan, chunk).collect();
+            let rows: Vec<u32> = chunk_rows[chunk].clone().collect();
             chunks.push((chunk, layers.map(|layers| Block { rows: rows.into(), layers }.complete(model_layers))));
         }
         let any_warm = plan.chunks.iter().any(|chunk| chunk.warm);
@@ -142,7 +129,8 @@ impl Stock {
 
     fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
         let prefix = 0..self.missing_prefix(plan).len() as u32;
-        prefix.chain(self.missing().flat_map(|chunk| rows_of_chunk(plan, chunk))).collect()
+        let chunks = plan.chunk_rows();
+        prefix.chain(self.missing().flat_map(|chunk| chunks[chunk].clone())).collect()
     }
 
     /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix, in a segment of its own.
@@ -211,19 +199,4 @@ fn key(cx: &Context<'_>, plan: &Plan, chunk: usize) -> ChunkKey {
 /// Numbers of a rank's chunks, ascending.
 fn chunks_of(plan: &Plan, rank: usize) -> impl Iterator<Item = usize> + '_ {
     plan.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.rank == rank).map(|(index, _)| index)
-}
-
-/// Context rows of a rank's chunks, in the order in which its blocks hold them.
-pub(super) fn rows_of(plan: &Plan, rank: usize) -> Vec<u32> {
-    let starts = plan.chunk_starts();
-    chunks_of(plan, rank).flat_map(|chunk| rows_from(plan, starts[chunk], chunk)).collect()
-}
-
-fn rows_of_chunk(plan: &Plan, chunk: usize) -> std::ops::Range<u32> {
-    rows_from(plan, plan.chunk_starts()[chunk], chunk)
-}
-
-fn rows_from(plan: &Plan, start: usize, chunk: usize) -> std::ops::Range<u32> {
-    let first = (plan.prefix_tokens() + start) as u32;
-    first..first + plan.chunks[chunk].ids.len() as u32
 }

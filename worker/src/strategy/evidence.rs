@@ -3,17 +3,17 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
-use tributary_protocol::{Exchange, Layout, Plan};
+use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan};
 
 use super::chunks::Chunks;
-use super::{chunks, recompute};
-use crate::attention::{PassQ, Probe, QueryProbe};
+use super::recompute;
+use crate::attention::{PassQ, QueryProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::kv::{Hidden, KvCache, View};
 use crate::placement::Placement;
 
-/// What the query attends to, with chunks in `order` and RoPE positions as `layout` says: one number a context row. Stale
+/// What the query attends to, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
 /// rows that are held back set out behind its messages.
 ///
 /// # Errors
@@ -22,23 +22,24 @@ pub(super) fn probe(
     cx: &mut Context<'_>,
     plan: &Plan,
     chunks: &mut Chunks,
-    probe: &Probe,
+    evidence: Evidence,
     order: &[u32],
-    layout: Layout,
 ) -> Result<Vec<f32>> {
-    let placement = Placement::new(plan, order, layout);
+    let placement = Placement::new(plan, order, evidence.layout);
+    let layers = evidence.layers.of(cx.model.config().layers);
+    let measured = layers.len();
     let nothing = Hidden::default();
     let Chunks { cache, replication } = chunks;
     let own = View::new(&cache.own, &placement, &nothing);
     let own_rows = own.rows().count();
     let device = cx.model.device().clone();
-    let first_query_row = (plan.prefix_tokens() + plan.context_tokens()) as u32;
-    let query_rows: Vec<u32> = (first_query_row..plan.total_tokens() as u32).collect();
+    let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.model.embed(&plan.query)?;
     let attention = QueryProbe {
         math: cx.math.clone(),
         comm: &mut *cx.comm,
-        probe,
+        evidence,
+        layers,
         at: placement.at(&query_rows),
         prefix: View::new([&cache.prefix], &placement, &nothing),
         own,
@@ -50,7 +51,12 @@ pub(super) fn probe(
         None => from_host(vec![0.0; own_rows], &device)?,
     };
     assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
-    gather(cx, plan, &scores, probe.layers.len())
+    let mut scores = gather(cx, plan, &scores, measured)?;
+    if evidence.heads == Heads::Sum {
+        let heads = cx.model.config().heads as f32;
+        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
+    }
+    Ok(scores)
 }
 
 /// What `rows` attend to once they are recomputed at their global positions, weighted: one number a context row.
@@ -67,22 +73,22 @@ pub(super) fn pass(
 ) -> Result<Vec<f32>> {
     assert_eq!(rows.len(), weights.len(), "rows of a measuring pass and their weights");
     let placement = Placement::new(plan, order, Layout::Global);
-    let homes = recompute::deal(cx, plan, &placement, rows, Vec::new(), Exchange::PassQ);
+    let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
     let mut of_row = vec![0.0; plan.total_tokens()];
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);
     let weights = homes.all().iter().map(|&row| of_row[row as usize]).collect();
     let embedded = recompute::embed(cx, plan, &homes)?;
     let hidden = Hidden::of(rows);
-    let rank_of = recompute::rank_of(plan);
-    let mut attention =
-        PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &|row| rank_of[row as usize])
-            .measuring(weights);
+    let keepers = plan.keepers();
+    let keeper = |row: u32| keepers[row as usize];
+    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &keeper);
+    let mut attention = pass.measuring(weights);
     cx.model.up_to_attention(cx.model.config().layers - 1, embedded, &mut attention)?;
     of_row.fill(0.0);
     for (row, score) in attention.into_measured()? {
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
-    let own: Vec<f32> = chunks::rows_of(plan, cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
+    let own: Vec<f32> = plan.kept_by(cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
     let own = from_host(own, cx.model.device())?;
     gather(cx, plan, &own, 1)
 }
@@ -99,7 +105,7 @@ fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
 /// order.
 fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
     let size = cx.comm.size();
-    let rows: Vec<Vec<u32>> = (0..size).map(|rank| chunks::rows_of(plan, rank)).collect();
+    let rows: Vec<Vec<u32>> = (0..size).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
     assert_eq!(counts.iter().sum::<usize>(), plan.context_tokens(), "context rows of all ranks, {counts:?}");
     let parts = cx.comm.all_gather_v(own, &counts)?;

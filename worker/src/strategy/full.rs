@@ -1,8 +1,8 @@
-//! Full prefill of the whole prompt on one rank, the last. *Exact*: it is what the others are compared with.
+//! Full prefill of the whole prompt on one rank, the plan's owner. *Exact*: it is what the others are compared with.
 
 use tributary_protocol::{Layout, Phase, Plan};
 
-use super::{Prefilled, Strategy, nothing_selected, request_order};
+use super::{Prefilled, Strategy, nothing_selected};
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;
@@ -15,17 +15,16 @@ pub struct Full;
 impl Strategy for Full {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let placement = Placement::new(plan, &request_order(plan), Layout::Global);
-        let owner = cx.last_rank();
+        let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
         let mut this = Prefilled {
-            owner,
+            owner: plan.owner,
             last: None,
             cache: KvCache::default(),
             alone: true,
             placement,
             selection: nothing_selected(plan),
         };
-        if cx.rank() != owner {
+        if cx.rank() != plan.owner {
             return Ok(this);
         }
         let ids = plan.all_ids();

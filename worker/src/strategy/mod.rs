@@ -13,10 +13,10 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-use tributary_protocol::{Method, Plan};
+use tributary_protocol::{Method, Plan, Prefill};
 
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::KvCache;
 use crate::model::{Config, Rows};
 use crate::placement::Placement;
@@ -24,7 +24,7 @@ use crate::select;
 
 /// A prompt whose cache is filled.
 pub struct Prefilled {
-    /// The rank that holds the prompt's last row.
+    /// The rank that holds the prompt's last row: the plan's owner.
     pub owner: usize,
     /// On the owner: the last row after the last layer, `[1, hidden]`.
     pub last: Option<Rows>,
@@ -63,23 +63,36 @@ pub trait Strategy {
 }
 
 /// The strategy of a method.
-pub fn build(method: &Method, config: &Config) -> Box<dyn Strategy> {
-    match (method, select::build(method, config)) {
-        (Method::Ring, _) => Box::new(ring::Ring),
-        (Method::AllGather { heads_per_gather }, _) => {
-            Box::new(all_gather::AllGather { heads_per_gather: *heads_per_gather })
-        }
-        (_, Some(selector)) => Box::new(selective::Selective { selector }),
-        (_, None) => Box::new(full::Full),
-    }
+///
+/// # Errors
+/// [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
+pub fn build(method: &Method) -> Result<Box<dyn Strategy>> {
+    Ok(match method.prefill() {
+        Prefill::Whole => Box::new(full::Full),
+        Prefill::Ring => Box::new(ring::Ring),
+        Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
+        Prefill::Chunks(_) => Box::new(selective::Selective { selector: select::build(method)? }),
+    })
 }
 
-/// Chunk numbers in the request's own order.
-fn request_order(plan: &Plan) -> Vec<u32> {
-    (0..plan.chunks.len() as u32).collect()
+/// What a method's parameters must satisfy for a model.
+///
+/// # Errors
+/// [`Error::Plan`].
+pub fn check(method: &Method, config: &Config) -> Result<()> {
+    if let Some(layers) = method.evidence().map(|evidence| evidence.layers.of(config.layers))
+        && (layers.is_empty() || layers.end > config.layers)
+    {
+        let what = format!("score layers {layers:?} are no range of the model's {} layers", config.layers);
+        return Err(Error::Plan(what));
+    }
+    match method.prefill() {
+        Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// The selection of an exact method.
 fn nothing_selected(plan: &Plan) -> Selection {
-    Selection { order: request_order(plan), ..Selection::default() }
+    Selection { order: plan.request_order(), ..Selection::default() }
 }

@@ -93,13 +93,13 @@ type Bits = Vec<Vec<u32>>;
 
 /// Runs a plan; what it leaves and the order of its calls.
 fn run(model: &dyn Model, comm: &mut dyn Communicator, plan: &Plan, cache: &mut ChunkCache) -> (Bits, String) {
-    let context = (0..WORLD).map(|rank| chunks::rows_of(plan, rank).len()).collect();
+    let context = plan.kept_counts(WORLD);
     let query = vec![plan.query_tokens(); WORLD];
     let mut noted = Noted { inner: comm, query, context, notes: String::new() };
     cache.begin();
     let progress = Progress::default();
     let mut cx = Context::new(model, &mut noted, Kernels::Auto, (plan, 128), &progress, cache).expect("a context");
-    let selector = select::build(&plan.method, model.config()).expect("a selector");
+    let selector = select::build(&plan.method).expect("a selector");
     let found = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
     chunks::keep(&mut cx, plan, &found.cache).expect("kept");
     let others = found.cache.others.iter().flat_map(|block| &block.layers).flat_map(|(k, v)| [k.clone(), v.clone()]);

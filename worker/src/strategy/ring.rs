@@ -1,7 +1,6 @@
 //! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag split is common practice
 //! since). *Exact*.
 
-use tributary_protocol::deal::zigzag;
 use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
@@ -16,13 +15,13 @@ pub struct Ring;
 impl Strategy for Ring {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let shards = Shards::new(plan, cx.comm.size(), zigzag);
+        let shards = Shards::new(plan, cx.comm.size());
         let rows = shards.embed(cx, plan)?;
         let mut attention = attention::Ring {
             math: cx.math.clone(),
             comm: cx.comm,
             at: shards.at.clone(),
-            owner: shards.owner,
+            owner: plan.owner,
             layers: Vec::new(),
         };
         let last = cx.model.prompt(rows, &mut attention)?;

@@ -1,14 +1,14 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Exchange, Layout, Phase, Plan};
+use tributary_protocol::{Evidence, Exchange, Layout, Phase, Plan};
 
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute, request_order};
+use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
-use crate::select::{Candidates, Need, Selector, chunk_order, reorder_probe};
+use crate::select::{Candidates, Need, Selector, chunk_order};
 
 /// The pipeline around a selector.
 pub struct Selective {
@@ -19,14 +19,21 @@ pub struct Selective {
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         let mut chunks = chunks::prefill(cx, plan)?;
-        let order = reorder(cx, plan, &mut chunks)?;
-        let selection = self.select(cx, plan, &mut chunks, order)?;
+        let selection = reorder(cx, plan, &mut chunks).and_then(|order| self.select(cx, plan, &mut chunks, order));
+        let selection = match selection {
+            Err(error) if error.is_the_requests() => {
+                // The group lives on: what is on its way has to arrive, so that no later call meets it.
+                chunks.receive(cx, plan)?;
+                return Err(error);
+            }
+            selection => selection?,
+        };
         let placement = Placement::new(plan, &selection.order, Layout::Global);
         cx.enter(Phase::Recompute, plan)?;
         let mut cache = chunks.receive(cx, plan)?;
         let last = recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows)?;
         Ok(Prefilled {
-            owner: cx.last_rank(),
+            owner: plan.owner,
             last,
             cache,
             alone: plan.exchange == Exchange::Replicate || cx.comm.size() == 1,
@@ -56,13 +63,13 @@ impl Selective {
         if plan.budget == 0 {
             return Ok(found(Vec::new(), None, order));
         }
-        let layout = plan.method.layout().unwrap_or(Layout::Global);
         let (mut seen, mut measured) = (Vec::new(), Vec::new());
         loop {
             match self.selector.next(&candidates, &seen)? {
-                Need::Probe(what) => {
+                Need::Probe => {
                     cx.enter(Phase::Probe, plan)?;
-                    seen = evidence::probe(cx, plan, chunks, &what, &order, layout)?;
+                    let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
+                    seen = evidence::probe(cx, plan, chunks, evidence, &order)?;
                 }
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
@@ -90,18 +97,19 @@ impl Selective {
 
 /// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.
 pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) -> Result<Vec<u32>> {
-    let given = request_order(plan);
+    let given = plan.request_order();
     let Some(importance) = plan.reorder else {
         return Ok(given);
     };
-    let Some(probe) = reorder_probe(&plan.method, cx.model.config()) else {
+    let Some(evidence) = plan.method.evidence() else {
         return Err(Error::Plan(format!("method {} cannot reorder: it does not probe the query", plan.method.name())));
     };
-    if plan.chunks.len() < 2 {
+    if !plan.reorders() {
         return Ok(given);
     }
     cx.enter(Phase::Reorder, plan)?;
-    let scores = evidence::probe(cx, plan, chunks, &probe, &given, Layout::HlTp)?;
+    let evidence = Evidence { layout: Layout::HlTp, ..evidence };
+    let scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     agree(cx, order)
 }

@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 use tributary_kernels::Positions;
+use tributary_protocol::deal::shards;
 use tributary_protocol::{Layout, Plan};
 
-use super::{Prefilled, nothing_selected, request_order};
+use super::{Prefilled, nothing_selected};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};
@@ -17,22 +18,19 @@ pub(super) struct Shards {
     pub rows: Vec<Vec<u32>>,
     /// Where each rank's rows stand.
     pub at: Vec<Positions>,
-    /// The rank of the last row.
-    pub owner: usize,
     placement: Placement,
 }
 
 impl Shards {
-    /// Shards of a plan's sequence, split by `split(total, world)`.
-    pub fn new(plan: &Plan, world: usize, split: fn(usize, usize) -> Vec<Vec<u32>>) -> Self {
-        let placement = Placement::new(plan, &request_order(plan), Layout::Global);
-        let rows = split(plan.total_tokens(), world);
+    /// Shards of a plan's sequence.
+    pub fn new(plan: &Plan, world: usize) -> Self {
+        let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
+        let rows = shards(plan, world).expect("the method splits the sequence");
         assert_eq!(rows.len(), world, "shards");
-        assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), plan.total_tokens(), "rows of all shards");
-        let at = rows.iter().map(|rows| placement.at(rows)).collect();
         let last_row = plan.total_tokens() as u32 - 1;
-        let owner = rows.iter().position(|rows| rows.last() == Some(&last_row)).expect("some rank has the last row");
-        Self { rows, at, placement, owner }
+        assert_eq!(rows[plan.owner].last(), Some(&last_row), "the prompt's last row on its owner, rank {}", plan.owner);
+        let at = rows.iter().map(|rows| placement.at(rows)).collect();
+        Self { rows, at, placement }
     }
 
     /// This rank's rows, embedded.
@@ -48,8 +46,8 @@ impl Shards {
         let rank = cx.rank();
         let block = Block { rows: self.rows[rank].clone().into(), layers }.complete(cx.model.config().layers);
         Prefilled {
-            owner: self.owner,
-            last: (rank == self.owner).then_some(last),
+            owner: plan.owner,
+            last: (rank == plan.owner).then_some(last),
             cache: KvCache { own: vec![block], ..KvCache::default() },
             alone: cx.comm.size() == 1,
             placement: self.placement,

@@ -44,7 +44,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
     let cache = chunks.receive(cx, plan).expect("chunks are received");
     let before = stored(&cache);
     let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
-    let (own, all) = (chunks::rows_of(plan, cx.rank()).len(), plan.context_tokens());
+    let (own, all) = (plan.kept_by(cx.rank()).len(), plan.context_tokens());
     let replicated = plan.exchange == Exchange::Replicate;
     assert_eq!(rows, plan.prefix_tokens() + if replicated { all } else { own });
     assert!(
@@ -54,7 +54,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
 
     let mut chunks = Chunks { cache, replication: None };
     let order = reorder(cx, plan, &mut chunks).expect("reordered");
-    let selector = select::build(&plan.method, model.config()).expect("a selector");
+    let selector = select::build(&plan.method).expect("a selector");
     let selection = Selective { selector }.select(cx, plan, &mut chunks, order.clone()).expect("selected");
     let mut cache = chunks.cache;
     assert_eq!(selection.rows.len(), plan.budget);

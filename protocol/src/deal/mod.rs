@@ -1,11 +1,11 @@
 //! Dealing rows to ranks by what they cost. Pure functions: every rank calls them with the same arguments, and the planner
 //! with them, to know what ranks will send each other.
 
-/// In how many slices stale rows set out where every chunk is warm: one behind each layer of each probe but the last, behind which the
-/// scores come.
-pub fn slices_behind_probes(probes: usize, layers: usize) -> usize {
-    probes * layers.saturating_sub(1)
-}
+mod homes;
+mod shards;
+
+pub use homes::Homes;
+pub use shards::{shards, usual_owner};
 
 /// What one row costs: a constant for its own arithmetic, and something for every key it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,19 +29,28 @@ impl RowCost {
     }
 }
 
-/// Deals rows, given with their causal order and sorted by it, to `world` ranks so that each has the same cost; the last
-/// rank also has `query` rows beside the dealt ones, each seeing `total` keys. Each rank gets two runs, one from the early
-/// and one from the late half, zigzag: an error of the cost model then cancels.
-pub fn deal_rows(rows: &[(u32, u32)], world: usize, query: usize, total: u32, cost: RowCost) -> Vec<Vec<u32>> {
+/// Deals rows, given with their causal order and sorted by it, to `world` ranks so that each has the same cost; the owner
+/// also has `query` rows beside the dealt ones, each seeing `total` keys. Each rank gets two runs, one from the early
+/// and one from the late half, zigzag: an error of the cost model then cancels. The owner's stand in the middle.
+pub fn deal_rows(
+    rows: &[(u32, u32)],
+    world: usize,
+    owner: usize,
+    query: usize,
+    total: u32,
+    cost: RowCost,
+) -> Vec<Vec<u32>> {
+    assert!(owner < world, "rank {owner} of {world} is the owner");
     let own = |&(_, order): &(u32, u32)| cost.of(order + 1);
     let dealt_cost: f64 = rows.iter().map(own).sum();
     let query_cost = query as f64 * cost.of(total);
     let even = (dealt_cost + query_cost) / world as f64;
-    // The last rank's target is what the query leaves of its share; the others split the rest evenly.
-    let last = (even - query_cost).max(0.0);
-    let others = if world > 1 { (dealt_cost - last) / (world - 1) as f64 } else { 0.0 };
-    let target = |rank: usize| if rank + 1 == world { last } else { others };
-    let runs = (0..world).chain((0..world).rev());
+    // The owner's target is what the query leaves of its share; the others split the rest evenly.
+    let owners = (even - query_cost).max(0.0);
+    let others = if world > 1 { (dealt_cost - owners) / (world - 1) as f64 } else { 0.0 };
+    let target = |rank: usize| if rank == owner { owners } else { others };
+    let after_owner = |place: usize| (owner + 1 + place) % world;
+    let runs = (0..world).chain((0..world).rev()).map(after_owner);
     let mut dealt = vec![Vec::new(); world];
     let (mut next, mut spent, mut limit) = (0, 0.0, 0.0);
     for (run, rank) in runs.enumerate() {
@@ -93,27 +102,35 @@ mod tests {
             (10, 3, 5000, RowCost { row: 1.0, key: 0.1 }),
         ];
         for (count, world, query, cost) in table {
-            let rows: Vec<(u32, u32)> = (0..count).map(|row| (row, row)).collect();
-            let dealt = deal_rows(&rows, world, query, count + query as u32, cost);
-            let mut all: Vec<u32> = dealt.concat();
-            all.sort_unstable();
-            assert_eq!(all, (0..count).collect::<Vec<_>>(), "{count} rows, {world} ranks");
-            let query_cost = query as f64 * cost.of(count + query as u32);
-            if count < 100 {
-                continue;
+            for owner in 0..world {
+                check(count, world, owner, query, cost);
             }
-            let of = |rank: usize| total_cost(&dealt[rank], cost) + if rank + 1 == world { query_cost } else { 0.0 };
-            let (low, high) = (0..world).map(of).fold((f64::MAX, 0f64), |(low, high), c| (low.min(c), high.max(c)));
-            assert!(high / low < 1.05, "{count} rows, {world} ranks: {low} to {high}");
         }
     }
 
+    fn check(count: u32, world: usize, owner: usize, query: usize, cost: RowCost) {
+        let rows: Vec<(u32, u32)> = (0..count).map(|row| (row, row)).collect();
+        let dealt = deal_rows(&rows, world, owner, query, count + query as u32, cost);
+        let mut all: Vec<u32> = dealt.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..count).collect::<Vec<_>>(), "{count} rows, {world} ranks, owner {owner}");
+        if count < 100 {
+            return;
+        }
+        let query_cost = query as f64 * cost.of(count + query as u32);
+        let of = |rank: usize| total_cost(&dealt[rank], cost) + if rank == owner { query_cost } else { 0.0 };
+        let (low, high) = (0..world).map(of).fold((f64::MAX, 0f64), |(low, high), c| (low.min(c), high.max(c)));
+        assert!(high / low < 1.05, "{count} rows, {world} ranks, owner {owner}: {low} to {high}");
+    }
+
     #[test]
-    fn a_query_that_costs_more_than_a_share_leaves_the_last_rank_nothing_else() {
+    fn a_query_that_costs_more_than_a_share_leaves_the_owner_nothing_else() {
         let rows: Vec<(u32, u32)> = (0..10).map(|row| (row, row)).collect();
-        let dealt = deal_rows(&rows, 2, 1000, 1010, RowCost { row: 1.0, key: 0.0 });
-        assert_eq!(dealt[0].len(), 10);
-        assert!(dealt[1].is_empty());
+        for owner in 0..2 {
+            let dealt = deal_rows(&rows, 2, owner, 1000, 1010, RowCost { row: 1.0, key: 0.0 });
+            assert_eq!(dealt[1 - owner].len(), 10);
+            assert!(dealt[owner].is_empty());
+        }
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! A request between its first order and its answer: what has come back so far.
+
+use std::time::Duration;
+
+use tributary_protocol::{Drawn, Outcome, Phase, Plan, RankReport, Span, StepReport};
+
+use super::{Answer, Clock};
+use crate::{Error, Result};
+
+/// A request that the ranks are at.
+#[derive(Debug)]
+pub struct InFlight {
+    plan: Plan,
+    clock: Clock,
+    /// What it took to prepare and to plan it, and how long it waited for its turn.
+    tokenize: Duration,
+    queued: Duration,
+    ttft: Option<Duration>,
+    first: Option<Drawn>,
+    outcome: Outcome,
+    reports: Vec<RankReport>,
+    /// What decoding took on each rank: seconds, and those spent waiting.
+    decoding: Vec<(f64, f64)>,
+}
+
+impl InFlight {
+    /// A request whose first order is about to be sent. The clock began when it was accepted; since then it has waited for its
+    /// turn for `queued`.
+    pub fn new(plan: &Plan, clock: Clock, queued: Duration) -> Self {
+        // Before the plan is gone: a rank may begin with it before this thread runs again, and no time may count twice.
+        let tokenize = clock.elapsed().saturating_sub(queued);
+        let (ttft, first, reports, decoding) = (None, None, Vec::new(), Vec::new());
+        Self {
+            plan: plan.clone(),
+            clock,
+            tokenize,
+            queued,
+            ttft,
+            first,
+            outcome: Outcome::default(),
+            reports,
+            decoding,
+        }
+    }
+
+    /// The first token is here: the clock of the time to first token stops.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if it came before.
+    pub fn first_token(&mut self, drawn: Drawn) -> Result<()> {
+        let ttft = self.clock.elapsed();
+        match self.first.replace(drawn) {
+            None => self.ttft = Some(ttft),
+            Some(_) => return Err(Error::Protocol("a first token came twice".into())),
+        }
+        Ok(())
+    }
+
+    /// The prefill has ended.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if it does not fit what came before.
+    pub fn prefilled(&mut self, outcome: Outcome, reports: Vec<RankReport>) -> Result<()> {
+        let Some(first) = self.first else {
+            return Err(Error::Protocol("the end of a prefill came where the first token was due".into()));
+        };
+        if outcome.tokens != [first.token] {
+            let found = &outcome.tokens;
+            return Err(Error::Protocol(format!("first token {}, the outcome has {found:?}", first.token)));
+        }
+        let drew = reports.iter().filter(|report| report.drew_first_token).count();
+        if drew != 1 {
+            return Err(Error::Protocol(format!("{drew} ranks say that they drew the first token")));
+        }
+        (self.outcome, self.decoding, self.reports) = (outcome, vec![(0.0, 0.0); reports.len()], reports);
+        Ok(())
+    }
+
+    /// Another token, and what the step that drew it took.
+    pub fn next_token(&mut self, drawn: Drawn, step: &[StepReport]) {
+        assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
+        self.outcome.tokens.push(drawn.token);
+        self.outcome.margins.push(drawn.margin);
+        for (rank, step) in step.iter().enumerate() {
+            self.reports[rank].decode_traffic.add(&step.traffic);
+            let (seconds, waited_s) = &mut self.decoding[rank];
+            *seconds += step.seconds;
+            *waited_s += step.waited_s;
+        }
+    }
+
+    /// Whether another token is due.
+    pub fn goes_on(&self) -> bool {
+        self.plan.goes_on(&self.outcome.tokens)
+    }
+
+    /// Time from the request's acceptance to its first token, once that is here.
+    pub fn ttft(&self) -> Option<Duration> {
+        self.ttft
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The answer, now that the last token is here. Decoding counts on every rank as one phase behind all others.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if there was no first token.
+    pub fn answer(mut self) -> Result<Answer> {
+        let total = self.clock.elapsed();
+        let ttft = self.ttft.ok_or_else(|| Error::Protocol("the answer came where the first token was due".into()))?;
+        for (report, (seconds, waited_s)) in self.reports.iter_mut().zip(self.decoding) {
+            if seconds > 0.0 {
+                let start_s = report.spans.iter().map(|span| span.start_s + span.seconds).fold(0.0, f64::max);
+                report.spans.push(Span { phase: Phase::Decode, start_s, seconds, waited_s });
+            }
+        }
+        let Self { tokenize, queued, outcome, reports, .. } = self;
+        Ok(Answer { tokenize, queued, ttft, total, outcome, reports })
+    }
+}

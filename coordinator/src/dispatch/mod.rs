@@ -1,0 +1,135 @@
+//! Sends orders to the ranks and makes answers of what comes back. The clock of the time to first token runs here.
+
+mod in_flight;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+use tributary_comm::CoordinatorLink;
+use tributary_protocol::{Event, Order, Outcome, Plan, RankReport};
+
+pub use self::in_flight::InFlight;
+use crate::{Error, Result};
+
+/// How often the coordinator looks up while it waits. It sets no deadline of its own: the ranks' group ends when a rank is
+/// silent or stuck, and says so at the other end of the link, or takes this process with it.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Starts when a request is accepted, before anything is done for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    accepted: Instant,
+}
+
+/// What came back, and when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// From the request's acceptance to the plan ready to be sent, without waiting for its turn: tokenisation, chunks, plan.
+    pub tokenize: Duration,
+    /// Waiting for its turn.
+    pub queued: Duration,
+    /// From the request's acceptance to the first token in the coordinator's hands.
+    pub ttft: Duration,
+    /// From the request's acceptance to the last report.
+    pub total: Duration,
+    /// What came out.
+    pub outcome: Outcome,
+    /// One report a rank, in rank order.
+    pub reports: Vec<RankReport>,
+}
+
+impl Clock {
+    /// Starts: call it when the request is accepted.
+    pub fn start() -> Self {
+        Self { accepted: Instant::now() }
+    }
+
+    /// Time since the request was accepted.
+    pub fn elapsed(&self) -> Duration {
+        self.accepted.elapsed()
+    }
+}
+
+/// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_first_token` as soon as the first
+/// token is here.
+///
+/// # Errors
+/// [`Error::Refused`] if the request failed and the ranks live on; [`Error::Failed`] with the first cause if a rank failed,
+/// [`Error::Link`] if the ranks are gone, [`Error::Protocol`] if their events make no sense: after these the link must not
+/// be used again.
+pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &mut dyn FnMut(u32)) -> Result<Answer> {
+    let mut request = InFlight::new(plan, *clock, Duration::ZERO);
+    link.send(Order::Prefill(Box::new(plan.clone())))?;
+    loop {
+        match next(link)? {
+            Event::FirstToken { request: number, drawn } if number == plan.request => {
+                request.first_token(drawn)?;
+                on_first_token(drawn.token);
+            }
+            Event::Prefilled { request: number, outcome, reports } if number == plan.request => {
+                request.prefilled(outcome, reports)?;
+                break;
+            }
+            Event::Refused { request: number, refusal } if number == plan.request => {
+                return Err(Error::Refused(refusal));
+            }
+            other => return Err(unexpected(&other, "the first token")),
+        }
+    }
+    let decodes = request.goes_on();
+    while request.goes_on() {
+        link.send(Order::Decode(vec![plan.request]))?;
+        let Event::Stepped { tokens, reports } = next(link)? else {
+            return Err(Error::Protocol("a step of decoding was due".into()));
+        };
+        match tokens.as_slice() {
+            [(number, Ok(drawn))] if *number == plan.request => request.next_token(*drawn, &reports),
+            [(number, Err(refusal))] if *number == plan.request => {
+                release(link, vec![plan.request])?;
+                return Err(Error::Refused(refusal.clone()));
+            }
+            _ => return Err(Error::Protocol(format!("a step of {} sequences", tokens.len()))),
+        }
+    }
+    let answer = request.answer()?;
+    if decodes {
+        release(link, vec![plan.request])?;
+    }
+    Ok(answer)
+}
+
+/// Lets the ranks go of sequences.
+pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
+    link.send(Order::Release(requests))?;
+    match next(link)? {
+        Event::Released { .. } => Ok(()),
+        other => Err(unexpected(&other, "the release of a sequence")),
+    }
+}
+
+/// The next event.
+pub(crate) fn next(link: &CoordinatorLink) -> Result<Event> {
+    loop {
+        match link.next(LOOK)? {
+            None => {}
+            Some(Event::Failed { rank, exit_code, cause, .. }) => {
+                return Err(Error::Failed { rank, exit_code, cause });
+            }
+            Some(event) => return Ok(event),
+        }
+    }
+}
+
+pub(crate) fn unexpected(event: &Event, wanted: &str) -> Error {
+    let found = match event {
+        Event::FirstToken { .. } => "a first token",
+        Event::Prefilled { .. } => "the end of a prefill",
+        Event::Kept { .. } => "the end of a prefill ahead of use",
+        Event::Stepped { .. } => "a step of decoding",
+        Event::Released { .. } => "a release",
+        Event::Refused { .. } => "a refusal",
+        Event::Failed { .. } => "a failure",
+    };
+    Error::Protocol(format!("{found} came where {wanted} was due"))
+}

@@ -1,0 +1,93 @@
+//! Text of tokens that come one by one: never a part of a character, and in the end the same as of all tokens together.
+
+use super::Tokenizer;
+use crate::Result;
+
+/// What stands where bytes are no character: the tokens of a character may come one after the other.
+const REPLACEMENT: char = '\u{fffd}';
+
+/// The state of one text. What has been given out is never taken back.
+#[derive(Debug, Clone, Default)]
+pub struct TextStream {
+    ids: Vec<u32>,
+    /// The first token that the next text is read with: some tokens look different behind others.
+    from: usize,
+    /// The first token whose text has not been given out.
+    read: usize,
+}
+
+impl TextStream {
+    /// The text that a token completes; empty while a character is incomplete.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn push(&mut self, token: u32, tokenizer: &Tokenizer) -> Result<String> {
+        self.ids.push(token);
+        let text = self.unread(tokenizer)?;
+        if text.ends_with(REPLACEMENT) || text.is_empty() {
+            return Ok(String::new());
+        }
+        (self.from, self.read) = (self.read, self.ids.len());
+        Ok(text)
+    }
+
+    /// What is left when the last token has come: an incomplete character, as it is.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn rest(&mut self, tokenizer: &Tokenizer) -> Result<String> {
+        let text = self.unread(tokenizer)?;
+        (self.from, self.read) = (self.ids.len(), self.ids.len());
+        Ok(text)
+    }
+
+    /// The text behind what has been given out.
+    fn unread(&self, tokenizer: &Tokenizer) -> Result<String> {
+        let before = tokenizer.decode(&self.ids[self.from..self.read])?;
+        let all = tokenizer.decode(&self.ids[self.from..])?;
+        Ok(all.get(before.len()..).unwrap_or_default().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenize::tests::{bytes, demo};
+
+    /// The pieces of a text, token by token.
+    fn pieces(tokenizer: &Tokenizer, text: &str) -> (Vec<String>, String) {
+        let ids = tokenizer.encode(text).expect("tokens").ids;
+        let mut stream = TextStream::default();
+        let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id, tokenizer).expect("text")).collect();
+        pieces.push(stream.rest(tokenizer).expect("text"));
+        (pieces, tokenizer.decode(&ids).expect("text"))
+    }
+
+    #[test]
+    fn words_come_as_in_the_whole_text() {
+        let (pieces, whole) = pieces(&demo(), "hugo stays in the house . hugo stays");
+        assert_eq!(pieces.concat(), whole);
+        assert!(pieces.iter().filter(|piece| !piece.is_empty()).count() > 5, "{pieces:?}");
+    }
+
+    #[test]
+    fn no_character_is_split() {
+        let tokenizer = bytes();
+        for text in ["aé日本🦀z", "🦀🦀", "é"] {
+            let (pieces, whole) = pieces(&tokenizer, text);
+            assert_eq!((pieces.concat().as_str(), whole.as_str()), (text, text));
+            assert!(pieces.iter().all(|piece| !piece.contains(REPLACEMENT)), "{pieces:?}");
+            assert_eq!(pieces.iter().filter(|piece| !piece.is_empty()).count(), text.chars().count(), "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn an_incomplete_character_comes_at_the_end() {
+        let tokenizer = bytes();
+        let ids = tokenizer.encode("a🦀").expect("tokens").ids;
+        let mut stream = TextStream::default();
+        let text: String = ids[..3].iter().map(|&id| stream.push(id, &tokenizer).expect("text")).collect();
+        assert_eq!(text, "a");
+        assert!(stream.rest(&tokenizer).expect("text").starts_with(REPLACEMENT));
+    }
+}

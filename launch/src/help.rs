@@ -1,0 +1,72 @@
+//! Help texts that speak of methods, made from what methods say about themselves.
+
+use tributary_protocol::{Choice, Command, Descriptor, METHODS, REFERENCE};
+
+/// The methods, those with an exact answer first.
+pub fn methods() -> String {
+    let names = |exact: bool| {
+        let of = METHODS.into_iter().filter(|method| method.is_exact() == exact);
+        of.map(|method| method.name).collect::<Vec<_>>().join(", ")
+    };
+    format!("{} (exact); {}", names(true), names(false))
+}
+
+/// The method of one request where none is named.
+pub fn default_method() -> &'static str {
+    names_of(Command::Prefill).first().copied().unwrap_or_default()
+}
+
+/// Names of the methods that a command takes where none is named.
+pub fn names_of(command: Command) -> Vec<&'static str> {
+    Descriptor::defaults_of(command).into_iter().map(|method| method.name).collect()
+}
+
+/// `--methods` of a study.
+pub fn bench_methods() -> String {
+    format!("Methods, NAME[:OPTION[=VALUE]].. [default: {}]", names_of(Command::Bench).join(" "))
+}
+
+/// `--methods` of a comparison.
+pub fn compared() -> String {
+    format!("The methods; `{}` is added where it is missing: the others are measured against it", REFERENCE.name)
+}
+
+/// `--ratio`: the default of most methods, and whose is another.
+pub fn ratio() -> String {
+    let ratios: Vec<(&str, f64)> =
+        METHODS.into_iter().filter_map(|method| Some((method.name, method.ratio?))).collect();
+    let count = |ratio: f64| ratios.iter().filter(|(_, other)| *other == ratio).count();
+    let usual = ratios.iter().map(|(_, ratio)| *ratio).max_by_key(|&ratio| count(ratio)).unwrap_or(0.0);
+    let others = ratios.iter().filter(|(_, ratio)| *ratio != usual).map(|(name, ratio)| format!("; {name} {ratio:.2}"));
+    format!("Share of the context to recompute [default: {usual:.2}{}]", others.collect::<String>())
+}
+
+/// `--heads-per-gather`.
+pub fn heads_per_gather() -> String {
+    format!("{}: KV heads gathered at a time [default: all]", taking(Choice::HeadsPerGather))
+}
+
+/// `--per-chunk`.
+pub fn per_chunk() -> String {
+    let names = taking(Choice::PerChunk);
+    format!("{names}: rows a chunk, 1 to 64, in place of --ratio [default: the ratio's budget, divided evenly]")
+}
+
+fn taking(choice: Choice) -> String {
+    Descriptor::names_taking(choice).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_texts_are_made_from_the_registry() {
+        assert!(methods().starts_with("full, ring, all-gather (exact); none, random, epic, infoflow"), "{}", methods());
+        assert!(ratio().starts_with("Share of the context to recompute [default: 0.15; prophetkv 0.20"), "{}", ratio());
+        assert_eq!(default_method(), "infoflow");
+        assert_eq!(heads_per_gather(), "all-gather: KV heads gathered at a time [default: all]");
+        assert!(per_chunk().starts_with("epic: rows a chunk, 1 to 64"), "{}", per_chunk());
+        assert!(bench_methods().ends_with("[default: full ring all-gather infoflow]"), "{}", bench_methods());
+    }
+}

@@ -1,0 +1,25 @@
+//! A³: what the query attends to in the first layer, among the context's rows.
+
+use super::{Choice, Claim, Descriptor, Evidence, Heads, Layers, Layout, Method, Prefill, Score, Selection};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "a3",
+    summary: "what the query attends to in the first layer, normalised over the context",
+    source: "A³",
+    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    ratio: Some(0.15),
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::Layout],
+    default_of: &[],
+    make: |wishes| Ok(Method::A3 { layout: wishes.layout }),
+};
+
+pub(super) fn prefill(layout: Layout) -> Prefill {
+    Prefill::Chunks(Selection::Evidence(Evidence {
+        layers: Layers::Some(0, 1),
+        over_context: true,
+        score: Score::Mass,
+        heads: Heads::Sum,
+        layout,
+        pass_divisor: None,
+    }))
+}

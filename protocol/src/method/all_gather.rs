@@ -1,0 +1,26 @@
+//! Sequence parallelism by gathering every layer's keys and values.
+
+use super::{Choice, Claim, Command, Descriptor, Method, Wishes, Wrong};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "all-gather",
+    summary: "runs of the sequence, every layer's keys and values gathered on every rank",
+    source: "common practice; one head at a time it is the baseline of published comparisons",
+    claim: Claim::Exact,
+    ratio: None,
+    takes: &[Choice::HeadsPerGather],
+    default_of: &[Command::Bench, Command::Plan],
+    make,
+};
+
+fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+    let (heads_per_gather, kv_heads) = (wishes.heads_per_gather, wishes.kv_heads);
+    match heads_per_gather {
+        Some(heads) if heads == 0 || heads > kv_heads => Err(Wrong {
+            option: "--heads-per-gather",
+            found: heads.to_string(),
+            wanted: format!("must be from 1 to the model's {kv_heads} KV heads"),
+        }),
+        _ => Ok(Method::AllGather { heads_per_gather }),
+    }
+}

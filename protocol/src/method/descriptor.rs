@@ -1,0 +1,219 @@
+//! What a method says about itself. Planner, forecasts, command line, reports and ranks read it; none of them matches on a
+//! method or compares its name.
+
+use std::ops::Range;
+
+use super::{Layout, METHODS, Method, Score};
+
+/// What is known of a method before its parameters are.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// The name on the command line and in reports.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// What may be expected of its answer.
+    pub claim: Claim,
+    /// Share of the context that it recomputes where none is asked for; absent where it recomputes nothing.
+    pub ratio: Option<f64>,
+    /// The user's choices that make a difference to it.
+    pub takes: &'static [Choice],
+    /// The commands that take it where no method is named. Comparisons take all methods.
+    pub default_of: &'static [Command],
+    /// The method with the user's parameters, or what is wrong with them.
+    pub make: fn(&Wishes) -> Result<Method, Wrong>,
+}
+
+/// What may be expected of a method's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// It equals a full prefill but for rounding.
+    Exact,
+    /// It differs from a full prefill, but in one setting.
+    Approximate {
+        /// That setting.
+        exact_where: &'static str,
+    },
+}
+
+/// A choice of the user that makes a difference to some methods only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// Share of the context to recompute.
+    Ratio,
+    /// Chunks are put into another order first.
+    Reorder,
+    /// How attention becomes a score.
+    Score,
+    /// Layers whose attention counts.
+    ScoreLayers,
+    /// RoPE positions while scoring.
+    Layout,
+    /// Rows to recompute of each chunk.
+    PerChunk,
+    /// KV heads gathered at a time.
+    HeadsPerGather,
+}
+
+/// A command that has methods of its own choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// One request; it takes one method.
+    Prefill,
+    /// A study.
+    Bench,
+    /// Predictions.
+    Plan,
+}
+
+/// What a user may choose about a method, and the model that it is chosen for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wishes {
+    /// Layers of the model.
+    pub layers: usize,
+    /// KV heads of the model.
+    pub kv_heads: usize,
+    /// How attention becomes a score.
+    pub score: Score,
+    /// First scoring layer and the one after the last; the method's own where absent.
+    pub score_layers: Option<(usize, usize)>,
+    /// RoPE positions while scoring.
+    pub layout: Layout,
+    /// Rows to recompute of each chunk; the budget divided evenly where absent.
+    pub per_chunk: Option<usize>,
+    /// KV heads gathered at a time; all where absent.
+    pub heads_per_gather: Option<usize>,
+    /// Seed of every draw.
+    pub seed: u64,
+}
+
+/// A wish that a method cannot fulfil.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// The option.
+    pub option: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What would be right.
+    pub wanted: String,
+}
+
+/// How a prompt is prefilled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefill {
+    /// The whole prompt on the plan's owner; the others are idle.
+    Whole,
+    /// The sequence dealt zigzag, keys and values from rank to rank.
+    Ring,
+    /// The sequence dealt in runs, keys and values of every layer gathered on every rank.
+    Gathered {
+        /// KV heads gathered at a time; all at once where absent.
+        heads_per_gather: Option<usize>,
+    },
+    /// Every chunk alone behind the prefix, wherever it lies; then some rows are recomputed.
+    Chunks(Selection),
+}
+
+/// Which context rows are recomputed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// None.
+    Nothing,
+    /// The first rows of every chunk.
+    Leading {
+        /// Rows a chunk; the budget divided evenly where absent.
+        per_chunk: Option<usize>,
+    },
+    /// The best by scores that are drawn.
+    Random,
+    /// The best by scores that the query decides.
+    Evidence(Evidence),
+}
+
+/// What is measured before rows are selected: the query's probe, and perhaps a pass after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// The layers whose attention counts; a row's evidence is the mean over them. The probe ends with the last.
+    pub layers: Layers,
+    /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
+    pub over_context: bool,
+    /// How the attention of the query's rows becomes one number a context row.
+    pub score: Score,
+    /// How the attention of the heads does.
+    pub heads: Heads,
+    /// RoPE positions meanwhile.
+    pub layout: Layout,
+    /// A pass over the best rows of the probe, which measures what those attend to: the budget's part with this divisor.
+    pub pass_divisor: Option<usize>,
+}
+
+/// How the attention of a layer's heads becomes one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heads {
+    /// Their mean.
+    Mean,
+    /// Their sum.
+    Sum,
+}
+
+/// Some layers of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layers {
+    /// All.
+    All,
+    /// From the first to the one before the second.
+    Some(usize, usize),
+}
+
+impl Layers {
+    /// The layers of a model that has so many.
+    pub fn of(self, layers: usize) -> Range<usize> {
+        match self {
+            Layers::All => 0..layers,
+            Layers::Some(from, to) => from..to,
+        }
+    }
+}
+
+impl Descriptor {
+    /// The method of that name.
+    pub fn find(name: &str) -> Option<&'static Descriptor> {
+        METHODS.into_iter().find(|method| method.name == name)
+    }
+
+    /// Every name, for messages.
+    pub fn names() -> Vec<&'static str> {
+        METHODS.map(|method| method.name).to_vec()
+    }
+
+    /// The methods that a command takes where none is named.
+    pub fn defaults_of(command: Command) -> Vec<&'static Descriptor> {
+        METHODS.into_iter().filter(|method| method.default_of.contains(&command)).collect()
+    }
+
+    /// Names of the methods to which a choice makes a difference.
+    pub fn names_taking(choice: Choice) -> Vec<&'static str> {
+        METHODS.into_iter().filter(|method| method.takes(choice)).map(|method| method.name).collect()
+    }
+
+    /// Whether the result equals a full prefill but for rounding.
+    pub fn is_exact(&self) -> bool {
+        self.claim == Claim::Exact
+    }
+
+    /// Whether a choice makes a difference.
+    pub fn takes(&self, choice: Choice) -> bool {
+        self.takes.contains(&choice)
+    }
+}
+
+/// No two methods have the same name.
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Descriptor {}

@@ -1,0 +1,14 @@
+//! Full prefill on one rank: the reference.
+
+use super::{Claim, Command, Descriptor, Method};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "full",
+    summary: "the whole prompt on one rank",
+    source: "the reference",
+    claim: Claim::Exact,
+    ratio: None,
+    takes: &[],
+    default_of: &[Command::Bench, Command::Plan],
+    make: |_| Ok(Method::Full),
+};

@@ -1,0 +1,144 @@
+//! Prefill methods: the registry. One file a method says what the method is ([`Descriptor`]) and, once its parameters are known, how
+//! it prefills ([`Prefill`]). Here stand the list, and the parameters that a plan carries.
+
+mod a3;
+mod all_gather;
+mod choices;
+mod descriptor;
+mod epic;
+mod full;
+mod infoflow;
+mod none;
+mod prophetkv;
+mod random;
+mod relay;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub use choices::{Exchange, Importance, Layout, Score};
+pub use descriptor::{Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Prefill, Selection, Wishes, Wrong};
+pub use infoflow::InfoFlow;
+
+/// A way to fill the cache of a long prompt, with its parameters.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub enum Method {
+    /// Exact: the whole prompt on one rank, the plan's owner; the others idle.
+    Full,
+    /// Exact: zigzag ring attention, keys and values point to point.
+    Ring,
+    /// Exact: contiguous split, every layer's keys and values gathered on every rank.
+    AllGather {
+        /// KV heads gathered at a time; all at once where absent.
+        heads_per_gather: Option<usize>,
+    },
+    /// Naive reuse: chunks as they are, nothing recomputed.
+    None,
+    /// Recomputes rows drawn at random.
+    Random {
+        /// Seed of the draw.
+        seed: u64,
+    },
+    /// Recomputes the first rows of every chunk but the first (EPIC's LegoLink).
+    Epic {
+        /// Rows a chunk; the budget divided evenly where absent.
+        per_chunk: Option<usize>,
+    },
+    /// Recomputes what the query attends to in some layers.
+    InfoFlow(InfoFlow),
+    /// Recomputes what the query attends to in all layers, normalised over the context.
+    ProphetKv {
+        /// RoPE positions while scoring.
+        layout: Layout,
+    },
+    /// Two hops: what the query attends to, and what that attends to after a provisional recompute.
+    Relay {
+        /// RoPE positions while scoring.
+        layout: Layout,
+    },
+    /// Recomputes what the query attends to in the first layer, normalised over the context.
+    A3 {
+        /// RoPE positions while scoring.
+        layout: Layout,
+    },
+}
+
+/// Every method, in the order of help texts and tables.
+pub static METHODS: [&Descriptor; 10] = [
+    &full::DESCRIPTOR,
+    &ring::DESCRIPTOR,
+    &all_gather::DESCRIPTOR,
+    &none::DESCRIPTOR,
+    &random::DESCRIPTOR,
+    &epic::DESCRIPTOR,
+    &infoflow::DESCRIPTOR,
+    &prophetkv::DESCRIPTOR,
+    &relay::DESCRIPTOR,
+    &a3::DESCRIPTOR,
+];
+
+/// The method that all others are measured against.
+pub static REFERENCE: &Descriptor = &full::DESCRIPTOR;
+
+/// The method that fills chunk caches and does nothing else.
+pub static CHUNKS_ALONE: &Descriptor = &none::DESCRIPTOR;
+
+impl Method {
+    fn entry(&self) -> (&'static Descriptor, Prefill) {
+        match self {
+            Method::Full => (&full::DESCRIPTOR, Prefill::Whole),
+            Method::Ring => (&ring::DESCRIPTOR, Prefill::Ring),
+            &Method::AllGather { heads_per_gather } => {
+                (&all_gather::DESCRIPTOR, Prefill::Gathered { heads_per_gather })
+            }
+            Method::None => (&none::DESCRIPTOR, Prefill::Chunks(Selection::Nothing)),
+            Method::Random { .. } => (&random::DESCRIPTOR, Prefill::Chunks(Selection::Random)),
+            &Method::Epic { per_chunk } => (&epic::DESCRIPTOR, Prefill::Chunks(Selection::Leading { per_chunk })),
+            Method::InfoFlow(parameters) => (&infoflow::DESCRIPTOR, infoflow::prefill(parameters)),
+            &Method::ProphetKv { layout } => (&prophetkv::DESCRIPTOR, prophetkv::prefill(layout)),
+            &Method::Relay { layout } => (&relay::DESCRIPTOR, relay::prefill(layout)),
+            &Method::A3 { layout } => (&a3::DESCRIPTOR, a3::prefill(layout)),
+        }
+    }
+
+    /// What the method says about itself.
+    pub fn descriptor(&self) -> &'static Descriptor {
+        self.entry().0
+    }
+
+    /// How it prefills a prompt.
+    pub fn prefill(&self) -> Prefill {
+        self.entry().1
+    }
+
+    /// Which rows it recomputes, if it prefills chunk by chunk.
+    pub fn selection(&self) -> Option<Selection> {
+        match self.prefill() {
+            Prefill::Chunks(selection) => Some(selection),
+            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } => None,
+        }
+    }
+
+    /// What it measures before it selects, if it asks the query.
+    pub fn evidence(&self) -> Option<Evidence> {
+        match self.selection() {
+            Some(Selection::Evidence(evidence)) => Some(evidence),
+            _ => None,
+        }
+    }
+
+    /// The name on the command line and in reports.
+    pub fn name(&self) -> &'static str {
+        self.descriptor().name
+    }
+
+    /// Whether the result equals a full prefill but for rounding.
+    pub fn is_exact(&self) -> bool {
+        self.descriptor().is_exact()
+    }
+
+    /// Whether selection asks the query.
+    pub fn probes_query(&self) -> bool {
+        self.evidence().is_some()
+    }
+}

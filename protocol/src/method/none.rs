@@ -1,0 +1,14 @@
+//! Naive reuse: chunks as they are.
+
+use super::{Claim, Descriptor, Method};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "none",
+    summary: "chunks as they are, nothing recomputed",
+    source: "the lower bound",
+    claim: Claim::Approximate { exact_where: "for a single chunk" },
+    ratio: None,
+    takes: &[],
+    default_of: &[],
+    make: |_| Ok(Method::None),
+};

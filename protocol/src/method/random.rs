@@ -1,0 +1,14 @@
+//! Rows at random: the control.
+
+use super::{Choice, Claim, Descriptor, Method};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "random",
+    summary: "rows drawn at random",
+    source: "the control",
+    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    ratio: Some(0.15),
+    takes: &[Choice::Ratio],
+    default_of: &[],
+    make: |wishes| Ok(Method::Random { seed: wishes.seed }),
+};

@@ -1,0 +1,22 @@
+//! Relay (ours): what the query attends to, and what that attends to once it is recomputed.
+
+use super::{Choice, Claim, Command, Descriptor, Evidence, Layout, Method, Prefill, Selection, prophetkv};
+
+/// The first hop recomputes the budget's part with this divisor.
+const HOP_DIVISOR: usize = 3;
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "relay",
+    summary: "what the query attends to, and what that attends to after a provisional recompute",
+    source: "ours",
+    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    ratio: Some(0.15),
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::Layout],
+    default_of: &[Command::Plan],
+    make: |wishes| Ok(Method::Relay { layout: wishes.layout }),
+};
+
+pub(super) fn prefill(layout: Layout) -> Prefill {
+    let evidence = Evidence { pass_divisor: Some(HOP_DIVISOR), ..prophetkv::evidence(layout) };
+    Prefill::Chunks(Selection::Evidence(evidence))
+}

@@ -1,0 +1,14 @@
+//! Ring attention: keys and values travel from rank to rank.
+
+use super::{Claim, Command, Descriptor, Method};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "ring",
+    summary: "zigzag shards of the sequence, keys and values passed on while the ones in hand are attended to",
+    source: "Ring Attention (Liu et al. 2023), balanced",
+    claim: Claim::Exact,
+    ratio: None,
+    takes: &[],
+    default_of: &[Command::Bench, Command::Plan],
+    make: |_| Ok(Method::Ring),
+};

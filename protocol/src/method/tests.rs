@@ -1,0 +1,90 @@
+//! What descriptors say must fit together.
+
+use super::*;
+
+const WISHES: Wishes = Wishes {
+    layers: 40,
+    kv_heads: 8,
+    score: Score::Mass,
+    score_layers: Some((3, 5)),
+    layout: Layout::HlHp,
+    per_chunk: Some(7),
+    heads_per_gather: Some(2),
+    seed: 11,
+};
+
+fn made(descriptor: &Descriptor) -> Method {
+    (descriptor.make)(&WISHES).expect("possible wishes")
+}
+
+#[test]
+fn every_method_is_found_by_its_name_and_makes_itself() {
+    for descriptor in METHODS {
+        assert_eq!(Descriptor::find(descriptor.name), Some(descriptor));
+        assert_eq!(made(descriptor).descriptor(), descriptor);
+        assert!(!descriptor.summary.is_empty() && !descriptor.source.is_empty(), "{}", descriptor.name);
+    }
+    let mut names = Descriptor::names();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), METHODS.len(), "no name twice");
+    assert_eq!(Descriptor::find("fastest"), None);
+    assert_eq!(Descriptor::defaults_of(Command::Prefill).len(), 1, "one request has one method");
+    assert_eq!(made(REFERENCE).prefill(), Prefill::Whole);
+    assert_eq!(made(CHUNKS_ALONE).selection(), Some(Selection::Nothing));
+}
+
+/// The user's choices reach the method exactly where its descriptor says that it takes them.
+#[test]
+fn a_method_takes_what_it_says() {
+    for descriptor in METHODS {
+        let (method, name) = (made(descriptor), descriptor.name);
+        let differs = |wishes: Wishes| (descriptor.make)(&wishes).expect("possible wishes") != method;
+        let cases = [
+            (Choice::Score, Wishes { score: Score::Norm, ..WISHES }),
+            (Choice::ScoreLayers, Wishes { score_layers: None, ..WISHES }),
+            (Choice::Layout, Wishes { layout: Layout::Global, ..WISHES }),
+            (Choice::PerChunk, Wishes { per_chunk: None, ..WISHES }),
+            (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
+        ];
+        for (choice, wishes) in cases {
+            assert_eq!(differs(wishes), descriptor.takes(choice), "{name}: {choice:?}");
+        }
+        assert_eq!(method.probes_query(), descriptor.takes(Choice::Reorder), "{name}");
+        assert_eq!(descriptor.ratio.is_some(), descriptor.takes(Choice::Ratio), "{name}");
+        assert_eq!(descriptor.is_exact(), method.selection().is_none(), "{name}");
+    }
+}
+
+#[test]
+fn evidence_is_what_the_papers_say() {
+    let of = |name: &str| made(Descriptor::find(name).expect("a method")).evidence().expect("it asks the query");
+    let infoflow = of("infoflow");
+    assert_eq!((infoflow.layers.of(40), infoflow.over_context, infoflow.score), (3..5, false, Score::Mass));
+    let prophetkv = of("prophetkv");
+    assert_eq!((prophetkv.layers.of(40), prophetkv.over_context, prophetkv.score), (0..40, true, Score::Mass));
+    let a3 = of("a3");
+    assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
+    assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_would_be_right() {
+    let refused = |name: &str, wishes: Wishes| {
+        let wrong = (Descriptor::find(name).expect("a method").make)(&wishes).expect_err("an impossible wish");
+        format!("{} {}: {}", wrong.option, wrong.found, wrong.wanted)
+    };
+    for heads in [0, 9] {
+        let found = refused("all-gather", Wishes { heads_per_gather: Some(heads), ..WISHES });
+        assert_eq!(found, format!("--heads-per-gather {heads}: must be from 1 to the model's 8 KV heads"));
+    }
+    for rows in [0, 65] {
+        let found = refused("epic", Wishes { per_chunk: Some(rows), ..WISHES });
+        assert_eq!(found, format!("--per-chunk {rows}: must be from 1 to 64"));
+    }
+    for (first, end) in [(5, 5), (39, 41)] {
+        let found = refused("infoflow", Wishes { score_layers: Some((first, end)), ..WISHES });
+        let wanted = "must be FIRST..END with FIRST < END, and the model has 40 layers";
+        assert_eq!(found, format!("--score-layers {first}..{end}: {wanted}"));
+    }
+}

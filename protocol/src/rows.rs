@@ -1,0 +1,134 @@
+//! What follows from a plan and from the order of its chunks: where rows stand, who keeps them, which may be selected, and what
+//! sets out when. Planner and ranks share it.
+
+use std::ops::Range;
+
+use crate::{Chunk, Plan};
+
+impl Plan {
+    /// Chunk numbers in the request's own order.
+    pub fn request_order(&self) -> Vec<u32> {
+        (0..self.chunks.len() as u32).collect()
+    }
+
+    /// The query's rows.
+    pub fn query_rows(&self) -> Range<u32> {
+        (self.prefix_tokens() + self.context_tokens()) as u32..self.total_tokens() as u32
+    }
+
+    /// The rows of each chunk, in the request's own order.
+    pub fn chunk_rows(&self) -> Vec<Range<u32>> {
+        let first = self.prefix_tokens() as u32;
+        let rows = |(start, chunk): (usize, &Chunk)| first + start as u32..first + (start + chunk.ids.len()) as u32;
+        self.chunk_starts().into_iter().zip(&self.chunks).map(rows).collect()
+    }
+
+    /// Context rows that a rank keeps, those of its chunks, in the order in which its blocks hold them.
+    pub fn kept_by(&self, rank: usize) -> Vec<u32> {
+        let kept = self.chunk_rows().into_iter().zip(&self.chunks).filter(|(_, chunk)| chunk.rank == rank);
+        kept.flat_map(|(rows, _)| rows).collect()
+    }
+
+    /// Number of context rows that each rank keeps.
+    pub fn kept_counts(&self, world: usize) -> Vec<usize> {
+        self.counts(world, |_| true)
+    }
+
+    /// Number of context rows that each rank keeps, of chunks that come from the chunk cache.
+    pub fn warm_counts(&self, world: usize) -> Vec<usize> {
+        self.counts(world, |chunk| chunk.warm)
+    }
+
+    fn counts(&self, world: usize, counts: impl Fn(&Chunk) -> bool) -> Vec<usize> {
+        let mut rows = vec![0; world];
+        for chunk in self.chunks.iter().filter(|chunk| counts(chunk)) {
+            rows[chunk.rank] += chunk.ids.len();
+        }
+        rows
+    }
+
+    /// The rank that keeps each row of prefix and context. Every rank has the prefix; here rank 0 stands for them.
+    pub fn keepers(&self) -> Vec<usize> {
+        let prefix = std::iter::repeat_n(0, self.prefix_tokens());
+        let context = self.chunks.iter().flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.ids.len()));
+        prefix.chain(context).collect()
+    }
+
+    /// The place of every row of prefix, context and query in the causal order, with chunks in `order`.
+    ///
+    /// # Panics
+    /// If `order` does not hold every chunk once: only a bug can do that.
+    pub fn places(&self, order: &[u32]) -> Vec<u32> {
+        let mut places: Vec<u32> = (0..self.total_tokens() as u32).collect();
+        let (rows, mut placed) = (self.chunk_rows(), vec![false; self.chunks.len()]);
+        let mut next = self.prefix_tokens() as u32;
+        for &chunk in order {
+            assert!(!placed[chunk as usize], "chunk {chunk} stands twice in the order {order:?}");
+            placed[chunk as usize] = true;
+            for row in rows[chunk as usize].clone() {
+                places[row as usize] = next;
+                next += 1;
+            }
+        }
+        assert_eq!(next, self.query_rows().start, "rows of prefix and chunks in the order {order:?}");
+        places
+    }
+
+    /// First row and length of each chunk whose rows may be selected, chunks in `order`: all but the first, whose rows are
+    /// exact already, unless the plan includes it.
+    pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
+        let rows = self.chunk_rows();
+        let skipped = usize::from(!self.include_first_chunk);
+        let run = |&chunk: &u32| (rows[chunk as usize].start, rows[chunk as usize].len());
+        order.iter().skip(skipped).map(run).collect()
+    }
+
+    /// Rows to measure in a pass before the selection, at most.
+    pub fn measured_rows(&self) -> usize {
+        let divisor = self.method.evidence().and_then(|evidence| evidence.pass_divisor);
+        divisor.map_or(0, |divisor| self.budget / divisor)
+    }
+
+    /// Whether chunks are put into another order first.
+    pub fn reorders(&self) -> bool {
+        self.reorder.is_some() && self.chunks.len() > 1 && self.method.probes_query()
+    }
+
+    /// Whether the query is asked which rows to select.
+    pub fn probes(&self) -> bool {
+        self.budget > 0 && self.method.probes_query()
+    }
+
+    /// The layers that a probe measures, on a model of so many; none where the method does not ask the query.
+    pub fn probed_layers(&self, layers: usize) -> Range<usize> {
+        self.method.evidence().map_or(0..0, |evidence| evidence.layers.of(layers))
+    }
+
+    /// In how many slices stale rows set out behind the messages of probes: one behind each layer of each probe but the last,
+    /// behind which the scores come. None where rows set out as they are computed, or at once because no probe follows.
+    pub fn slices_behind_probes(&self, layers: usize) -> Option<usize> {
+        let probes = usize::from(self.reorders()) + usize::from(self.probes());
+        let held_back = probes > 0 && self.chunks.iter().all(|chunk| chunk.warm);
+        held_back.then(|| probes * self.probed_layers(layers).end.saturating_sub(1))
+    }
+}
+
+/// How many rows of each chunk stand at its head and are selected: so many a chunk, or the budget divided evenly. What short chunks
+/// leave unspent stays unspent.
+pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>) -> Vec<usize> {
+    if budget == 0 {
+        return vec![0; lengths.len()];
+    }
+    let per_chunk = per_chunk.unwrap_or(budget / lengths.len().max(1));
+    lengths.iter().map(|&length| per_chunk.min(length)).collect()
+}
+
+/// The rows at the heads of the chunks in `candidates`, ascending; as many as [`leading_counts`] says.
+pub fn leading(candidates: &[(u32, usize)], budget: usize, per_chunk: Option<usize>) -> Vec<u32> {
+    let lengths: Vec<usize> = candidates.iter().map(|&(_, length)| length).collect();
+    let counts = leading_counts(&lengths, budget, per_chunk);
+    let head = |(&(first, _), count): (&(u32, usize), usize)| first..first + count as u32;
+    let mut rows: Vec<u32> = candidates.iter().zip(counts).flat_map(head).collect();
+    rows.sort_unstable();
+    rows
+}

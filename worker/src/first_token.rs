@@ -1,0 +1,52 @@
+//! From a filled cache to the first token, whose arrival stops the clock.
+
+use tributary_protocol::{Drawn, Phase, Plan, Refusal};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::model::{Model, Rows};
+use crate::sample::Sampler;
+use crate::strategy::Prefilled;
+use tributary_kernels::cuda;
+
+/// The first token of a request.
+pub struct First {
+    /// What was drawn, on every rank.
+    pub drawn: Drawn,
+    /// Its logits, on the owner.
+    pub logits: Option<Vec<f32>>,
+    /// The draws so far.
+    pub sampler: Sampler,
+}
+
+/// Draws the first token on its owner and tells every rank.
+///
+/// # Errors
+/// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and communicator's.
+pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<First> {
+    cx.enter(Phase::FirstToken, plan)?;
+    let mut sampler = Sampler::new(plan.sampling);
+    let logits = prefilled.last.as_ref().map(|last| logits(cx.model, last)).transpose()?;
+    let logits = logits.map(|mut rows| rows.swap_remove(0));
+    let own = logits.as_ref().map(|logits| draw(&mut sampler, logits, cx.rank()));
+    let bytes = own.map(|drawn| tributary_protocol::encode(&drawn)).transpose()?;
+    let drawn: std::result::Result<Drawn, Refusal> =
+        tributary_protocol::decode(&cx.comm.broadcast_bytes(prefilled.owner, bytes)?)?;
+    Ok(First { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
+}
+
+/// Logits of rows, on the host.
+///
+/// # Errors
+/// The tensor library's.
+pub fn logits(model: &dyn Model, rows: &Rows) -> Result<Vec<Vec<f32>>> {
+    Ok(cuda::download(&model.logits(rows)?)?.to_vec2::<f32>()?)
+}
+
+/// A token from a row's logits; a refusal if they are not finite.
+pub fn draw(sampler: &mut Sampler, logits: &[f32], rank: usize) -> std::result::Result<Drawn, Refusal> {
+    match logits.iter().all(|logit| logit.is_finite()) {
+        true => Ok(sampler.draw(logits)),
+        false => Err(Error::NotFinite { what: "logits", rank }.refusal()),
+    }
+}

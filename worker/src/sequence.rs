@@ -1,0 +1,125 @@
+//! A sequence that is being decoded: what a rank keeps of a request behind its first token.
+//!
+//! Keys are turned to their positions once, before the first step; values are shared with the blocks that the prefill left. Keys
+//! and values of generated rows grow in place.
+
+use tributary_kernels::{Positions, Rope};
+use tributary_protocol::Plan;
+
+use crate::error::Result;
+use crate::kv::{GrowingBlock, Hidden, View};
+use crate::placement::Placement;
+use crate::sample::Sampler;
+use crate::strategy::Prefilled;
+
+/// One sequence, as every rank knows it.
+pub struct Sequence {
+    /// The rank that draws its tokens.
+    pub owner: usize,
+    /// Whether the owner holds everything that its rows attend to. Else every rank holds a part.
+    pub alone: bool,
+    /// The positions that its rotary tables must cover.
+    pub positions: usize,
+    held: Held,
+    /// On the owner: what draws its tokens, and the newest of them.
+    drawing: Option<Drawing>,
+}
+
+/// What draws the tokens of a sequence.
+pub struct Drawing {
+    /// The draws so far.
+    pub sampler: Sampler,
+    /// The token that was drawn last; its row has not been computed.
+    pub newest: u32,
+}
+
+/// What this rank holds of a sequence.
+enum Held {
+    /// Nothing: the owner decodes alone, and this is another rank.
+    Nothing,
+    /// The cache as the prefill left it.
+    Filled(Box<Prefilled>),
+    /// The cache with its keys turned.
+    Turned(Box<Turned>),
+}
+
+/// A cache whose keys have been turned to their positions.
+pub struct Turned {
+    /// The context rows that are this rank's alone; where the owner decodes alone, all that it holds but `rest`.
+    pub own: View,
+    /// On the owner: what counts once in a merge, prefix and query.
+    pub rest: View,
+    /// On the owner: the generated rows.
+    pub generated: GrowingBlock,
+    placement: Placement,
+    /// The number of the row that is generated next.
+    next_row: u32,
+}
+
+impl Sequence {
+    /// The sequence of a request whose first token has been drawn, on `rank`.
+    pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
+        let Prefilled { owner, alone, .. } = prefilled;
+        let positions = prefilled.placement.positions(plan.max_tokens);
+        let held = if rank == owner || !alone { Held::Filled(Box::new(prefilled)) } else { Held::Nothing };
+        let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
+        Self { owner, alone, positions, held, drawing }
+    }
+
+    /// Turns the cached keys to their positions, if that has not been done.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn turn(&mut self, rope: &Rope) -> Result<()> {
+        let Held::Filled(prefilled) = &self.held else { return Ok(()) };
+        let turned = Turned::new(prefilled, self.drawing.is_some(), self.positions, rope)?;
+        // The keys as they were go, but for those that the chunk cache holds too.
+        self.held = Held::Turned(Box::new(turned));
+        Ok(())
+    }
+
+    /// The turned cache; absent where this rank holds nothing, and before [`turn`](Self::turn).
+    pub fn turned(&mut self) -> Option<&mut Turned> {
+        match &mut self.held {
+            Held::Turned(turned) => Some(turned),
+            Held::Nothing | Held::Filled(_) => None,
+        }
+    }
+
+    /// What draws the tokens, on the owner.
+    pub fn drawing(&mut self) -> Option<&mut Drawing> {
+        self.drawing.as_mut()
+    }
+}
+
+impl Turned {
+    fn new(prefilled: &Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
+        let (hidden, nothing) = (Hidden::of(&prefilled.selection.rows), Hidden::default());
+        let (cache, placement) = (&prefilled.cache, &prefilled.placement);
+        let stale = View::new(cache.own.iter().chain(&cache.others), placement, &hidden);
+        let fresh = View::new(&cache.fresh, placement, &nothing);
+        let rest = View::new([&cache.prefix, &cache.tail], placement, &nothing);
+        let rest = if is_owner { rest.rotated(rope)? } else { View::default() };
+        let most = positions.saturating_sub(placement.positions(0));
+        Ok(Self {
+            own: stale.and(fresh).rotated(rope)?,
+            rest,
+            generated: GrowingBlock::new(if is_owner { most } else { 0 }),
+            placement: placement.clone(),
+            next_row: placement.rows() as u32,
+        })
+    }
+
+    /// The next generated row begins: where it stands. Its owner makes room for its key and value. Every rank that has a part of
+    /// the sequence calls it, so that all know where the row stands.
+    pub fn begin_row(&mut self, is_owner: bool) -> Positions {
+        let row = self.next_row;
+        self.next_row += 1;
+        if is_owner {
+            let first = self.placement.rows() as u32;
+            let at = |rows: std::ops::Range<u32>| self.placement.at(&rows.map(|row| first + row).collect::<Vec<_>>());
+            self.generated.begin_row(at);
+        }
+        self.placement.at(&[row])
+    }
+}

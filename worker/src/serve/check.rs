@@ -1,0 +1,76 @@
+//! What a plan must satisfy before a rank begins with it.
+
+use tributary_protocol::Plan;
+
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::strategy;
+
+/// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
+pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
+    let bad = |what: String| Err(Error::Plan(what));
+    let config = model.config();
+    if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
+        return bad(format!("a chunk is given to rank {} of {world}", chunk.rank));
+    }
+    if plan.owner >= world {
+        return bad(format!("its owner is rank {} of {world}", plan.owner));
+    }
+    if plan.query.is_empty() || plan.chunks.is_empty() || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
+        return bad("query, context and every chunk need at least one token".to_owned());
+    }
+    if plan.max_tokens == 0 {
+        return bad("at least one token must be generated".to_owned());
+    }
+    // Ids here, and not only where they are embedded: the rank that speaks to the coordinator should know the cause.
+    if let Some(id) = plan.all_ids().into_iter().find(|&id| id as usize >= config.vocab) {
+        return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
+    }
+    config.check_length(plan.total_tokens(), plan.max_tokens)?;
+    strategy::check(&plan.method, config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit;
+
+    type Change = fn(&mut Plan);
+
+    fn refusal(change: impl FnOnce(&mut Plan)) -> (u8, String) {
+        let mut config = kit::config();
+        config["architectures"] = serde_json::json!(["MistralForCausalLM"]);
+        config["sliding_window"] = 30.into();
+        let mut plan = kit::plan(2, &[9, 8], 4, 2);
+        change(&mut plan);
+        match check(&plan, &*kit::model(&config), 2) {
+            Ok(()) => (0, String::new()),
+            Err(error) => (error.exit_code(), error.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_plan_that_cannot_run_is_refused_by_every_rank() {
+        assert_eq!(refusal(|_| ()).0, 0);
+        let table: [(Change, &str); 8] = [
+            (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
+            (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),
+            (|plan| plan.query.clear(), "plan: query, context and every chunk need at least one token"),
+            (|plan| plan.chunks[0].ids.clear(), "plan: query, context and every chunk need at least one token"),
+            (|plan| plan.max_tokens = 0, "plan: at least one token must be generated"),
+            (|plan| plan.query[1] = 61, "plan: token id 61 is outside the vocabulary of 61"),
+            (
+                |plan| plan.max_tokens = 8,
+                "23 prompt tokens and 8 to generate exceed the model's sliding window of 30 tokens",
+            ),
+            (
+                |plan| plan.max_tokens = 490,
+                "23 prompt tokens and 490 to generate exceed the model's positions of 512 tokens",
+            ),
+        ];
+        for (change, message) in table {
+            assert_eq!(refusal(change), (64, message.to_owned()));
+        }
+        assert_eq!(refusal(|plan| plan.max_tokens = 7).0, 0, "the window holds everything");
+    }
+}

@@ -1,0 +1,152 @@
+//! The loop of one rank: rank 0 takes orders from the coordinator and broadcasts them, all carry them out, rank 0 answers.
+//!
+//! One order at a time, and every rank takes part in every one. What a rank keeps between orders is its chunk cache and the
+//! sequences that are being decoded.
+
+mod check;
+mod prefill;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tributary_comm::{Communicator, WorkerLink};
+use tributary_kernels::Kernels;
+use tributary_protocol::{Event, Order, Phase};
+
+use crate::chunk_cache::ChunkCache;
+use crate::context::checkpoint;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::progress::Progress;
+use crate::sequence::Sequence;
+
+/// How often rank 0 ticks when it has nothing to do.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Serves orders until the coordinator is gone. `link` is rank 0's way to the coordinator; the other ranks have none.
+/// `timeout` is the timeout of collectives between requests and in decoding, `chunk_cache` what is kept from one request to the
+/// next.
+///
+/// # Errors
+/// The first failure of the group; it is aborted before that is returned, and the coordinator told. A failure of one request
+/// that all ranks have learnt alike is none: the coordinator gets [`Event::Refused`], and the loop goes on.
+pub fn serve(
+    model: &dyn Model,
+    kernels: Kernels,
+    comm: &mut dyn Communicator,
+    link: Option<&WorkerLink>,
+    timeout: Duration,
+    chunk_cache: &mut ChunkCache,
+) -> Result<()> {
+    let progress = Progress::on(model.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
+    checkpoint(comm.rank(), Phase::Idle);
+    let sequences = BTreeMap::new();
+    let mut rank = Rank { model, kernels, comm, link, timeout, chunk_cache, progress, sequences, decodes: false };
+    loop {
+        let carried_out = rank.next_order().map_err(|error| (0, error)).and_then(|order| rank.carry_out(order));
+        match carried_out {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err((request, error)) => return Err(fail(rank.comm, link, request, error)),
+        }
+    }
+}
+
+/// A rank between two orders.
+struct Rank<'a> {
+    model: &'a dyn Model,
+    kernels: Kernels,
+    comm: &'a mut dyn Communicator,
+    link: Option<&'a WorkerLink>,
+    timeout: Duration,
+    chunk_cache: &'a mut ChunkCache,
+    progress: Progress,
+    /// Every sequence of the group, also those of which this rank holds nothing.
+    sequences: BTreeMap<u64, Sequence>,
+    /// Whether the order before was a step of decoding: only the first of several is told to the log.
+    decodes: bool,
+}
+
+impl Rank<'_> {
+    /// The next order, on every rank.
+    fn next_order(&mut self) -> Result<Order> {
+        self.comm.set_deadline(Phase::Idle, self.timeout.max(2 * TICK));
+        let order = self.link.map(|link| match link.next(TICK) {
+            Ok(Some(order)) => order,
+            Ok(None) => Order::Tick,
+            Err(_) => Order::Stop,
+        });
+        self.comm.reset_traffic();
+        let bytes = order.map(|order| tributary_protocol::encode(&order)).transpose()?;
+        Ok(tributary_protocol::decode(&self.comm.broadcast_bytes(0, bytes)?)?)
+    }
+
+    /// Carries an order out; whether another may follow. A failure comes with the request that was under way.
+    fn carry_out(&mut self, order: Order) -> std::result::Result<bool, (u64, Error)> {
+        let decodes = matches!(order, Order::Decode(_));
+        match order {
+            Order::Tick => return Ok(true),
+            Order::Stop => return Ok(false),
+            Order::Prefill(plan) => self.prefill(&plan).map_err(|error| (plan.request, error))?,
+            Order::Chunks(plan) => self.chunks(&plan).map_err(|error| (plan.request, error))?,
+            Order::Decode(requests) => {
+                self.step(&requests).map_err(|error| (requests.first().copied().unwrap_or(0), error))?;
+            }
+            Order::Release(requests) => self.release(&requests).map_err(|error| (0, error))?,
+        }
+        self.decodes = decodes;
+        Ok(true)
+    }
+
+    /// Lets go of sequences.
+    fn release(&mut self, requests: &[u64]) -> Result<()> {
+        for request in requests {
+            self.sequences.remove(request);
+        }
+        let running = self.gather(&self.sequences.len())?;
+        self.tell(|| Event::Released { running })
+    }
+
+    /// Every rank's message on rank 0, in rank order; nothing elsewhere.
+    fn gather<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>> {
+        let gathered = self.comm.gather_bytes(0, tributary_protocol::encode(own)?)?;
+        gathered.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect()
+    }
+
+    /// Tells the coordinator, on rank 0.
+    fn tell(&self, event: impl FnOnce() -> Event) -> Result<()> {
+        match self.link {
+            Some(link) => Ok(link.send(event())?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ends the group and tells the coordinator.
+fn fail(comm: &mut dyn Communicator, link: Option<&WorkerLink>, request: u64, error: Error) -> Error {
+    comm.abort(&error.to_string(), error.exit_code());
+    if let Some(link) = link {
+        let rank = match &error {
+            Error::Comm(tributary_comm::Error::Aborted { rank, .. }) => *rank,
+            _ => comm.rank(),
+        };
+        let event = Event::Failed { request, rank, exit_code: error.exit_code(), cause: error.to_string() };
+        // The coordinator may be the one that is gone: then there is nobody to tell.
+        let _ = link.send(event);
+    }
+    error
+}
+
+/// The failure that a group's end should be blamed on: the first that is not a consequence of another rank's.
+pub fn root_cause(results: Vec<Result<()>>) -> Result<()> {
+    let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+    let Some(first) = errors.iter().position(|error| !error.is_consequence()) else {
+        return errors.into_iter().next().map_or(Ok(()), Err);
+    };
+    Err(errors.swap_remove(first))
+}

@@ -1,0 +1,133 @@
+//! The orders that fill caches: a request up to its first token, or chunks ahead of use.
+
+use tributary_comm::Traffic;
+use tributary_kernels::cuda::{self, Pool};
+use tributary_protocol::{DeviceMemory, Drawn, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
+
+use super::Rank;
+use super::check::check;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::first_token::{First, first_token};
+use crate::placement::Placement;
+use crate::sequence::Sequence;
+use crate::strategy::{self, Selection};
+
+/// What a rank has to tell at the end of a prefill: its report, and the outcome if it is the owner; or why the request is over.
+type Told = std::result::Result<(RankReport, Option<Outcome>), Refusal>;
+
+impl Rank<'_> {
+    /// Fills the cache of a request and draws its first token.
+    pub(super) fn prefill(&mut self, plan: &Plan) -> Result<()> {
+        let told = match self.run(plan) {
+            Ok(told) => Ok(told),
+            Err(error) if error.is_the_requests() => Err(error.refusal()),
+            Err(error) => return Err(error),
+        };
+        self.answer(plan, told)
+    }
+
+    /// Fills the chunk cache with a plan's chunks.
+    pub(super) fn chunks(&mut self, plan: &Plan) -> Result<()> {
+        // Nothing is gathered: every rank keeps its own.
+        let plan = Plan { exchange: Exchange::PassQ, budget: 0, keep_chunks: true, ..plan.clone() };
+        let mut cx = self.context(&plan)?;
+        let chunks = strategy::chunks::prefill(&mut cx, &plan)?;
+        strategy::chunks::keep(&mut cx, &plan, &chunks.cache)?;
+        cx.timeline.close(cx.comm)?;
+        let report = report(cx, false, usize::MAX)?;
+        let reports = self.gather(&report)?;
+        self.tell(|| Event::Kept { request: plan.request, reports })
+    }
+
+    fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
+        check(plan, self.model, self.comm.size())?;
+        let link = self.link;
+        let mut cx = self.context(plan)?;
+        let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
+        let is_owner = cx.rank() == prefilled.owner;
+        let First { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
+        if let Some(link) = link {
+            link.send(Event::FirstToken { request: plan.request, drawn })?;
+        }
+        let first_lap_behind = cx.timeline.close(cx.comm)?;
+        // The first token is long out: copying does not count towards it.
+        strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
+        let report = report(cx, is_owner, first_lap_behind)?;
+        let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), drawn, logits));
+        if plan.goes_on(&[drawn.token]) {
+            self.sequences.insert(plan.request, Sequence::new(plan, prefilled, drawn.token, sampler, self.comm.rank()));
+        }
+        Ok((report, outcome))
+    }
+
+    /// What a request's passes are handed.
+    fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
+        let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
+        let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
+        self.comm.reset_traffic();
+        self.chunk_cache.begin();
+        Context::new(self.model, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
+    }
+
+    /// Gathers what every rank has to tell on rank 0, which tells the coordinator.
+    fn answer(&mut self, plan: &Plan, told: Told) -> Result<()> {
+        let gathered = self.gather(&told)?;
+        let Some(link) = self.link else { return Ok(()) };
+        let (told, refused): (Vec<_>, Vec<_>) = gathered.into_iter().partition(|told| told.is_ok());
+        let request = plan.request;
+        if let Some(refusal) = refused.into_iter().find_map(Told::err) {
+            if !told.is_empty() {
+                return Err(Error::Bug("a request failed on some ranks and not on the others"));
+            }
+            return Ok(link.send(Event::Refused { request, refusal })?);
+        }
+        let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(Told::ok).unzip();
+        let outcome = outcomes.into_iter().flatten().next().ok_or(Error::Bug("no rank drew the first token"))?;
+        Ok(link.send(Event::Prefilled { request, outcome, reports })?)
+    }
+}
+
+/// What a rank did. The laps from `first_lap_behind` on are behind the first token.
+fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
+    let device_memory = device_memory(&cx)?;
+    let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
+    let spans = timeline.into_spans(comm)?;
+    let laps = comm.laps();
+    let (prefill_laps, laps_behind) = laps.split_at(first_lap_behind.min(laps.len()));
+    let (traffic, decode_traffic) = (Traffic::sum(prefill_laps), Traffic::sum(laps_behind));
+    Ok(RankReport {
+        rank: comm.rank(),
+        drew_first_token,
+        spans,
+        traffic,
+        decode_traffic,
+        prefilled_rows,
+        recomputed_rows,
+        chunk_cache: chunk_cache.report(),
+        device_memory,
+    })
+}
+
+/// What the model's device holds, if it has a memory of its own.
+fn device_memory(cx: &Context<'_>) -> Result<Option<DeviceMemory>> {
+    if cx.model.device().is_cpu() {
+        return Ok(None);
+    }
+    let Pool { used_bytes, used_high_bytes, reserved_bytes } = cuda::pool(cx.model.device())?;
+    let message_bytes = cx.comm.message_bytes();
+    Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes, message_bytes }))
+}
+
+fn outcome(plan: &Plan, selection: Selection, drawn: Drawn, logits: Option<Vec<f32>>) -> Outcome {
+    Outcome {
+        tokens: vec![drawn.token],
+        margins: vec![drawn.margin],
+        order: selection.order,
+        selected: selection.rows,
+        measured: selection.measured,
+        candidates: selection.candidates,
+        logits: logits.filter(|_| plan.returns.logits),
+        scores: selection.scores.filter(|_| plan.returns.scores),
+    }
+}

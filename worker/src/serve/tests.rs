@@ -1,0 +1,179 @@
+//! The loop of ranks that are threads, order by order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor};
+use tributary_comm::{CoordinatorLink, link, local};
+use tributary_kernels::{Kernels, Rope};
+use tributary_protocol::{Exchange, InfoFlow, Layout, Method, Order, Outcome, Plan, RankReport, Score};
+
+use super::*;
+use crate::kit;
+use crate::model::{Config, Qkv, Rows};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs `work` against a group of `world` ranks; how the ranks ended.
+fn with_group(model: &dyn Model, world: usize, work: impl FnOnce(&CoordinatorLink)) -> Vec<Result<()>> {
+    let (coordinator, worker) = link(4);
+    let mut worker = Some(worker);
+    std::thread::scope(|scope| {
+        let start = |seat: local::Seat| {
+            let link = worker.take();
+            scope.spawn(move || {
+                let mut cache = ChunkCache::none();
+                serve(model, Kernels::Auto, &mut seat.take(), link.as_ref(), PATIENCE, &mut cache)
+            })
+        };
+        let ranks: Vec<_> = local::seats(world).into_iter().map(start).collect();
+        work(&coordinator);
+        drop(coordinator);
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+fn event(link: &CoordinatorLink) -> Event {
+    link.next(PATIENCE).expect("rank 0 is there").expect("an event in time")
+}
+
+/// What a prefill comes to, its first token apart.
+fn prefill(link: &CoordinatorLink, plan: &Plan) -> Event {
+    link.send(Order::Prefill(Box::new(plan.clone()))).expect("sent");
+    match event(link) {
+        Event::FirstToken { .. } => event(link),
+        other => other,
+    }
+}
+
+fn outcome(event: Event) -> (Outcome, Vec<RankReport>) {
+    match event {
+        Event::Prefilled { outcome, reports, .. } => (outcome, reports),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn plan(exchange: Exchange) -> Plan {
+    let method = Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
+    Plan { method, exchange, budget: 4, request: 1, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 4, 2) }
+}
+
+/// A model that cannot read one token.
+struct Spoilt {
+    model: Arc<dyn Model>,
+    token: u32,
+}
+
+impl Model for Spoilt {
+    fn config(&self) -> &Config {
+        self.model.config()
+    }
+
+    fn device(&self) -> &Device {
+        self.model.device()
+    }
+
+    fn rope(&self, positions: usize) -> Result<Rope> {
+        self.model.rope(positions)
+    }
+
+    fn scale(&self) -> f32 {
+        self.model.scale()
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Rows> {
+        let rows = self.model.embed(ids)?;
+        let spoil = |id: &u32| if *id == self.token { f32::NAN } else { 0.0 };
+        let spoilt = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), self.device())?;
+        Ok(Rows { hidden: rows.hidden.broadcast_add(&spoilt)? })
+    }
+
+    fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
+        self.model.qkv_of_last(layer, rows, queries)
+    }
+
+    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+        self.model.finish(layer, rows, attended)
+    }
+
+    fn logits(&self, rows: &Rows) -> Result<Tensor> {
+        self.model.logits(rows)
+    }
+}
+
+#[test]
+fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
+    let model = Spoilt { model: kit::model(&kit::config()), token: 60 };
+    for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
+        let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, ..plan(exchange) };
+        let mut spoilt = Plan { request: 2, ..good.clone() };
+        spoilt.chunks[1].ids[3] = 60;
+        let unseen = Plan { request: 3, budget: 0, method: Method::Full, query: vec![7, 60], ..good.clone() };
+        let foreign = Plan { request: 4, query: vec![61], ..good.clone() };
+        let ended = with_group(&model, world, |link| {
+            let before = outcome(prefill(link, &good)).0;
+            let causes = [
+                (&spoilt, 65, "attention scores hold NaN"),
+                (&unseen, 65, "logits hold NaN"),
+                (&foreign, 64, "token id 61 is outside the vocabulary of 61"),
+            ];
+            for (plan, exit_code, cause) in causes {
+                match prefill(link, plan) {
+                    Event::Refused { request, refusal } => {
+                        assert_eq!((request, refusal.exit_code), (plan.request, exit_code), "{}", refusal.cause);
+                        assert!(refusal.cause.contains(cause), "{}", refusal.cause);
+                    }
+                    other => panic!("{cause}: {other:?}"),
+                }
+                let after = outcome(prefill(link, &Plan { request: 10 + plan.request, ..good.clone() })).0;
+                assert_eq!(after, before, "the same answer behind {cause}");
+            }
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_step_of_a_sequence_that_does_not_run_is_a_bug() {
+    let model = kit::model(&kit::config());
+    for list in [vec![9], vec![1, 1], vec![1, 9]] {
+        let ended = with_group(&*model, 2, |link| {
+            outcome(prefill(link, &plan(Exchange::Replicate)));
+            link.send(Order::Decode(list.clone())).expect("sent");
+            assert!(matches!(event(link), Event::Failed { exit_code: 70, .. }), "{list:?}");
+        });
+        assert!(ended.iter().all(Result::is_err), "{list:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn chunks_ahead_of_use_are_there_when_they_are_wanted() {
+    let model = kit::model(&kit::config());
+    let cold = plan(Exchange::PassQ);
+    let chunks_only = Plan { query: Vec::new(), exchange: Exchange::Replicate, ..cold.clone() };
+    let mut warm = cold.clone();
+    warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+    let (coordinator, worker) = link(4);
+    let mut worker = Some(worker);
+    let space = tributary_protocol::KeySpace::new([1; 32], "f32");
+    std::thread::scope(|scope| {
+        for seat in local::seats(2) {
+            let (model, link, space) = (&*model, worker.take(), space.clone());
+            scope.spawn(move || {
+                let mut cache = ChunkCache::new(space, 1 << 20);
+                serve(model, Kernels::Auto, &mut seat.take(), link.as_ref(), PATIENCE, &mut cache)
+                    .expect("it ends well");
+            });
+        }
+        coordinator.send(Order::Chunks(Box::new(chunks_only))).expect("sent");
+        let Event::Kept { request: 1, reports } = event(&coordinator) else { panic!("chunks were due") };
+        let stored: usize = reports.iter().map(|report| report.chunk_cache.stored.len()).sum();
+        assert_eq!(stored, 3 + 2, "three chunks, and the prefix on each rank");
+        assert_eq!(reports.iter().map(|report| report.prefilled_rows).sum::<usize>(), 22 + 2 * 2);
+        let (outcome_warm, reports) = outcome(prefill(&coordinator, &warm));
+        assert_eq!(reports.iter().map(|report| report.chunk_cache.hits).sum::<usize>(), 3);
+        let (outcome_cold, _) = outcome(prefill(&coordinator, &Plan { request: 2, ..cold }));
+        assert_eq!(outcome_warm, outcome_cold, "bit for bit");
+        drop(coordinator);
+    });
+}
