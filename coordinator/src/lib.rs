@@ -2,6 +2,7 @@
 //! and the workers only through [`tributary_protocol`].
 
 mod chunking;
+pub mod conductor;
 pub mod date;
 mod directory;
 pub mod dispatch;

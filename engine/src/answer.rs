@@ -23,7 +23,7 @@ impl Engine<'_> {
     /// Answers a request; the clock starts here. [`start`](Self::start) comes before.
     ///
     /// # Errors
-    /// The request's and the ranks'. After a rank's failure the group is gone.
+    /// The request's, and the ranks': after such a failure the group is gone.
     pub fn answer(&mut self, question: &Question, way: &Way) -> Result<Answered> {
         let group = way.group();
         self.survey(group);
@@ -34,6 +34,8 @@ impl Engine<'_> {
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
             Ok(answer) => answer,
+            // The request alone has failed.
+            Err(error @ tributary_coordinator::Error::Refused(_)) => return Err(error.into()),
             Err(error) => return Err(self.lost(group, error)),
         };
         self.planner.note(group, &answer.reports);

@@ -21,7 +21,7 @@ use crate::way::Way;
 /// A model folder, the ranks, and what is known of both.
 pub struct Engine<'a> {
     pub(crate) config: Config,
-    pub(crate) folder: ModelFolder,
+    pub(crate) folder: Arc<ModelFolder>,
     pub(crate) environment: Environment,
     place: Place,
     /// The weights: one for all of this process's ranks, or one a rank.
@@ -37,7 +37,7 @@ impl<'a> Engine<'a> {
     /// As [`ModelFolder::open`], [`Ranks::place`].
     pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
         let place = ranks.place(&config.model, &config.group)?;
-        let folder = ModelFolder::open(&config.model, &config.intake)?;
+        let folder = Arc::new(ModelFolder::open(&config.model, &config.intake)?);
         let environment = environment(config, ranks.backend().label(), &place, folder.template.is_some());
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());

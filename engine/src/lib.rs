@@ -6,6 +6,7 @@
 
 mod answer;
 mod carrier;
+mod client;
 mod config;
 mod control_group;
 mod device;
@@ -25,6 +26,7 @@ mod way;
 
 pub use answer::Answered;
 pub use carrier::Carrier;
+pub use client::{Client, Conversation, TextStream};
 pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
 pub use control_group::ControlGroups;
 pub use device::{Gpu, Place};
@@ -40,4 +42,7 @@ pub use ranks::{
 };
 pub use spoilt::keep_if_spoilt;
 pub use synthetic::Synthetic;
+pub use tributary_coordinator::Clock;
+pub use tributary_coordinator::conductor::{Done, Failure as RequestFailure, NotTaken, Sink, Update};
+pub use tributary_coordinator::scheduler::Limits;
 pub use way::Way;

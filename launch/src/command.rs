@@ -14,6 +14,7 @@ use crate::doctor::{DoctorCommand, doctor};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
+use crate::serve::{ServeArgs, serve};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
@@ -35,6 +36,8 @@ struct Cli {
 enum Command {
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Prefill(Box<PrefillArgs>),
+    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    Serve(Box<ServeArgs>),
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
     #[command(allow_negative_numbers = true)]
@@ -72,6 +75,7 @@ pub fn main() -> ExitCode {
     }
     match cli.command {
         Command::Prefill(args) => prefill(&args),
+        Command::Serve(args) => serve(&args),
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),

@@ -1,6 +1,7 @@
 //! The `tributary` command around the engine. Parses, builds, runs; computes nothing itself.
 
 mod args;
+mod asking;
 mod bench;
 pub mod command;
 mod compare;
@@ -16,6 +17,7 @@ mod prefill;
 mod progress;
 mod ranks;
 mod request;
+mod serve;
 mod size;
 mod stdout;
 mod system;

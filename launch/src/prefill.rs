@@ -9,6 +9,7 @@ use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way, follow};
 use tributary_protocol::Returns;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::asking::ask_all;
 use crate::config::config;
 use crate::progress::Progress;
 use crate::ranks;
@@ -32,6 +33,16 @@ pub struct PrefillArgs {
         help_heading = "Request"
     )]
     requests: Option<PathBuf>,
+    /// With --requests: how many are answered side by side; their answers are printed in the order of the file
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096),
+        requires = "requests",
+        help_heading = "Request"
+    )]
+    concurrency: usize,
     #[command(flatten)]
     intake: IntakeArgs,
     #[arg(long, default_value = help::default_method(), help = help::methods(), help_heading = "Method")]
@@ -93,23 +104,20 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         return show(args, &answered);
     }
     drop(progress);
-    answer_all(args, &mut engine, &questions, &way)?;
+    let count = questions.len();
+    let mut show = |index, answered: &Answered| show_one(args, (index, count), answered);
+    ask_all(&mut engine, &way, &questions, args.concurrency, &mut show)?;
     Ok(engine.end()?)
 }
 
-/// Answers requests one after the other and shows each as soon as it is there.
-fn answer_all(args: &PrefillArgs, engine: &mut Engine<'_>, questions: &[Question], way: &Way) -> anyhow::Result<()> {
-    for (index, question) in questions.iter().enumerate() {
-        let answered = engine.answer(question, way)?;
-        if args.json {
-            print(&format!("{}\n", object(args, &answered)?))?;
-            continue;
-        }
-        print(&format!("request {} of {}\n", index + 1, questions.len()))?;
-        show(args, &answered)?;
-        print("\n")?;
+/// Shows the answer to one of many requests.
+fn show_one(args: &PrefillArgs, (index, count): (usize, usize), answered: &Answered) -> anyhow::Result<()> {
+    if args.json {
+        return print(&format!("{}\n", object(args, answered)?));
     }
-    Ok(())
+    print(&format!("request {} of {count}\n", index + 1))?;
+    show(args, answered)?;
+    print("\n")
 }
 
 /// The report of a request, for programs.

@@ -3,7 +3,7 @@
 //!
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query.
 
-use crate::{Exchange, Importance, Method};
+use crate::{Exchange, Importance, Method, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -75,6 +75,17 @@ pub struct Returns {
 }
 
 impl Plan {
+    /// Whether, among so many ranks, the owner holds everything that its rows attend to once the cache is filled, so that it
+    /// decodes alone.
+    pub fn decodes_alone(&self, world: usize) -> bool {
+        world == 1
+            || match self.method.prefill() {
+                Prefill::Whole => true,
+                Prefill::Ring | Prefill::Gathered { .. } => false,
+                Prefill::Chunks(_) => self.exchange == Exchange::Replicate,
+            }
+    }
+
     /// Whether another token follows these, which are all that were generated so far: neither the limit nor an end token is
     /// reached.
     pub fn goes_on(&self, tokens: &[u32]) -> bool {

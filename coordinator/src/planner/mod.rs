@@ -17,6 +17,7 @@ use crate::directory::Directory;
 use crate::intake::Prepared;
 use crate::machine::{GroupShape, Machine, Room};
 use crate::plan::{Cached, PlanInput, Planned, Settings, plan};
+use crate::predict::running_bytes;
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -169,12 +170,33 @@ impl Planner {
     /// As [`plan()`].
     pub fn plan(&mut self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Planned> {
         self.requests += 1;
+        self.plan_beside(self.requests, request, settings, threads, &[])
+    }
+
+    /// As [`plan`](Self::plan) for the request of this number, beside sequences that take so many bytes on each rank.
+    ///
+    /// # Errors
+    /// As [`plan()`]; of [`Error::Memory`](crate::Error::Memory) nothing may be left when those sequences have ended.
+    pub fn plan_beside(
+        &self,
+        number: u64,
+        request: &Prepared,
+        settings: &Settings,
+        threads: usize,
+        running_bytes: &[u64],
+    ) -> Result<Planned> {
         let group = GroupShape { world: settings.world, threads };
         let directory = self.directories.get(&group);
         let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&request.prefix, ids));
         let ranks: Vec<Option<usize>> = request.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
-        let cached = Cached { ranks: &ranks, bytes: &self.cached_bytes(group) };
-        self.plan_with(request, settings, group, self.requests, cached)
+        let mut bytes = self.cached_bytes(group);
+        bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
+        self.plan_with(request, settings, group, number, Cached { ranks: &ranks, bytes: &bytes })
+    }
+
+    /// Bytes that each rank keeps of a planned request while it is decoded.
+    pub fn running_bytes(&self, planned: &Planned) -> Vec<u64> {
+        running_bytes(&planned.plan, planned.world, &self.model)
     }
 
     fn plan_with(

@@ -20,7 +20,7 @@ impl Strategy for Full {
             owner: plan.owner,
             last: None,
             cache: KvCache::default(),
-            alone: true,
+            alone: plan.decodes_alone(cx.comm.size()),
             placement,
             selection: nothing_selected(plan),
         };

@@ -1,7 +1,7 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Evidence, Exchange, Layout, Phase, Plan};
+use tributary_protocol::{Evidence, Layout, Phase, Plan};
 
 use super::chunks::Chunks;
 use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute};
@@ -36,7 +36,7 @@ impl Strategy for Selective {
             owner: plan.owner,
             last,
             cache,
-            alone: plan.exchange == Exchange::Replicate || cx.comm.size() == 1,
+            alone: plan.decodes_alone(cx.comm.size()),
             placement,
             selection,
         })

@@ -49,7 +49,7 @@ impl Shards {
             owner: plan.owner,
             last: (rank == plan.owner).then_some(last),
             cache: KvCache { own: vec![block], ..KvCache::default() },
-            alone: cx.comm.size() == 1,
+            alone: plan.decodes_alone(cx.comm.size()),
             placement: self.placement,
             selection: nothing_selected(plan),
         }

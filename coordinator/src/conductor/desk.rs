@@ -1,0 +1,194 @@
+//! Where requests are handed in: the side of the conductor that clients hold.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tributary_protocol::{Drawn, Refusal, exit};
+
+use crate::dispatch::{Answer, Clock};
+use crate::intake::Prepared;
+use crate::plan::{Planned, Settings};
+
+/// Requests that may be on their way to the conductor, which takes them between two orders.
+const ON_THE_WAY: usize = 64;
+
+/// What a client hears of its request.
+#[derive(Debug)]
+pub enum Update {
+    /// The first token, and the time from the request's acceptance to it.
+    FirstToken(Drawn, Duration),
+    /// Another token.
+    Token(Drawn),
+    /// The answer. Nothing comes behind it.
+    Done(Box<Done>),
+    /// The request has failed. Nothing comes behind it.
+    Failed(Failure),
+}
+
+/// What a request came to.
+#[derive(Debug)]
+pub struct Done {
+    /// The request as token ids.
+    pub prepared: Prepared,
+    /// Its plan.
+    pub planned: Planned,
+    /// What came back.
+    pub answer: Answer,
+}
+
+/// Why a request has failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// It cannot be answered as it is, or the ranks refused it.
+    Refused(Refusal),
+    /// Too many requests wait.
+    Busy {
+        /// How many.
+        waiting: usize,
+    },
+    /// The ranks have failed, and with them everything that they were at.
+    Group(Refusal),
+    /// No more requests are taken.
+    Closed,
+}
+
+/// Where the updates of one request go. A request whose sink does not take one is cancelled.
+pub trait Sink: Send {
+    /// Takes an update without waiting.
+    ///
+    /// # Errors
+    /// Why it did not.
+    fn take(&mut self, update: Update) -> Result<(), NotTaken>;
+}
+
+/// Why a sink did not take an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// Nobody reads any more.
+    Gone,
+    /// Whoever reads is too slow: the updates that it has not read fill its buffer.
+    Full,
+}
+
+impl Sink for SyncSender<Update> {
+    fn take(&mut self, update: Update) -> Result<(), NotTaken> {
+        self.try_send(update).map_err(|error| match error {
+            TrySendError::Full(_) => NotTaken::Full,
+            TrySendError::Disconnected(_) => NotTaken::Gone,
+        })
+    }
+}
+
+/// A request on its way to the conductor.
+pub(super) struct Submission {
+    pub(super) request: u64,
+    pub(super) clock: Clock,
+    /// From its acceptance to being handed in.
+    pub(super) prepared_after: Duration,
+    pub(super) prepared: Prepared,
+    pub(super) settings: Settings,
+    pub(super) sink: Box<dyn Sink>,
+}
+
+/// What clients and conductor share.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) waiting: AtomicUsize,
+    pub(super) running: AtomicUsize,
+    /// Requests whose clients have left.
+    cancelled: Mutex<Vec<u64>>,
+}
+
+impl Counts {
+    fn cancelled(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the requests whose clients have left since the last call.
+    pub(super) fn take_cancelled(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.cancelled())
+    }
+}
+
+/// Hands requests in. Clones hand in to the same conductor, which ends when the last of them is gone.
+#[derive(Clone)]
+pub struct Desk {
+    submissions: SyncSender<Box<Submission>>,
+    numbers: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// The conductor's side of a desk.
+pub struct Inbox {
+    pub(super) submissions: Receiver<Box<Submission>>,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// A desk and where its requests arrive.
+pub fn desk() -> (Desk, Inbox) {
+    let (sender, receiver) = sync_channel(ON_THE_WAY);
+    let counts = Arc::new(Counts::default());
+    let desk = Desk { submissions: sender, numbers: Arc::new(AtomicU64::new(1)), counts: Arc::clone(&counts) };
+    (desk, Inbox { submissions: receiver, counts })
+}
+
+impl Desk {
+    /// Hands a request in, whose clock runs since it was accepted; its number. Its updates go to `sink`.
+    ///
+    /// # Errors
+    /// [`Failure::Busy`] if as many are on their way as may be, [`Failure::Closed`] if the conductor has ended.
+    pub fn submit(
+        &self,
+        prepared: Prepared,
+        settings: Settings,
+        clock: Clock,
+        sink: Box<dyn Sink>,
+    ) -> Result<u64, Failure> {
+        let request = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let prepared_after = clock.elapsed();
+        let submission = Submission { request, clock, prepared_after, prepared, settings, sink };
+        match self.submissions.try_send(Box::new(submission)) {
+            Ok(()) => Ok(request),
+            Err(TrySendError::Full(_)) => Err(Failure::Busy { waiting: self.waiting() + ON_THE_WAY }),
+            Err(TrySendError::Disconnected(_)) => Err(Failure::Closed),
+        }
+    }
+
+    /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders. This waits for
+    /// nobody.
+    pub fn cancel(&self, request: u64) {
+        self.counts.cancelled().push(request);
+    }
+
+    /// Requests that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.counts.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Sequences that are being decoded.
+    pub fn running(&self) -> usize {
+        self.counts.running.load(Ordering::Relaxed)
+    }
+}
+
+impl Failure {
+    /// The exit code that stands for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Refused(refusal) | Failure::Group(refusal) => refusal.exit_code,
+            Failure::Busy { .. } | Failure::Closed => exit::RANK_LOST,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused(refusal) | Failure::Group(refusal) => f.write_str(&refusal.cause),
+            Failure::Busy { waiting } => write!(f, "{waiting} requests wait already"),
+            Failure::Closed => f.write_str("no more requests are taken"),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Many requests on one group of ranks: takes them in, asks the scheduler what comes next, gives the ranks one order at a time,
+//! and hands out what comes back.
+//!
+//! It waits for ranks and for nobody else: a client that does not read is cut. It runs on the thread that calls it.
+
+mod desk;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+use tributary_comm::CoordinatorLink;
+use tributary_protocol::{Event, Order, Refusal};
+
+use self::desk::Submission;
+use crate::dispatch::{self, InFlight};
+use crate::plan::{Planned, Settings};
+use crate::planner::Planner;
+use crate::scheduler::{Limits, Next, Scheduler};
+use crate::{Error, GroupShape, Result};
+
+pub use self::desk::{Desk, Done, Failure, Inbox, NotTaken, Sink, Update, desk};
+
+/// How often an idle conductor looks whether the ranks are still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A request that the ranks are at.
+struct Request {
+    submission: Submission,
+    planned: Planned,
+    in_flight: InFlight,
+}
+
+/// What gives orders to a group of ranks.
+pub struct Conductor<'a> {
+    link: &'a CoordinatorLink,
+    planner: &'a mut Planner,
+    group: GroupShape,
+    scheduler: Scheduler,
+    inbox: Inbox,
+    /// Whether anybody can still hand in a request.
+    open: bool,
+    waiting: BTreeMap<u64, Submission>,
+    /// Behind their prefill.
+    running: BTreeMap<u64, Request>,
+}
+
+impl<'a> Conductor<'a> {
+    /// Of a group whose rank 0 is at the other end of `link`.
+    pub fn new(
+        link: &'a CoordinatorLink,
+        planner: &'a mut Planner,
+        group: GroupShape,
+        limits: Limits,
+        inbox: Inbox,
+    ) -> Self {
+        let scheduler = Scheduler::new(group.world, limits);
+        let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
+        Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
+    }
+
+    /// Answers requests until nobody can hand in another one and the last has been answered.
+    ///
+    /// # Errors
+    /// The ranks' failure; every client has been told before.
+    pub fn run(mut self) -> Result<()> {
+        let ended = self.conduct();
+        if let Err(error) = &ended {
+            let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
+            let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
+            for mut submission in running.chain(std::mem::take(&mut self.waiting).into_values()) {
+                // Whether anybody listens does not matter any more.
+                let _ = submission.sink.take(Update::Failed(Failure::Group(refusal.clone())));
+            }
+        }
+        ended
+    }
+
+    fn conduct(&mut self) -> Result<()> {
+        loop {
+            self.take_in();
+            self.inbox.counts.waiting.store(self.scheduler.waiting(), Ordering::Relaxed);
+            self.inbox.counts.running.store(self.scheduler.running(), Ordering::Relaxed);
+            let (next, planned) = self.next();
+            match next {
+                Next::Release(requests) => self.release(requests)?,
+                Next::Prefill(request) => match planned {
+                    Some((queued, Ok(planned))) => self.prefill(request, planned, queued)?,
+                    Some((_, Err(error))) => self.refuse(request, &error),
+                    None => return Err(Error::Protocol(format!("request {request} waits and was not handed in"))),
+                },
+                Next::Decode(requests) => self.step(requests)?,
+                Next::Nothing if !self.open => return Ok(()),
+                Next::Nothing => self.wait()?,
+            }
+        }
+    }
+
+    /// The next order. For a prefill also how long its request has waited for its turn, and its plan, which is made now: where its
+    /// chunks lie and how much memory is left changes with every order.
+    fn next(&mut self) -> (Next, Option<(Duration, Result<Planned>)>) {
+        let Self { scheduler, planner, waiting, group, .. } = self;
+        let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
+        let mut made = None;
+        let next = scheduler.next(|request| {
+            let Some(submission) = waiting.get(&request) else { return true };
+            let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
+            let settings = Settings { owner: Some(owner), ..submission.settings.clone() };
+            match planner.plan_beside(request, &submission.prepared, &settings, group.threads, &taken) {
+                // Memory comes free when what runs has ended.
+                Err(Error::Memory { .. }) if busy => false,
+                planned => {
+                    made = Some((queued, planned));
+                    true
+                }
+            }
+        });
+        (next, made)
+    }
+
+    /// Takes what clients have handed in meanwhile, and lets go of what they have left.
+    fn take_in(&mut self) {
+        while self.open {
+            match self.inbox.submissions.try_recv() {
+                Ok(submission) => self.submit(*submission),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => self.open = false,
+            }
+        }
+        for request in self.inbox.counts.take_cancelled() {
+            self.forget(request);
+        }
+    }
+
+    /// Waits for a client, and looks whether the ranks are still there.
+    fn wait(&mut self) -> Result<()> {
+        match self.inbox.submissions.recv_timeout(LOOK) {
+            Ok(submission) => self.submit(*submission),
+            Err(RecvTimeoutError::Disconnected) => self.open = false,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        match self.link.next(Duration::ZERO)? {
+            None => Ok(()),
+            Some(Event::Failed { rank, exit_code, cause, .. }) => Err(Error::Failed { rank, exit_code, cause }),
+            Some(event) => Err(dispatch::unexpected(&event, "nothing")),
+        }
+    }
+
+    fn submit(&mut self, mut submission: Submission) {
+        // What cannot be answered even alone is told at once.
+        let failure = match self.planner.check(&submission.prepared, &submission.settings, self.group.threads, None) {
+            Err(error) => Failure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
+            Ok(_) if !self.scheduler.submit(submission.request) => Failure::Busy { waiting: self.scheduler.waiting() },
+            Ok(_) => {
+                self.waiting.insert(submission.request, submission);
+                return;
+            }
+        };
+        // Whoever is gone need not be told.
+        let _ = submission.sink.take(Update::Failed(failure));
+    }
+
+    /// A request that cannot be answered.
+    fn refuse(&mut self, request: u64, error: &Error) {
+        let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
+        if let Some(mut submission) = self.waiting.remove(&request) {
+            let _ = submission.sink.take(Update::Failed(Failure::Refused(refusal.clone())));
+        }
+        if let Some(mut running) = self.running.remove(&request) {
+            let _ = running.submission.sink.take(Update::Failed(Failure::Refused(refusal)));
+        }
+        self.scheduler.over(request);
+    }
+
+    /// Lets go of a request that nobody waits for.
+    fn forget(&mut self, request: u64) {
+        self.waiting.remove(&request);
+        self.running.remove(&request);
+        self.scheduler.over(request);
+    }
+
+    fn prefill(&mut self, request: u64, planned: Planned, queued: Duration) -> Result<()> {
+        let Some(submission) = self.waiting.remove(&request) else {
+            return Err(Error::Protocol(format!("request {request} was prefilled before")));
+        };
+        let in_flight = InFlight::new(&planned.plan, submission.clock, queued);
+        self.link.send(Order::Prefill(Box::new(planned.plan.clone())))?;
+        self.running.insert(request, Request { submission, planned, in_flight });
+        loop {
+            match dispatch::next(self.link)? {
+                Event::FirstToken { request: number, drawn } if number == request => {
+                    let running = self.running.get_mut(&request).expect("it was put there");
+                    running.in_flight.first_token(drawn)?;
+                    let ttft = running.in_flight.ttft().unwrap_or_default();
+                    // A client that is gone is noticed at the end of the order.
+                    let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
+                }
+                Event::Prefilled { request: number, outcome, reports } if number == request => {
+                    self.planner.note(self.group, &reports);
+                    let running = self.running.get_mut(&request).expect("it was put there");
+                    running.in_flight.prefilled(outcome, reports)?;
+                    if running.in_flight.goes_on() {
+                        self.scheduler.runs(request, self.planner.running_bytes(&running.planned));
+                    }
+                    return self.close_if_over(request);
+                }
+                Event::Refused { request: number, refusal } if number == request => {
+                    self.refuse(request, &Error::Refused(refusal));
+                    return Ok(());
+                }
+                other => return Err(dispatch::unexpected(&other, "the end of a prefill")),
+            }
+        }
+    }
+
+    fn step(&mut self, requests: Vec<u64>) -> Result<()> {
+        self.link.send(Order::Decode(requests.clone()))?;
+        let (tokens, reports) = match dispatch::next(self.link)? {
+            Event::Stepped { tokens, reports } => (tokens, reports),
+            other => return Err(dispatch::unexpected(&other, "a step of decoding")),
+        };
+        if !tokens.iter().map(|(request, _)| request).eq(&requests) {
+            return Err(Error::Protocol("a step names other sequences than its order".into()));
+        }
+        for (request, drawn) in tokens {
+            match (drawn, self.running.get_mut(&request)) {
+                (Ok(drawn), Some(running)) => {
+                    running.in_flight.next_token(drawn, &reports);
+                    match running.submission.sink.take(Update::Token(drawn)) {
+                        Ok(()) => self.close_if_over(request)?,
+                        Err(NotTaken::Gone | NotTaken::Full) => self.forget(request),
+                    }
+                }
+                (Err(refusal), Some(_)) => self.refuse(request, &Error::Refused(refusal)),
+                (_, None) => self.scheduler.over(request),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the answer out if the last token is here.
+    fn close_if_over(&mut self, request: u64) -> Result<()> {
+        if self.running.get(&request).is_none_or(|running| running.in_flight.goes_on()) {
+            return Ok(());
+        }
+        let Some(Request { mut submission, planned, in_flight }) = self.running.remove(&request) else {
+            return Ok(());
+        };
+        self.scheduler.over(request);
+        let (prepared, answer) = (std::mem::take(&mut submission.prepared), in_flight.answer()?);
+        // Whoever is gone need not be told.
+        let _ = submission.sink.take(Update::Done(Box::new(Done { prepared, planned, answer })));
+        Ok(())
+    }
+
+    fn release(&mut self, requests: Vec<u64>) -> Result<()> {
+        dispatch::release(self.link, requests)?;
+        self.scheduler.released();
+        Ok(())
+    }
+}

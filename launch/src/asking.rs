@@ -1,0 +1,103 @@
+//! Many requests against one engine, some at a time: each is handed in by a thread that waits for its answer.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+
+use tributary_engine::{Answered, Client, Clock, Engine, Limits, Question, RequestFailure, Update, Way};
+
+use crate::failure::Coded;
+
+/// Updates of a request that wait to be read: nothing is done with tokens here, so they never pile up.
+const BUFFERED: usize = 4096;
+
+/// Answers questions, at most `concurrency` of them at a time, and hands each answer to `show` in the order of the questions.
+/// The first failure ends it.
+///
+/// # Errors
+/// A request's, the ranks', those of `show`.
+pub fn ask_all(
+    engine: &mut Engine<'_>,
+    way: &Way,
+    questions: &[Question],
+    concurrency: usize,
+    show: &mut (dyn FnMut(usize, &Answered) -> anyhow::Result<()> + Send),
+) -> anyhow::Result<()> {
+    let (client, inbox) = engine.client(way);
+    let next = AtomicUsize::new(0);
+    let (tell, told) = channel();
+    let (conducted, shown) = std::thread::scope(|scope| {
+        for _ in 0..concurrency.min(questions.len()) {
+            let (client, tell, next) = (client.clone(), tell.clone(), &next);
+            scope.spawn(move || ask(&client, questions, next, &tell));
+        }
+        drop((client, tell));
+        let limits = Limits { max_running: concurrency, ..Limits::default() };
+        let showing = scope.spawn(|| show_in_order(told, show, &|| next.store(questions.len(), Ordering::Relaxed)));
+        let conducted = engine.conduct(way, limits, inbox);
+        (conducted, showing.join())
+    });
+    // The ranks' failure is the cause of the requests'.
+    conducted?;
+    shown.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Shows answers in the order of their questions. After the first failure nothing is shown any more, and `stop` is called.
+fn show_in_order(
+    told: Receiver<(usize, anyhow::Result<Answered>)>,
+    show: &mut (dyn FnMut(usize, &Answered) -> anyhow::Result<()> + Send),
+    stop: &dyn Fn(),
+) -> anyhow::Result<()> {
+    let (mut early, mut due, mut ended) = (BTreeMap::new(), 0, Ok(()));
+    // To the end: whoever asks must not wait for this.
+    for (index, answered) in told {
+        match (answered, &ended) {
+            (_, Err(_)) => continue,
+            (Err(error), Ok(())) => ended = Err(error),
+            (Ok(answered), Ok(())) => {
+                early.insert(index, answered);
+            }
+        }
+        while ended.is_ok()
+            && let Some(answered) = early.remove(&due)
+        {
+            ended = show(due, &answered);
+            due += 1;
+        }
+        if ended.is_err() {
+            stop();
+        }
+    }
+    ended
+}
+
+/// Asks one question after the other.
+fn ask(client: &Client, questions: &[Question], next: &AtomicUsize, tell: &Sender<(usize, anyhow::Result<Answered>)>) {
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some(question) = questions.get(index) else { return };
+        // Whoever shows answers is there as long as anybody asks.
+        let _ = tell.send((index, answer(client, question)));
+    }
+}
+
+/// The answer to a question.
+fn answer(client: &Client, question: &Question) -> anyhow::Result<Answered> {
+    let clock = Clock::start();
+    let prepared = client.prepare_question(question)?;
+    let (sink, updates) = sync_channel(BUFFERED);
+    let submitted = client.submit(prepared, client.settings().clone(), clock, Box::new(sink));
+    submitted.map_err(|failure| failed(&failure))?;
+    for update in updates {
+        match update {
+            Update::FirstToken(..) | Update::Token(_) => {}
+            Update::Done(done) => return Ok(client.answered(*done)?),
+            Update::Failed(failure) => return Err(failed(&failure)),
+        }
+    }
+    Err(anyhow::anyhow!("a bug: a request ended without a word"))
+}
+
+fn failed(failure: &RequestFailure) -> anyhow::Error {
+    Coded { exit_code: failure.exit_code(), reason: failure.to_string() }.into()
+}

@@ -1,0 +1,118 @@
+//! `tributary serve`: an engine behind HTTP, until it is told to end.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Args;
+use tributary_coordinator::method_named;
+use tributary_engine::{Config, Engine, Limits, Ranks, Way, follow};
+use tributary_protocol::Returns;
+use tributary_service::{Options, Service};
+
+use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::config::config;
+use crate::failure::{Coded, usage};
+use crate::progress::Progress;
+use crate::stdout::print;
+use crate::{help, ranks};
+
+/// Serves requests over HTTP: chat completions as OpenAI's clients know them, with `documents` beside the messages
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    intake: IntakeArgs,
+    #[arg(long, default_value = help::default_method(), help = help::methods(), help_heading = "Method")]
+    method: String,
+    #[command(flatten)]
+    options: MethodArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
+    listen: SocketAddr,
+    /// Listen on an address that other hosts reach: there is no key, whoever reaches it may ask
+    #[arg(long, help_heading = "Service")]
+    insecure: bool,
+    /// The model's name for clients [default: the name of its folder]
+    #[arg(long, value_name = "NAME", help_heading = "Service")]
+    served_model_name: Option<String>,
+    /// Prefills between two steps of decoding, while any sequence is being decoded
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Service")]
+    max_prefill_burst: usize,
+    /// Sequences that are decoded side by side
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Service")]
+    max_running: usize,
+    /// Requests that wait for their turn; more are turned away
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Service")]
+    max_waiting: usize,
+}
+
+/// Runs the command; says what went wrong.
+pub fn serve(args: &ServeArgs) -> ExitCode {
+    let config = config(&args.model, &args.intake, &args.run);
+    ranks::run(
+        &config.group,
+        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
+    )
+}
+
+fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let world = ranks.world();
+    check(args)?;
+    let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
+    (settings.reuse, settings.keep_chunks) = (1.0, true);
+    let way = Way { settings, threads: args.run.group.threads };
+    let service = Service::bind(&Options { listen: args.listen, model: name(args) }).map_err(refused)?;
+    let mut engine = Engine::open(config, ranks)?;
+    engine.keep_chunks(&[world]);
+    let progress = Progress::start("loading the weights");
+    engine.start(&way)?;
+    drop(progress);
+    let (client, inbox) = engine.client(&way);
+    let address = service.address().map_err(refused)?;
+    let listening = service.start(client, world).map_err(refused)?;
+    print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
+    let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
+    engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox)?;
+    match listening.join() {
+        Ok(served) => served.map_err(refused)?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    Ok(engine.end()?)
+}
+
+/// What needs neither ranks nor model.
+fn check(args: &ServeArgs) -> anyhow::Result<()> {
+    if args.intake.synthetic.is_some() {
+        return Err(usage("--synthetic: a service answers text; its requests have documents"));
+    }
+    if !args.listen.ip().is_loopback() && !args.insecure {
+        let address = args.listen;
+        return Err(usage(format!(
+            "--listen {address}: other hosts reach this address and there is no key; add --insecure"
+        )));
+    }
+    for (name, number) in [
+        ("--max-prefill-burst", args.max_prefill_burst),
+        ("--max-running", args.max_running),
+        ("--max-waiting", args.max_waiting),
+    ] {
+        if number == 0 {
+            return Err(usage(format!("{name} 0: must be at least 1")));
+        }
+    }
+    Ok(())
+}
+
+/// The model's name for clients.
+fn name(args: &ServeArgs) -> String {
+    let folder = args.model.model.file_name().map(|name| name.to_string_lossy().into_owned());
+    args.served_model_name.clone().or(folder).unwrap_or_else(|| "model".to_owned())
+}
+
+/// The service's own failure: a wrong address is the user's.
+fn refused(error: tributary_service::Error) -> anyhow::Error {
+    Coded { exit_code: error.exit_code(), reason: error.to_string() }.into()
+}

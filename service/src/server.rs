@@ -1,0 +1,140 @@
+//! The service's own thread: its sockets, its signals, its end.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tributary_engine::Client;
+use tributary_protocol::exit;
+
+use crate::metrics::Metrics;
+use crate::routes::{Shared, routes};
+
+/// How often metrics are tidied up.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Exit code of a process that was told twice to end: that of SIGTERM.
+const TERMINATED: i32 = 143;
+
+/// What a service is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The name that the model has for clients.
+    pub model: String,
+}
+
+/// Why a service cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot listen.
+    #[error("--listen {address}: {cause}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// The system has no thread, timer or signal to give.
+    #[error("the service cannot start: {0}")]
+    Start(#[from] std::io::Error),
+    /// The metrics cannot be made.
+    #[error("a bug: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+}
+
+impl Error {
+    /// The exit code that stands for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Listen { .. } => exit::CONFIGURATION,
+            Error::Start(_) => exit::OUT_OF_MEMORY,
+            Error::Metrics(_) => exit::BUG,
+        }
+    }
+}
+
+/// A service that listens, and answers once it has an engine.
+pub struct Service {
+    listener: TcpListener,
+    model: String,
+}
+
+impl Service {
+    /// Takes the address, so that one that is in use is known before anything is loaded.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub fn bind(options: &Options) -> Result<Self, Error> {
+        let address = options.listen;
+        let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, model: options.model.clone() })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Answers on a thread of its own, until SIGTERM or SIGINT: then requests under way are answered, no more are taken, and
+    /// the client is let go. A second signal ends the process at once.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(self, client: Client, world: usize) -> Result<JoinHandle<Result<(), Error>>, Error> {
+        let metrics = Arc::new(Metrics::new(world, client.settings().method)?);
+        // Two threads suffice for sockets; what computes has its own.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let run = move || runtime.block_on(self.serve(client, metrics));
+        Ok(std::thread::Builder::new().name("service".to_owned()).spawn(run)?)
+    }
+
+    async fn serve(self, client: Client, metrics: Arc<Metrics>) -> Result<(), Error> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let (drain, draining) = watch::channel(false);
+        let told_to_end = signals(drain)?;
+        let upkeep = Arc::clone(&metrics);
+        let tidy = tokio::spawn(async move {
+            let mut timer = tokio::time::interval(UPKEEP);
+            loop {
+                timer.tick().await;
+                upkeep.upkeep();
+            }
+        });
+        let shared = Shared { client, model: self.model.into(), metrics, draining };
+        let app = routes(shared);
+        axum::serve(listener, app).with_graceful_shutdown(told_to_end).await?;
+        tidy.abort();
+        Ok(())
+    }
+}
+
+/// Ends when the process is told to; a second time ends the process.
+fn signals(drain: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send, Error> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut begun = drain.subscribe();
+    tokio::spawn(async move {
+        for already in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if already {
+                std::process::exit(TERMINATED);
+            }
+            // Whoever has left need not be told.
+            let _ = drain.send(true);
+        }
+    });
+    Ok(async move {
+        let _ = begun.wait_for(|draining| *draining).await;
+    })
+}
