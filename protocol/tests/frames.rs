@@ -251,5 +251,5 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c3000000b5ee987e");
-    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003401000027910e84");
+    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003c010000d5ed97ff");
 }

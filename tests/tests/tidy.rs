@@ -13,10 +13,11 @@ use rules::{
 };
 use tributary_tests::root;
 
-const CRATES: [&str; 8] = ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "tests"];
+const CRATES: [&str; 9] =
+    ["launch", "service", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "tests"];
 
 /// The crates that the command is made of.
-const PRODUCTION: [&str; 7] = ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels"];
+const PRODUCTION: [&str; 8] = ["launch", "service", "engine", "coordinator", "worker", "comm", "protocol", "kernels"];
 
 /// The longest source file, in lines.
 const LINE_LIMIT: usize = 400;
@@ -49,7 +50,7 @@ fn files(crates: &[&str]) -> BTreeMap<String, String> {
 fn crates_depend_only_on_those_below() {
     const BELOW_ENGINE: &[&str] =
         &["tributary-kernels", "tributary-protocol", "tributary-comm", "tributary-worker", "tributary-coordinator"];
-    let below_launch = [BELOW_ENGINE, &["tributary-engine"]].concat();
+    let below_launch = [BELOW_ENGINE, &["tributary-engine", "tributary-service"]].concat();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("kernels", &[][..]),
         ("protocol", &[]),
@@ -57,6 +58,7 @@ fn crates_depend_only_on_those_below() {
         ("worker", &["tributary-kernels", "tributary-protocol", "tributary-comm"]),
         ("coordinator", &["tributary-protocol", "tributary-comm"]),
         ("engine", BELOW_ENGINE),
+        ("service", &["tributary-protocol", "tributary-coordinator", "tributary-engine"]),
         ("launch", &below_launch),
     ]);
     for (name, allowed) in allowed {
@@ -73,6 +75,18 @@ fn nobody_below_the_command_knows_its_tools() {
     for name in PRODUCTION.into_iter().filter(|&name| name != "launch") {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).expect("a manifest");
         for tool in ["clap", "anyhow", "indicatif"] {
+            let found = dependencies(&manifest, tool);
+            assert!(found.is_empty(), "{name} must not depend on {found:?}");
+        }
+    }
+}
+
+/// Whoever waits for sockets is asynchronous, and nobody else is.
+#[test]
+fn only_the_service_is_asynchronous() {
+    for name in PRODUCTION.into_iter().filter(|&name| name != "service") {
+        let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).expect("a manifest");
+        for tool in ["tokio", "axum", "hyper", "futures", "futures-util"] {
             let found = dependencies(&manifest, tool);
             assert!(found.is_empty(), "{name} must not depend on {found:?}");
         }

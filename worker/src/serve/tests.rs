@@ -105,7 +105,7 @@ impl Model for Spoilt {
 fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
     let model = Spoilt { model: kit::model(&kit::config()), token: 60 };
     for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
-        let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, ..plan(exchange) };
+        let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
         let mut spoilt = Plan { request: 2, ..good.clone() };
         spoilt.chunks[1].ids[3] = 60;
         let unseen = Plan { request: 3, budget: 0, method: Method::Full, query: vec![7, 60], ..good.clone() };
