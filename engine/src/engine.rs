@@ -76,7 +76,7 @@ impl<'a> Engine<'a> {
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         self.survey(group);
         let planned = self.planner.check(&prepared, &way.settings, way.threads, before)?;
-        self.folder.config.check_length(planned.plan.total_tokens(), planned.plan.max_tokens)?;
+        self.folder.config.check_length(planned.plan.total_rows(), planned.plan.max_tokens)?;
         Ok(planned)
     }
 

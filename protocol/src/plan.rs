@@ -52,6 +52,70 @@ pub struct Chunk {
     pub rank: usize,
     /// Whether that rank may take its keys and values from the chunk cache. What is not there is computed.
     pub warm: bool,
+    /// Rows of an adapter before and behind its tokens, cached with them. They count for positions, order and memory, never as
+    /// tokens of the context, and are never selected.
+    pub around: Option<Around>,
+}
+
+/// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Around {
+    /// The adapter, by the number that the ranks know it by.
+    pub adapter: u32,
+    /// How many of its rows stand before the tokens: the first ones.
+    pub head: u32,
+    /// How many stand behind them: the next ones.
+    pub tail: u32,
+}
+
+/// What a row is computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A token, by its id.
+    Token(u32),
+    /// A row of an adapter.
+    Adapter {
+        /// The adapter's number.
+        adapter: u32,
+        /// The row's number in it.
+        row: u32,
+    },
+}
+
+impl Source {
+    /// The token's id, if it is one.
+    pub fn token(&self) -> Option<u32> {
+        match self {
+            Source::Token(id) => Some(*id),
+            Source::Adapter { .. } => None,
+        }
+    }
+}
+
+impl Chunk {
+    /// Rows of an adapter before its tokens.
+    pub fn head_rows(&self) -> usize {
+        self.around.map_or(0, |around| around.head as usize)
+    }
+
+    /// Its rows: those of its tokens and those around them.
+    pub fn rows(&self) -> usize {
+        self.ids.len() + self.around.map_or(0, |around| (around.head + around.tail) as usize)
+    }
+
+    /// What its rows are computed from.
+    pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        let Around { adapter, head, tail } = self.around.unwrap_or(Around { adapter: 0, head: 0, tail: 0 });
+        let around = move |row| Source::Adapter { adapter, row };
+        let tokens = self.ids.iter().map(|&id| Source::Token(id));
+        (0..head).map(around).chain(tokens).chain((head..head + tail).map(around))
+    }
+
+    /// What makes its keys and values differ from those of its tokens alone, for the name of what is cached.
+    pub fn extra(&self) -> Vec<u8> {
+        let of = |around: Around| [around.adapter, around.head, around.tail].map(u32::to_le_bytes).concat();
+        self.around.map_or_else(Vec::new, of)
+    }
 }
 
 /// How a token is drawn from the logits.
@@ -98,9 +162,14 @@ impl Plan {
         self.prefix.len()
     }
 
-    /// Rows of all chunks.
+    /// Tokens of all chunks: what a ratio is a share of.
     pub fn context_tokens(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.ids.len()).sum()
+    }
+
+    /// Rows of all chunks, those around their tokens included.
+    pub fn context_rows(&self) -> usize {
+        self.chunks.iter().map(Chunk::rows).sum()
     }
 
     /// Rows of the query.
@@ -109,13 +178,13 @@ impl Plan {
     }
 
     /// Rows of prefix, context and query.
-    pub fn total_tokens(&self) -> usize {
-        self.prefix_tokens() + self.context_tokens() + self.query_tokens()
+    pub fn total_rows(&self) -> usize {
+        self.prefix_tokens() + self.context_rows() + self.query_tokens()
     }
 
     /// Rows of the longest chunk.
-    pub fn longest_chunk_tokens(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.ids.len()).max().unwrap_or(0)
+    pub fn longest_chunk_rows(&self) -> usize {
+        self.chunks.iter().map(Chunk::rows).max().unwrap_or(0)
     }
 
     /// First row of each chunk, counted from the first context row, in the request's own order.
@@ -125,13 +194,25 @@ impl Plan {
             .iter()
             .map(|chunk| {
                 let this = start;
-                start += chunk.ids.len();
+                start += chunk.rows();
                 this
             })
             .collect()
     }
 
-    /// Ids of prefix, chunks in the request's own order, and query, one after the other.
+    /// What every row of prefix, chunks in the request's own order, and query is computed from, in the order of their numbers.
+    pub fn sources(&self) -> Vec<Source> {
+        let token = |&id: &u32| Source::Token(id);
+        let context = self.chunks.iter().flat_map(Chunk::sources);
+        self.prefix.iter().map(token).chain(context).chain(self.query.iter().map(token)).collect()
+    }
+
+    /// What the query's rows are computed from.
+    pub fn query_sources(&self) -> Vec<Source> {
+        self.query.iter().map(|&id| Source::Token(id)).collect()
+    }
+
+    /// Ids of the tokens of prefix, chunks in the request's own order, and query, one after the other.
     pub fn all_ids(&self) -> Vec<u32> {
         let context = self.chunks.iter().flat_map(|chunk| &chunk.ids);
         self.prefix.iter().chain(context).chain(&self.query).copied().collect()

@@ -13,13 +13,13 @@ impl Plan {
 
     /// The query's rows.
     pub fn query_rows(&self) -> Range<u32> {
-        (self.prefix_tokens() + self.context_tokens()) as u32..self.total_tokens() as u32
+        (self.prefix_tokens() + self.context_rows()) as u32..self.total_rows() as u32
     }
 
     /// The rows of each chunk, in the request's own order.
     pub fn chunk_rows(&self) -> Vec<Range<u32>> {
         let first = self.prefix_tokens() as u32;
-        let rows = |(start, chunk): (usize, &Chunk)| first + start as u32..first + (start + chunk.ids.len()) as u32;
+        let rows = |(start, chunk): (usize, &Chunk)| first + start as u32..first + (start + chunk.rows()) as u32;
         self.chunk_starts().into_iter().zip(&self.chunks).map(rows).collect()
     }
 
@@ -42,7 +42,7 @@ impl Plan {
     fn counts(&self, world: usize, counts: impl Fn(&Chunk) -> bool) -> Vec<usize> {
         let mut rows = vec![0; world];
         for chunk in self.chunks.iter().filter(|chunk| counts(chunk)) {
-            rows[chunk.rank] += chunk.ids.len();
+            rows[chunk.rank] += chunk.rows();
         }
         rows
     }
@@ -50,7 +50,7 @@ impl Plan {
     /// The rank that keeps each row of prefix and context. Every rank has the prefix; here rank 0 stands for them.
     pub fn keepers(&self) -> Vec<usize> {
         let prefix = std::iter::repeat_n(0, self.prefix_tokens());
-        let context = self.chunks.iter().flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.ids.len()));
+        let context = self.chunks.iter().flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.rows()));
         prefix.chain(context).collect()
     }
 
@@ -59,7 +59,7 @@ impl Plan {
     /// # Panics
     /// If `order` does not hold every chunk once: only a bug can do that.
     pub fn places(&self, order: &[u32]) -> Vec<u32> {
-        let mut places: Vec<u32> = (0..self.total_tokens() as u32).collect();
+        let mut places: Vec<u32> = (0..self.total_rows() as u32).collect();
         let (rows, mut placed) = (self.chunk_rows(), vec![false; self.chunks.len()]);
         let mut next = self.prefix_tokens() as u32;
         for &chunk in order {
@@ -74,12 +74,15 @@ impl Plan {
         places
     }
 
-    /// First row and length of each chunk whose rows may be selected, chunks in `order`: all but the first, whose rows are
-    /// exact already, unless the plan includes it.
+    /// First row and number of the tokens of each chunk whose tokens may be selected, chunks in `order`: all but the first, whose
+    /// rows are exact already, unless the plan includes it.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
         let rows = self.chunk_rows();
         let skipped = usize::from(!self.include_first_chunk);
-        let run = |&chunk: &u32| (rows[chunk as usize].start, rows[chunk as usize].len());
+        let run = |&chunk: &u32| {
+            let (rows, chunk) = (&rows[chunk as usize], &self.chunks[chunk as usize]);
+            (rows.start + chunk.head_rows() as u32, chunk.ids.len())
+        };
         order.iter().skip(skipped).map(run).collect()
     }
 

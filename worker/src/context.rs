@@ -5,11 +5,11 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, cuda};
-use tributary_protocol::{Phase, Plan};
+use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
-use crate::model::Model;
+use crate::model::{Adapters, Model, Rows, embed};
 use crate::progress::Progress;
 use crate::timeline::Timeline;
 
@@ -81,6 +81,8 @@ pub struct Context<'a> {
     pub recomputed_rows: usize,
     /// Chunks of earlier requests.
     pub chunk_cache: &'a mut ChunkCache,
+    /// Rows that are no tokens.
+    pub adapters: Adapters,
 }
 
 impl<'a> Context<'a> {
@@ -115,12 +117,21 @@ impl<'a> Context<'a> {
             prefilled_rows: 0,
             recomputed_rows: 0,
             chunk_cache,
+            adapters: Adapters::default(),
         })
     }
 
     /// This rank.
     pub fn rank(&self) -> usize {
         self.comm.rank()
+    }
+
+    /// Rows from their sources.
+    ///
+    /// # Errors
+    /// A source that is not there; the tensor library's.
+    pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
+        embed(self.model, sources, &self.adapters)
     }
 
     /// Opens a phase.

@@ -18,7 +18,7 @@ impl Placement {
     /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that sequence, rotary
     /// positions as `layout` says (methods.md: P rows of prefix, T of context, C of the longest chunk).
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
-        let (prefix, context) = (plan.prefix_tokens(), plan.context_tokens());
+        let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
         let mut this = Self { rope: plan.places(order), order: plan.places(order) };
         for rows in plan.chunk_rows() {
             let first = match layout {
@@ -31,7 +31,7 @@ impl Placement {
             }
         }
         let query_rope = match layout {
-            Layout::HlHp => prefix + plan.longest_chunk_tokens(),
+            Layout::HlHp => prefix + plan.longest_chunk_rows(),
             Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
         };
         for (index, row) in plan.query_rows().enumerate() {

@@ -228,7 +228,9 @@ fn with_exchange(
     Plan {
         request: input.request,
         prefix: input.prefix.to_vec(),
-        chunks: chunks.map(|((ids, rank), warm)| Chunk { ids: ids.clone(), rank, warm: warm.is_some() }).collect(),
+        chunks: chunks
+            .map(|((ids, rank), warm)| Chunk { ids: ids.clone(), rank, warm: warm.is_some(), around: None })
+            .collect(),
         query: input.query.to_vec(),
         method: method.clone(),
         owner: settings.owner.unwrap_or_else(|| usual_owner(method.prefill(), settings.world)),

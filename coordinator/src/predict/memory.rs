@@ -154,7 +154,7 @@ impl Count<'_> {
             Held { own: shards[rank].len(), flying, ..Held::default() }
         };
         match plan.method.prefill() {
-            Prefill::Whole => Held { own: if rank == plan.owner { plan.total_tokens() } else { 0 }, ..Held::default() },
+            Prefill::Whole => Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() },
             // The shard in hand and the one that comes.
             Prefill::Ring => shard(|shards| 2 * shards.iter().map(Vec::len).max().unwrap_or(0)),
             Prefill::Gathered { .. } => shard(|shards| shards.iter().map(Vec::len).sum()),
@@ -172,7 +172,7 @@ impl Count<'_> {
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
         Held {
             own: plan.prefix_tokens() + cold,
-            others: if replicate && !self.threads { plan.context_tokens() - kept } else { 0 },
+            others: if replicate && !self.threads { plan.context_rows() - kept } else { 0 },
             joined: if replicate && is_warm { kept } else { 0 },
             fresh: if gathers_fresh { plan.budget + query } else { share + query },
             flying: 0,
@@ -215,7 +215,7 @@ impl Count<'_> {
             MemoryOf::Host => 0,
             MemoryOf::Device => {
                 let layer = rows as u64 * self.shape.layer_kv_bytes();
-                let tables = 4 * (self.plan.total_tokens() + self.plan.max_tokens) * self.shape.head_dim;
+                let tables = 4 * (self.plan.total_rows() + self.plan.max_tokens) * self.shape.head_dim;
                 slack(layer + layer / 2 + tables as u64)
             }
         }

@@ -30,7 +30,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
     let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
-        return if is_owner { plan.total_tokens() + plan.budget + generated } else { 0 };
+        return if is_owner { plan.total_rows() + plan.budget + generated } else { 0 };
     }
     if plan.method.prefill() != Prefill::Whole
         && let Some(shards) = shards(plan, world)
@@ -63,7 +63,7 @@ mod tests {
         let of = |plan: &Plan| running_bytes(plan, 4, &QWEN3_14B);
         let plan =
             Plan { max_tokens: 32, exchange: Exchange::Replicate, ..planned("infoflow", 8192, 2048, 4, &QWEN3_14B) };
-        let (all, owner) = (plan.total_tokens() + plan.budget + 32, plan.owner);
+        let (all, owner) = (plan.total_rows() + plan.budget + 32, plan.owner);
         let mut alone = [0; 4];
         alone[owner] = all as u64 * kv;
         assert_eq!(of(&plan), alone);
@@ -74,7 +74,7 @@ mod tests {
         assert!((0..4).all(|rank| each[rank] >= 2048 * kv && each[rank] < 4000 * kv), "{each:?}");
         assert!(each[owner] > each[(owner + 1) % 4]);
         let ring = Plan { max_tokens: 32, ..planned("ring", 8192, 2048, 4, &QWEN3_14B) };
-        assert_eq!(of(&ring).iter().sum::<u64>(), (ring.total_tokens() + 32) as u64 * kv);
+        assert_eq!(of(&ring).iter().sum::<u64>(), (ring.total_rows() + 32) as u64 * kv);
         assert_eq!(of(&Plan { max_tokens: 1, ..plan }), [0; 4]);
     }
 }

@@ -19,8 +19,8 @@ impl Sight {
         let stand = |&number: &u32| {
             let chunk = &plan.chunks[number as usize];
             let this = (place, before.clone());
-            place += chunk.ids.len();
-            before[chunk.rank] += chunk.ids.len();
+            place += chunk.rows();
+            before[chunk.rank] += chunk.rows();
             this
         };
         Self { chunks: selected.order.iter().map(stand).collect(), world }

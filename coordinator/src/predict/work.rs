@@ -150,7 +150,7 @@ impl Count<'_> {
     }
 
     fn prefill(&self) -> Vec<RankWork> {
-        let total = self.plan.total_tokens();
+        let total = self.plan.total_rows();
         let only = |rank: usize, work: RankWork| {
             (0..self.world).map(|other| if other == rank { work } else { RankWork::default() }).collect()
         };
@@ -170,7 +170,7 @@ impl Count<'_> {
     fn chunks(&self, rank: usize) -> RankWork {
         let prefix = self.plan.prefix_tokens();
         let own = || self.plan.chunks.iter().filter(|chunk| chunk.rank == rank);
-        let cold = own().filter(|chunk| !chunk.warm).map(|chunk| chunk.ids.len());
+        let cold = own().filter(|chunk| !chunk.warm).map(tributary_protocol::Chunk::rows);
         let prefix_rows = if own().any(|chunk| chunk.warm) { 0 } else { prefix };
         let chunk_pairs = |length: usize| (length * prefix) as f64 + triangle(length);
         let pairs = triangle(prefix_rows) + cold.clone().map(chunk_pairs).sum::<f64>();
@@ -239,7 +239,7 @@ impl Count<'_> {
     /// Rows and keys of a layer and of the last one, each rank: a row sees all before it, where it is computed.
     fn replicated_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let mut pairs: Vec<(f64, f64)> = homes.iter().map(|rows| (rows.iter().map(sees).sum(), 0.0)).collect();
-        let total = self.plan.total_tokens();
+        let total = self.plan.total_rows();
         pairs[self.plan.owner].0 += triangle(total) - triangle(total - self.plan.query_tokens());
         pairs[self.plan.owner].1 = total as f64;
         pairs

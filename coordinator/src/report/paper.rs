@@ -25,7 +25,7 @@ pub(super) fn paper_clock_ms(plan: &Plan, answer: &Answer, phases: &[PhaseRow], 
 
 /// FLOPs of the query's rows over those of a full prefill.
 fn exact_share(plan: &Plan, shape: &ModelShape) -> f64 {
-    query_flops(plan, shape) / shape.prefill_flops(plan.total_tokens(), 0)
+    query_flops(plan, shape) / shape.prefill_flops(plan.total_rows(), 0)
 }
 
 /// FLOPs of the query's rows over those of the recompute pass on the rank that drew the first token. Selected rows count
@@ -45,5 +45,5 @@ fn recompute_share(plan: &Plan, answer: &Answer, shape: &ModelShape) -> f64 {
 }
 
 fn query_flops(plan: &Plan, shape: &ModelShape) -> f64 {
-    shape.prefill_flops(plan.query_tokens(), plan.prefix_tokens() + plan.context_tokens())
+    shape.prefill_flops(plan.query_tokens(), plan.prefix_tokens() + plan.context_rows())
 }

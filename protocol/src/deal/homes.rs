@@ -31,7 +31,7 @@ impl Homes {
     ) -> Self {
         let mut ordered: Vec<(u32, u32)> = rows.iter().map(|&row| (row, places[row as usize])).collect();
         ordered.sort_by_key(|&(_, place)| place);
-        let deal = |cost| deal_rows(&ordered, world, plan.owner, query.len(), plan.total_tokens() as u32, cost);
+        let deal = |cost| deal_rows(&ordered, world, plan.owner, query.len(), plan.total_rows() as u32, cost);
         let context = match exchange {
             Exchange::Selected => {
                 let (keepers, mut stay) = (plan.keepers(), vec![Vec::new(); world]);

@@ -8,14 +8,14 @@ use crate::{Plan, Prefill};
 pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     let prefill = plan.method.prefill();
     let mut shards = match prefill {
-        Prefill::Ring => zigzag(plan.total_tokens(), world),
-        Prefill::Gathered { .. } => contiguous(plan.total_tokens(), world),
+        Prefill::Ring => zigzag(plan.total_rows(), world),
+        Prefill::Gathered { .. } => contiguous(plan.total_rows(), world),
         Prefill::Whole | Prefill::Chunks(_) => return None,
     };
     assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
     // Dealt to ranks 0 to world − 1 the last row is on the usual owner; every rank hands its shard on.
     shards.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
-    assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), plan.total_tokens(), "rows of all shards");
+    assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), plan.total_rows(), "rows of all shards");
     Some(shards)
 }
 

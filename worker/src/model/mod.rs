@@ -1,5 +1,6 @@
 //! The decoder: owns weights and nothing else. What a row attends to is not its business but an [`Attention`]'s.
 
+mod adapters;
 mod config;
 mod decoder;
 mod dummy;
@@ -11,6 +12,7 @@ mod weights;
 use candle_core::{Device, Tensor};
 use tributary_kernels::Rope;
 
+pub use adapters::{Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
 pub use weights::weight_files;

@@ -68,7 +68,7 @@ impl Candidates {
         rows.sort_unstable();
         Self {
             first_row,
-            context: plan.context_tokens(),
+            context: plan.context_rows(),
             rows,
             chunks,
             budget: plan.budget,

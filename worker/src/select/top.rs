@@ -13,7 +13,7 @@ pub fn top_rows(rows: &[u32], score: impl Fn(u32) -> f32, count: usize) -> Vec<u
 
 /// Chunk numbers in ascending importance (the best next to the query), ties in request order, from one score a context row.
 pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u32> {
-    assert_eq!(scores.len(), plan.context_tokens(), "scores of the context's rows");
+    assert_eq!(scores.len(), plan.context_rows(), "scores of the context's rows");
     let starts = plan.chunk_starts();
     let selected: Vec<u32> = match importance {
         Importance::Mass => Vec::new(),
@@ -23,7 +23,7 @@ pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u
         }
     };
     let of_chunk = |chunk: usize| -> f64 {
-        let (from, length) = (starts[chunk], plan.chunks[chunk].ids.len());
+        let (from, length) = (starts[chunk], plan.chunks[chunk].rows());
         match importance {
             Importance::Mass => scores[from..from + length].iter().map(|&score| f64::from(score)).sum(),
             Importance::Selected => {

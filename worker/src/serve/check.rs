@@ -1,13 +1,13 @@
 //! What a plan must satisfy before a rank begins with it.
 
-use tributary_protocol::Plan;
+use tributary_protocol::{Around, Plan};
 
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{Adapters, Model};
 use crate::strategy;
 
 /// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
-pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> {
+pub(super) fn check(plan: &Plan, model: &dyn Model, adapters: &Adapters, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
     let config = model.config();
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
@@ -26,7 +26,11 @@ pub(super) fn check(plan: &Plan, model: &dyn Model, world: usize) -> Result<()> 
     if let Some(id) = plan.all_ids().into_iter().find(|&id| id as usize >= config.vocab) {
         return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
     }
-    config.check_length(plan.total_tokens(), plan.max_tokens)?;
+    let lacking = |around: &Around| !adapters.has(around.adapter, (around.head + around.tail) as usize);
+    if let Some(Around { adapter, head, tail }) = plan.chunks.iter().filter_map(|chunk| chunk.around).find(lacking) {
+        return bad(format!("a chunk wants {} rows of adapter {adapter}, which is not here or has fewer", head + tail));
+    }
+    config.check_length(plan.total_rows(), plan.max_tokens)?;
     strategy::check(&plan.method, config)
 }
 
@@ -43,7 +47,7 @@ mod tests {
         config["sliding_window"] = 30.into();
         let mut plan = kit::plan(2, &[9, 8], 4, 2);
         change(&mut plan);
-        match check(&plan, &*kit::model(&config), 2) {
+        match check(&plan, &*kit::model(&config), &Adapters::default(), 2) {
             Ok(()) => (0, String::new()),
             Err(error) => (error.exit_code(), error.to_string()),
         }
@@ -52,7 +56,9 @@ mod tests {
     #[test]
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
-        let table: [(Change, &str); 8] = [
+        let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
+        let table: [(Change, &str); 9] = [
+            (around, "plan: a chunk wants 1 rows of adapter 3, which is not here or has fewer"),
             (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
             (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),
             (|plan| plan.query.clear(), "plan: query, context and every chunk need at least one token"),

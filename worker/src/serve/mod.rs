@@ -21,7 +21,7 @@ use tributary_protocol::{Event, Order, Phase};
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{Adapters, Model};
 use crate::progress::Progress;
 use crate::sequence::Sequence;
 
@@ -46,7 +46,9 @@ pub fn serve(
     let progress = Progress::on(model.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
     checkpoint(comm.rank(), Phase::Idle);
     let sequences = BTreeMap::new();
-    let mut rank = Rank { model, kernels, comm, link, timeout, chunk_cache, progress, sequences, decodes: false };
+    let adapters = Adapters::default();
+    let mut rank =
+        Rank { model, kernels, comm, link, timeout, chunk_cache, adapters, progress, sequences, decodes: false };
     loop {
         let carried_out = rank.next_order().map_err(|error| (0, error)).and_then(|order| rank.carry_out(order));
         match carried_out {
@@ -65,6 +67,8 @@ struct Rank<'a> {
     link: Option<&'a WorkerLink>,
     timeout: Duration,
     chunk_cache: &'a mut ChunkCache,
+    /// Rows that are no tokens; what fills them comes with its first user.
+    adapters: Adapters,
     progress: Progress,
     /// Every sequence of the group, also those of which this rank holds nothing.
     sequences: BTreeMap<u64, Sequence>,

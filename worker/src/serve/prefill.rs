@@ -41,7 +41,7 @@ impl Rank<'_> {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
-        check(plan, self.model, self.comm.size())?;
+        check(plan, self.model, &self.adapters, self.comm.size())?;
         let link = self.link;
         let mut cx = self.context(plan)?;
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
@@ -67,7 +67,10 @@ impl Rank<'_> {
         let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
         self.comm.reset_traffic();
         self.chunk_cache.begin();
-        Context::new(self.model, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
+        let mut cx =
+            Context::new(self.model, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)?;
+        cx.adapters = self.adapters.clone();
+        Ok(cx)
     }
 
     /// Gathers what every rank has to tell on rank 0, which tells the coordinator.

@@ -1,12 +1,13 @@
 //! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
 use tributary_kernels::{Positions, SHARED};
-use tributary_protocol::{ChunkKey, Exchange, Phase, Plan};
+use tributary_protocol::{ChunkKey, Exchange, Phase, Plan, Source};
 
 use crate::attention::{ChunkPrefill, Part, Replication, Sending};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
+use crate::model::embed;
 
 /// This rank's chunks, and the other ranks' on their way here.
 pub struct Chunks {
@@ -39,9 +40,9 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.model.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
     let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
-    let ids = stock.missing_ids(plan);
+    let sources = stock.missing_sources(plan);
     let batch = match &stock.prefix {
-        Some(prefix) if ids.is_empty() => {
+        Some(prefix) if sources.is_empty() => {
             send_cached(sending, prefix)?;
             Block::default()
         }
@@ -49,12 +50,12 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let layers = Vec::new();
             let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
-            cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?;
+            cx.model.prompt(embed(cx.model, &sources, &cx.adapters)?, &mut attention)?;
             let block = Block { rows: stock.missing_rows(plan).into(), layers: attention.layers };
             block.complete(cx.model.config().layers)
         }
     };
-    cx.prefilled_rows = ids.len();
+    cx.prefilled_rows = sources.len();
     let cache = stock.filled(plan, &batch)?;
     if let (Some(replication), Some(slices)) = (&mut replication, slices) {
         replication.hold(cache.own.clone(), cache.prefix.clone(), slices);
@@ -122,9 +123,9 @@ impl Stock {
         if self.prefix.is_some() { &[] } else { &plan.prefix }
     }
 
-    fn missing_ids(&self, plan: &Plan) -> Vec<u32> {
-        let chunks = self.missing().flat_map(|chunk| &plan.chunks[chunk].ids);
-        self.missing_prefix(plan).iter().chain(chunks).copied().collect()
+    fn missing_sources(&self, plan: &Plan) -> Vec<Source> {
+        let chunks = self.missing().flat_map(|chunk| plan.chunks[chunk].sources());
+        self.missing_prefix(plan).iter().map(|&id| Source::Token(id)).chain(chunks).collect()
     }
 
     fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
@@ -139,7 +140,7 @@ impl Stock {
         let mut places: Vec<u32> = (0..self.missing_prefix(plan).len() as u32).collect();
         let mut segments = vec![SHARED; places.len()];
         for chunk in self.missing() {
-            let length = plan.chunks[chunk].ids.len();
+            let length = plan.chunks[chunk].rows();
             places.extend(prefix..prefix + length as u32);
             segments.extend(std::iter::repeat_n(chunk as u32, length));
         }
@@ -152,7 +153,7 @@ impl Stock {
         let part = |(chunk, block): &(usize, Option<Block>)| match block {
             Some(block) => Part::Cached(block.clone()),
             None => {
-                let count = plan.chunks[*chunk].ids.len();
+                let count = plan.chunks[*chunk].rows();
                 from += count;
                 Part::Fresh { from: from - count, count }
             }
@@ -193,7 +194,7 @@ fn seen_by_all(prefix: Option<&Block>) -> View {
 }
 
 fn key(cx: &Context<'_>, plan: &Plan, chunk: usize) -> ChunkKey {
-    cx.chunk_cache.space().chunk(&plan.prefix, &plan.chunks[chunk].ids, &[])
+    cx.chunk_cache.space().chunk(&plan.prefix, &plan.chunks[chunk].ids, &plan.chunks[chunk].extra())
 }
 
 /// Numbers of a rank's chunks, ascending.

@@ -34,7 +34,7 @@ pub(super) fn probe(
     let own_rows = own.rows().count();
     let device = cx.model.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
-    let rows = cx.model.embed(&plan.query)?;
+    let rows = cx.embed(&plan.query_sources())?;
     let attention = QueryProbe {
         math: cx.math.clone(),
         comm: &mut *cx.comm,
@@ -74,7 +74,7 @@ pub(super) fn pass(
     assert_eq!(rows.len(), weights.len(), "rows of a measuring pass and their weights");
     let placement = Placement::new(plan, order, Layout::Global);
     let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
-    let mut of_row = vec![0.0; plan.total_tokens()];
+    let mut of_row = vec![0.0; plan.total_rows()];
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);
     let weights = homes.all().iter().map(|&row| of_row[row as usize]).collect();
     let embedded = recompute::embed(cx, plan, &homes)?;
@@ -107,9 +107,9 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Res
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
-    assert_eq!(counts.iter().sum::<usize>(), plan.context_tokens(), "context rows of all ranks, {counts:?}");
+    assert_eq!(counts.iter().sum::<usize>(), plan.context_rows(), "context rows of all ranks, {counts:?}");
     let parts = cx.comm.all_gather_v(own, &counts)?;
-    let mut scores = vec![0.0; plan.context_tokens()];
+    let mut scores = vec![0.0; plan.context_rows()];
     let first = plan.prefix_tokens() as u32;
     for (rows, part) in rows.iter().zip(parts) {
         for (&row, score) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {

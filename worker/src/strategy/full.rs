@@ -27,8 +27,8 @@ impl Strategy for Full {
         if cx.rank() != plan.owner {
             return Ok(this);
         }
-        let ids = plan.all_ids();
-        let mut block = Block::new((0..ids.len() as u32).collect::<Vec<_>>());
+        let sources = plan.sources();
+        let mut block = Block::new((0..sources.len() as u32).collect::<Vec<_>>());
         let at = this.placement.at(&block.rows);
         let mut attention = ChunkPrefill {
             math: cx.math.clone(),
@@ -38,9 +38,9 @@ impl Strategy for Full {
             layers: Vec::new(),
             sending: None,
         };
-        this.last = Some(cx.model.prompt(cx.model.embed(&ids)?, &mut attention)?);
+        this.last = Some(cx.model.prompt(cx.embed(&sources)?, &mut attention)?);
         block.layers = attention.layers;
-        cx.prefilled_rows = ids.len();
+        cx.prefilled_rows = sources.len();
         this.cache.own = vec![block.complete(cx.model.config().layers)];
         Ok(this)
     }

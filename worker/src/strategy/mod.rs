@@ -1,6 +1,8 @@
 //! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own shard.
 
 mod all_gather;
+#[cfg(test)]
+mod around_tests;
 pub mod chunks;
 mod evidence;
 mod full;

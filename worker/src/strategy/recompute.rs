@@ -2,7 +2,7 @@
 //! rows behind them.
 
 use tributary_protocol::deal::{Homes, RowCost};
-use tributary_protocol::{Exchange, Plan};
+use tributary_protocol::{Exchange, Plan, Source};
 
 use crate::attention::{PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
@@ -52,9 +52,9 @@ pub(super) fn recompute(
 
 /// This rank's rows of a pass, embedded.
 pub(super) fn embed(cx: &Context<'_>, plan: &Plan, homes: &Homes) -> Result<Rows> {
-    let ids = plan.all_ids();
-    let own: Vec<u32> = homes.of(cx.rank()).iter().map(|&row| ids[row as usize]).collect();
-    cx.model.embed(&own)
+    let sources = plan.sources();
+    let own: Vec<Source> = homes.of(cx.rank()).iter().map(|&row| sources[row as usize]).collect();
+    cx.embed(&own)
 }
 
 /// Deals the rows of a pass to ranks.

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use tributary_kernels::Positions;
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Layout, Plan};
+use tributary_protocol::{Layout, Plan, Source};
 
 use super::{Prefilled, nothing_selected};
 use crate::context::Context;
@@ -27,7 +27,7 @@ impl Shards {
         let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
         let rows = shards(plan, world).expect("the method splits the sequence");
         assert_eq!(rows.len(), world, "shards");
-        let last_row = plan.total_tokens() as u32 - 1;
+        let last_row = plan.total_rows() as u32 - 1;
         assert_eq!(rows[plan.owner].last(), Some(&last_row), "the prompt's last row on its owner, rank {}", plan.owner);
         let at = rows.iter().map(|rows| placement.at(rows)).collect();
         Self { rows, at, placement }
@@ -35,10 +35,10 @@ impl Shards {
 
     /// This rank's rows, embedded.
     pub fn embed(&self, cx: &mut Context<'_>, plan: &Plan) -> Result<Rows> {
-        let ids = plan.all_ids();
-        let own: Vec<u32> = self.rows[cx.rank()].iter().map(|&row| ids[row as usize]).collect();
+        let sources = plan.sources();
+        let own: Vec<Source> = self.rows[cx.rank()].iter().map(|&row| sources[row as usize]).collect();
         cx.prefilled_rows = own.len();
-        cx.model.embed(&own)
+        cx.embed(&own)
     }
 
     /// What is left when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.

@@ -44,7 +44,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
     let cache = chunks.receive(cx, plan).expect("chunks are received");
     let before = stored(&cache);
     let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
-    let (own, all) = (plan.kept_by(cx.rank()).len(), plan.context_tokens());
+    let (own, all) = (plan.kept_by(cx.rank()).len(), plan.context_rows());
     let replicated = plan.exchange == Exchange::Replicate;
     assert_eq!(rows, plan.prefix_tokens() + if replicated { all } else { own });
     assert!(

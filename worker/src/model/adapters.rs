@@ -1,0 +1,97 @@
+//! Rows that are no tokens: embeddings of adapters, which stand around chunks. Learned elsewhere; here they are numbers.
+
+use std::collections::BTreeMap;
+
+use candle_core::{DType, Tensor};
+use tributary_kernels::{cast, gather, join};
+use tributary_protocol::Source;
+
+use super::{Model, Rows};
+use crate::error::{Error, Result};
+
+/// The adapters of a rank, by the numbers that plans know them by. The same on every rank.
+#[derive(Debug, Clone, Default)]
+pub struct Adapters(BTreeMap<u32, Tensor>);
+
+impl Adapters {
+    /// Adapters from their embeddings, `[rows, hidden]` each, on the model's device.
+    pub fn new(adapters: impl IntoIterator<Item = (u32, Tensor)>) -> Self {
+        Self(adapters.into_iter().collect())
+    }
+
+    /// Whether there is an adapter of this number with so many rows.
+    pub fn has(&self, adapter: u32, rows: usize) -> bool {
+        self.0.get(&adapter).is_some_and(|embeddings| embeddings.dims()[0] >= rows)
+    }
+
+    fn get(&self, adapter: u32) -> Result<&Tensor> {
+        self.0.get(&adapter).ok_or_else(|| Error::Plan(format!("there is no adapter {adapter}")))
+    }
+}
+
+/// Rows of a model from their sources.
+///
+/// # Errors
+/// An id outside the vocabulary, an adapter that is not there, a row beyond it.
+pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Result<Rows> {
+    let ids: Vec<u32> = sources.iter().filter_map(|source| source.token()).collect();
+    let tokens = model.embed(&ids)?;
+    if ids.len() == sources.len() {
+        return Ok(tokens);
+    }
+    // All that rows are taken from, one below the other: the tokens, then the adapters' rows that are asked for.
+    let (mut rows, mut next_token, mut first_row) = (Vec::with_capacity(sources.len()), 0, BTreeMap::new());
+    let mut all = vec![tokens.hidden.to_dtype(DType::F32)?];
+    let mut end = ids.len() as u32;
+    for source in sources {
+        match *source {
+            Source::Token(_) => {
+                rows.push(next_token);
+                next_token += 1;
+            }
+            Source::Adapter { adapter, row } => {
+                let first = match first_row.get(&adapter) {
+                    Some(&first) => first,
+                    None => {
+                        let embeddings = adapters.get(adapter)?;
+                        all.push(embeddings.to_dtype(DType::F32)?);
+                        first_row.insert(adapter, end);
+                        end += embeddings.dims()[0] as u32;
+                        end - embeddings.dims()[0] as u32
+                    }
+                };
+                rows.push(first + row);
+            }
+        }
+    }
+    let filled: Vec<&Tensor> = all.iter().filter(|part| part.dims()[0] > 0).collect();
+    let hidden = gather(&join(&filled, 0)?, &rows)?;
+    Ok(Rows { hidden: cast(&hidden, tokens.hidden.dtype())? })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::kit;
+
+    #[test]
+    fn rows_come_from_tokens_and_adapters_in_their_order() {
+        let model = kit::model(&kit::config());
+        let values = |rows: &Rows| -> Vec<Vec<f32>> { rows.hidden.to_vec2().expect("f32") };
+        let of = |ids: &[u32]| values(&model.embed(ids).expect("ids"));
+        // An adapter of which each row is a token's own embedding.
+        let adapter = |ids: &[u32]| model.embed(ids).expect("ids").hidden;
+        let adapters = Adapters::new([(3, adapter(&[10, 11])), (9, adapter(&[12]))]);
+        let around = |adapter, row| Source::Adapter { adapter, row };
+        let sources = [around(3, 1), Source::Token(4), around(9, 0), Source::Token(5), around(3, 0)];
+        let rows = embed(&*model, &sources, &adapters).expect("rows");
+        assert_eq!(values(&rows), of(&[11, 4, 12, 5, 10]));
+        let only_adapters = embed(&*model, &[around(9, 0)], &adapters).expect("rows");
+        assert_eq!(values(&only_adapters), of(&[12]));
+        assert!(matches!(embed(&*model, &[around(4, 0)], &adapters), Err(Error::Plan(_))));
+        assert!(adapters.has(3, 2) && !adapters.has(3, 3) && !adapters.has(4, 0));
+        assert!(Device::Cpu.same_device(rows.hidden.device()));
+    }
+}
