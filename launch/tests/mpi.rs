@@ -191,6 +191,13 @@ fn processes_keep_chunks_as_threads_do() {
                 }
             }
             assert_eq!(found[2]["chunk_cache"]["state"], "warm", "{name}");
+            // Side by side they answer the same, in the order of the file.
+            let together =
+                reports(run(launchers(world).remove(0).1, &[&arguments[..], &["--concurrency", "3"]].concat()));
+            let tokens = |reports: &[serde_json::Value]| -> Vec<serde_json::Value> {
+                reports.iter().map(|report| report["token_ids"].clone()).collect()
+            };
+            assert_eq!(tokens(&together), tokens(&found), "{name}, world {world}");
         }
     }
 }

@@ -67,6 +67,34 @@ fn chunks_that_come_again_are_warm() {
 }
 
 #[test]
+fn side_by_side_requests_are_answered_in_the_order_of_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["hop2-0", "vt2-0", "hop2-1", "vt3-1", "hop2-0", "hop2_back-0", "vt3-5", "vt2-0"];
+    let requests = lines(&folder, &names.map(|name| (name, false)));
+    for world in ["1", "2"] {
+        for more in
+            [&["--method", "infoflow"][..], &["--method", "relay", "--exchange", "pass-q"], &["--method", "ring"]]
+        {
+            for cache in ["off", "1GiB"] {
+                let arguments = [&["--world-size", world, "--chunk-cache", cache, "--max-tokens", "12"], more].concat();
+                let alone = reports(&arguments, &requests);
+                let together = reports(&[&arguments[..], &["--concurrency", "5"]].concat(), &requests);
+                let tokens = |reports: &[Value]| -> Vec<Value> {
+                    reports.iter().map(|report| report["token_ids"].clone()).collect()
+                };
+                assert_eq!(tokens(&alone), tokens(&together), "{arguments:?}");
+                let waited =
+                    |report: &Value| report["phases"].as_array().expect("phases").iter().any(|p| p["phase"] == "queue");
+                assert!(together.iter().any(waited), "somebody waited for somebody");
+            }
+        }
+    }
+    let demo = demo();
+    let output = tributary(&["prefill", "--model", &demo, "--requests", &requests, "--concurrency", "0"]);
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
 fn a_cache_without_room_drops_what_was_used_longest_ago() {
     let folder = tempfile::tempdir().expect("a folder");
     let requests = lines(&folder, &[("hop2-0", false), ("vt2-0", false), ("hop2-0", false), ("hop2-0", false)]);
