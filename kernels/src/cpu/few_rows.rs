@@ -12,6 +12,9 @@ use super::tasks;
 
 /// Rows whose sums stand in registers at a time.
 const ROWS: usize = 8;
+/// How far ahead of its use the weight is asked for, in bytes: a read must not wait for memory, and several rows keep the
+/// processor too busy to look ahead by itself.
+const AHEAD_BYTES: usize = 8192;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
@@ -62,16 +65,16 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
                 // SAFETY: the caller promises the instructions; rows `from..` and columns `first..` are there.
                 unsafe {
                     match (part + 1) * rows / parts - from {
-                        1 => self.block::<V, 1, 1, 4>(from, first),
-                        2 => self.block::<V, 2, 1, 4>(from, first),
-                        3 => self.block::<V, 3, 2, 1>(from, first),
-                        4 => self.block::<V, 4, 2, 1>(from, first),
-                        5 => self.block::<V, 5, 2, 1>(from, first),
-                        6 => self.block::<V, 6, 2, 1>(from, first),
-                        7 => self.block::<V, 7, 2, 1>(from, first),
+                        1 => self.block::<V, 1, 4>(from, first),
+                        2 => self.block::<V, 2, 4>(from, first),
+                        3 => self.block::<V, 3, 2>(from, first),
+                        4 => self.block::<V, 4, 2>(from, first),
+                        5 => self.block::<V, 5, 1>(from, first),
+                        6 => self.block::<V, 6, 1>(from, first),
+                        7 => self.block::<V, 7, 1>(from, first),
                         count => {
                             assert_eq!(count, ROWS, "rows of a block");
-                            self.block::<V, ROWS, 2, 1>(from, first);
+                            self.block::<V, ROWS, 1>(from, first);
                         }
                     }
                 }
@@ -81,38 +84,24 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
 }
 
 impl<T: Stored> FewRows<'_, T> {
-    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on: C columns at a time, UNROLL
-    /// vectors of the inputs at a time.
+    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on: one after the other, so that the
+    /// weight is read as it lies, UNROLL vectors of the inputs at a time.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; the rows and the first column are there.
     #[inline(always)]
-    unsafe fn block<V: Lanes, const R: usize, const C: usize, const UNROLL: usize>(
-        &mut self,
-        row: usize,
-        first: usize,
-    ) {
+    unsafe fn block<V: Lanes, const R: usize, const UNROLL: usize>(&mut self, row: usize, first: usize) {
         let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
         let width = V::N.min(columns - first);
         let x = &self.x[row * inputs..(row + R) * inputs];
         let weight = &self.weight[first * inputs..(first + width) * inputs];
-        // SAFETY: the caller promises the instructions; `x` has R rows and `weight` C, or one, from `column` on.
+        // SAFETY: the caller promises the instructions; `x` has R rows of inputs, and a column has one number an input.
         let sums = unsafe {
             let mut sums = [[V::splat(0.0); WIDEST]; R];
-            let mut column = 0;
-            while column + C <= width {
-                let found = dots::<V, T, R, C, UNROLL>(x.as_ptr(), weight.as_ptr().add(column * inputs), inputs);
+            for (column, weight) in weight.chunks_exact(inputs).enumerate() {
+                let found = dots::<V, T, R, UNROLL>(x.as_ptr(), weight.as_ptr(), inputs);
                 for r in 0..R {
-                    for c in 0..C {
-                        sums[r][column + c] = found[c][r];
-                    }
-                }
-                column += C;
-            }
-            for column in column..width {
-                let found = dots::<V, T, R, 1, UNROLL>(x.as_ptr(), weight.as_ptr().add(column * inputs), inputs);
-                for r in 0..R {
-                    sums[r][column] = found[0][r];
+                    sums[r][column] = found[r];
                 }
             }
             sums
@@ -133,47 +122,43 @@ impl<T: Stored> FewRows<'_, T> {
     }
 }
 
-/// The products of R rows with C columns over the whole vectors of their inputs; the lanes of each are still to be added up.
+/// The products of R rows with a column over the whole vectors of their inputs; the lanes of each are still to be added up.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`.
+/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for `inputs`.
 #[inline(always)]
-unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize, const UNROLL: usize>(
+unsafe fn dots<V: Lanes, T: Stored, const R: usize, const UNROLL: usize>(
     x: *const f32,
     weight: *const T,
     inputs: usize,
-) -> [[V; R]; C] {
+) -> [V; R] {
     let vectors = inputs / V::N;
-    // SAFETY: the caller's promises; d + u < vectors, r < R, c < C.
+    let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
+    // SAFETY: the caller's promises; d + u < vectors, r < R.
     unsafe {
-        let mut acc = [[[V::splat(0.0); R]; C]; UNROLL];
+        let mut acc = [[V::splat(0.0); R]; UNROLL];
         let mut d = 0;
         while d + UNROLL <= vectors {
             for u in 0..UNROLL {
                 let from = (d + u) * V::N;
-                for c in 0..C {
-                    let right = T::load::<V>(weight.add(c * inputs + from));
-                    for r in 0..R {
-                        acc[u][c][r] = V::load(x.add(r * inputs + from)).mul_add(right, acc[u][c][r]);
-                    }
+                V::prefetch(ahead.wrapping_add(from));
+                let right = T::load::<V>(weight.add(from));
+                for r in 0..R {
+                    acc[u][r] = V::load(x.add(r * inputs + from)).mul_add(right, acc[u][r]);
                 }
             }
             d += UNROLL;
         }
         for d in d..vectors {
-            for c in 0..C {
-                let right = T::load::<V>(weight.add(c * inputs + d * V::N));
-                for r in 0..R {
-                    acc[0][c][r] = V::load(x.add(r * inputs + d * V::N)).mul_add(right, acc[0][c][r]);
-                }
+            let right = T::load::<V>(weight.add(d * V::N));
+            for r in 0..R {
+                acc[0][r] = V::load(x.add(r * inputs + d * V::N)).mul_add(right, acc[0][r]);
             }
         }
         let mut sums = acc[0];
         for u in 1..UNROLL {
-            for c in 0..C {
-                for r in 0..R {
-                    sums[c][r] = sums[c][r].add(acc[u][c][r]);
-                }
+            for r in 0..R {
+                sums[r] = sums[r].add(acc[u][r]);
             }
         }
         sums

@@ -78,6 +78,9 @@ pub(super) trait Lanes: Copy {
     /// `order` and `segment` are valid for `N` reads.
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self;
 
+    /// Asks for the memory at an address, which need not be valid: it is a hint.
+    fn prefetch<T>(at: *const T);
+
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
     /// # Safety
@@ -218,6 +221,9 @@ impl Lanes for Portable {
             if seen { self.0[i] } else { f32::NEG_INFINITY }
         }))
     }
+
+    #[inline(always)]
+    fn prefetch<T>(_at: *const T) {}
 
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {

@@ -16,6 +16,8 @@ use crate::SHARED;
 
 /// Keys that are looked at together.
 const TILE: usize = 64;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Heads that are taken together. Divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
@@ -210,6 +212,10 @@ impl<T: Stored> Bundle<'_, T> {
                 let key = (first + i).min(seen.count - 1); // the last one again where there are no more
                 k[i] = self.k.wrapping_add(seen.rows[key] as usize * self.k_step);
             }
+            // The values of these rows come next.
+            for key in first..(first + keys).min(seen.count) {
+                prefetch::<V, T>(self.v.wrapping_add(seen.rows[key] as usize * self.v_step), self.head_dim);
+            }
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and i · ROWS + r < N.
             unsafe {
                 let mut acc = [V::splat(0.0); WIDEST];
@@ -280,6 +286,9 @@ impl<T: Stored> Bundle<'_, T> {
                 }
             }
             for key in 0..seen.count {
+                // The keys of the tile behind this one come next, as if all of it were seen.
+                let k = self.k.wrapping_add((seen.rows[key] as usize + TILE) * self.k_step + column);
+                prefetch::<V, T>(k, WIDTH * V::N);
                 let v = self.v.add(seen.rows[key] as usize * self.v_step + column);
                 let mut value = [V::splat(0.0); WIDTH];
                 for i in 0..WIDTH {
@@ -298,5 +307,13 @@ impl<T: Stored> Bundle<'_, T> {
                 }
             }
         }
+    }
+}
+
+/// Asks for so many numbers.
+#[inline(always)]
+fn prefetch<V: Lanes, T>(at: *const T, count: usize) {
+    for d in (0..count).step_by(LINE / size_of::<T>()) {
+        V::prefetch(at.wrapping_add(d));
     }
 }

@@ -150,6 +150,12 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
         // SAFETY: the caller promises the instructions and eight rows and columns on both sides.
         unsafe {
@@ -255,6 +261,12 @@ impl Lanes for Avx512 {
             let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
             Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (same | shared), self.0))
         }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]
