@@ -10,11 +10,11 @@ use super::stored::Stored;
 use super::strip::WIDEST;
 use super::tasks;
 
-/// Rows whose sums stand in registers at a time.
+/// Rows whose sums stand in registers at a time, where there are 32 registers; half as many elsewhere.
 const ROWS: usize = 8;
 /// How far ahead of its use the weight is asked for, in bytes: a read must not wait for memory, and several rows keep the
 /// processor too busy to look ahead by itself.
-const AHEAD_BYTES: usize = 8192;
+const AHEAD_BYTES: usize = 1 << 14;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
@@ -58,24 +58,28 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
     unsafe fn run<V: Lanes>(mut self) {
         let (rows, columns) = (self.x.len() / self.inputs, self.weight.len() / self.inputs);
         assert_eq!(self.out.len(), rows * columns, "room for the result");
-        let parts = rows.div_ceil(ROWS);
+        let wide = V::BLOCK >= 4; // 32 registers
+        let parts = rows.div_ceil(if wide { ROWS } else { ROWS / 2 });
         for first in (0..columns).step_by(V::N) {
             for part in 0..parts {
                 let from = part * rows / parts;
+                let count = (part + 1) * rows / parts - from;
+                // As many columns at a time as there are registers for: so a row is read less often than the weight.
                 // SAFETY: the caller promises the instructions; rows `from..` and columns `first..` are there.
                 unsafe {
-                    match (part + 1) * rows / parts - from {
-                        1 => self.block::<V, 1, 4>(from, first),
+                    match count {
+                        1 => self.block::<V, 1, 8>(from, first),
+                        2 if wide => self.block::<V, 2, 8>(from, first),
+                        3 if wide => self.block::<V, 3, 4>(from, first),
+                        4 if wide => self.block::<V, 4, 4>(from, first),
+                        5 if wide => self.block::<V, 5, 3>(from, first),
+                        6 if wide => self.block::<V, 6, 3>(from, first),
+                        7 if wide => self.block::<V, 7, 3>(from, first),
+                        ROWS if wide => self.block::<V, ROWS, 3>(from, first),
                         2 => self.block::<V, 2, 4>(from, first),
                         3 => self.block::<V, 3, 2>(from, first),
                         4 => self.block::<V, 4, 2>(from, first),
-                        5 => self.block::<V, 5, 1>(from, first),
-                        6 => self.block::<V, 6, 1>(from, first),
-                        7 => self.block::<V, 7, 1>(from, first),
-                        count => {
-                            assert_eq!(count, ROWS, "rows of a block");
-                            self.block::<V, ROWS, 1>(from, first);
-                        }
+                        count => unreachable!("{count} rows of {rows} in {parts} parts"),
                     }
                 }
             }
@@ -84,24 +88,33 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
 }
 
 impl<T: Stored> FewRows<'_, T> {
-    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on: one after the other, so that the
-    /// weight is read as it lies, UNROLL vectors of the inputs at a time.
+    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C columns at a time.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; the rows and the first column are there.
     #[inline(always)]
-    unsafe fn block<V: Lanes, const R: usize, const UNROLL: usize>(&mut self, row: usize, first: usize) {
+    unsafe fn block<V: Lanes, const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
         let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
         let width = V::N.min(columns - first);
         let x = &self.x[row * inputs..(row + R) * inputs];
         let weight = &self.weight[first * inputs..(first + width) * inputs];
-        // SAFETY: the caller promises the instructions; `x` has R rows of inputs, and a column has one number an input.
+        // SAFETY: the caller promises the instructions; `x` has R rows of inputs, a group of columns C, and one left over one.
         let sums = unsafe {
             let mut sums = [[V::splat(0.0); WIDEST]; R];
-            for (column, weight) in weight.chunks_exact(inputs).enumerate() {
-                let found = dots::<V, T, R, UNROLL>(x.as_ptr(), weight.as_ptr(), inputs);
+            let groups = weight.chunks_exact(C * inputs);
+            let left = width / C * C..width;
+            for (column, weight) in left.zip(groups.remainder().chunks_exact(inputs)) {
+                let found = dots::<V, T, R, 1>(x.as_ptr(), weight.as_ptr(), inputs);
                 for r in 0..R {
-                    sums[r][column] = found[r];
+                    sums[r][column] = found[0][r];
+                }
+            }
+            for (group, weight) in groups.enumerate() {
+                let found = dots::<V, T, R, C>(x.as_ptr(), weight.as_ptr(), inputs);
+                for r in 0..R {
+                    for c in 0..C {
+                        sums[r][group * C + c] = found[c][r];
+                    }
                 }
             }
             sums
@@ -122,45 +135,33 @@ impl<T: Stored> FewRows<'_, T> {
     }
 }
 
-/// The products of R rows with a column over the whole vectors of their inputs; the lanes of each are still to be added up.
+/// The products of R rows with C columns over the whole vectors of their inputs; the lanes of each are still to be added up.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for `inputs`.
+/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`.
 #[inline(always)]
-unsafe fn dots<V: Lanes, T: Stored, const R: usize, const UNROLL: usize>(
+unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
     x: *const f32,
     weight: *const T,
     inputs: usize,
-) -> [V; R] {
-    let vectors = inputs / V::N;
+) -> [[V; R]; C] {
     let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
-    // SAFETY: the caller's promises; d + u < vectors, r < R.
+    // SAFETY: the caller's promises; d + N ≤ inputs, r < R, c < C.
     unsafe {
-        let mut acc = [[V::splat(0.0); R]; UNROLL];
-        let mut d = 0;
-        while d + UNROLL <= vectors {
-            for u in 0..UNROLL {
-                let from = (d + u) * V::N;
-                V::prefetch(ahead.wrapping_add(from));
-                let right = T::load::<V>(weight.add(from));
+        let mut acc = [[V::splat(0.0); R]; C];
+        for d in (0..inputs / V::N).map(|vector| vector * V::N) {
+            let mut left = [V::splat(0.0); R];
+            for r in 0..R {
+                left[r] = V::load(x.add(r * inputs + d));
+            }
+            for c in 0..C {
+                V::prefetch(ahead.wrapping_add(c * inputs + d));
+                let right = T::load::<V>(weight.add(c * inputs + d));
                 for r in 0..R {
-                    acc[u][r] = V::load(x.add(r * inputs + from)).mul_add(right, acc[u][r]);
+                    acc[c][r] = left[r].mul_add(right, acc[c][r]);
                 }
             }
-            d += UNROLL;
         }
-        for d in d..vectors {
-            let right = T::load::<V>(weight.add(d * V::N));
-            for r in 0..R {
-                acc[0][r] = V::load(x.add(r * inputs + d * V::N)).mul_add(right, acc[0][r]);
-            }
-        }
-        let mut sums = acc[0];
-        for u in 1..UNROLL {
-            for r in 0..R {
-                sums[r] = sums[r].add(acc[u][r]);
-            }
-        }
-        sums
+        acc
     }
 }
