@@ -15,7 +15,7 @@ CLIPPY = $(CARGO) clippy --release --locked --workspace --all-targets
 STEP = sh .ci/step
 OPENMPI5 = $(CURDIR)/target/openmpi5
 
-.PHONY: help build mpi demo test cuda-test emulated check bench study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal \
   gpu-check nvrtc size faults
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
+	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
@@ -102,6 +103,9 @@ deny:
 bench: build
 	$(CARGO) bench --locked -p tributary-kernels
 	@sh models/dummy-25m/compare.sh $(TRIBUTARY)
+
+bench-decode: tools
+	$(CARGO) bench --locked -p tributary-worker --bench decode
 
 study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force

@@ -42,6 +42,28 @@ proptest! {
     }
 
     #[test]
+    fn attention_of_a_decoded_row_is_that_of_f64(sizes in naive::decode_sizes()) {
+        let case = Case::new(&sizes);
+        let (out, lse) = naive::attend(&case, None);
+        for kernels in BOTH {
+            let found = attend(kernels, &case, &case.keys);
+            let out_error = naive::distance(&flat(&found.out), &out);
+            let lse_error = naive::distance(&flat(&found.lse), &lse);
+            prop_assert!(out_error < 3e-6, "{kernels:?}: out {out_error:e}");
+            prop_assert!(lse_error < 3e-6, "{kernels:?}: lse {lse_error:e}");
+        }
+    }
+
+    #[test]
+    fn what_a_decoded_row_does_not_see_cannot_touch_it(sizes in naive::decode_sizes()) {
+        let case = Case::new(&sizes);
+        let keys: Vec<Keys> = case.keys.iter().map(|block| poisoned(block, &case.at_q, 0, f32::NAN)).collect();
+        let (clean, dirty) = (attend(Kernels::Auto, &case, &case.keys), attend(Kernels::Auto, &case, &keys));
+        prop_assert_eq!(flat(&clean.out), flat(&dirty.out));
+        prop_assert_eq!(flat(&clean.lse), flat(&dirty.lse));
+    }
+
+    #[test]
     fn column_scores_are_those_of_f64(sizes in naive::sizes(), shift in -2.0..2.0f32) {
         let case = Case::new(&sizes);
         let (queries, heads, _) = case.q.dims3().unwrap();
@@ -216,6 +238,9 @@ fn what_is_visible_and_not_a_number_is_not_hidden() {
         let keys = [Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }];
         let at_q = Positions::run(400, 20);
         let found = Kernels::Auto.attend(&case.q, &at_q, &keys, None, 1.0).unwrap();
+        assert!(flat(&found.out).iter().all(|x| x.is_nan()));
+        let (q, at_q) = (case.q.narrow(0, 3, 1).unwrap(), Positions::run(403, 1));
+        let found = Kernels::Auto.attend(&q, &at_q, &keys, None, 1.0).unwrap();
         assert!(flat(&found.out).iter().all(|x| x.is_nan()));
     }
 }

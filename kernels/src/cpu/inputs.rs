@@ -60,8 +60,9 @@ pub(super) struct Matrix<'a> {
     head_dim: usize,
 }
 
+/// Numbers as they are stored.
 #[derive(Debug, Clone, Copy)]
-enum Elements<'a> {
+pub(super) enum Elements<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
     F16(&'a [f16]),
@@ -82,10 +83,26 @@ impl<'a> Matrix<'a> {
         Ok(Self { elements, from: layout.start_offset(), row_step: stride[0], head_step: stride[1], head_dim })
     }
 
+    /// All that lies in the tensor's storage, which rows before and behind its own may share.
+    pub(super) fn elements(&self) -> Elements<'a> {
+        self.elements
+    }
+
+    /// From a row to the next.
+    pub(super) fn row_step(&self) -> usize {
+        self.row_step
+    }
+
+    /// Where in that storage a row of a head begins.
+    #[inline(always)]
+    pub(super) fn place(&self, row: usize, head: usize) -> usize {
+        self.from + row * self.row_step + head * self.head_step
+    }
+
     /// Writes one row of one head into `to` `[head_dim]`, as f32.
     #[inline(always)]
     pub(super) fn widen(&self, row: usize, head: usize, to: &mut [f32]) {
-        let from = self.from + row * self.row_step + head * self.head_step;
+        let from = self.place(row, head);
         let range = from..from + self.head_dim;
         match self.elements {
             Elements::F32(list) => copy(&list[range], to),

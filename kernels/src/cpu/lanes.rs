@@ -1,6 +1,8 @@
 //! One vector register of f32, whichever width the machine has: what the kernels of this folder are written in. Here
 //! are the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs` chooses.
 
+use half::{bf16, f16};
+
 use crate::SHARED;
 
 /// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width of every vector.
@@ -34,6 +36,18 @@ pub(super) trait Lanes: Copy {
     /// The machine has the instructions of this type; `from` is valid for `N` reads.
     unsafe fn load(from: *const f32) -> Self;
 
+    /// `N` values from memory, widened.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn load_bf16(from: *const bf16) -> Self;
+
+    /// `N` values from memory, widened.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn load_f16(from: *const f16) -> Self;
+
     /// `N` values to memory.
     ///
     /// # Safety
@@ -52,6 +66,9 @@ pub(super) trait Lanes: Copy {
 
     fn reduce_max(self) -> f32;
 
+    /// Lane `i` is the sum of the lanes of vector `i`, of which there are `N`.
+    fn sum_each(vectors: &[Self]) -> Self;
+
     /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error below 2e-7 elsewhere.
     fn exp2(self) -> Self;
 
@@ -60,6 +77,9 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// `order` and `segment` are valid for `N` reads.
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self;
+
+    /// Asks for the memory at an address, which need not be valid: it is a hint.
+    fn prefetch<T>(at: *const T);
 
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
@@ -117,6 +137,20 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: the caller promises `N` readable values; an array of bf16 has the alignment of bf16.
+        let narrow = unsafe { from.cast::<[bf16; 8]>().read() };
+        Self(narrow.map(|value| f32::from_bits(u32::from(value.to_bits()) << 16)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: the caller promises `N` readable values; an array of f16 has the alignment of f16.
+        let narrow = unsafe { from.cast::<[f16; 8]>().read() };
+        Self(narrow.map(f16::to_f32))
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller promises `N` writable values; an array of f32 has the alignment of f32.
         unsafe { to.cast::<[f32; 8]>().write(self.0) }
@@ -157,6 +191,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn sum_each(vectors: &[Self]) -> Self {
+        assert_eq!(vectors.len(), Self::N, "vectors to add up");
+        Self(std::array::from_fn(|i| vectors[i].0.iter().sum()))
+    }
+
+    #[inline(always)]
     fn exp2(self) -> Self {
         /// Adding and taking away 1.5·2²³ rounds to a whole number, which then stands in the lowest bits.
         const ROUND: f32 = 12_582_912.0;
@@ -181,6 +221,9 @@ impl Lanes for Portable {
             if seen { self.0[i] } else { f32::NEG_INFINITY }
         }))
     }
+
+    #[inline(always)]
+    fn prefetch<T>(_at: *const T) {}
 
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {

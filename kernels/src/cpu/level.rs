@@ -24,6 +24,7 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx2 = avx2 && is_x86_feature_detected!("f16c");
             if avx2 {
                 levels.push(Self(Width::Avx2));
             }
@@ -64,14 +65,14 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn with_avx2(kernel: impl Kernel) {
     // SAFETY: this function has the instructions enabled, and its caller promises that the machine has them.
     unsafe { kernel.run::<Avx2>() }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx2,fma")]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
 unsafe fn with_avx512(kernel: impl Kernel) {
     // SAFETY: this function has the instructions enabled, and its caller promises that the machine has them.
     unsafe { kernel.run::<Avx512>() }

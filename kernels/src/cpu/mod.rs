@@ -7,6 +7,7 @@
 //! Nothing here keeps state between calls, and the bits of a result do not depend on the number of threads.
 
 mod attend;
+mod few_rows;
 mod inputs;
 mod lanes;
 mod layer;
@@ -18,6 +19,9 @@ mod product;
 mod rope;
 mod scores;
 mod sight;
+mod single;
+mod single_walk;
+mod stored;
 mod strip;
 mod tasks;
 #[cfg(test)]
@@ -37,6 +41,11 @@ pub(crate) use rope::rotated;
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
+    if rope.is_none()
+        && let Some(partial) = single::attend(Level::best(), q, at_q, keys, scale)?
+    {
+        return Ok(partial);
+    }
     attend::attend(Level::best(), q, at_q, keys, rope, scale)
 }
 

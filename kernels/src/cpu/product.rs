@@ -1,12 +1,19 @@
-//! The matrix products of linear layers, by the `gemm` crate, on the current rayon pool: candle's own would take as many
-//! threads as the machine has, whatever a rank was given.
+//! The matrix products of linear layers on the current rayon pool: candle's own would take as many threads as the machine has,
+//! whatever a rank was given. Many rows go to the `gemm` crate, few to a product of our own ([`few_rows`]).
 
 use candle_core::{CpuStorage, Storage, Tensor};
 use gemm::{Parallelism, gemm};
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+use super::few_rows;
+use super::level::Level;
+use super::stored::Stored;
 use crate::error::Result;
+
+/// Up to so many rows a product is one of few rows. Eight rows are known to gain by it; where the two take the same time has not
+/// been measured.
+const FEW_ROWS: usize = 16;
 
 /// Output columns whose weight, if it is stored narrow, is widened at a time.
 const TILE_COLUMNS: usize = 256;
@@ -28,34 +35,74 @@ pub(crate) fn product(
     let (x_held, weight_held) = (x.storage_and_layout(), weight.storage_and_layout());
     let Some(x_values) = f32_values(&x_held.0, x_held.1.start_offset(), rows * inputs) else { return Ok(None) };
     let shape = Shape { rows, inputs, outputs };
-    let mut out = match onto.map(|onto| values(onto, rows * outputs)) {
-        None => vec![0.0; rows * outputs],
-        Some(Some(values)) => values,
+    let onto = match onto.map(|onto| values(onto, rows * outputs)) {
+        None => None,
         Some(None) => return Ok(None),
+        onto => onto.flatten(),
     };
-    match bias.map(|bias| values(bias, outputs)) {
-        None => {}
-        Some(Some(bias)) => {
-            let add = |row: &mut [f32]| row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
-            out.par_chunks_mut(outputs).for_each(add);
-        }
+    let bias = match bias.map(|bias| values(bias, outputs)) {
+        None => None,
         Some(None) => return Ok(None),
-    }
-    let accumulate = onto.is_some() || bias.is_some();
+        bias => bias.flatten(),
+    };
+    let added = Added { onto, bias };
     let (from, count) = (weight_held.1.start_offset(), outputs * inputs);
-    match &*weight_held.0 {
+    let out = match &*weight_held.0 {
         Storage::Cpu(CpuStorage::F32(weight)) => {
-            columns(shape, x_values, &weight[from..from + count], 0, &mut out, accumulate);
+            let weight = &weight[from..from + count];
+            of_type(shape, x_values, weight, added, |out, add| columns(shape, x_values, weight, 0, out, add))
         }
         Storage::Cpu(CpuStorage::BF16(weight)) => {
-            narrow(shape, x_values, &weight[from..from + count], &mut out, accumulate);
+            let weight = &weight[from..from + count];
+            of_type(shape, x_values, weight, added, |out, add| narrow(shape, x_values, weight, out, add))
         }
         Storage::Cpu(CpuStorage::F16(weight)) => {
-            narrow(shape, x_values, &weight[from..from + count], &mut out, accumulate);
+            let weight = &weight[from..from + count];
+            of_type(shape, x_values, weight, added, |out, add| narrow(shape, x_values, weight, out, add))
         }
         _ => return Ok(None),
-    }
+    };
     Ok(Some(Tensor::from_vec(out, (rows, outputs), x.device())?))
+}
+
+/// What a product is added to.
+struct Added {
+    /// `[rows, outputs]`.
+    onto: Option<Vec<f32>>,
+    /// `[outputs]`.
+    bias: Option<Vec<f32>>,
+}
+
+impl Added {
+    /// Adds the bias to every row of what is there.
+    fn add_bias(&self, out: &mut [f32]) {
+        let Some(bias) = &self.bias else { return };
+        let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        out.par_chunks_mut(bias.len()).for_each(add);
+    }
+}
+
+/// The product with a weight of one type; `many` writes it where it has many rows, on top of what is there if that is wanted.
+fn of_type<T: Stored>(
+    shape: Shape,
+    x: &[f32],
+    weight: &[T],
+    mut added: Added,
+    many: impl FnOnce(&mut [f32], bool),
+) -> Vec<f32> {
+    if shape.rows <= FEW_ROWS {
+        let mut out = few_rows::product(Level::best(), x, weight, shape.inputs);
+        if let Some(onto) = &added.onto {
+            out.iter_mut().zip(onto).for_each(|(value, onto)| *value += onto);
+        }
+        added.add_bias(&mut out);
+        return out;
+    }
+    let accumulate = added.onto.is_some() || added.bias.is_some();
+    let mut out = added.onto.take().unwrap_or_else(|| vec![0.0; shape.rows * shape.outputs]);
+    added.add_bias(&mut out);
+    many(&mut out, accumulate);
+    out
 }
 
 #[derive(Clone, Copy)]

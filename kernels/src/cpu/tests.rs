@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::Tensor;
+use half::{bf16, f16};
 use proptest::prelude::*;
 
+use super::few_rows;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use crate::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
@@ -30,6 +32,51 @@ proptest! {
             let (out_error, lse_error) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
             prop_assert!(out_error < 3e-6, "{level:?}: out {out_error:e}");
             prop_assert!(lse_error < 3e-6, "{level:?}: lse {lse_error:e}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_level_attends_one_row_as_f64_does(sizes in naive::decode_sizes()) {
+        let case = Case::new(&sizes);
+        let (out, lse) = naive::attend(&case, None);
+        for level in Level::available() {
+            let found = super::single::attend(level, &case.q, &case.at_q, &case.keys, case.scale).unwrap();
+            let keys: usize = sizes.keys.iter().sum();
+            let is_one = keys > 0 && sizes.head_dim % 16 == 0 && case.at_q.order()[0] != PAD;
+            prop_assert_eq!(found.is_some(), is_one);
+            let Some(found) = found else { continue };
+            let (out_error, lse_error) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
+            prop_assert!(out_error < 3e-6, "{level:?}: out {out_error:e}");
+            prop_assert!(lse_error < 3e-6, "{level:?}: lse {lse_error:e}");
+        }
+    }
+
+    #[test]
+    fn every_level_multiplies_few_rows_as_f64_does(
+        seed in any::<u64>(), rows in 1..20usize, inputs in 1..200usize, outputs in 1..70usize,
+    ) {
+        let mut random = naive::Random::new(seed);
+        let (x, weight) = (random.values(rows * inputs), random.values(outputs * inputs));
+        let floats_b16: Vec<bf16> = weight.iter().map(|&value| bf16::from_f32(value)).collect();
+        let floats16: Vec<f16> = weight.iter().map(|&value| f16::from_f32(value)).collect();
+        let expected = |weight: &[f64]| -> Vec<f64> {
+            let rows = x.chunks(inputs).flat_map(|x| weight.chunks(inputs).map(move |weight| (x, weight)));
+            rows.map(|(x, weight)| x.iter().zip(weight).map(|(&x, weight)| f64::from(x) * weight).sum()).collect()
+        };
+        let wide: Vec<f64> = weight.iter().map(|&value| f64::from(value)).collect();
+        let wide_b16: Vec<f64> = floats_b16.iter().map(|value| value.to_f64()).collect();
+        let wide_16: Vec<f64> = floats16.iter().map(|value| value.to_f64()).collect();
+        for level in Level::available() {
+            let errors = [
+                naive::distance(&few_rows::product(level, &x, &weight, inputs), &expected(&wide)),
+                naive::distance(&few_rows::product(level, &x, &floats_b16, inputs), &expected(&wide_b16)),
+                naive::distance(&few_rows::product(level, &x, &floats16, inputs), &expected(&wide_16)),
+            ];
+            prop_assert!(errors.iter().all(|&error| error < 1e-5), "{level:?}: {errors:?}");
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use half::{bf16, f16};
+
 use super::lanes::{Lanes, Place, exp2_fraction};
 use crate::SHARED;
 
-/// Eight f32 in AVX2, with FMA.
+/// Eight f32 in AVX2, with FMA and F16C.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(__m256);
 
@@ -76,6 +78,40 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) })
+    }
+
+    #[inline(always)]
+    fn sum_each(vectors: &[Self]) -> Self {
+        assert_eq!(vectors.len(), Self::N, "vectors to add up");
+        // SAFETY: the vectors prove the instructions.
+        unsafe {
+            // quads[i]: in each half, the sums of that half of vectors 4i .. 4i + 4.
+            let mut quads = [_mm256_setzero_ps(); 2];
+            for (i, quad) in quads.iter_mut().enumerate() {
+                let pair = |a: __m256, b: __m256| _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let a = pair(vectors[4 * i].0, vectors[4 * i + 1].0);
+                let b = pair(vectors[4 * i + 2].0, vectors[4 * i + 3].0);
+                let (low, high) = (_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b));
+                *quad = _mm256_add_ps(low, high);
+            }
+            let low = _mm256_permute2f128_ps::<0x20>(quads[0], quads[1]);
+            Self(_mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(quads[0], quads[1])))
+        }
+    }
+
+    #[inline(always)]
     fn reduce_max(self) -> f32 {
         // SAFETY: `self` proves the instructions.
         unsafe {
@@ -111,6 +147,12 @@ impl Lanes for Avx2 {
             let seen = _mm256_and_si256(not_later, _mm256_or_si256(same, shared));
             Self(_mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, _mm256_castsi256_ps(seen)))
         }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]
@@ -155,6 +197,43 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    fn sum_each(vectors: &[Self]) -> Self {
+        assert_eq!(vectors.len(), Self::N, "vectors to add up");
+        // SAFETY: the vectors prove the instructions.
+        unsafe {
+            // quads[i]: in each quarter, the sums of that quarter of vectors 4i .. 4i + 4.
+            let mut quads = [_mm512_setzero_ps(); 4];
+            for (i, quad) in quads.iter_mut().enumerate() {
+                let pair = |a: __m512, b: __m512| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let a = pair(vectors[4 * i].0, vectors[4 * i + 1].0);
+                let b = pair(vectors[4 * i + 2].0, vectors[4 * i + 3].0);
+                let (low, high) = (_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
+                *quad = _mm512_add_ps(low, high);
+            }
+            // Quarters 0 and 1 of both, then 2 and 3, are next to each other in a sum.
+            let halves = |a: __m512, b: __m512| {
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+            };
+            Self(halves(halves(quads[0], quads[1]), halves(quads[2], quads[3])))
+        }
+    }
+
+    #[inline(always)]
     fn reduce_max(self) -> f32 {
         // SAFETY: `self` proves the instructions.
         unsafe { _mm512_reduce_max_ps(self.0) }
@@ -182,6 +261,12 @@ impl Lanes for Avx512 {
             let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
             Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (same | shared), self.0))
         }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]

@@ -76,6 +76,19 @@ pub fn sizes() -> impl Strategy<Value = Sizes> {
     })
 }
 
+/// A row that is decoded: one query, many blocks, some of a few keys.
+pub fn decode_sizes() -> impl Strategy<Value = Sizes> {
+    let keys = prop::collection::vec(prop_oneof![0..4usize, 1..70usize, 200..1500usize], 1..12);
+    let head_dim = prop_oneof![Just(8usize), Just(16), Just(64), Just(80), Just(112), Just(128)];
+    let dtype = prop_oneof![Just(DType::F32), Just(DType::BF16), Just(DType::F16)];
+    let head = (1..4usize, 1..10usize, head_dim, dtype);
+    let rows = (keys, 1..4usize, prop_oneof![1..900usize, Just(1)]);
+    (any::<u64>(), rows, head).prop_map(|(seed, (keys, segments, orders), (kv_heads, group, head_dim, dtype))| {
+        let (queries, rotary, ascending) = (1, None, false);
+        Sizes { seed, queries, keys, kv_heads, group, head_dim, segments, orders, rotary, dtype, ascending }
+    })
+}
+
 /// Inputs of a call.
 pub struct Case {
     pub q: Tensor,

@@ -1,0 +1,167 @@
+//! Matrix products of few rows: the weight is streamed once, in the type in which it is stored, and widened in registers. The
+//! sums are f32. Many rows are better served by a product that packs its inputs (`product.rs`).
+
+// Loops over register blocks count, so that they read like the products they are and unroll whole.
+#![allow(clippy::needless_range_loop)]
+
+use super::lanes::Lanes;
+use super::level::{Kernel, Level, dispatch};
+use super::stored::Stored;
+use super::strip::WIDEST;
+use super::tasks;
+
+/// Rows whose sums stand in registers at a time, where there are 32 registers; half as many elsewhere.
+const ROWS: usize = 8;
+/// How far ahead of its use the weight is asked for, in bytes: a read must not wait for memory, and several rows keep the
+/// processor too busy to look ahead by itself.
+const AHEAD_BYTES: usize = 1 << 14;
+/// Bytes of the weight in a task, about: enough to pay for sharing it out.
+const TASK_BYTES: usize = 1 << 17;
+
+/// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`, `weight` `[outputs, inputs]`. The bits of a result do not depend on
+/// the number of threads.
+pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize) -> Vec<f32> {
+    let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+    assert_eq!(x.len(), rows * inputs, "x");
+    assert_eq!(weight.len(), outputs * inputs, "weight");
+    let mut out = vec![0.0; rows * outputs];
+    if rayon::current_num_threads() <= 1 {
+        dispatch(level, FewRows { x, weight, inputs, out: &mut out });
+        return out;
+    }
+    // A task's part is [rows, its columns], so that tasks share nothing.
+    let columns = (TASK_BYTES / (inputs * size_of::<T>())).next_multiple_of(WIDEST);
+    let mut parts = vec![0.0; rows * outputs];
+    let tasks: Vec<_> = parts.chunks_mut(rows * columns).zip(weight.chunks(columns * inputs)).collect();
+    tasks::run(tasks, || (), |(), (out, weight)| dispatch(level, FewRows { x, weight, inputs, out }));
+    for (index, part) in parts.chunks(rows * columns).enumerate() {
+        let width = part.len() / rows;
+        for (part, row) in part.chunks_exact(width).zip(out.chunks_exact_mut(outputs)) {
+            row[index * columns..][..width].copy_from_slice(part);
+        }
+    }
+    out
+}
+
+struct FewRows<'a, T> {
+    /// `[rows, inputs]`.
+    x: &'a [f32],
+    /// `[columns, inputs]`.
+    weight: &'a [T],
+    inputs: usize,
+    /// `[rows, columns]`.
+    out: &'a mut [f32],
+}
+
+impl<T: Stored> Kernel for FewRows<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(mut self) {
+        let (rows, columns) = (self.x.len() / self.inputs, self.weight.len() / self.inputs);
+        assert_eq!(self.out.len(), rows * columns, "room for the result");
+        let wide = V::BLOCK >= 4; // 32 registers
+        let parts = rows.div_ceil(if wide { ROWS } else { ROWS / 2 });
+        for first in (0..columns).step_by(V::N) {
+            for part in 0..parts {
+                let from = part * rows / parts;
+                let count = (part + 1) * rows / parts - from;
+                // As many columns at a time as there are registers for: so a row is read less often than the weight.
+                // SAFETY: the caller promises the instructions; rows `from..` and columns `first..` are there.
+                unsafe {
+                    match count {
+                        1 => self.block::<V, 1, 8>(from, first),
+                        2 if wide => self.block::<V, 2, 8>(from, first),
+                        3 if wide => self.block::<V, 3, 4>(from, first),
+                        4 if wide => self.block::<V, 4, 4>(from, first),
+                        5 if wide => self.block::<V, 5, 3>(from, first),
+                        6 if wide => self.block::<V, 6, 3>(from, first),
+                        7 if wide => self.block::<V, 7, 3>(from, first),
+                        ROWS if wide => self.block::<V, ROWS, 3>(from, first),
+                        2 => self.block::<V, 2, 4>(from, first),
+                        3 => self.block::<V, 3, 2>(from, first),
+                        4 => self.block::<V, 4, 2>(from, first),
+                        count => unreachable!("{count} rows of {rows} in {parts} parts"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Stored> FewRows<'_, T> {
+    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C columns at a time.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; the rows and the first column are there.
+    #[inline(always)]
+    unsafe fn block<V: Lanes, const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
+        let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
+        let width = V::N.min(columns - first);
+        let x = &self.x[row * inputs..(row + R) * inputs];
+        let weight = &self.weight[first * inputs..(first + width) * inputs];
+        // SAFETY: the caller promises the instructions; `x` has R rows of inputs, a group of columns C, and one left over one.
+        let sums = unsafe {
+            let mut sums = [[V::splat(0.0); WIDEST]; R];
+            let groups = weight.chunks_exact(C * inputs);
+            let left = width / C * C..width;
+            for (column, weight) in left.zip(groups.remainder().chunks_exact(inputs)) {
+                let found = dots::<V, T, R, 1>(x.as_ptr(), weight.as_ptr(), inputs);
+                for r in 0..R {
+                    sums[r][column] = found[0][r];
+                }
+            }
+            for (group, weight) in groups.enumerate() {
+                let found = dots::<V, T, R, C>(x.as_ptr(), weight.as_ptr(), inputs);
+                for r in 0..R {
+                    for c in 0..C {
+                        sums[r][group * C + c] = found[c][r];
+                    }
+                }
+            }
+            sums
+        };
+        let rest = inputs / V::N * V::N..inputs;
+        for r in 0..R {
+            let mut values = [0.0; WIDEST];
+            // SAFETY: WIDEST values are at least a vector.
+            unsafe { V::sum_each(&sums[r][..V::N]).store(values.as_mut_ptr()) };
+            let x = &x[r * inputs..][rest.clone()];
+            if !x.is_empty() {
+                for (value, weight) in values.iter_mut().zip(weight.chunks_exact(inputs)) {
+                    *value += x.iter().zip(&weight[rest.clone()]).map(|(x, weight)| x * weight.widen()).sum::<f32>();
+                }
+            }
+            self.out[(row + r) * columns + first..][..width].copy_from_slice(&values[..width]);
+        }
+    }
+}
+
+/// The products of R rows with C columns over the whole vectors of their inputs; the lanes of each are still to be added up.
+///
+/// # Safety
+/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`.
+#[inline(always)]
+unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
+    x: *const f32,
+    weight: *const T,
+    inputs: usize,
+) -> [[V; R]; C] {
+    let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
+    // SAFETY: the caller's promises; d + N ≤ inputs, r < R, c < C.
+    unsafe {
+        let mut acc = [[V::splat(0.0); R]; C];
+        for d in (0..inputs / V::N).map(|vector| vector * V::N) {
+            let mut left = [V::splat(0.0); R];
+            for r in 0..R {
+                left[r] = V::load(x.add(r * inputs + d));
+            }
+            for c in 0..C {
+                V::prefetch(ahead.wrapping_add(c * inputs + d));
+                let right = T::load::<V>(weight.add(c * inputs + d));
+                for r in 0..R {
+                    acc[c][r] = left[r].mul_add(right, acc[c][r]);
+                }
+            }
+        }
+        acc
+    }
+}

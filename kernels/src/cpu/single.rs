@@ -1,0 +1,178 @@
+//! Attention of one query row, as in decoding: keys and values are read once, where they lie and as they are stored, for all
+//! heads that share them. Keys that the row does not see are never read.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use super::inputs::{Elements, Inputs, Matrix};
+use super::lanes::Place;
+use super::level::{Level, dispatch};
+use super::merge::merge;
+use super::pack::Aligned;
+use super::single_walk::{Heads, MOST_ROWS, Room, Walk};
+use super::strip::{LOG2_E, WIDEST};
+use super::tasks;
+use crate::error::Result;
+use crate::{Keys, PAD, Partial, Positions};
+
+/// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a result do not depend on the
+/// number of threads.
+const TASK_KEYS: usize = 1024;
+const MOST_TASKS: usize = 32;
+
+/// Everything that the tasks of a call share.
+struct Call<'a> {
+    level: Level,
+    keys: &'a [Keys],
+    /// Keys and values of each block.
+    blocks: Vec<(Matrix<'a>, Matrix<'a>)>,
+    place: Place,
+    /// Packed query heads, see [`packed`].
+    q: Aligned,
+    kv_heads: usize,
+    /// Query heads that share a KV head.
+    group: usize,
+    head_dim: usize,
+}
+
+/// Some of the keys, counted as if all blocks were one, and where their result goes.
+struct Task<'a> {
+    keys: Range<usize>,
+    /// `[heads, head_dim]`.
+    out: &'a mut [f32],
+    /// `[heads]`.
+    lse: &'a mut [f32],
+}
+
+/// See [`crate::Kernels::attend`]. `None` where the call is not of this kind: not one row, heads that are not whole vectors, keys
+/// and values of two types.
+pub(super) fn attend(level: Level, q: &Tensor, at_q: &Positions, keys: &[Keys], scale: f32) -> Result<Option<Partial>> {
+    let (queries, heads, head_dim) = q.dims3()?;
+    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    let whole = head_dim > 0 && head_dim.is_multiple_of(WIDEST);
+    let one_type = keys.iter().all(|block| block.k.dtype() == block.v.dtype());
+    if queries != 1 || heads == 0 || total == 0 || !whole || !one_type || at_q.order()[0] == PAD {
+        return Ok(None);
+    }
+    let kv_heads = keys[0].k.dim(1)?;
+    let (group, place) = (heads / kv_heads, Place { order: at_q.order()[0], segment: at_q.segment()[0] });
+    let device = q.device();
+    let inputs = Inputs::new(q, keys)?;
+    let held = inputs.hold();
+    let packed = packed(&held.queries()?, kv_heads, group, head_dim, scale * LOG2_E);
+    let call = Call { level, keys, blocks: held.blocks()?, place, q: packed, kv_heads, group, head_dim };
+
+    let count = (total / TASK_KEYS).clamp(1, MOST_TASKS);
+    let mut out = vec![0.0; count * heads * head_dim];
+    let mut lse = vec![f32::NEG_INFINITY; count * heads];
+    let parts = out.chunks_exact_mut(heads * head_dim).zip(lse.chunks_exact_mut(heads));
+    let task = |(index, (out, lse))| Task { keys: index * total / count..(index + 1) * total / count, out, lse };
+    let tasks: Vec<Task<'_>> = parts.enumerate().map(task).collect();
+    tasks::run(tasks, || (), |(), task| call.run(task));
+    if count > 1 {
+        let parts: Vec<_> = out.chunks_exact(heads * head_dim).zip(lse.chunks_exact(heads)).collect();
+        (out, lse) = merge(&parts, head_dim);
+    }
+    let out = Tensor::from_vec(out, (1, heads, head_dim), device)?;
+    Ok(Some(Partial { out, lse: Tensor::from_vec(lse, (1, heads), device)? }))
+}
+
+/// How the heads of a group are taken together: how many at a time, the last ones with heads that are not there.
+fn bundles(group: usize) -> impl Iterator<Item = (usize, usize)> {
+    let width = move |first: usize| match group - first {
+        1 => 1,
+        2 => 2,
+        _ => MOST_ROWS,
+    };
+    (0..group).step_by(MOST_ROWS).map(move |first| (first, width(first)))
+}
+
+/// Heads of a group with those that are not there.
+fn padded(group: usize) -> usize {
+    bundles(group).map(|(_, width)| width).sum()
+}
+
+/// The query's heads `[kv_heads, padded group, head_dim]`, times the scale; 0 where a head is not there.
+fn packed(q: &Matrix<'_>, kv_heads: usize, group: usize, head_dim: usize, scale: f32) -> Aligned {
+    let mut all = Aligned::new(kv_heads * padded(group) * head_dim);
+    for (kv_head, packed) in all.get_mut().chunks_exact_mut(padded(group) * head_dim).enumerate() {
+        for (head, packed) in packed.chunks_exact_mut(head_dim).take(group).enumerate() {
+            q.widen(0, kv_head * group + head, packed);
+            packed.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+    all
+}
+
+impl Call<'_> {
+    /// The bundles of all heads, before they have seen a key.
+    fn heads(&self) -> Vec<Heads> {
+        let padded = padded(self.group);
+        let of_kv_head =
+            |kv_head| bundles(self.group).map(move |(first, rows)| Heads::new(kv_head, kv_head * padded + first, rows));
+        (0..self.kv_heads).flat_map(of_kv_head).collect()
+    }
+
+    fn run(&self, task: Task<'_>) {
+        let mut heads = self.heads();
+        let mut room = Room::new(self.q.get().len());
+        let mut start = 0; // of the block, among all keys
+        for (block, matrices) in self.keys.iter().zip(&self.blocks) {
+            let count = block.at.len();
+            let rows = task.keys.start.max(start)..task.keys.end.min(start + count);
+            if rows.start < rows.end {
+                let rows = rows.start - start..rows.end - start;
+                self.walk(block, matrices, rows, &mut heads, &mut room);
+            }
+            start += count;
+        }
+        self.finish(&heads, &room, task);
+    }
+
+    /// Takes some rows of a block into the result.
+    fn walk(
+        &self,
+        block: &Keys,
+        (k, v): &(Matrix<'_>, Matrix<'_>),
+        rows: Range<usize>,
+        heads: &mut [Heads],
+        room: &mut Room,
+    ) {
+        let (place, head_dim, q) = (self.place, self.head_dim, self.q.get());
+        let (order, segment) = (&block.at.order()[rows.clone()], &block.at.segment()[rows.clone()]);
+        let first = rows.start;
+        macro_rules! walk {
+            ($k:expr, $v:expr) => {
+                dispatch(
+                    self.level,
+                    Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, room },
+                )
+            };
+        }
+        match (k.elements(), v.elements()) {
+            (Elements::F32(k), Elements::F32(v)) => walk!(k, v),
+            (Elements::Bf16(k), Elements::Bf16(v)) => walk!(k, v),
+            (Elements::F16(k), Elements::F16(v)) => walk!(k, v),
+            _ => unreachable!("checked by attend: keys and values of one type"),
+        }
+    }
+
+    /// Divides by the sums and writes the task's result.
+    fn finish(&self, heads: &[Heads], room: &Room, task: Task<'_>) {
+        let (group, head_dim, padded) = (self.group, self.head_dim, padded(self.group));
+        for bundle in heads {
+            let first = bundle.first - bundle.kv_head * padded; // in the group
+            for row in 0..bundle.rows.min(group - first) {
+                let (sum, head) = (bundle.sum_of(row), bundle.kv_head * group + first + row);
+                if sum == 0.0 {
+                    continue; // no key was seen: (0, −∞) stands there already
+                }
+                let from = &room.out.get()[(bundle.first + row) * head_dim..][..head_dim];
+                let to = &mut task.out[head * head_dim..][..head_dim];
+                to.iter_mut().zip(from).for_each(|(to, value)| *to = value / sum);
+                task.lse[head] = (bundle.top_of(row) + sum.log2()) / LOG2_E;
+            }
+        }
+    }
+}

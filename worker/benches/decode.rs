@@ -1,0 +1,204 @@
+//! Speed of decoding on one thread, through the loop of a rank, beside a plain read of as many bytes.
+//!
+//! A step must read every weight once and the keys and values of every sequence, so the rate of a plain read is its bound. Steps
+//! of one sequence, steps of eight and both reads run in turn in every round, so that all see the same machine. The difference
+//! to the plain kernels stands below the tables. Arguments: lengths of the context, or none for all.
+
+#![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device};
+use tributary_comm::{CoordinatorLink, link, local};
+use tributary_kernels::Kernels;
+use tributary_protocol::{Chunk, Drawn, Event, Exchange, Method, Order, Plan, Returns, Sampling};
+use tributary_worker::{ChunkCache, Config, LoadFormat, Model, load, serve};
+
+const CONTEXTS: [usize; 2] = [1024, 8192];
+const SEQUENCES: usize = 8;
+const ROUNDS: usize = 25;
+/// Steps whose mean is a sample.
+const STEPS: usize = 2;
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Tokens of the sequence whose first steps are compared with its last.
+const LONG: usize = 1006;
+/// Steps around the 10th and the 1000th token whose median counts.
+const WINDOW: usize = 9;
+
+fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
+    let id = |i: usize| ((i * 2_654_435_761 + request as usize * 97) >> 7) as u32 % 4096;
+    let ids = |range: std::ops::Range<usize>| -> Vec<u32> { range.map(id).collect() };
+    Plan {
+        request,
+        prefix: Vec::new(),
+        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false }],
+        query: ids(context - 16..context),
+        method: Method::Full,
+        exchange: Exchange::Replicate,
+        budget: 0,
+        keep_chunks: false,
+        include_first_chunk: false,
+        reorder: None,
+        max_tokens,
+        eos: Vec::new(),
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+        timeout_ms: 600_000,
+        returns: Returns::default(),
+    }
+}
+
+/// The coordinator's end of a group of one rank.
+struct Group<'a>(&'a CoordinatorLink);
+
+impl Group<'_> {
+    fn event(&self) -> Event {
+        self.0.next(PATIENCE).unwrap().unwrap()
+    }
+
+    fn prefill(&self, plan: Plan) {
+        self.0.send(Order::Prefill(Box::new(plan))).unwrap();
+        assert!(matches!(self.event(), Event::FirstToken { .. }), "a first token");
+        assert!(matches!(self.event(), Event::Prefilled { .. }), "a filled cache");
+    }
+
+    /// One step of these sequences; what was drawn.
+    fn step(&self, requests: &[u64]) -> Vec<Drawn> {
+        self.0.send(Order::Decode(requests.to_vec())).unwrap();
+        match self.event() {
+            Event::Stepped { tokens, .. } => tokens.into_iter().map(|(_, drawn)| drawn.unwrap()).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Milliseconds a step.
+    fn time_ms(&self, requests: &[u64], steps: usize) -> f64 {
+        let start = Instant::now();
+        (0..steps).for_each(|_| drop(black_box(self.step(requests))));
+        start.elapsed().as_secs_f64() * 1e3 / steps as f64
+    }
+}
+
+/// Runs `work` against a rank with one thread.
+fn with_rank<T>(model: &dyn Model, kernels: Kernels, work: impl FnOnce(Group<'_>) -> T) -> T {
+    let (coordinator, worker) = link(4);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let seat = local::seats(1).remove(0);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pool.install(move || {
+                let mut cache = ChunkCache::none();
+                serve(model, kernels, &mut seat.take(), Some(&worker), PATIENCE, &mut cache).unwrap();
+            });
+        });
+        let done = work(Group(&coordinator));
+        drop(coordinator);
+        done
+    })
+}
+
+/// Bytes that a step reads at least.
+fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -> usize {
+    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let layer = config.hidden * (2 * q + 2 * kv + 3 * config.intermediate);
+    let weights = config.layers * layer + config.vocab * config.hidden;
+    (weights + sequences * context * config.layers * 2 * kv) * dtype.size_in_bytes()
+}
+
+/// Milliseconds in which a thread adds up `bytes` bytes.
+fn read_ms(buffer: &[u32], bytes: usize) -> f64 {
+    let start = Instant::now();
+    let mut sums = [0u32; 64];
+    for line in buffer[..bytes / size_of::<u32>()].as_chunks::<64>().0 {
+        for (sum, value) in sums.iter_mut().zip(line) {
+            *sum = sum.wrapping_add(*value);
+        }
+    }
+    black_box(sums);
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+/// Median, least and most.
+fn summary(mut samples: Vec<f64>) -> [f64; 3] {
+    samples.sort_by(f64::total_cmp);
+    [samples[samples.len() / 2], samples[0], samples[samples.len() - 1]]
+}
+
+/// One and eight sequences of a context.
+fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
+    let all: Vec<u64> = (1..=SEQUENCES as u64).collect();
+    let cases = [&all[..1], &all[..]];
+    let taken = 2 * ROUNDS * STEPS + 8;
+    let bytes = cases.map(|list| step_bytes(model.config(), dtype, context + taken / 2, list.len()));
+    let buffer: Vec<u32> = (0..bytes[1] / size_of::<u32>()).map(|i| i as u32).collect();
+    let mut samples = [const { Vec::new() }; 4];
+    with_rank(model, Kernels::Auto, |group| {
+        all.iter().for_each(|&request| group.prefill(plan(request, context, taken + 2)));
+        let _warm_up = cases.map(|list| group.time_ms(list, 3));
+        for _ in 0..ROUNDS {
+            for (case, list) in cases.iter().enumerate() {
+                samples[2 * case].push(group.time_ms(list, STEPS));
+                samples[2 * case + 1].push(read_ms(&buffer, bytes[case]));
+            }
+        }
+    });
+    let times = samples.map(summary);
+    for (case, list) in cases.iter().enumerate() {
+        let ([step, least, most], [read, ..]) = (times[2 * case], times[2 * case + 1]);
+        let megabytes = bytes[case] as f64 / 1e6;
+        let (count, rate, bound) = (list.len(), megabytes / step, megabytes / read);
+        let (per_second, share) = (count as f64 * 1e3 / step, 100.0 * read / step);
+        println!(
+            "{name:5} {context:6} {count:4} {step:8.2} {least:8.2} {most:8.2} {per_second:9.1} {megabytes:8.1} {rate:7.1} {bound:7.1} {share:6.0}%"
+        );
+    }
+    let ratio = SEQUENCES as f64 * times[0][0] / times[2][0];
+    println!("{name:5} {context:6}: {SEQUENCES} sequences draw {ratio:.2} times one's tokens a second");
+}
+
+/// The 10th token of an answer beside its 1000th.
+fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
+    let times: Vec<f64> = with_rank(model, Kernels::Auto, |group| {
+        group.prefill(plan(1, context, LONG + 1));
+        (0..LONG).map(|_| group.time_ms(&[1], 1)).collect()
+    });
+    let around = |token: usize| summary(times[token - WINDOW / 2..][..WINDOW].to_vec())[0];
+    let (tenth, last) = (around(10), around(1000));
+    println!(
+        "{name:5} {context:6}: the 10th token takes {tenth:.2} ms, the 1000th {last:.2} ms: {:.2} times",
+        last / tenth
+    );
+}
+
+/// How far answers are from those of the plain kernels.
+fn difference(model: &dyn Model, name: &str) {
+    let [ours, plain] = [Kernels::Auto, Kernels::Plain].map(|kernels| {
+        with_rank(model, kernels, |group| -> Vec<Drawn> {
+            (1..=3).for_each(|request| group.prefill(plan(request, 200, 34)));
+            (0..32).flat_map(|_| group.step(&[1, 2, 3])).collect()
+        })
+    });
+    let same = ours.iter().zip(&plain).take_while(|(ours, plain)| ours.token == plain.token).count();
+    let far = |(ours, plain): (&Drawn, &Drawn)| (ours.margin - plain.margin).abs();
+    let margin = ours.iter().zip(&plain).take(same).map(far).fold(0.0, f32::max);
+    println!(
+        "{name:5} beside the plain kernels: the first {same} of {} tokens are the same, max |margin − margin| {margin:.1e}",
+        ours.len()
+    );
+}
+
+fn main() {
+    let asked: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let contexts = if asked.is_empty() { CONTEXTS.to_vec() } else { asked };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/dummy-25m");
+    println!("decoding, one thread, {ROUNDS} rounds in turn, median of the means of {STEPS} steps");
+    println!("ms: a step; GB/s: of the bytes that a step must read; read: of a plain read of as many bytes");
+    println!("dtype  tokens  seq       ms      min      max  tokens/s       MB    GB/s    read  share");
+    for (name, dtype) in [("f32", DType::F32), ("bf16", DType::BF16)] {
+        let model = load(&folder, LoadFormat::Dummy { seed: 1 }, dtype, &Device::Cpu).unwrap();
+        contexts.iter().for_each(|&context| side_by_side(&*model, name, dtype, context));
+        tenth_and_thousandth(&*model, name, CONTEXTS[0]);
+        difference(&*model, name);
+    }
+}
