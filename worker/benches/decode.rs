@@ -33,10 +33,11 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     Plan {
         request,
         prefix: Vec::new(),
-        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false }],
+        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false, around: None }],
         query: ids(context - 16..context),
         method: Method::Full,
         exchange: Exchange::Replicate,
+        owner: 0,
         budget: 0,
         keep_chunks: false,
         include_first_chunk: false,

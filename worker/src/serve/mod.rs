@@ -45,16 +45,25 @@ pub fn serve(
 ) -> Result<()> {
     let progress = Progress::on(model.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
     checkpoint(comm.rank(), Phase::Idle);
-    let sequences = BTreeMap::new();
-    let adapters = Adapters::default();
-    let mut rank =
-        Rank { model, kernels, comm, link, timeout, chunk_cache, adapters, progress, sequences, decodes: false };
+    let mut rank = Rank {
+        model,
+        kernels,
+        comm,
+        link,
+        timeout,
+        chunk_cache,
+        adapters: Adapters::default(),
+        progress,
+        request: 0,
+        sequences: BTreeMap::new(),
+        decodes: false,
+    };
     loop {
-        let carried_out = rank.next_order().map_err(|error| (0, error)).and_then(|order| rank.carry_out(order));
-        match carried_out {
+        rank.request = 0;
+        match rank.next_order().and_then(|order| rank.carry_out(order)) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err((request, error)) => return Err(fail(rank.comm, link, request, error)),
+            Err(error) => return Err(fail(rank.comm, link, rank.request, error)),
         }
     }
 }
@@ -70,6 +79,8 @@ struct Rank<'a> {
     /// Rows that are no tokens; what fills them comes with its first user.
     adapters: Adapters,
     progress: Progress,
+    /// The request that is under way, the first of several; 0 for none.
+    request: u64,
     /// Every sequence of the group, also those of which this rank holds nothing.
     sequences: BTreeMap<u64, Sequence>,
     /// Whether the order before was a step of decoding: only the first of several is told to the log.
@@ -90,18 +101,21 @@ impl Rank<'_> {
         Ok(tributary_protocol::decode(&self.comm.broadcast_bytes(0, bytes)?)?)
     }
 
-    /// Carries an order out; whether another may follow. A failure comes with the request that was under way.
-    fn carry_out(&mut self, order: Order) -> std::result::Result<bool, (u64, Error)> {
+    /// Carries an order out; whether another may follow.
+    fn carry_out(&mut self, order: Order) -> Result<bool> {
         let decodes = matches!(order, Order::Decode(_));
+        self.request = match &order {
+            Order::Prefill(plan) | Order::Chunks(plan) => plan.request,
+            Order::Decode(requests) => requests.first().copied().unwrap_or(0),
+            Order::Tick | Order::Release(_) | Order::Stop => 0,
+        };
         match order {
             Order::Tick => return Ok(true),
             Order::Stop => return Ok(false),
-            Order::Prefill(plan) => self.prefill(&plan).map_err(|error| (plan.request, error))?,
-            Order::Chunks(plan) => self.chunks(&plan).map_err(|error| (plan.request, error))?,
-            Order::Decode(requests) => {
-                self.step(&requests).map_err(|error| (requests.first().copied().unwrap_or(0), error))?;
-            }
-            Order::Release(requests) => self.release(&requests).map_err(|error| (0, error))?,
+            Order::Prefill(plan) => self.prefill(&plan)?,
+            Order::Chunks(plan) => self.chunks(&plan)?,
+            Order::Decode(requests) => self.step(&requests)?,
+            Order::Release(requests) => self.release(&requests)?,
         }
         self.decodes = decodes;
         Ok(true)
