@@ -9,7 +9,8 @@ use tributary_comm::Work;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
-    dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
+    dummy_model_on, group, infoflow, logits, plan, relative_error, reordered, run_all, run_side_by_side, tiny_config,
+    with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -197,6 +198,32 @@ fn warm_chunks_answer_as_cold_ones_do() {
         let what = format!("world {world}, {prefix} rows of prefix, {}", exchange.name());
         assert_eq!(found[0].0.selected, found[1].0.selected, "{what}");
         assert_eq!(logits(&found[0].0), logits(&found[1].0), "{what}");
+    }
+}
+
+#[test]
+fn requests_side_by_side_answer_as_each_does_alone() {
+    let models = models();
+    let methods = [Method::Full, Method::Ring, infoflow(1, 3), Method::Relay { layout: Layout::Global }];
+    for exchange in [Exchange::Replicate, Exchange::PassQ] {
+        let number = |(index, method): (usize, &Method)| Plan {
+            request: index as u64 + 1,
+            max_tokens: 4 + index,
+            ..planned(2, method.clone(), exchange, 0.3)
+        };
+        let plans: Vec<Plan> = methods.iter().enumerate().map(number).collect();
+        let alone = run_all(&models.gpu, models.kernels, 2, &plans);
+        let group = group(&models.gpu, 2);
+        let together = run_side_by_side(&group, &[&plans[..1], &plans[1..]]);
+        group.end().expect("the group ends well");
+        for (((alone, _), together), plan) in alone.iter().zip(&together).zip(&plans) {
+            let differs = (0..alone.tokens.len()).find(|&at| alone.tokens[at] != together.tokens[at]);
+            // Products of several rows round otherwise than those of one: only a near tie may fall the other way.
+            let margin = differs.map_or(0.0, |at| f64::from(alone.margins[at]));
+            let method = plan.method.name();
+            assert!(margin < TOLERANCE, "{method}: token {differs:?} of {:?} differs, margin {margin:e}", alone.tokens);
+            assert_eq!(alone.tokens.len(), together.tokens.len(), "{method}");
+        }
     }
 }
 
