@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{Request, method_named};
-use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way, follow};
+use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way};
 use tributary_protocol::Returns;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
@@ -65,10 +65,7 @@ pub struct PrefillArgs {
 /// Runs the command; says what went wrong.
 pub fn prefill(args: &PrefillArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
-    ranks::run(
-        &config.group,
-        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
-    )
+    ranks::lead(&config, |ranks| lead(args, &config, ranks))
 }
 
 fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tributary_engine::{GroupConfig, Ranks, marker};
+use tributary_engine::{Config, GroupConfig, Ranks, follow, marker};
 
 use crate::failure::{ending, exit_code, one_line};
 
@@ -22,6 +22,11 @@ pub fn run(group: &GroupConfig, body: impl FnOnce(&mut Ranks) -> anyhow::Result<
         }
         Err(error) => ranks.fail(&ending(&error)),
     }
+}
+
+/// Runs a command whose coordinator `body` is: it is called in the process of rank 0; the others load the model and serve.
+pub fn lead(config: &Config, body: impl FnOnce(&mut Ranks) -> anyhow::Result<()>) -> ExitCode {
+    run(&config.group, |ranks| if ranks.leads() { body(ranks) } else { Ok(follow(config, ranks)?) })
 }
 
 /// Says in one line why this process ends before it has met others.

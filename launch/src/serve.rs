@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::method_named;
-use tributary_engine::{Config, Engine, Limits, Ranks, Way, follow};
+use tributary_engine::{Config, Engine, Limits, Ranks, Way};
 use tributary_protocol::Returns;
 use tributary_service::{Options, Service};
 
@@ -52,10 +52,7 @@ pub struct ServeArgs {
 /// Runs the command; says what went wrong.
 pub fn serve(args: &ServeArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
-    ranks::run(
-        &config.group,
-        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
-    )
+    ranks::lead(&config, |ranks| lead(args, &config, ranks))
 }
 
 fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tributary_coordinator::study::order::order;
-use tributary_engine::{Config, Engine, Question, Ranks, Way, follow};
+use tributary_engine::{Config, Engine, Question, Ranks, Way};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
 
 use self::measure::Measured;
@@ -73,10 +73,7 @@ pub struct CompareArgs {
 /// Runs the command; says what went wrong.
 pub fn compare(args: &CompareArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
-    ranks::run(
-        &config.group,
-        |ranks| if ranks.leads() { lead(args, &config, ranks) } else { Ok(follow(&config, ranks)?) },
-    )
+    ranks::lead(&config, |ranks| lead(args, &config, ranks))
 }
 
 fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
