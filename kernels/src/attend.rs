@@ -20,8 +20,8 @@ pub struct Keys {
 /// Attention over some of the keys, with what merges it exactly with the rest.
 #[derive(Debug, Clone)]
 pub struct Partial {
-    /// `[queries, heads, head_dim]`, normalised over the keys that were seen; 0 where none was. In f32 on a CPU, in the queries'
-    /// dtype on a device.
+    /// `[queries, heads, head_dim]`, normalised over the keys that were seen; 0 where none was. In f32 on a CPU (f64 where the
+    /// queries are), in the queries' dtype on a device.
     pub out: Tensor,
     /// `[queries, heads]` f32: natural logarithm of the softmax denominator; −∞ where no key was seen.
     pub lse: Tensor,
@@ -37,6 +37,15 @@ pub enum Reduce<'a> {
     Mass,
     /// Σ w\[i\]·p\[i\], one weight a query row.
     Weighted(&'a [f32]),
+}
+
+/// How the attention that a key receives is read without being made one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readings {
+    /// For each KV head, the sum over the query rows of the mean over its heads: `[kv_heads, keys]`.
+    PerKvHead,
+    /// For each query row, the mean over all heads: `[queries, keys]`.
+    PerRow,
 }
 
 /// Which implementation of the kernels runs.
@@ -114,6 +123,29 @@ impl Kernels {
             return Ok(scores);
         }
         plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
+    }
+
+    /// What every key receives, read by KV head or by query row; otherwise as [`column_scores`](Self::column_scores). In f32, in f64
+    /// where the queries are. There is the plain implementation only, which holds `[heads, queries, keys]`: for windows of few rows.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    #[allow(clippy::too_many_arguments)]
+    pub fn readings(
+        self,
+        q: &Tensor,
+        at_q: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+        scale: f32,
+        lse: &Tensor,
+        by: Readings,
+    ) -> Result<Tensor> {
+        check("readings", q, at_q, keys)?;
+        let (queries, heads, _) = q.dims3()?;
+        expect("readings", "rows of lse", queries, lse.dim(0)?)?;
+        expect("readings", "heads of lse", heads, lse.dim(1)?)?;
+        plain::readings(q, at_q, keys, rope, scale, lse, by)
     }
 }
 

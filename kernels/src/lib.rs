@@ -21,7 +21,7 @@ mod positions;
 mod rope;
 mod rows;
 
-pub use attend::{Kernels, Keys, Partial, Reduce};
+pub use attend::{Kernels, Keys, Partial, Readings, Reduce};
 pub use device_list::DeviceList;
 pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};

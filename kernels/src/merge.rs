@@ -66,8 +66,8 @@ fn merge_plain(a: &Partial, b: &Partial) -> Result<Partial> {
     let (wa, wb) = (a.lse.sub(&m)?.exp()?, b.lse.sub(&m)?.exp()?); // [queries, heads]
     let total = (&wa + &wb)?;
     let blind = total.detach().eq(0f32)?;
-    let total = (total + blind.to_dtype(DType::F32)?)?; // 1 in place of 0 keeps logarithm, quotient and gradients finite
-    let nothing = Tensor::full(f32::NEG_INFINITY, total.dims(), total.device())?;
+    let total = (total + blind.to_dtype(a.lse.dtype())?)?; // 1 in place of 0 keeps logarithm, quotient and gradients finite
+    let nothing = Tensor::full(f64::NEG_INFINITY, total.dims(), total.device())?.to_dtype(total.dtype())?;
     let lse = blind.where_cond(&nothing, &(&m + total.log()?)?)?;
     let weigh =
         |out: &Tensor, w: &Tensor| -> Result<Tensor> { Ok(out.broadcast_mul(&(w / &total)?.unsqueeze(D::Minus1)?)?) };

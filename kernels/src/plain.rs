@@ -1,10 +1,11 @@
 //! Attention in candle operations: any device, differentiable, the reference for the others. It holds the whole
-//! `[heads, queries, keys]` score matrix, so it is for tests, training and devices without a kernel of their own.
+//! `[heads, queries, keys]` score matrix, so it is for tests, training and devices without a kernel of their own. It computes in
+//! f32, or in f64 where the queries are.
 
 use candle_core::{D, DType, Device, Tensor};
 
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Reduce, Rope, cuda, gather};
+use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cuda, gather};
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
@@ -20,13 +21,13 @@ pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, 
     let weights = scores.broadcast_sub(&largest)?.exp()?;
     // A row that sees nothing has the sum 0; adding 1 there keeps the quotient and its gradient finite.
     let blind = seen.blind_rows(q.device())?; // [1, 1, queries, 1]
-    let sum = weights.sum_keepdim(D::Minus1)?.broadcast_add(&blind.to_dtype(DType::F32)?)?;
+    let sum = weights.sum_keepdim(D::Minus1)?.broadcast_add(&blind.to_dtype(wide(q))?)?;
     let flat = (kv_heads, group * queries, ());
     let values = seen.v.transpose(0, 1)?.contiguous()?; // [kv_heads, keys, head_dim]
     let out = weights.reshape(flat)?.matmul(&values)?.reshape((kv_heads, group, queries, head_dim))?;
     let out = out.broadcast_div(&sum)?.permute((2, 0, 1, 3))?.reshape((queries, heads, head_dim))?;
     let lse = (largest + sum.log()?)?;
-    let nothing = Tensor::full(f32::NEG_INFINITY, lse.dims(), q.device())?;
+    let nothing = filled(f64::NEG_INFINITY, &lse)?;
     let lse = blind.broadcast_as(lse.dims())?.where_cond(&nothing, &lse)?;
     let lse = lse.permute((2, 0, 1, 3))?.reshape((queries, heads))?;
     Ok(Partial { out: out.contiguous()?.to_dtype(answer(q))?, lse: lse.contiguous()? })
@@ -34,7 +35,17 @@ pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, 
 
 /// The type of attention's output: see [`Partial`].
 fn answer(q: &Tensor) -> DType {
-    if q.device().is_cpu() { DType::F32 } else { q.dtype() }
+    if q.device().is_cpu() { wide(q) } else { q.dtype() }
+}
+
+/// The type that is computed in.
+fn wide(q: &Tensor) -> DType {
+    if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// A tensor like another one, with one number in all places.
+fn filled(number: f64, like: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::full(number, like.dims(), like.device())?.to_dtype(like.dtype())?)
 }
 
 /// What attention over no key at all gives. Made without one of candle's kernels: on a device every implementation comes here
@@ -43,10 +54,11 @@ fn nothing_seen(q: &Tensor) -> Result<Partial> {
     let (queries, heads, head_dim) = q.dims3()?;
     if q.elem_count() == 0 {
         let out = cuda::nothing(q.shape(), answer(q), q.device())?;
-        return Ok(Partial { out, lse: cuda::nothing((queries, heads), DType::F32, q.device())? });
+        return Ok(Partial { out, lse: cuda::nothing((queries, heads), wide(q), q.device())? });
     }
     let out = Tensor::zeros((queries, heads, head_dim), answer(q), q.device())?;
     let lse = Tensor::from_vec(vec![f32::NEG_INFINITY; queries * heads], (queries, heads), q.device())?;
+    let lse = lse.to_dtype(wide(q))?;
     Ok(Partial { out, lse })
 }
 
@@ -64,44 +76,62 @@ pub fn column_scores(
     let total: usize = keys.iter().map(|block| block.at.len()).sum();
     let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
         return match total {
-            0 => cuda::nothing(0, DType::F32, q.device()),
-            _ => Ok(Tensor::zeros(total, DType::F32, q.device())?),
+            0 => cuda::nothing(0, wide(q), q.device()),
+            _ => Ok(Tensor::zeros(total, wide(q), q.device())?),
         };
     };
-    let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
-    let scores = seen.scores(q, at_q, rope, scale)?;
-    let lse = lse.to_dtype(DType::F32)?.reshape((queries, kv_heads, group))?.permute((1, 2, 0))?.contiguous()?;
-    // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.
-    let everywhere = Tensor::full(f32::INFINITY, lse.dims(), q.device())?;
-    let lse = lse.eq(f32::NEG_INFINITY)?.where_cond(&everywhere, &lse)?.unsqueeze(D::Minus1)?;
-    let p = scores.broadcast_sub(&lse)?.exp()?.reshape((heads, queries, ()))?;
+    let p = seen.probabilities(q, at_q, rope, scale, lse)?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
     let column = match reduce {
         Reduce::Norm => {
             let squares = p.sqr()?.sum(0)?;
             // The root's slope at 0 is infinite: a 1 that is added below the root and taken away behind it makes the gradient 0.
-            let unseen = squares.detach().eq(0f32)?.to_dtype(DType::F32)?;
+            let unseen = squares.detach().eq(0f32)?.to_dtype(wide(q))?;
             ((squares + &unseen)?.sqrt()? - unseen)?
         }
         Reduce::Mass => p.sum(0)?,
         Reduce::Weighted(weights) => {
-            let weights = Tensor::from_slice(weights, (queries, 1), q.device())?;
+            let weights = Tensor::from_slice(weights, (queries, 1), q.device())?.to_dtype(wide(q))?;
             p.broadcast_mul(&weights)?.sum(0)?
         }
     };
-    // Every key takes its number, one that nobody sees the 0 behind them.
-    let mut source = vec![seen.indices.len() as u32; total];
-    for (place, &index) in seen.indices.iter().enumerate() {
-        source[index as usize] = place as u32;
-    }
-    let zero = Tensor::zeros(1, DType::F32, q.device())?;
-    gather(&Tensor::cat(&[&column, &zero], 0)?, &source)
+    seen.spread(&column, total)
+}
+
+/// See [`crate::Kernels::readings`].
+pub fn readings(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    by: Readings,
+) -> Result<Tensor> {
+    let (queries, heads, _) = q.dims3()?;
+    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    let lists = match by {
+        Readings::PerKvHead => keys.first().map_or(Ok(0), |block| block.k.dim(1))?,
+        Readings::PerRow => queries,
+    };
+    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+        return match total * lists {
+            0 => cuda::nothing((lists, total), wide(q), q.device()),
+            _ => Ok(Tensor::zeros((lists, total), wide(q), q.device())?),
+        };
+    };
+    let p = seen.probabilities(q, at_q, rope, scale, lse)?; // [kv_heads, group, queries, keys]
+    let read = match by {
+        Readings::PerKvHead => (p.sum((1, 2))? / (heads / seen.kv_heads) as f64)?,
+        Readings::PerRow => (p.sum((0, 1))? / heads as f64)?,
+    };
+    Ok(seen.spread(&read.t()?.contiguous()?, total)?.t()?.contiguous()?)
 }
 
 /// The keys that at least one query sees, out of all blocks, as one.
 struct Seen {
-    k: Tensor,         // [keys, kv_heads, head_dim] f32, rotated
-    v: Tensor,         // [keys, kv_heads, head_dim] f32
+    k: Tensor,         // [keys, kv_heads, head_dim], rotated
+    v: Tensor,         // [keys, kv_heads, head_dim]
     indices: Vec<u32>, // of each key among all blocks' rows
     visible: Vec<u8>,  // [queries, keys]
     kv_heads: usize,
@@ -121,8 +151,8 @@ impl Seen {
         // Rows that nobody sees are dropped, not masked: whatever they hold (NaN too) cannot come through.
         let join = |pick: fn(&Keys) -> &Tensor| -> Result<Tensor> {
             let blocks = keys.iter().filter(|block| !block.at.is_empty());
-            let wide = blocks.map(|block| pick(block).to_dtype(DType::F32));
-            gather(&Tensor::cat(&wide.collect::<candle_core::Result<Vec<_>>>()?, 0)?, &indices)
+            let all = blocks.map(|block| pick(block).to_dtype(wide(q)));
+            gather(&Tensor::cat(&all.collect::<candle_core::Result<Vec<_>>>()?, 0)?, &indices)
         };
         let (mut k, v) = (join(|block| &block.k)?, join(|block| &block.v)?);
         let at_seen = at_k.select(&indices);
@@ -141,7 +171,7 @@ impl Seen {
     fn scores(&self, q: &Tensor, at_q: &Positions, rope: Option<&Rope>, scale: f32) -> Result<Tensor> {
         let (queries, heads, head_dim) = q.dims3()?;
         let (group, count) = (heads / self.kv_heads, self.indices.len());
-        let mut q = q.to_dtype(DType::F32)?;
+        let mut q = q.to_dtype(wide(q))?;
         if let Some(rope) = rope {
             q = rope.apply(&q, at_q)?;
         }
@@ -150,8 +180,36 @@ impl Seen {
         let k = self.k.permute((1, 2, 0))?.contiguous()?; // [kv_heads, head_dim, keys]
         let scores = q.matmul(&k)?.reshape((self.kv_heads, group, queries, count))?;
         let visible = Tensor::from_slice(&self.visible, (1, 1, queries, count), scores.device())?;
-        let hidden = Tensor::full(f32::NEG_INFINITY, scores.dims(), scores.device())?;
+        let hidden = filled(f64::NEG_INFINITY, &scores)?;
         Ok(visible.broadcast_as(scores.dims())?.where_cond(&scores, &hidden)?)
+    }
+
+    /// Attention of every query to every key, `[kv_heads, group, queries, keys]`, normalised by `lse` `[queries, heads]`.
+    fn probabilities(
+        &self,
+        q: &Tensor,
+        at_q: &Positions,
+        rope: Option<&Rope>,
+        scale: f32,
+        lse: &Tensor,
+    ) -> Result<Tensor> {
+        let (queries, heads, _) = q.dims3()?;
+        let scores = self.scores(q, at_q, rope, scale)?;
+        let lse = lse.to_dtype(wide(q))?.reshape((queries, self.kv_heads, heads / self.kv_heads))?;
+        let lse = lse.permute((1, 2, 0))?.contiguous()?;
+        // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.
+        let lse = lse.eq(f32::NEG_INFINITY)?.where_cond(&filled(f64::INFINITY, &lse)?, &lse)?.unsqueeze(D::Minus1)?;
+        Ok(scores.broadcast_sub(&lse)?.exp()?)
+    }
+
+    /// What the seen keys received, `[keys, ..]`, as a list of all keys: one that nobody sees has the 0 behind them.
+    fn spread(&self, received: &Tensor, total: usize) -> Result<Tensor> {
+        let mut source = vec![self.indices.len() as u32; total];
+        for (place, &index) in self.indices.iter().enumerate() {
+            source[index as usize] = place as u32;
+        }
+        let zero = received.narrow(0, 0, 1)?.zeros_like()?;
+        gather(&Tensor::cat(&[received, &zero], 0)?, &source)
     }
 
     /// 1 where a query sees none of the keys, `[1, 1, queries, 1]` u8.

@@ -172,7 +172,7 @@ impl Rope {
         }
     }
 
-    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside and in `x`'s dtype outside. Differentiable;
+    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in `x`'s dtype outside. Differentiable;
     /// what needs no gradient is turned in one pass.
     ///
     /// # Errors
@@ -193,6 +193,7 @@ impl Rope {
             return Ok(turned);
         }
         let (half, rotary) = (self.frequencies.len(), self.rotary_dims());
+        let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let table = |pick: fn(&Tables) -> &Vec<f32>| -> Result<Tensor> {
             let list = pick(&self.tables);
             let rows_of: Vec<f32> = at
@@ -200,11 +201,11 @@ impl Rope {
                 .iter()
                 .flat_map(|&position| list[position as usize * half..][..half].iter().copied())
                 .collect();
-            Ok(Tensor::from_vec(rows_of, (rows, 1, half), x.device())?)
+            Ok(Tensor::from_vec(rows_of, (rows, 1, half), x.device())?.to_dtype(wide)?)
         };
         let (cos, sin) = (table(|t| &t.cos)?, table(|t| &t.sin)?);
-        let wide = x.to_dtype(DType::F32)?;
-        let turning = wide.narrow(D::Minus1, 0, rotary)?.contiguous()?;
+        let whole = x.to_dtype(wide)?;
+        let turning = whole.narrow(D::Minus1, 0, rotary)?.contiguous()?;
         let turned = match self.pairing {
             Pairing::Half => {
                 let (a, b) = (turning.narrow(D::Minus1, 0, half)?, turning.narrow(D::Minus1, half, half)?);
@@ -218,13 +219,13 @@ impl Rope {
                 Tensor::stack(&[a, b], D::Minus1)?.reshape((rows, heads, rotary))?
             }
         };
-        let whole = if rotary == head_dim {
+        let turned = if rotary == head_dim {
             turned
         } else {
-            let rest = wide.narrow(D::Minus1, rotary, head_dim - rotary)?;
+            let rest = whole.narrow(D::Minus1, rotary, head_dim - rotary)?;
             Tensor::cat(&[turned, rest], D::Minus1)?
         };
-        Ok(whole.to_dtype(x.dtype())?)
+        Ok(turned.to_dtype(x.dtype())?)
     }
 }
 
