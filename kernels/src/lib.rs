@@ -30,4 +30,4 @@ pub use moment::Moment;
 pub use norm::{add, cast, rms_norm, silu_mul};
 pub use positions::{PAD, Positions, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
-pub use rows::{contiguous, gather, gather_list, join};
+pub use rows::{contiguous, gather, gather_list, join, write_rows};

@@ -31,6 +31,25 @@ pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
     Ok(x.contiguous()?.index_select(&list, 0)?)
 }
 
+/// Writes `rows` `[count, ..]` over the rows of `into` from `first` on, in place: every tensor that shares its storage sees them.
+/// Both are contiguous and of one dtype.
+///
+/// # Errors
+/// Rows beyond the end; shapes and types that do not fit.
+pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<()> {
+    let (count, there) = (rows.dim(0)?, into.dim(0)?);
+    let fits = rows.dtype() == into.dtype() && rows.dims()[1..] == into.dims()[1..] && first + count <= there;
+    if !fits || !into.is_contiguous() || !rows.is_contiguous() {
+        let expected = format!("rows within {:?}, {:?}", into.dims(), into.dtype());
+        let found = format!("{:?} from row {first} on, {:?}", rows.dims(), rows.dtype());
+        return Err(Error::Shape { op: "write_rows", what: "rows", expected, found });
+    }
+    if !cuda::write_rows(into, rows, first)? {
+        into.slice_set(rows, 0, first)?;
+    }
+    Ok(())
+}
+
 /// `parts` (one and more) one after the other along dimension `dim`.
 ///
 /// # Errors

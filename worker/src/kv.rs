@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, Positions, Rope, contiguous};
+use tributary_kernels::{Keys, Positions, Rope, contiguous, write_rows};
 
 use crate::error::Result;
 use crate::placement::Placement;
@@ -199,8 +199,8 @@ impl GrowingBlock {
         }
         let (all_k, all_v) = &piece.layers[layer];
         let place = self.len - 1 - piece.first;
-        all_k.slice_set(&contiguous(k)?, 0, place)?;
-        all_v.slice_set(&contiguous(v)?, 0, place)?;
+        write_rows(all_k, &contiguous(k)?, place)?;
+        write_rows(all_v, &contiguous(v)?, place)?;
         Ok(())
     }
 

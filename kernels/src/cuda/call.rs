@@ -29,6 +29,16 @@ macro_rules! with_slice {
     };
 }
 
+/// The address of memory for work on `stream` that reads; the work must be given to the stream before the guard is dropped.
+pub fn address<'a>(slice: &'a CudaStorageSlice, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+    with_slice!(slice, slice => slice.device_ptr(stream)).expect("candle makes tensors of the types listed here")
+}
+
+/// The same for work that writes.
+pub fn address_mut<'a>(slice: &'a mut CudaStorageSlice, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+    with_slice!(slice, slice => slice.device_ptr_mut(stream)).expect("candle makes tensors of the types listed here")
+}
+
 /// A tensor on a GPU, held while a kernel that reads it is launched.
 pub struct Input<'t> {
     storage: StorageRef<'t>,
@@ -62,8 +72,7 @@ impl<'t> Input<'t> {
 
     /// The address of the first element for work on `stream`; the work must be given to the stream before the guard is dropped.
     pub fn address<'a>(&'a self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
-        let (address, guard) = with_slice!(&self.storage().slice, slice => slice.device_ptr(stream))
-            .expect("candle makes tensors of the types listed here");
+        let (address, guard) = address(&self.storage().slice, stream);
         (address + self.offset_bytes, guard)
     }
 }
@@ -115,7 +124,7 @@ impl Output {
 
     /// The address for work on `stream` that writes; the work must be given to the stream before the guard is dropped.
     pub fn address<'a>(&'a mut self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
-        with_slice!(&mut self.storage.slice, slice => slice.device_ptr_mut(stream)).expect("one of the types of `new`")
+        address_mut(&mut self.storage.slice, stream)
     }
 
     /// Fills it with the bytes of a contiguous tensor of the same size and type.

@@ -29,6 +29,7 @@ mod rope;
 mod rows;
 mod scores;
 mod sight;
+mod write;
 
 pub(crate) use attend::attend;
 pub use attend::{attends, visible_share};
@@ -47,3 +48,4 @@ pub use occupancy::{leave_multiprocessors, multiprocessors};
 pub(crate) use rope::{RopeTables, rotated};
 pub(crate) use rows::{contiguous, gather, join};
 pub(crate) use scores::column_scores;
+pub(crate) use write::write_rows;

@@ -1,7 +1,7 @@
 //! Rows that are gathered, joined and made contiguous, bit for bit.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::{contiguous, gather, join};
+use tributary_kernels::{contiguous, gather, join, write_rows};
 
 use crate::kit::{Random, gpu, on, values};
 
@@ -97,5 +97,25 @@ fn views_become_contiguous() {
             let expected = view(&base).contiguous().unwrap();
             assert_same(&format!("view {i} {dtype:?}"), &contiguous(&view(&moved)).unwrap(), &expected);
         }
+    }
+}
+
+#[test]
+fn rows_are_written_in_place() {
+    let (device, mut random) = (gpu(), Random::new(33));
+    for dtype in TYPES {
+        let what = format!("{dtype:?}");
+        let base = tensor(&mut random, &[6, 2, 5], dtype);
+        let rows = tensor(&mut random, &[2, 2, 5], dtype);
+        let expected =
+            Tensor::cat(&[&base.narrow(0, 0, 3).unwrap(), &rows, &base.narrow(0, 5, 1).unwrap()], 0).unwrap();
+        let (into, rows) = (on(&base, &device), on(&rows, &device));
+        let view = into.narrow(0, 2, 4).unwrap();
+        write_rows(&into, &rows, 3).unwrap();
+        assert_same(&what, &into, &expected);
+        assert_same("who shares its storage", &view, &expected.narrow(0, 2, 4).unwrap());
+        write_rows(&into, &rows.narrow(0, 0, 0).unwrap(), 6).unwrap();
+        assert!(write_rows(&into, &rows, 5).is_err(), "{what}: beyond the end");
+        assert_same(&what, &into, &expected);
     }
 }
