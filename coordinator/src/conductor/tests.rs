@@ -199,6 +199,23 @@ fn whoever_leaves_is_let_go_and_the_others_go_on() {
 }
 
 #[test]
+fn who_has_an_answer_runs_no_more() {
+    let ranks = Ranks::default();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (long, updates) = submit(&desk, 8, 30_000, 40_000);
+        assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        assert_eq!((desk.waiting(), desk.running()), (0, 1), "a request that is being prefilled runs");
+        for _ in 0..20 {
+            let (_, short) = submit(&desk, 8, 2, 64);
+            assert!(tokens(&short).is_ok());
+            assert_eq!((desk.waiting(), desk.running()), (0, 1));
+        }
+        desk.cancel(long);
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+#[test]
 fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
     let ranks = Ranks { refuses: Some(2), ..Ranks::default() };
     let needed = {
