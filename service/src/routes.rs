@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -34,31 +34,34 @@ pub struct Shared {
 /// All routes.
 pub fn routes(shared: Shared) -> Router {
     Router::new()
-        .route("/v1/chat/completions", post(completions))
+        .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
         .route("/health", get(|| async { "alive\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .route("/version", get(|| async { Json(json!({"version": env!("CARGO_PKG_VERSION")})) }))
         .fallback(|| async { ApiError::invalid("there is nothing here").with_status(StatusCode::NOT_FOUND) })
+        .method_not_allowed_fallback(|| async {
+            ApiError::invalid("this cannot be asked in this way").with_status(StatusCode::METHOD_NOT_ALLOWED)
+        })
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(shared)
 }
 
-async fn completions(
-    State(shared): State<Shared>,
-    body: Result<Json<crate::input::ChatRequest>, axum::extract::rejection::JsonRejection>,
-) -> Result<Response, ApiError> {
-    if *shared.draining.borrow() {
-        let error = ApiError::internal("the service is about to end").with_status(StatusCode::SERVICE_UNAVAILABLE);
-        return Err(error);
-    }
-    chat::completions(State(shared), body).await
+async fn models(State(shared): State<Shared>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [described(&shared.model)]}))
 }
 
-async fn models(State(shared): State<Shared>) -> Json<Value> {
-    let model = json!({"id": &*shared.model, "object": "model", "created": 0, "owned_by": "tributary"});
-    Json(json!({"object": "list", "data": [model]}))
+async fn model(State(shared): State<Shared>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+    if name == *shared.model {
+        return Ok(Json(described(&shared.model)));
+    }
+    Err(ApiError::unknown_model(&name, &shared.model))
+}
+
+fn described(model: &str) -> Value {
+    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary"})
 }
 
 /// Whether requests are taken: the ranks have agreed before the service begins, and it ends with them.
