@@ -73,6 +73,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let (client, inbox) = engine.client(&way);
     let address = service.address().map_err(refused)?;
     let listening = service.start(client, world).map_err(refused)?;
+    engine.drains();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
     engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox)?;

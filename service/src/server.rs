@@ -101,18 +101,28 @@ impl Service {
         let metrics = Arc::new(Metrics::new(world)?);
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let run = move || runtime.block_on(self.serve(client, metrics));
+        let (drain, draining) = watch::channel(false);
+        let told_to_end = {
+            // Before anybody else leaves signals to the service.
+            let _inside = runtime.enter();
+            signals(drain)?
+        };
+        let run = move || runtime.block_on(self.serve(client, metrics, draining, told_to_end));
         Ok(std::thread::Builder::new().name("service".to_owned()).spawn(run)?)
     }
 
-    async fn serve(self, client: Client, metrics: Arc<Metrics>) -> Result<(), Error> {
+    async fn serve(
+        self,
+        client: Client,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
+        told_to_end: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
         // Events are small and each counts: none waits for the one behind it.
         let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|stream| {
             // A connection that has just been lost is noticed when it is read.
             let _ = stream.set_nodelay(true);
         });
-        let (drain, draining) = watch::channel(false);
-        let told_to_end = signals(drain)?;
         let upkeep = Arc::clone(&metrics);
         let tidy = tokio::spawn(async move {
             let mut timer = tokio::time::interval(UPKEEP);
