@@ -32,7 +32,7 @@ pub struct ServeArgs {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
     listen: SocketAddr,
-    /// Listen on an address that other hosts reach: there is no key, whoever reaches it may ask
+    /// Listen on an address that other hosts reach, and answer by any name: there is no key, whoever reaches it may ask
     #[arg(long, help_heading = "Service")]
     insecure: bool,
     /// The model's name for clients [default: the name of its folder]
@@ -64,7 +64,8 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     let way = Way { settings, threads: args.run.group.threads };
-    let service = Service::bind(&Options { listen: args.listen, model: name(args) }).map_err(refused)?;
+    let options = Options { listen: args.listen, only_local: !args.insecure, model: name(args) };
+    let service = Service::bind(&options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");

@@ -6,6 +6,7 @@
 
 mod chat;
 mod error;
+mod guard;
 mod input;
 mod metrics;
 mod output;

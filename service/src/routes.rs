@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -13,6 +14,7 @@ use tributary_engine::Client;
 
 use crate::chat;
 use crate::error::ApiError;
+use crate::guard;
 use crate::metrics::Metrics;
 
 /// The longest body of a request.
@@ -31,9 +33,9 @@ pub struct Shared {
     pub draining: watch::Receiver<bool>,
 }
 
-/// All routes.
-pub fn routes(shared: Shared) -> Router {
-    Router::new()
+/// All routes; where `only_local`, for requests to this machine by its own names only.
+pub fn routes(shared: Shared, only_local: bool) -> Router {
+    let routes = Router::new()
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
@@ -46,7 +48,8 @@ pub fn routes(shared: Shared) -> Router {
             ApiError::invalid("this cannot be asked in this way").with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .with_state(shared)
+        .with_state(shared);
+    if only_local { routes.layer(from_fn(guard::only_local)) } else { routes }
 }
 
 async fn models(State(shared): State<Shared>) -> Json<Value> {

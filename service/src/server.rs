@@ -32,6 +32,8 @@ const TERMINATED: i32 = 143;
 pub struct Options {
     /// Where it listens.
     pub listen: SocketAddr,
+    /// Whether requests must be for this machine by one of its own names, so that no web page reaches it by another.
+    pub only_local: bool,
     /// The name that the model has for clients.
     pub model: String,
 }
@@ -69,6 +71,7 @@ impl Error {
 /// A service that listens, and answers once it has an engine.
 pub struct Service {
     listener: TcpListener,
+    only_local: bool,
     model: String,
 }
 
@@ -81,7 +84,7 @@ impl Service {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, model: options.model.clone() })
+        Ok(Self { listener, only_local: options.only_local, model: options.model.clone() })
     }
 
     /// Where it listens.
@@ -133,7 +136,7 @@ impl Service {
         });
         let lingering = lingering(client.clone(), draining.clone());
         let shared = Shared { client, model: self.model.into(), metrics, draining };
-        let app = routes(shared);
+        let app = routes(shared, self.only_local);
         let served = tokio::select! {
             served = axum::serve(listener, app).with_graceful_shutdown(told_to_end).into_future() => served,
             () = lingering => Ok(()),

@@ -57,9 +57,14 @@ pub fn post_text(address: &str, path: &str, body: &str) -> Response {
 
 /// Sends a request; none where nobody takes it.
 pub fn send(address: &str, line: &str, body: Option<&str>) -> Option<Stream> {
+    send_as(address, address, line, body)
+}
+
+/// The same to a service that is called by the name `host`.
+pub fn send_as(address: &str, host: &str, line: &str, body: Option<&str>) -> Option<Stream> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-    let mut head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    let mut head = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");
     if let Some(body) = body {
         head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
     }

@@ -59,6 +59,8 @@ fn errors_have_openais_shape() {
     assert!(message.contains("100000") && message.contains("4096"), "both numbers: {message}");
     error(&with("messages", json!([{"role": "user", "content": " "}])), 400);
 
+    let elsewhere = http::send_as(&server.address, "example.com", "GET /v1/models", None);
+    assert_eq!(elsewhere.expect("it answers").status, 403, "no web page reaches it by another name");
     error(&server.get("/v1/nothing"), 404);
     error(&server.get(chat), 405);
     assert_eq!(server.metric("tributary_request_errors_total{error_type=\"server_error\"}"), 0.0);
