@@ -94,8 +94,11 @@ pub struct Choices {
     pub exchange: Option<String>,
 }
 
+/// Whether a parameter's value asks for nothing.
+type AsksNothing = fn(&Value) -> bool;
+
 /// Parameters that change an answer and are not honoured, with the values that ask for nothing.
-const NOT_HONOURED: [(&str, fn(&Value) -> bool); 15] = [
+const NOT_HONOURED: [(&str, AsksNothing); 15] = [
     ("tools", is_empty),
     ("tool_choice", is_none),
     ("functions", is_empty),
