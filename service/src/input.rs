@@ -94,7 +94,7 @@ pub struct Choices {
     pub exchange: Option<String>,
 }
 
-/// Whether a parameter's value asks for nothing.
+/// Whether a value asks for nothing.
 type AsksNothing = fn(&Value) -> bool;
 
 /// Parameters that change an answer and are not honoured, with the values that ask for nothing.
