@@ -13,10 +13,12 @@ EMULATED = env EMULATED_GPUS=4 sh .ci/cuda with
 CLIPPY = $(CARGO) clippy --release --locked --workspace --all-targets
 # Prints what a part took.
 STEP = sh .ci/step
+# What tests find where `make` has installed it.
 OPENMPI5 = $(CURDIR)/target/openmpi5
+OPENAI = $(CURDIR)/target/openai
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode study deny clean tools mpi-tools slurm-test gpu gpu-bundle gpu-rehearsal \
-  gpu-check nvrtc size faults
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode study deny clean tools mpi-tools openai-tools \
+  slurm-test gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -38,6 +40,9 @@ tools:
 mpi-tools:
 	@$(STEP) "tools" sh .ci/tools mpi
 
+openai-tools:
+	@$(STEP) "OpenAI's client" sh .ci/tools openai
+
 build: tools
 	$(CARGO) build --release --locked
 
@@ -49,7 +54,7 @@ demo: build
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools emulated
+test: mpi-tools openai-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
@@ -57,7 +62,7 @@ test: mpi-tools emulated
 	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
 	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
 	@$(STEP) --table
-	@$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --workspace $(ALL)
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) sh .ci/test --workspace $(ALL)
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
 # by threads and by processes under mpirun; what an emulated GPU alone can do is ignored elsewhere.

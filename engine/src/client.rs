@@ -127,7 +127,7 @@ impl Client {
         self.desk.waiting()
     }
 
-    /// Sequences that are being decoded.
+    /// Requests that the ranks are at: being prefilled or decoded.
     pub fn running(&self) -> usize {
         self.desk.running()
     }

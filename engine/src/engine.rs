@@ -156,6 +156,12 @@ impl<'a> Engine<'a> {
         self.ranks.carrier(&self.config.group, &self.place, world)
     }
 
+    /// Leaves the next SIGTERM or SIGINT to the caller, who then ends what it has begun and takes up nothing new. Without this, and
+    /// from the second signal on, a rank's process ends at once.
+    pub fn drains(&self) {
+        self.ranks.backend().drains();
+    }
+
     /// Ends all ranks.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ pub struct ServeArgs {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
     listen: SocketAddr,
-    /// Listen on an address that other hosts reach: there is no key, whoever reaches it may ask
+    /// Listen on an address that other hosts reach, and answer by any name: there is no key, whoever reaches it may ask
     #[arg(long, help_heading = "Service")]
     insecure: bool,
     /// The model's name for clients [default: the name of its folder]
@@ -61,7 +61,8 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     let way = Way { settings, threads: args.run.group.threads };
-    let service = Service::bind(&Options { listen: args.listen, model: name(args) }).map_err(refused)?;
+    let options = Options { listen: args.listen, only_local: !args.insecure, model: name(args) };
+    let service = Service::bind(&options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");
@@ -70,6 +71,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let (client, inbox) = engine.client(&way);
     let address = service.address().map_err(refused)?;
     let listening = service.start(client, world).map_err(refused)?;
+    engine.drains();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
     engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox)?;

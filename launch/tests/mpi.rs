@@ -8,6 +8,7 @@ mod kit;
 use std::process::{Command, Output};
 
 use kit::job::{Fault, Job, LONG_MS, launchers, mpirun};
+use kit::server::{Server, body, streamed};
 use kit::{demo, dump, request, tributary};
 
 fn run(mut launcher: Command, arguments: &[&str]) -> Output {
@@ -80,6 +81,34 @@ fn processes_answer_as_threads_do() {
             println!("world {world}, {way:?}: largest relative difference of a logit {error:.1e}");
             assert!(error < 1e-4, "world {world}, {way:?}: {error:e}");
         }
+    }
+}
+
+#[test]
+fn a_service_on_processes_answers_as_on_threads() {
+    let names = ["hop2-0", "vt2-0", "hop2-0"];
+    let threads = Server::start(&["--world-size", "2"]);
+    let expected = names.map(|name| threads.answer(&body(name, 12)));
+    let long = threads.answer(&body("hop2-0", 600));
+    threads.ends_well();
+    for (name, launcher) in launchers(2) {
+        let server = Server::start_with(launcher, &[]);
+        assert!(server.greeting.ends_with(" with 2 ranks"), "{name}: {}", server.greeting);
+        assert_eq!(names.map(|name| server.answer(&body(name, 12))), expected, "{name}");
+        std::thread::scope(|scope| {
+            for (request, expected) in names.iter().zip(&expected) {
+                let server = &server;
+                scope.spawn(move || assert_eq!(streamed(server.stream(&body(request, 12))).0, *expected, "{name}"));
+            }
+        });
+        drop(server.stream(&body("hop2-0", 3000)));
+        server.becomes("tributary_requests_running", 0.0);
+        let mut stream = server.stream(&body("hop2-0", 600));
+        stream.event().expect("an event");
+        server.terminate();
+        assert_eq!(streamed(stream).0, long, "{name}: it answers what it has begun");
+        let ended = server.end();
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.errors);
     }
 }
 

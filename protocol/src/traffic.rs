@@ -21,6 +21,16 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Collective::Exchange,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::BroadcastBytes,
+        Collective::GatherBytes,
+        Collective::Barrier,
+    ];
+
     /// The name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -92,6 +102,19 @@ impl Traffic {
         }
     }
 
+    /// One of `parts` shares of what several sequences moved together: its bytes are divided so that all shares give the whole. Calls
+    /// and waiting are each one's own, because each took part in all of them.
+    pub fn share(&self, index: usize, parts: usize) -> Traffic {
+        assert!(index < parts, "share {index} of {parts}");
+        let (index, parts) = (index as u64, parts as u64);
+        let share = |bytes: u64| bytes / parts + u64::from(index < bytes % parts);
+        let mut shared = self.clone();
+        for entry in shared.entries.values_mut() {
+            (entry.sent_bytes, entry.received_bytes) = (share(entry.sent_bytes), share(entry.received_bytes));
+        }
+        shared
+    }
+
     /// Payload bytes that tensor collectives brought from other ranks.
     pub fn tensor_bytes_received(&self) -> u64 {
         self.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.received_bytes).sum()
@@ -101,5 +124,27 @@ impl Traffic {
     pub fn waited_s(&self) -> f64 {
         // `sum` of nothing would be −0.
         self.entries.values().fold(0.0, |sum, entry| sum + entry.waited_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_give_the_whole() {
+        let mut whole = Traffic::default();
+        whole.count(Collective::AllGather, 11, 7);
+        whole.count(Collective::Barrier, 0, 2);
+        let shares: Vec<Traffic> = (0..3).map(|index| whole.share(index, 3)).collect();
+        let received: Vec<u64> =
+            shares.iter().map(|share| share.entries[&Collective::AllGather].received_bytes).collect();
+        assert_eq!(received, [3, 2, 2]);
+        for (kind, entry) in &Traffic::sum(&shares).entries {
+            let of_whole = whole.entries[kind];
+            assert_eq!((entry.sent_bytes, entry.received_bytes), (of_whole.sent_bytes, of_whole.received_bytes));
+        }
+        assert!(shares.iter().all(|share| share.entries[&Collective::AllGather].calls == 1));
+        assert_eq!(whole.share(0, 1), whole);
     }
 }

@@ -10,12 +10,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use tokio::sync::mpsc;
-use tributary_engine::{Answered, Client, Clock, NotTaken, Sink, TextStream, Update};
+use tributary_engine::{Answered, Client, Clock, NotTaken, RequestFailure, Sink, TextStream, Update};
 
 use crate::error::ApiError;
 use crate::input::ChatRequest;
+use crate::metrics::Outcome;
 use crate::output::Frame;
-use crate::routes::Shared;
+use crate::shared::Shared;
 
 /// Updates of a request that its client has not read yet. A client that is slower is cut.
 const BUFFERED: usize = 1024;
@@ -23,18 +24,39 @@ const BUFFERED: usize = 1024;
 /// How often a silent stream says that it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// How long a stream waits for its first token before it begins without: what is wrong with a request is mostly known by then,
+/// and is best told by the status of the response.
+const OPENING: Duration = Duration::from_secs(1);
+
 /// A request that is being answered. It is cancelled when this goes, unless it is over.
 struct Running {
-    client: Client,
+    shared: Shared,
+    method: &'static str,
     request: u64,
     updates: mpsc::Receiver<Update>,
     is_over: bool,
 }
 
+impl Running {
+    /// The whole answer is there.
+    fn answered(&mut self, answered: &Answered) {
+        self.is_over = true;
+        self.shared.metrics.answered(answered);
+    }
+
+    /// There will be no answer.
+    fn failed(&mut self, error: &ApiError) {
+        self.is_over = true;
+        self.shared.metrics.refused(error);
+        self.shared.metrics.ended(self.method, Outcome::Failed);
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_over {
-            self.client.cancel(self.request);
+            self.shared.client.cancel(self.request);
+            self.shared.metrics.ended(self.method, Outcome::Cancelled);
         }
     }
 }
@@ -58,15 +80,23 @@ pub async fn completions(
     // The clock of the time to first token starts when the request is here.
     let clock = Clock::start();
     let outcome = accept(&shared, body, clock).await;
-    let (request, running) = outcome.inspect_err(|error| shared.metrics.refused(error))?;
+    let (request, mut running) = outcome.inspect_err(|error| shared.metrics.refused(error))?;
     let frame = Frame::new(running.request, &shared.model);
     if request.streams() {
-        let answer = Answering::new(shared, running, frame, request.includes_usage());
+        let first = tokio::time::timeout(OPENING, running.updates.recv()).await.ok();
+        if let Some(Some(Update::Failed(failure))) = first {
+            let error = failure.into();
+            running.failed(&error);
+            return Err(error);
+        }
+        let answer = Answering::new(running, frame, request.includes_usage(), first);
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
         return Ok(Sse::new(events(answer)).keep_alive(keep_alive).into_response());
     }
-    let (text, answered) = whole(&shared, running).await.inspect_err(|error| shared.metrics.refused(error))?;
-    Ok(Json(frame.completion(&text, finish_reason(&shared.client, &answered), &answered)).into_response())
+    let outcome = whole(&shared.client, &mut running.updates).await;
+    let answered = outcome.inspect_err(|error| running.failed(error))?;
+    running.answered(&answered);
+    Ok(Json(frame.completion(finish_reason(&shared.client, &answered), &answered)).into_response())
 }
 
 async fn accept(
@@ -74,11 +104,13 @@ async fn accept(
     body: Result<Json<ChatRequest>, JsonRejection>,
     clock: Clock,
 ) -> Result<(ChatRequest, Running), ApiError> {
-    let Json(request) = body.map_err(|error| ApiError::invalid(error.body_text()).with_status(error.status()))?;
+    if *shared.draining.borrow() {
+        return Err(RequestFailure::Closed.into());
+    }
+    let Json(request) = body.map_err(|error| ApiError::from(&error))?;
     request.check()?;
     if let Some(model) = request.model.as_ref().filter(|model| **model != *shared.model) {
-        let message = format!("the model `{model}` is not served here; it is `{}`", shared.model);
-        return Err(ApiError::parameter("model", message).with_status(axum::http::StatusCode::NOT_FOUND));
+        return Err(ApiError::unknown_model(model, &shared.model));
     }
     let settings = request.settings(shared.client.settings())?;
     let (conversation, client) = (request.conversation()?, shared.client.clone());
@@ -86,33 +118,30 @@ async fn accept(
     let prepared = tokio::task::spawn_blocking(move || client.prepare(&conversation)).await;
     let prepared = prepared.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
     let (sender, updates) = mpsc::channel(BUFFERED);
+    let method = settings.method.name;
     let number = shared.client.submit(prepared, settings, clock, Box::new(Channel(sender)))?;
-    Ok((request, Running { client: shared.client.clone(), request: number, updates, is_over: false }))
+    Ok((request, Running { shared: shared.clone(), method, request: number, updates, is_over: false }))
 }
 
 /// Waits for the whole answer.
-async fn whole(shared: &Shared, mut running: Running) -> Result<(String, Answered), ApiError> {
+async fn whole(client: &Client, updates: &mut mpsc::Receiver<Update>) -> Result<Answered, ApiError> {
     loop {
-        match running.updates.recv().await {
+        match updates.recv().await {
             Some(Update::FirstToken(..) | Update::Token(_)) => {}
-            Some(Update::Done(done)) => {
-                running.is_over = true;
-                let answered = shared.client.answered(*done)?;
-                shared.metrics.answered(&answered);
-                return Ok((answered.report.answer.clone(), answered));
-            }
-            Some(Update::Failed(failure)) => {
-                running.is_over = true;
-                return Err(failure.into());
-            }
-            None => return Err(ApiError::internal("the request was cut")),
+            Some(Update::Done(done)) => return Ok(client.answered(*done)?),
+            Some(Update::Failed(failure)) => return Err(failure.into()),
+            None => return Err(cut()),
         }
     }
 }
 
+/// A request whose updates ended without an end.
+fn cut() -> ApiError {
+    ApiError::internal("the request was cut: its client reads too slowly")
+}
+
 /// A stream on its way.
 struct Answering {
-    shared: Shared,
     running: Running,
     frame: Frame,
     includes_usage: bool,
@@ -123,9 +152,15 @@ struct Answering {
 }
 
 impl Answering {
-    fn new(shared: Shared, running: Running, frame: Frame, includes_usage: bool) -> Self {
-        let (text, ready) = (shared.client.text_stream(), vec![frame.opening().to_string()]);
-        Self { shared, running, frame, includes_usage, text, ready, is_done: false }
+    /// Of a request whose first update may be here: there may be none left, too.
+    fn new(running: Running, frame: Frame, includes_usage: bool, first: Option<Option<Update>>) -> Self {
+        let (text, opening) = (running.shared.client.text_stream(), frame.opening().to_string());
+        let mut this = Self { running, frame, includes_usage, text, ready: Vec::new(), is_done: false };
+        if let Some(update) = first {
+            this.take(update);
+        }
+        this.ready.push(opening);
+        this
     }
 
     /// The next message of the stream; none behind the last.
@@ -149,36 +184,26 @@ impl Answering {
                 Ok(text) => vec![self.frame.text(&text).to_string()],
                 Err(error) => self.failed(&error.into()),
             },
-            Some(Update::Done(done)) => {
-                self.is_over();
-                match self.shared.client.answered(*done) {
-                    Ok(answered) => self.closing(&answered),
-                    Err(error) => self.failed(&error.into()),
-                }
-            }
-            Some(Update::Failed(failure)) => {
-                self.is_over();
-                self.failed(&failure.into())
-            }
-            None => self.failed(&ApiError::internal("the request was cut")),
+            Some(Update::Done(done)) => match self.running.shared.client.answered(*done) {
+                Ok(answered) => self.closing(&answered),
+                Err(error) => self.failed(&error.into()),
+            },
+            Some(Update::Failed(failure)) => self.failed(&failure.into()),
+            None => self.failed(&cut()),
         };
         self.ready = messages;
         self.ready.reverse();
     }
 
-    fn is_over(&mut self) {
-        self.running.is_over = true;
-        self.is_done = true;
-    }
-
     fn closing(&mut self, answered: &Answered) -> Vec<String> {
-        self.shared.metrics.answered(answered);
+        self.is_done = true;
+        self.running.answered(answered);
         let mut messages = Vec::new();
         let rest = self.text.rest();
         if !rest.is_empty() {
             messages.push(self.frame.text(&rest).to_string());
         }
-        messages.push(self.frame.closing(finish_reason(&self.shared.client, answered), answered).to_string());
+        messages.push(self.frame.closing(finish_reason(&self.running.shared.client, answered), answered).to_string());
         if self.includes_usage {
             messages.push(self.frame.usage(answered).to_string());
         }
@@ -188,7 +213,9 @@ impl Answering {
 
     fn failed(&mut self, error: &ApiError) -> Vec<String> {
         self.is_done = true;
-        self.shared.metrics.refused(error);
+        // A token that is no text ends the answer early: the ranks need not go on.
+        self.running.shared.client.cancel(self.running.request);
+        self.running.failed(error);
         vec![error.body().to_string()]
     }
 }

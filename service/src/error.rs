@@ -1,6 +1,7 @@
 //! Failures as OpenAI's clients know them: a status, and an object that says what, of which kind, and which parameter.
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -21,9 +22,21 @@ pub struct ApiError {
     pub message: String,
     /// The parameter that is wrong, if it is one.
     pub param: Option<String>,
+    /// What programs tell failures of one kind apart by, where there is such a word.
+    pub code: Option<&'static str>,
 }
 
 impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), param: None, code: None }
+    }
+
+    /// A model that is not served here.
+    pub fn unknown_model(model: &str, served: &str) -> Self {
+        let message = format!("the model `{model}` is not served here; it is `{served}`");
+        Self { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..Self::parameter("model", message) }
+    }
+
     /// A parameter that cannot be.
     pub fn parameter(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::invalid(message) }
@@ -31,14 +44,22 @@ impl ApiError {
 
     /// A request that cannot be.
     pub fn invalid(message: impl Into<String>) -> Self {
-        let (status, kind) = (StatusCode::BAD_REQUEST, "invalid_request_error");
-        Self { status, kind, message: message.into(), param: None }
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A request that the engine cannot answer. Settings are named as options of the command there; clients know them as
+    /// parameters.
+    fn refused(message: String) -> Self {
+        let named = message.strip_prefix("--").and_then(|rest| rest.split_once(' '));
+        match named.map(|(option, rest)| (option.replace('-', "_"), rest.to_owned())) {
+            Some((param, rest)) => Self::parameter(&*param, format!("{param} {rest}")),
+            None => Self::invalid(message),
+        }
     }
 
     /// A failure of this program or its ranks.
     pub fn internal(message: impl Into<String>) -> Self {
-        let (status, kind) = (StatusCode::INTERNAL_SERVER_ERROR, "server_error");
-        Self { status, kind, message: message.into(), param: None }
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
     /// The same with another status.
@@ -49,8 +70,19 @@ impl ApiError {
 
     /// The object that stands for it.
     pub fn body(&self) -> serde_json::Value {
-        let code = (self.status == StatusCode::NOT_FOUND).then_some("model_not_found");
-        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": code}})
+        let Self { kind, message, param, code, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl From<&JsonRejection> for ApiError {
+    fn from(rejection: &JsonRejection) -> Self {
+        let status = match rejection.status() {
+            // OpenAI's clients know JSON of another form as a bad request.
+            StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+            other => other,
+        };
+        Self::invalid(rejection.body_text()).with_status(status)
     }
 }
 
@@ -60,13 +92,10 @@ impl From<Failure> for ApiError {
         match failure {
             // What never fits is the request's fault too: the message has both numbers.
             Failure::Refused(refusal) if matches!(refusal.exit_code, exit::USAGE | exit::OUT_OF_MEMORY) => {
-                Self::invalid(message)
+                Self::refused(message)
             }
             Failure::Refused(_) => Self::internal(message),
-            Failure::Busy { .. } => {
-                let (status, kind) = (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error");
-                Self { status, kind, message, param: None }
-            }
+            Failure::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message),
             Failure::Group(_) | Failure::Closed => Self::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
@@ -75,7 +104,7 @@ impl From<Failure> for ApiError {
 impl From<tributary_engine::Error> for ApiError {
     fn from(error: tributary_engine::Error) -> Self {
         match error.exit_code() {
-            exit::USAGE | exit::OUT_OF_MEMORY => Self::invalid(error.to_string()),
+            exit::USAGE | exit::OUT_OF_MEMORY => Self::refused(error.to_string()),
             _ => Self::internal(error.to_string()),
         }
     }

@@ -17,8 +17,7 @@ pub struct ChatRequest {
     /// A system message, if there is one, and the user's.
     pub messages: Vec<Message>,
     /// The context, in its order.
-    #[serde(default)]
-    pub documents: Vec<Document>,
+    pub documents: Option<Vec<Document>>,
     /// Whether the answer comes token by token.
     #[serde(default)]
     pub stream: Option<bool>,
@@ -117,6 +116,18 @@ const NOT_HONOURED: [(&str, AsksNothing); 15] = [
     ("prediction", is_empty),
 ];
 
+/// Parameters that change no answer here, whatever they are.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "parallel_tool_calls",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
 fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
@@ -152,7 +163,12 @@ impl ChatRequest {
                 return Err(ApiError::parameter(name, format!("`{name}` is not supported")));
             }
         }
-        Ok(())
+        let is_known =
+            |name: &str| WITHOUT_EFFECT.contains(&name) || NOT_HONOURED.iter().any(|(known, _)| *known == name);
+        match self.others.iter().find(|(name, value)| !value.is_null() && !is_known(name)) {
+            Some((name, _)) => Err(ApiError::parameter(name.clone(), format!("`{name}` is not known here"))),
+            None => Ok(()),
+        }
     }
 
     /// Documents, system text and question.
@@ -174,7 +190,7 @@ impl ChatRequest {
             }
         }
         let query = query.ok_or_else(|| ApiError::parameter("messages", "there is no message of the user"))?;
-        Ok(Conversation { documents: self.documents.clone(), system, query })
+        Ok(Conversation { documents: self.documents.clone().unwrap_or_default(), system, query })
     }
 
     /// The server's settings with this request's choices.
@@ -251,12 +267,14 @@ mod tests {
             ("logprobs", true.into()),
             ("frequency_penalty", 0.5.into()),
             ("response_format", serde_json::json!({"type": "json_object"})),
+            ("document", serde_json::json!(["a word that is misspelt must not cost the answer its context"])),
         ];
         for (name, value) in refused {
             let error = with(name, value).check().expect_err(name);
             assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(name)));
         }
         let passed = [("n", 1.into()), ("stop", Value::Null), ("logprobs", false.into()), ("user", "me".into())];
+        assert_eq!(with("documents", Value::Null).check(), Ok(()));
         for (name, value) in passed {
             assert_eq!(with(name, value).check(), Ok(()), "{name}");
         }

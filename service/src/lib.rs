@@ -6,10 +6,12 @@
 
 mod chat;
 mod error;
+mod guard;
 mod input;
 mod metrics;
 mod output;
 mod routes;
 mod server;
+mod shared;
 
 pub use server::{Error, Options, Service};

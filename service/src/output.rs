@@ -29,8 +29,8 @@ impl Frame {
     }
 
     /// A whole answer.
-    pub fn completion(&self, text: &str, finish_reason: &str, answered: &Answered) -> Value {
-        let message = json!({"role": "assistant", "content": text, "refusal": null});
+    pub fn completion(&self, finish_reason: &str, answered: &Answered) -> Value {
+        let message = json!({"role": "assistant", "content": answered.report.answer, "refusal": null});
         let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish_reason});
         let mut object = self.object("chat.completion", json!([choice]));
         object["usage"] = Usage::of(answered).json();

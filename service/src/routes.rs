@@ -1,64 +1,53 @@
 //! What is served where.
 
-use std::sync::Arc;
-
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tributary_engine::Client;
 
 use crate::chat;
 use crate::error::ApiError;
-use crate::metrics::Metrics;
+use crate::guard;
+use crate::shared::Shared;
 
 /// The longest body of a request.
 const BODY_BYTES: usize = 64 << 20;
 
-/// What handlers share.
-#[derive(Clone)]
-pub struct Shared {
-    /// The way to the engine.
-    pub client: Client,
-    /// The model's name.
-    pub model: Arc<str>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// Whether the service is about to end: no more requests are taken.
-    pub draining: watch::Receiver<bool>,
-}
-
-/// All routes.
-pub fn routes(shared: Shared) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(completions))
+/// All routes; where `only_local`, for requests to this machine by its own names only.
+pub fn routes(shared: Shared, only_local: bool) -> Router {
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
         .route("/health", get(|| async { "alive\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .route("/version", get(|| async { Json(json!({"version": env!("CARGO_PKG_VERSION")})) }))
         .fallback(|| async { ApiError::invalid("there is nothing here").with_status(StatusCode::NOT_FOUND) })
+        .method_not_allowed_fallback(|| async {
+            ApiError::invalid("this cannot be asked in this way").with_status(StatusCode::METHOD_NOT_ALLOWED)
+        })
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .with_state(shared)
-}
-
-async fn completions(
-    State(shared): State<Shared>,
-    body: Result<Json<crate::input::ChatRequest>, axum::extract::rejection::JsonRejection>,
-) -> Result<Response, ApiError> {
-    if *shared.draining.borrow() {
-        let error = ApiError::internal("the service is about to end").with_status(StatusCode::SERVICE_UNAVAILABLE);
-        return Err(error);
-    }
-    chat::completions(State(shared), body).await
+        .with_state(shared);
+    if only_local { routes.layer(from_fn(guard::only_local)) } else { routes }
 }
 
 async fn models(State(shared): State<Shared>) -> Json<Value> {
-    let model = json!({"id": &*shared.model, "object": "model", "created": 0, "owned_by": "tributary"});
-    Json(json!({"object": "list", "data": [model]}))
+    Json(json!({"object": "list", "data": [described(&shared.model)]}))
+}
+
+async fn model(State(shared): State<Shared>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+    if name == *shared.model {
+        return Ok(Json(described(&shared.model)));
+    }
+    Err(ApiError::unknown_model(&name, &shared.model))
+}
+
+fn described(model: &str) -> Value {
+    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary"})
 }
 
 /// Whether requests are taken: the ranks have agreed before the service begins, and it ends with them.

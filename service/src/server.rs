@@ -5,16 +5,25 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tributary_engine::Client;
 use tributary_protocol::exit;
 
 use crate::metrics::Metrics;
-use crate::routes::{Shared, routes};
+use crate::routes::routes;
+use crate::shared::Shared;
 
 /// How often metrics are tidied up.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// How long connections may stay when the service ends and nothing is computed any more: a client that does not read its answer, or
+/// never ends its request, keeps nobody waiting.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How often an ending service looks whether anything is still computed.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Exit code of a process that was told twice to end: that of SIGTERM.
 const TERMINATED: i32 = 143;
@@ -24,6 +33,8 @@ const TERMINATED: i32 = 143;
 pub struct Options {
     /// Where it listens.
     pub listen: SocketAddr,
+    /// Whether requests must be for this machine by one of its own names, so that no web page reaches it by another.
+    pub only_local: bool,
     /// The name that the model has for clients.
     pub model: String,
 }
@@ -61,6 +72,7 @@ impl Error {
 /// A service that listens, and answers once it has an engine.
 pub struct Service {
     listener: TcpListener,
+    only_local: bool,
     model: String,
 }
 
@@ -73,7 +85,7 @@ impl Service {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, model: options.model.clone() })
+        Ok(Self { listener, only_local: options.only_local, model: options.model.clone() })
     }
 
     /// Where it listens.
@@ -90,17 +102,31 @@ impl Service {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(self, client: Client, world: usize) -> Result<JoinHandle<Result<(), Error>>, Error> {
-        let metrics = Arc::new(Metrics::new(world, client.settings().method)?);
+        let metrics = Arc::new(Metrics::new(world)?);
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let run = move || runtime.block_on(self.serve(client, metrics));
+        let (drain, draining) = watch::channel(false);
+        let told_to_end = {
+            // Before anybody else leaves signals to the service.
+            let _inside = runtime.enter();
+            signals(drain)?
+        };
+        let run = move || runtime.block_on(self.serve(client, metrics, draining, told_to_end));
         Ok(std::thread::Builder::new().name("service".to_owned()).spawn(run)?)
     }
 
-    async fn serve(self, client: Client, metrics: Arc<Metrics>) -> Result<(), Error> {
-        let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let (drain, draining) = watch::channel(false);
-        let told_to_end = signals(drain)?;
+    async fn serve(
+        self,
+        client: Client,
+        metrics: Arc<Metrics>,
+        draining: watch::Receiver<bool>,
+        told_to_end: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        // Events are small and each counts: none waits for the one behind it.
+        let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|stream| {
+            // A connection that has just been lost is noticed when it is read.
+            let _ = stream.set_nodelay(true);
+        });
         let upkeep = Arc::clone(&metrics);
         let tidy = tokio::spawn(async move {
             let mut timer = tokio::time::interval(UPKEEP);
@@ -109,11 +135,28 @@ impl Service {
                 upkeep.upkeep();
             }
         });
+        let lingering = lingering(client.clone(), draining.clone());
         let shared = Shared { client, model: self.model.into(), metrics, draining };
-        let app = routes(shared);
-        axum::serve(listener, app).with_graceful_shutdown(told_to_end).await?;
+        let app = routes(shared, self.only_local);
+        let served = tokio::select! {
+            served = axum::serve(listener, app).with_graceful_shutdown(told_to_end).into_future() => served,
+            () = lingering => Ok(()),
+        };
         tidy.abort();
-        Ok(())
+        Ok(served?)
+    }
+}
+
+/// Ends when the service was told to end and nothing has been computed for a while.
+async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
+    if draining.wait_for(|draining| *draining).await.is_err() {
+        // Nobody will ever tell.
+        return std::future::pending().await;
+    }
+    let mut idle = Duration::ZERO;
+    while idle < LINGER {
+        tokio::time::sleep(LOOK).await;
+        idle = if client.waiting() + client.running() == 0 { idle + LOOK } else { Duration::ZERO };
     }
 }
 

@@ -211,7 +211,7 @@ pub fn step(group: &Group, running: &mut [InFlight]) {
     let Event::Stepped { tokens, reports } = event(group) else { panic!("a step was due") };
     for ((request, (number, drawn)), expected) in running.iter_mut().zip(tokens).zip(requests) {
         assert_eq!(number, expected, "the order of the step");
-        request.next_token(drawn.expect("finite logits"), &reports);
+        request.next_token(drawn.expect("finite logits"), &reports, (0, 1));
     }
 }
 

@@ -167,7 +167,7 @@ impl Desk {
         self.counts.waiting.load(Ordering::Relaxed)
     }
 
-    /// Sequences that are being decoded.
+    /// Requests that the ranks are at: being prefilled or decoded.
     pub fn running(&self) -> usize {
         self.counts.running.load(Ordering::Relaxed)
     }

@@ -82,8 +82,7 @@ impl<'a> Conductor<'a> {
     fn conduct(&mut self) -> Result<()> {
         loop {
             self.take_in();
-            self.inbox.counts.waiting.store(self.scheduler.waiting(), Ordering::Relaxed);
-            self.inbox.counts.running.store(self.scheduler.running(), Ordering::Relaxed);
+            self.count();
             let (next, planned) = self.next();
             match next {
                 Next::Release(requests) => self.release(requests)?,
@@ -97,6 +96,13 @@ impl<'a> Conductor<'a> {
                 Next::Nothing => self.wait()?,
             }
         }
+    }
+
+    /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that who has heard finds
+    /// itself gone.
+    fn count(&self) {
+        self.inbox.counts.waiting.store(self.waiting.len(), Ordering::Relaxed);
+        self.inbox.counts.running.store(self.running.len(), Ordering::Relaxed);
     }
 
     /// The next order. For a prefill also how long its request has waited for its turn, and its plan, which is made now: where its
@@ -166,13 +172,13 @@ impl<'a> Conductor<'a> {
     /// A request that cannot be answered.
     fn refuse(&mut self, request: u64, error: &Error) {
         let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
-        if let Some(mut submission) = self.waiting.remove(&request) {
-            let _ = submission.sink.take(Update::Failed(Failure::Refused(refusal.clone())));
-        }
-        if let Some(mut running) = self.running.remove(&request) {
-            let _ = running.submission.sink.take(Update::Failed(Failure::Refused(refusal)));
-        }
+        let running = self.running.remove(&request).map(|running| running.submission);
+        let refused = self.waiting.remove(&request).or(running);
         self.scheduler.over(request);
+        self.count();
+        if let Some(mut submission) = refused {
+            let _ = submission.sink.take(Update::Failed(Failure::Refused(refusal)));
+        }
     }
 
     /// Lets go of a request that nobody waits for.
@@ -189,6 +195,7 @@ impl<'a> Conductor<'a> {
         let in_flight = InFlight::new(&planned.plan, submission.clock, queued);
         self.link.send(Order::Prefill(Box::new(planned.plan.clone())))?;
         self.running.insert(request, Request { submission, planned, in_flight });
+        self.count();
         loop {
             match dispatch::next(self.link)? {
                 Event::FirstToken { request: number, drawn } if number == request => {
@@ -225,10 +232,11 @@ impl<'a> Conductor<'a> {
         if !tokens.iter().map(|(request, _)| request).eq(&requests) {
             return Err(Error::Protocol("a step names other sequences than its order".into()));
         }
-        for (request, drawn) in tokens {
+        let sequences = tokens.len();
+        for (index, (request, drawn)) in tokens.into_iter().enumerate() {
             match (drawn, self.running.get_mut(&request)) {
                 (Ok(drawn), Some(running)) => {
-                    running.in_flight.next_token(drawn, &reports);
+                    running.in_flight.next_token(drawn, &reports, (index, sequences));
                     match running.submission.sink.take(Update::Token(drawn)) {
                         Ok(()) => self.close_if_over(request)?,
                         Err(NotTaken::Gone | NotTaken::Full) => self.forget(request),
@@ -250,6 +258,7 @@ impl<'a> Conductor<'a> {
             return Ok(());
         };
         self.scheduler.over(request);
+        self.count();
         let (prepared, answer) = (std::mem::take(&mut submission.prepared), in_flight.answer()?);
         // Whoever is gone need not be told.
         let _ = submission.sink.take(Update::Done(Box::new(Done { prepared, planned, answer })));

@@ -1,7 +1,7 @@
 //! Clients, a conductor, and ranks that answer orders by rule: a request's tokens are its number times 10, and so on upwards.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use tributary_comm::{CoordinatorLink, WorkerLink, link};
@@ -194,6 +194,28 @@ fn whoever_leaves_is_let_go_and_the_others_go_on() {
         assert_eq!(tokens(&reader).map(|(streamed, _)| streamed.len()), Ok(200));
         assert_eq!(slow.iter().count(), 3, "a reader that is too slow is cut");
         assert!(updates.iter().count() < 2000, "a cancelled request ends");
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+/// Looks how many wait and run when an update comes.
+struct Looks(Desk, SyncSender<(usize, usize)>);
+
+impl Sink for Looks {
+    fn take(&mut self, _: Update) -> std::result::Result<(), NotTaken> {
+        self.1.try_send((self.0.waiting(), self.0.running())).map_err(|_| NotTaken::Full)
+    }
+}
+
+#[test]
+fn who_has_an_answer_runs_no_more() {
+    let ranks = Ranks::default();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (tell, seen) = sync_channel(64);
+        let looks = Box::new(Looks(desk.clone(), tell));
+        desk.submit(prepared(8), settings(3), Clock::start(), looks).expect("it is taken");
+        let seen: Vec<(usize, usize)> = seen.iter().collect();
+        assert_eq!(seen, [(0, 1), (0, 1), (0, 1), (0, 0)], "while it is prefilled it runs, with its answer it is gone");
     });
     assert!(ended.is_ok(), "{ended:?}");
 }

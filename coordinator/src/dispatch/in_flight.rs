@@ -76,13 +76,14 @@ impl InFlight {
         Ok(())
     }
 
-    /// Another token, and what the step that drew it took.
-    pub fn next_token(&mut self, drawn: Drawn, step: &[StepReport]) {
+    /// Another token, and what the step that drew it took: its time, and of the bytes that it moved the share of this sequence, which
+    /// is number `index` of `sequences`.
+    pub fn next_token(&mut self, drawn: Drawn, step: &[StepReport], (index, sequences): (usize, usize)) {
         assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
         self.outcome.tokens.push(drawn.token);
         self.outcome.margins.push(drawn.margin);
         for (rank, step) in step.iter().enumerate() {
-            self.reports[rank].decode_traffic.add(&step.traffic);
+            self.reports[rank].decode_traffic.add(&step.traffic.share(index, sequences));
             let (seconds, waited_s) = &mut self.decoding[rank];
             *seconds += step.seconds;
             *waited_s += step.waited_s;

@@ -84,7 +84,7 @@ pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &
             return Err(Error::Protocol("a step of decoding was due".into()));
         };
         match tokens.as_slice() {
-            [(number, Ok(drawn))] if *number == plan.request => request.next_token(*drawn, &reports),
+            [(number, Ok(drawn))] if *number == plan.request => request.next_token(*drawn, &reports, (0, 1)),
             [(number, Err(refusal))] if *number == plan.request => {
                 release(link, vec![plan.request])?;
                 return Err(Error::Refused(refusal.clone()));

@@ -145,6 +145,9 @@ pub trait Backend {
     /// Ends a group that has failed, and gives the cause: a rank's own account, where it has one; else what the coordinator saw.
     fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error;
 
+    /// Leaves the next signal to another thread of this process, where ranks listen to signals at all.
+    fn drains(&self) {}
+
     /// Whether ranks that have failed can be started anew.
     fn can_start_anew(&self) -> bool;
 

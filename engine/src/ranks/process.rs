@@ -85,6 +85,11 @@ impl Process {
         Ok(Self { launcher, facts, seat: Some(seat), ender, watch, ready_by, available_bytes })
     }
 
+    /// Leaves the next signal to another thread of this process.
+    pub fn drains(&self) {
+        self.watch.drains();
+    }
+
     /// Whether this process has the coordinator.
     pub fn leads(&self) -> bool {
         self.facts.rank == 0

@@ -115,6 +115,10 @@ impl Backend for Processes {
         }
     }
 
+    fn drains(&self) {
+        self.process.drains();
+    }
+
     fn can_start_anew(&self) -> bool {
         false
     }

@@ -51,6 +51,8 @@ pub struct Watch {
     left: Arc<AtomicBool>,
     /// Whether this process has said why it ends.
     said: Arc<AtomicBool>,
+    /// Whether the next signal is for another thread, which ends what it has begun.
+    drains: Arc<AtomicBool>,
     step: Arc<Mutex<Option<Step>>>,
 }
 
@@ -74,7 +76,8 @@ impl Watch {
         }
         let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-        let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, step };
+        let drains = Arc::new(AtomicBool::new(false));
+        let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let on_signal = watch.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -101,6 +104,12 @@ impl Watch {
         self.disarm();
         drop(comm);
         self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Leaves the next signal to another thread of this process, which ends what it has begun and takes up nothing new. One that
+    /// comes because another rank has failed ends this process all the same, and so does a second one.
+    pub fn drains(&self) {
+        self.drains.store(true, Ordering::Relaxed);
     }
 
     /// From now on other ranks may end.
@@ -239,6 +248,9 @@ impl Watch {
         }
         if let Some(death) = death {
             self.mourn(death);
+        }
+        if self.drains.swap(false, Ordering::Relaxed) {
+            return;
         }
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
         let code = 128 + u8::try_from(signal).unwrap_or(0);

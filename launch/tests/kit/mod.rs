@@ -12,6 +12,12 @@ pub mod dump;
 #[allow(dead_code)] // one test file needs several hosts
 pub mod hosts;
 
+#[allow(dead_code)] // only tests of the service have clients
+pub mod http;
+
+#[allow(dead_code)] // as above
+pub mod server;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,113 @@
+//! A client of a service, down to the bytes: no library stands between a test and what is on the wire.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// The longest that a test waits for a byte.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a service said.
+#[derive(Debug)]
+pub struct Response {
+    /// Its status.
+    pub status: u16,
+    /// Names in lower case, and values.
+    pub headers: Vec<(String, String)>,
+    /// The whole body.
+    pub body: String,
+}
+
+/// A response whose body comes in pieces.
+pub struct Stream {
+    /// Its status.
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    reader: BufReader<TcpStream>,
+}
+
+impl Response {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// A header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Asks for a page.
+pub fn get(address: &str, path: &str) -> Response {
+    send(address, &format!("GET {path}"), None).expect("the service answers").whole()
+}
+
+/// Posts an object and waits for the whole response.
+pub fn post(address: &str, path: &str, body: &Value) -> Response {
+    post_text(address, path, &body.to_string())
+}
+
+/// Posts what perhaps is no object.
+pub fn post_text(address: &str, path: &str, body: &str) -> Response {
+    send(address, &format!("POST {path}"), Some(body)).expect("the service answers").whole()
+}
+
+/// Sends a request; none where nobody takes it.
+pub fn send(address: &str, line: &str, body: Option<&str>) -> Option<Stream> {
+    send_as(address, address, line, body)
+}
+
+/// The same to a service that is called by the name `host`.
+pub fn send_as(address: &str, host: &str, line: &str, body: Option<&str>) -> Option<Stream> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let mut head = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");
+    if let Some(body) = body {
+        head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    }
+    write!(stream, "{head}\r\n{}", body.unwrap_or_default()).ok()?;
+    let mut reader = BufReader::new(stream);
+    let first = line_of(&mut reader)?;
+    let status = first.split(' ').nth(1)?.parse().ok()?;
+    let mut headers = Vec::new();
+    loop {
+        let line = line_of(&mut reader)?;
+        let Some((name, value)) = line.split_once(':') else { return Some(Stream { status, headers, reader }) };
+        headers.push((name.to_lowercase(), value.trim().to_owned()));
+    }
+}
+
+fn line_of(reader: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    let length = reader.read_line(&mut line).ok()?;
+    (length > 0).then(|| line.trim_end().to_owned())
+}
+
+impl Stream {
+    /// The next event's data; none behind the last. Comments are passed over.
+    pub fn event(&mut self) -> Option<String> {
+        loop {
+            let line = line_of(&mut self.reader)?;
+            // Lines between are lengths of chunks.
+            if let Some(data) = line.strip_prefix("data: ") {
+                return Some(data.to_owned());
+            }
+        }
+    }
+
+    /// All events that are left.
+    pub fn events(mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.event()).collect()
+    }
+
+    fn whole(mut self) -> Response {
+        let (mut bytes, chunked) = (Vec::new(), self.headers.iter().any(|(name, _)| name == "transfer-encoding"));
+        assert!(!chunked, "a whole body has its length");
+        self.reader.read_to_end(&mut bytes).expect("readable");
+        let body = String::from_utf8(bytes).expect("text");
+        Response { status: self.status, headers: self.headers, body }
+    }
+}

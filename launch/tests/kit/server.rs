@@ -1,0 +1,178 @@
+//! A service that runs beside a test, is told to end, and is looked at when it has.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::http::{self, Response, Stream};
+use super::job::signal;
+
+/// The longest that a test waits for a start or an end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running service. It is killed when a test leaves it.
+pub struct Server {
+    child: Child,
+    /// The process with the socket; the child itself, or one below it.
+    leader: u32,
+    /// Where it listens.
+    pub address: String,
+    /// The line that it said so with.
+    pub greeting: String,
+}
+
+/// A service that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// What it wrote to standard error.
+    pub errors: String,
+}
+
+impl Server {
+    /// Starts a service of the demo model with more options.
+    pub fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(arguments(options));
+        let mut server = Self::run(command);
+        server.leader = server.child.id();
+        server
+    }
+
+    /// Starts it on processes: behind a launcher's own arguments.
+    pub fn start_with(mut launcher: Command, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("leader");
+        let script = format!("[ $OMPI_COMM_WORLD_RANK = 0 ] && echo $$ >{}; exec \"$@\"", path.display());
+        launcher.args(["sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_tributary")]).args(arguments(options));
+        let mut server = Self::run(launcher);
+        let leader = std::fs::read_to_string(path).expect("the leader wrote its number");
+        server.leader = leader.trim().parse().expect("a number");
+        server
+    }
+
+    fn run(mut command: Command) -> Self {
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut greeting = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut greeting).expect("text");
+        let address = greeting.split("http://").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+        let Some(address) = address else {
+            let mut errors = String::new();
+            let _ = child.stderr.take().expect("piped").read_to_string(&mut errors);
+            panic!("it says `{greeting}` and not where it listens: {errors}");
+        };
+        Self { child, leader: 0, address, greeting: greeting.trim_end().to_owned() }
+    }
+
+    /// Asks for a page.
+    pub fn get(&self, path: &str) -> Response {
+        http::get(&self.address, path)
+    }
+
+    /// Posts a chat completion request.
+    pub fn chat(&self, body: &Value) -> Response {
+        http::post(&self.address, "/v1/chat/completions", body)
+    }
+
+    /// The answer's text, which there must be.
+    pub fn answer(&self, body: &Value) -> String {
+        let response = self.chat(body);
+        assert_eq!(response.status, 200, "{}", response.body);
+        let json = response.json();
+        json["choices"][0]["message"]["content"].as_str().expect("a text").to_owned()
+    }
+
+    /// Posts a chat completion request whose answer streams.
+    pub fn stream(&self, body: &Value) -> Stream {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        let stream = http::send(&self.address, "POST /v1/chat/completions", Some(&body.to_string()));
+        let stream = stream.expect("the service answers");
+        assert_eq!(stream.status, 200);
+        stream
+    }
+
+    /// The value of a metric with exactly these labels, in the order in which they are written.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+    }
+
+    /// Waits until a metric has a value.
+    pub fn becomes(&self, name: &str, value: f64) {
+        let began = Instant::now();
+        while self.metric(name) != value {
+            assert!(began.elapsed() < PATIENCE, "{name} is {} and not {value}", self.metric(name));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Tells it to end.
+    pub fn terminate(&self) {
+        signal(self.leader, rustix::process::Signal::TERM);
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ended {
+        let began = Instant::now();
+        let status = loop {
+            match self.child.try_wait().expect("it is our child") {
+                Some(status) => break status,
+                None => assert!(began.elapsed() < PATIENCE, "no end after {PATIENCE:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let mut errors = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+        Ended { code: status.code(), errors }
+    }
+
+    /// Tells it to end, which it does without a word.
+    pub fn ends_well(self) {
+        self.terminate();
+        let Ended { code, errors } = self.end();
+        assert_eq!((code, errors.as_str()), (Some(0), ""));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn arguments(options: &[&str]) -> Vec<String> {
+    let demo = super::demo();
+    let base = ["serve", "--model", &demo, "--listen", "127.0.0.1:0"];
+    base.iter().chain(options).map(|&text| text.to_owned()).collect()
+}
+
+/// One of the demo's requests as a client sends it.
+pub fn body(name: &str, max_tokens: usize) -> Value {
+    let text = std::fs::read_to_string(super::request(name)).expect("a request");
+    let request: Value = serde_json::from_str(&text).expect("JSON");
+    json!({
+        "model": "demo",
+        "messages": [{"role": "user", "content": request["query"]}],
+        "documents": request["documents"],
+        "max_tokens": max_tokens,
+    })
+}
+
+/// The text of a stream's events, and the events.
+pub fn streamed(stream: Stream) -> (String, Vec<Value>) {
+    let mut events = stream.events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{events:?}");
+    let parse = |event: String| serde_json::from_str(&event).expect("JSON");
+    let events: Vec<Value> = events.into_iter().map(parse).collect();
+    let text = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    (text, events)
+}

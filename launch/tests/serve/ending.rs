@@ -1,0 +1,102 @@
+//! Clients that leave, and a service that is told to end.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::kit::http;
+use crate::kit::server::{Ended, Server, body, streamed};
+
+const RUNNING: &str = "tributary_requests_running";
+const WAITING: &str = "tributary_requests_waiting";
+const CANCELLED: &str = "tributary_requests_total{method=\"infoflow\",outcome=\"cancelled\"}";
+
+/// A request whose answer takes seconds.
+fn long() -> Value {
+    body("hop2-0", 3000)
+}
+
+/// Sends a request and reads nothing.
+fn silent(server: &Server, request: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let text = request.to_string();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{text}", text.len()).expect("written");
+    stream
+}
+
+#[test]
+fn a_client_that_leaves_is_let_go_of() {
+    let server = Server::start(&["--world-size", "2", "--max-running", "1"]);
+    let before = server.answer(&body("vt3-1", 12));
+    let mut stream = server.stream(&long());
+    for _ in 0..3 {
+        stream.event().expect("an event");
+    }
+    assert_eq!(server.metric(RUNNING), 1.0);
+    let waits = silent(&server, &body("hop2-1", 4));
+    server.becomes(WAITING, 1.0);
+    drop(waits);
+    server.becomes(WAITING, 0.0);
+    assert_eq!((server.metric(CANCELLED), server.metric(RUNNING)), (1.0, 1.0));
+    drop(stream);
+    server.becomes(RUNNING, 0.0);
+    assert_eq!(server.metric(CANCELLED), 2.0);
+
+    let whole = silent(&server, &long());
+    server.becomes(RUNNING, 1.0);
+    drop(whole);
+    server.becomes(RUNNING, 0.0);
+    assert_eq!(server.metric(CANCELLED), 3.0);
+
+    assert_eq!(server.answer(&body("vt3-1", 12)), before);
+    assert_eq!(streamed(server.stream(&body("vt3-1", 12))).0, before);
+    assert_eq!(server.metric(CANCELLED), 3.0);
+    server.ends_well();
+}
+
+#[test]
+fn a_service_that_is_told_to_end_answers_what_it_has_begun() {
+    let server = Server::start(&["--world-size", "2"]);
+    let expected = server.answer(&body("hop2-0", 1500));
+    let mut stream = server.stream(&body("hop2-0", 1500));
+    stream.event().expect("an event");
+    server.terminate();
+    // Whoever comes now is turned away, as soon as the signal has arrived.
+    let began = Instant::now();
+    while http::send(&server.address, "GET /ready", None).is_some_and(|response| response.status != 503) {
+        assert!(began.elapsed() < Duration::from_secs(1), "it goes on taking requests");
+    }
+    let late = body("vt2-0", 1).to_string();
+    let turned_away = http::send(&server.address, "POST /v1/chat/completions", Some(&late));
+    assert!(turned_away.is_none_or(|response| response.status == 503));
+    let (text, events) = streamed(stream);
+    assert_eq!(text, expected);
+    assert_eq!(events[events.len() - 1]["choices"][0]["finish_reason"], "length");
+    let Ended { code, errors } = server.end();
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_request_that_never_comes_to_its_end_keeps_no_service_from_ending() {
+    let server = Server::start(&[]);
+    let mut half = TcpStream::connect(&server.address).expect("it listens");
+    write!(half, "POST /v1/chat/completions HTTP/1.1\r\nhost: loc").expect("written");
+    assert_eq!(server.get("/ready").status, 200, "it has been looked at");
+    let began = Instant::now();
+    server.ends_well();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let server = Server::start(&[]);
+    let mut stream = server.stream(&long());
+    stream.event().expect("an event");
+    server.terminate();
+    while http::send(&server.address, "GET /ready", None).is_some_and(|response| response.status != 503) {}
+    server.terminate();
+    assert_eq!(server.end().code, Some(143));
+}

@@ -1,0 +1,179 @@
+//! `/metrics` keeps the rules of `promtool check metrics`, knows its labels before the first request, and counts what was done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use crate::kit::server::{Server, body};
+
+/// One metric, as the text has it.
+#[derive(Debug, Default)]
+struct Family {
+    help: String,
+    kind: String,
+    /// Name with labels, and value, in the order in which they stand.
+    samples: Vec<(String, f64)>,
+}
+
+/// The text in families. A sample belongs to the type line that stands above it.
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let (mut families, mut newest): (BTreeMap<String, Family>, String) = (BTreeMap::new(), String::new());
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            let family = families.entry(name.to_owned()).or_default();
+            assert!(family.help.is_empty(), "{name} is described once");
+            family.help = help.to_owned();
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            let family = families.entry(name.to_owned()).or_default();
+            assert!(family.kind.is_empty(), "{name} has one type");
+            (family.kind, newest) = (kind.to_owned(), name.to_owned());
+        } else {
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            assert!(name.starts_with(&newest), "{name} stands below the type of {newest}");
+            let value = value.parse().expect("a number");
+            families.get_mut(&newest).expect("its type stands above").samples.push((name.to_owned(), value));
+        }
+    }
+    families
+}
+
+/// What promtool would complain of.
+fn lint(name: &str, family: &Family) {
+    assert!(name.starts_with("tributary_"), "{name}: our prefix");
+    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}: no colons, no capitals");
+    assert!(family.help.ends_with('.') && family.help.len() > 10, "{name}: `{}` is no sentence", family.help);
+    assert!(["counter", "gauge", "histogram"].contains(&family.kind.as_str()), "{name}: {}", family.kind);
+    assert_eq!(
+        name.ends_with("_total"),
+        family.kind == "counter",
+        "{name}: `_total` stands on counters, and only there"
+    );
+    for unit in ["milliseconds", "ms", "minutes", "kilobytes", "kib", "mib", "percent", "count", "bucket", "sum"] {
+        assert!(!name.split('_').any(|word| word == unit), "{name}: base units only, and no word of histograms");
+    }
+    for kind in ["counter", "gauge", "histogram"] {
+        assert!(!name.contains(kind), "{name}: no type in a name");
+    }
+    assert!(!family.samples.is_empty(), "{name} has samples from the beginning");
+    let distinct: BTreeSet<&str> = family.samples.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(distinct.len(), family.samples.len(), "{name}: a sample stands twice");
+    for (sample, _) in &family.samples {
+        assert!(!sample.contains("chatcmpl") && !sample.contains("request=\""), "{sample}: never a request's number");
+    }
+}
+
+/// The upper bounds of a histogram's buckets, whose counts grow from one to the next.
+fn bounds(family: &Family, labels: &str) -> Vec<f64> {
+    let buckets = family.samples.iter().filter(|(name, _)| name.contains("_bucket{") && name.contains(labels));
+    let buckets: Vec<(f64, f64)> = buckets
+        .map(|(name, count)| {
+            let bound = name.split("le=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a bound");
+            (bound.parse().expect("a number"), *count)
+        })
+        .collect();
+    assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{buckets:?}");
+    buckets.into_iter().map(|(bound, _)| bound).collect()
+}
+
+const SECONDS: [f64; 24] = [
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    7.5,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    45.0,
+    60.0,
+    90.0,
+    120.0,
+    180.0,
+    300.0,
+    600.0,
+    1200.0,
+    f64::INFINITY,
+];
+
+#[test]
+fn the_text_keeps_the_rules_from_the_beginning() {
+    let server = Server::start(&["--world-size", "2"]);
+    let page = server.get("/metrics");
+    assert!(page.header("content-type").is_some_and(|kind| kind.starts_with("text/plain; version=0.0.4")));
+    let before = families(&page.body);
+    before.iter().for_each(|(name, family)| lint(name, family));
+    let stands = |family: &Family| family.samples.iter().all(|(_, value)| *value == 0.0);
+    for (name, family) in &before {
+        let constant = ["tributary_build_info", "tributary_world_size"].contains(&name.as_str());
+        assert!(constant || stands(family), "{name} begins at 0: {family:?}");
+    }
+    let histograms = [
+        ("time_to_first_token", "method=\"infoflow\",cache=\"cold\""),
+        ("request_queue_time", ""),
+        ("request_duration", ""),
+        ("phase_duration", "phase=\"queue\""),
+    ];
+    for (name, labels) in histograms {
+        let family = &before[&format!("tributary_{name}_seconds")];
+        assert_eq!((family.kind.as_str(), bounds(family, labels)), ("histogram", SECONDS.to_vec()), "{name}");
+    }
+
+    // Whatever is asked, no label comes that was not there before.
+    for method in ["infoflow", "relay", "full", "ring", "all-gather", "none"] {
+        let mut request = body("hop2-0", 2);
+        request["tributary"] = json!({"method": method, "reorder": false});
+        assert_eq!(server.chat(&request).status, 200);
+    }
+    server.chat(&json!({"messages": []}));
+    let after = families(&server.get("/metrics").body);
+    after.iter().for_each(|(name, family)| lint(name, family));
+    for (name, family) in &after {
+        let names =
+            |family: &Family| -> BTreeSet<String> { family.samples.iter().map(|(name, _)| name.clone()).collect() };
+        assert_eq!(names(&before[name]), names(family), "{name}");
+    }
+    server.ends_well();
+}
+
+#[test]
+fn what_was_done_is_counted() {
+    let server = Server::start(&["--world-size", "2"]);
+    let cold = server.chat(&body("hop2-0", 3)).json();
+    let warm = server.chat(&body("hop2-0", 3)).json();
+    server.chat(&json!({"messages": [], "n": 3}));
+    let of = |name: &str| server.metric(&format!("tributary_{name}"));
+    assert_eq!(of("world_size"), 2.0);
+    assert_eq!(of("requests_total{method=\"infoflow\",outcome=\"answered\"}"), 2.0);
+    assert_eq!(of("request_errors_total{error_type=\"invalid_request_error\"}"), 1.0);
+    assert_eq!(of("generated_tokens_total"), 6.0);
+    assert_eq!((of("requests_running"), of("requests_waiting")), (0.0, 0.0));
+    for (cache, answer) in [("cold", &cold), ("warm", &warm)] {
+        let labels = format!("{{method=\"infoflow\",cache=\"{cache}\"}}");
+        assert_eq!(of(&format!("time_to_first_token_seconds_count{labels}")), 1.0);
+        let told_s = answer["metrics"]["ttft_ms"].as_f64().expect("a time") / 1000.0;
+        let counted_s = of(&format!("time_to_first_token_seconds_sum{labels}"));
+        assert!((told_s - counted_s).abs() < 1e-9, "{told_s} s told, {counted_s} s counted");
+    }
+    let number = |answer: &serde_json::Value, key: &str| answer["metrics"][key].as_f64().expect("a number");
+    assert_eq!(of("selected_tokens_total"), number(&cold, "selected_tokens") + number(&warm, "selected_tokens"));
+    assert_eq!(of("prompt_tokens_total{source=\"cached\"}"), 496.0);
+    let (queued_s, phase_s) = (of("request_queue_time_seconds_sum"), of("phase_duration_seconds_sum{phase=\"queue\"}"));
+    assert_eq!(
+        (of("request_queue_time_seconds_count"), of("phase_duration_seconds_count{phase=\"queue\"}")),
+        (2.0, 2.0)
+    );
+    assert!((queued_s - phase_s).abs() < 1e-9 && queued_s > 0.0, "{queued_s} s, {phase_s} s");
+    let gathered = |rank: usize, direction: &str| {
+        of(&format!("collective_bytes_total{{rank=\"{rank}\",collective=\"all-gather\",direction=\"{direction}\"}}"))
+    };
+    assert!(gathered(0, "sent") > 0.0);
+    assert_eq!((gathered(0, "sent"), gathered(1, "sent")), (gathered(1, "received"), gathered(0, "received")));
+    server.ends_well();
+}

@@ -1,0 +1,21 @@
+//! What handlers share.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tributary_engine::Client;
+
+use crate::metrics::Metrics;
+
+/// The engine, its name for clients, and what is counted.
+#[derive(Clone)]
+pub struct Shared {
+    /// The way to the engine.
+    pub client: Client,
+    /// The model's name.
+    pub model: Arc<str>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Whether the service is about to end: no more requests are taken.
+    pub draining: watch::Receiver<bool>,
+}
