@@ -4,6 +4,8 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
+use std::ops::Range;
+
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::stored::Stored;
@@ -15,6 +17,8 @@ const ROWS: usize = 8;
 /// How far ahead of its use the weight is asked for, in bytes: a read must not wait for memory, and several rows keep the
 /// processor too busy to look ahead by itself.
 const AHEAD_BYTES: usize = 1 << 14;
+/// Inputs of all rows together that are taken before the next column: so many stay in the nearest cache beside the weight.
+const NEAR_INPUTS: usize = 1 << 13;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
@@ -72,8 +76,8 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
                         2 if wide => self.block::<V, 2, 8>(from, first),
                         3 if wide => self.block::<V, 3, 4>(from, first),
                         4 if wide => self.block::<V, 4, 4>(from, first),
-                        5 if wide => self.block::<V, 5, 3>(from, first),
-                        6 if wide => self.block::<V, 6, 3>(from, first),
+                        5 if wide => self.block::<V, 5, 4>(from, first),
+                        6 if wide => self.block::<V, 6, 4>(from, first),
                         7 if wide => self.block::<V, 7, 3>(from, first),
                         ROWS if wide => self.block::<V, ROWS, 3>(from, first),
                         2 => self.block::<V, 2, 4>(from, first),
@@ -98,28 +102,36 @@ impl<T: Stored> FewRows<'_, T> {
         let width = V::N.min(columns - first);
         let x = &self.x[row * inputs..(row + R) * inputs];
         let weight = &self.weight[first * inputs..(first + width) * inputs];
-        // SAFETY: the caller promises the instructions; `x` has R rows of inputs, a group of columns C, and one left over one.
-        let sums = unsafe {
-            let mut sums = [[V::splat(0.0); WIDEST]; R];
-            let groups = weight.chunks_exact(C * inputs);
-            let left = width / C * C..width;
-            for (column, weight) in left.zip(groups.remainder().chunks_exact(inputs)) {
-                let found = dots::<V, T, R, 1>(x.as_ptr(), weight.as_ptr(), inputs);
-                for r in 0..R {
-                    sums[r][column] = found[0][r];
+        let (whole, run) = (inputs / V::N * V::N, (NEAR_INPUTS / R).next_multiple_of(V::N));
+        // SAFETY: the caller promises the instructions.
+        let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
+        for from in (0..whole).step_by(run) {
+            let run = from..whole.min(from + run);
+            // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight `width` of them.
+            unsafe {
+                for column in (0..width / C * C).step_by(C) {
+                    dots::<V, T, R, C>(
+                        x.as_ptr(),
+                        weight.as_ptr().add(column * inputs),
+                        inputs,
+                        run.clone(),
+                        &mut sums,
+                        column,
+                    );
+                }
+                for column in width / C * C..width {
+                    dots::<V, T, R, 1>(
+                        x.as_ptr(),
+                        weight.as_ptr().add(column * inputs),
+                        inputs,
+                        run.clone(),
+                        &mut sums,
+                        column,
+                    );
                 }
             }
-            for (group, weight) in groups.enumerate() {
-                let found = dots::<V, T, R, C>(x.as_ptr(), weight.as_ptr(), inputs);
-                for r in 0..R {
-                    for c in 0..C {
-                        sums[r][group * C + c] = found[c][r];
-                    }
-                }
-            }
-            sums
-        };
-        let rest = inputs / V::N * V::N..inputs;
+        }
+        let rest = whole..inputs;
         for r in 0..R {
             let mut values = [0.0; WIDEST];
             // SAFETY: WIDEST values are at least a vector.
@@ -135,33 +147,42 @@ impl<T: Stored> FewRows<'_, T> {
     }
 }
 
-/// The products of R rows with C columns over the whole vectors of their inputs; the lanes of each are still to be added up.
+/// Adds the products of R rows with C columns over a run of inputs, whole vectors, to `sums[..][column..]`; the lanes of each are
+/// still to be added up.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`.
+/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`; the run lies in it.
 #[inline(always)]
 unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
     x: *const f32,
     weight: *const T,
     inputs: usize,
-) -> [[V; R]; C] {
+    run: Range<usize>,
+    sums: &mut [[V; WIDEST]; R],
+    column: usize,
+) {
     let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
-    // SAFETY: the caller's promises; d + N ≤ inputs, r < R, c < C.
+    // SAFETY: the caller's promises; d + N ≤ the end of the run, r < R, c < C.
     unsafe {
         let mut acc = [[V::splat(0.0); R]; C];
-        for d in (0..inputs / V::N).map(|vector| vector * V::N) {
-            let mut left = [V::splat(0.0); R];
-            for r in 0..R {
-                left[r] = V::load(x.add(r * inputs + d));
-            }
+        for d in run.step_by(V::N) {
+            // The weight stands in registers and the rows come by in turn: so there are registers enough.
+            let mut right = [V::splat(0.0); C];
             for c in 0..C {
                 V::prefetch(ahead.wrapping_add(c * inputs + d));
-                let right = T::load::<V>(weight.add(c * inputs + d));
-                for r in 0..R {
-                    acc[c][r] = left[r].mul_add(right, acc[c][r]);
+                right[c] = T::load::<V>(weight.add(c * inputs + d));
+            }
+            for r in 0..R {
+                let left = V::load(x.add(r * inputs + d));
+                for c in 0..C {
+                    acc[c][r] = left.mul_add(right[c], acc[c][r]);
                 }
             }
         }
-        acc
+        for r in 0..R {
+            for c in 0..C {
+                sums[r][column + c] = sums[r][column + c].add(acc[c][r]);
+            }
+        }
     }
 }
