@@ -76,7 +76,9 @@ proptest! {
                 naive::distance(&few_rows::product(level, &x, &floats_b16, inputs), &expected(&wide_b16)),
                 naive::distance(&few_rows::product(level, &x, &floats16, inputs), &expected(&wide_16)),
             ];
-            prop_assert!(errors.iter().all(|&error| error < 1e-5), "{level:?}: {errors:?}");
+            // Without vectors a sum of so many numbers is made one after the other, and rounds as often.
+            let tolerance = 1e-5f64.max(inputs as f64 * f64::from(f32::EPSILON) / 4.0);
+            prop_assert!(errors.iter().all(|&error| error < tolerance), "{level:?}: {errors:?}");
         }
     }
 }
