@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tributary_coordinator::conductor::{Desk, Done, Failure, Inbox, Sink, desk};
+use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{Clock, Document, Environment, Intake, Prefix, Prepared, Request, Settings};
-use tributary_coordinator::{conductor::Conductor, prepare, prepare_text, report};
+use tributary_coordinator::{Document, Environment, Intake, Prefix, Prepared, Request, Settings};
+use tributary_coordinator::{prepare, prepare_text, report};
 
 use crate::answer::Answered;
 use crate::config::IntakeConfig;
@@ -103,33 +103,9 @@ impl Client {
         question.prepare(&self.shared.folder, &self.shared.intake)
     }
 
-    /// Hands a request in, whose clock runs since it was accepted; its number. Its updates go to `sink`.
-    ///
-    /// # Errors
-    /// As [`Desk::submit`].
-    pub fn submit(
-        &self,
-        prepared: Prepared,
-        settings: Settings,
-        clock: Clock,
-        sink: Box<dyn Sink>,
-    ) -> std::result::Result<u64, Failure> {
-        self.desk.submit(prepared, settings, clock, sink)
-    }
-
-    /// Cancels a request, wherever it is.
-    pub fn cancel(&self, request: u64) {
-        self.desk.cancel(request);
-    }
-
-    /// Requests that wait for their turn.
-    pub fn waiting(&self) -> usize {
-        self.desk.waiting()
-    }
-
-    /// Requests that the ranks are at: being prefilled or decoded.
-    pub fn running(&self) -> usize {
-        self.desk.running()
+    /// Where requests are handed in, cancelled and counted.
+    pub fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     /// Whether a token ends an answer.

@@ -86,7 +86,7 @@ fn answer(client: &Client, question: &Question) -> anyhow::Result<Answered> {
     let clock = Clock::start();
     let prepared = client.prepare_question(question)?;
     let (sink, updates) = sync_channel(BUFFERED);
-    let submitted = client.submit(prepared, client.settings().clone(), clock, Box::new(sink));
+    let submitted = client.desk().submit(prepared, client.settings().clone(), clock, Box::new(sink));
     submitted.map_err(|failure| failed(&failure))?;
     for update in updates {
         match update {

@@ -126,7 +126,7 @@ pub struct RankReport {
     pub spans: Vec<Span>,
     /// What moved until the first token.
     pub traffic: Traffic,
-    /// What moved after the first token: the sum over the steps that the request took part in, whoever shared them.
+    /// What moved after the first token: the request's part of the steps that it shared with others.
     pub decode_traffic: Traffic,
     /// Context, prefix and query rows computed in the prefill of chunks or of the whole prompt.
     pub prefilled_rows: usize,

@@ -55,7 +55,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_over {
-            self.shared.client.cancel(self.request);
+            self.shared.client.desk().cancel(self.request);
             self.shared.metrics.ended(self.method, Outcome::Cancelled);
         }
     }
@@ -119,7 +119,7 @@ async fn accept(
     let prepared = prepared.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
     let (sender, updates) = mpsc::channel(BUFFERED);
     let method = settings.method.name;
-    let number = shared.client.submit(prepared, settings, clock, Box::new(Channel(sender)))?;
+    let number = shared.client.desk().submit(prepared, settings, clock, Box::new(Channel(sender)))?;
     Ok((request, Running { shared: shared.clone(), method, request: number, updates, is_over: false }))
 }
 
@@ -214,7 +214,7 @@ impl Answering {
     fn failed(&mut self, error: &ApiError) -> Vec<String> {
         self.is_done = true;
         // A token that is no text ends the answer early: the ranks need not go on.
-        self.running.shared.client.cancel(self.running.request);
+        self.running.shared.client.desk().cancel(self.running.request);
         self.running.failed(error);
         vec![error.body().to_string()]
     }

@@ -101,8 +101,8 @@ impl Metrics {
     /// The text that Prometheus reads.
     pub fn render(&self, client: &Client) -> String {
         with_local_recorder(&self.recorder, || {
-            gauge!("tributary_requests_waiting").set(client.waiting() as f64);
-            gauge!("tributary_requests_running").set(client.running() as f64);
+            gauge!("tributary_requests_waiting").set(client.desk().waiting() as f64);
+            gauge!("tributary_requests_running").set(client.desk().running() as f64);
         });
         self.handle.render()
     }

@@ -156,7 +156,7 @@ async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
     let mut idle = Duration::ZERO;
     while idle < LINGER {
         tokio::time::sleep(LOOK).await;
-        idle = if client.waiting() + client.running() == 0 { idle + LOOK } else { Duration::ZERO };
+        idle = if client.desk().waiting() + client.desk().running() == 0 { idle + LOOK } else { Duration::ZERO };
     }
 }
 

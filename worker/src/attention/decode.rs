@@ -49,7 +49,7 @@ pub struct SharedCaches<'a> {
 
 impl Decode<'_> {
     /// What a row finds on its owner: everything, or what counts once in the merge.
-    fn at_home(&mut self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
+    fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
         let mut keys = cache.rest.keys(layer);
@@ -107,13 +107,8 @@ impl Attention for Decode<'_> {
                 found[row] = merge(&there, &found[row])?;
             }
         }
-        let out = found.first().map_or_else(|| Ok(q.narrow(0, 0, 0)?), |_| stacked_out(&found))?;
-        Ok(out)
+        join_or_none(&q, found.into_iter().map(|part| Ok(part.out)))
     }
-}
-
-fn stacked_out(parts: &[Partial]) -> Result<Tensor> {
-    join(&parts.iter().map(|part| part.out.clone()).collect::<Vec<_>>())
 }
 
 /// Partial results of several rows, one below the other.
