@@ -54,13 +54,15 @@ pub struct Scheduler {
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
+    /// Whether the request in front has been asked about and does not fit beside what runs: no memory comes free before a release.
+    front_waits: bool,
 }
 
 impl Scheduler {
     /// Of a group of `world` ranks that does nothing yet.
     pub fn new(world: usize, limits: Limits) -> Self {
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { limits, world, waiting, running, to_release, burst: 0 }
+        Self { limits, world, waiting, running, to_release, burst: 0, front_waits: false }
     }
 
     /// A request has come; whether there is room for it among those that wait.
@@ -72,7 +74,8 @@ impl Scheduler {
         fits
     }
 
-    /// What to do next. `fits` says whether a request has room now, beside what runs; it is asked of the one in front only.
+    /// What to do next. `fits` says whether a request has room now, beside what runs; it is asked of the one in front only, and
+    /// while anything runs once between two releases.
     pub fn next(&mut self, fits: impl FnOnce(u64) -> bool) -> Next {
         if !self.to_release.is_empty() {
             return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
@@ -81,11 +84,14 @@ impl Scheduler {
         if let Some(&request) = self.waiting.front()
             && may_burst
             && self.running.len() < self.limits.max_running.max(1)
-            && fits(request)
+            && !self.front_waits
         {
-            self.waiting.pop_front();
-            self.burst += 1;
-            return Next::Prefill(request);
+            if fits(request) {
+                self.waiting.pop_front();
+                self.burst += 1;
+                return Next::Prefill(request);
+            }
+            self.front_waits = !self.running.is_empty();
         }
         if self.running.is_empty() {
             return Next::Nothing;
@@ -102,6 +108,7 @@ impl Scheduler {
 
     /// A request is over: its sequence, if it has one, is released by the next order, and counts until that has ended.
     pub fn over(&mut self, request: u64) {
+        self.front_waits &= self.waiting.front() != Some(&request);
         self.waiting.retain(|&waiting| waiting != request);
         let (over, running) = self.running.drain(..).partition(|sequence| sequence.request == request);
         self.running = running;
@@ -112,6 +119,7 @@ impl Scheduler {
     /// The release that [`next`](Self::next) gave has ended.
     pub fn released(&mut self) {
         self.to_release.clear();
+        self.front_waits = false;
     }
 
     /// Bytes that sequences take on each rank.
@@ -200,6 +208,29 @@ mod tests {
         assert_eq!(scheduler.taken(), [0, 0]);
         assert_eq!(scheduler.next(only_third), Next::Nothing);
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
+    }
+
+    #[test]
+    fn whether_the_front_fits_is_asked_once_between_two_releases() {
+        let mut scheduler = scheduler(Limits::default());
+        (1..=3).for_each(|request| assert!(scheduler.submit(request)));
+        assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
+        let mut asked = Vec::new();
+        let mut next = |scheduler: &mut Scheduler| {
+            scheduler.next(|request| {
+                asked.push(request);
+                false
+            })
+        };
+        (0..5).for_each(|_| assert_eq!(next(&mut scheduler), Next::Decode(vec![1])));
+        // Another one comes to the front.
+        scheduler.over(2);
+        (0..5).for_each(|_| assert_eq!(next(&mut scheduler), Next::Decode(vec![1])));
+        scheduler.over(1);
+        assert_eq!(next(&mut scheduler), Next::Release(vec![1]));
+        scheduler.released();
+        assert_eq!(next(&mut scheduler), Next::Nothing);
+        assert_eq!(asked, [2, 3, 3]);
     }
 
     #[test]
