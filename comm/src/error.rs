@@ -75,7 +75,7 @@ pub enum Error {
         /// That rank's call.
         expected: String,
     },
-    /// A frame of bytes is not a message.
+    /// Bytes are not a message, or were damaged on their way.
     #[error("message: {0}")]
     Frame(String),
     /// The other end of a control channel is gone.
@@ -187,7 +187,7 @@ impl From<candle_core::Error> for Error {
 
 impl From<tributary_protocol::Error> for Error {
     fn from(error: tributary_protocol::Error) -> Self {
-        let tributary_protocol::Error::Frame(what) = error;
+        let tributary_protocol::Error::Message(what) = error;
         Error::Frame(what)
     }
 }

@@ -165,16 +165,18 @@ pub trait Communicator {
     /// differ.
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>>;
 
-    /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`.
+    /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`. Where they leave the process
+    /// they are guarded by a checksum.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// As [`wait`](Self::wait); [`Error::Frame`] for more bytes than a message may have
+    /// ([`tributary_protocol::MESSAGE_LIMIT_BYTES`]), and for bytes that were damaged on their way.
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>>;
 
     /// Gives rank `root` every rank's bytes, in rank order; the others get an empty list.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// As [`broadcast_bytes`](Self::broadcast_bytes).
     fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// Returns when every rank has called it.

@@ -9,6 +9,7 @@ mod chunk_key;
 pub mod deal;
 pub mod exit;
 mod frame;
+mod message;
 mod method;
 mod order;
 mod phase;
@@ -18,9 +19,8 @@ mod rows;
 mod traffic;
 
 pub use chunk_key::{ChunkKey, KeySpace};
-pub use frame::{
-    Error, FRAME_LIMIT_BYTES, HEADER_BYTES, Header, PROTOCOL_VERSION, Result, decode, decode_header, encode,
-};
+pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
+pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
     CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Evidence, Exchange, Heads, Importance, InfoFlow, Layers, Layout,
     METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, FRAME_LIMIT_BYTES, HEADER_BYTES, Importance,
-    InfoFlow, KeySpace, Layout, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns,
-    Sampling, Score, Span, StepReport, decode, decode_header, encode,
+    Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow, KeySpace,
+    Layout, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns,
+    Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -64,8 +64,8 @@ prop_compose! {
     }
 }
 
-fn is_frame_error(result: Result<Plan, Error>) -> bool {
-    matches!(result, Err(Error::Frame(_)))
+fn is_refused(result: Result<Plan, Error>) -> bool {
+    matches!(result, Err(Error::Message(_)))
 }
 
 proptest! {
@@ -73,53 +73,59 @@ proptest! {
 
     #[test]
     fn a_plan_comes_back(plan in plans()) {
-        let frame = encode(&plan).unwrap();
-        prop_assert_eq!(decode::<Plan>(&frame).unwrap(), plan);
+        let frame = encode_frame(&plan).unwrap();
+        prop_assert_eq!(decode_frame::<Plan>(&frame).unwrap(), plan);
     }
 
     #[test]
     fn a_cut_frame_is_refused(plan in plans(), cut in any::<prop::sample::Index>()) {
-        let frame = encode(&plan).unwrap();
-        prop_assert!(is_frame_error(decode(&frame[..cut.index(frame.len())])));
+        let frame = encode_frame(&plan).unwrap();
+        prop_assert!(is_refused(decode_frame(&frame[..cut.index(frame.len())])));
     }
 
     #[test]
     fn a_flipped_bit_is_refused(plan in plans(), bit in any::<prop::sample::Index>()) {
-        let mut frame = encode(&plan).unwrap();
+        let mut frame = encode_frame(&plan).unwrap();
         let bit = bit.index(8 * frame.len());
         frame[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(is_frame_error(decode(&frame)));
+        prop_assert!(is_refused(decode_frame(&frame)));
     }
 
     #[test]
     fn bytes_behind_the_frame_are_refused(plan in plans(), more in 1usize..20) {
-        let mut frame = encode(&plan).unwrap();
+        let mut frame = encode_frame(&plan).unwrap();
         frame.resize(frame.len() + more, 0);
-        prop_assert!(is_frame_error(decode(&frame)));
+        prop_assert!(is_refused(decode_frame(&frame)));
     }
 
     #[test]
     fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        prop_assert!(is_frame_error(decode(&bytes)));
+        prop_assert!(is_refused(decode_frame(&bytes)));
+    }
+
+    #[test]
+    fn a_message_without_a_frame_comes_back_whole_or_not_at_all(plan in plans(), cut in any::<prop::sample::Index>()) {
+        let message = encode(&plan).unwrap();
+        prop_assert_eq!(&encode_frame(&plan).unwrap()[HEADER_BYTES..], &message[..]);
+        prop_assert!(is_refused(decode(&message[..cut.index(message.len())])));
+        prop_assert_eq!(decode::<Plan>(&message).unwrap(), plan);
     }
 
     #[test]
     fn random_payloads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         // With a right header and checksum: whatever comes out must be what these bytes stand for.
-        if let Ok(plan) = decode::<Plan>(&framed(&bytes)) {
-            prop_assert_eq!(&encode(&plan).unwrap()[HEADER_BYTES..], &bytes[..]);
+        if let Ok(plan) = decode_frame::<Plan>(&framed(&bytes)) {
+            prop_assert_eq!(&encode_frame(&plan).unwrap()[HEADER_BYTES..], &bytes[..]);
         }
     }
 }
 
 /// A frame with a right header around any payload.
 fn framed(payload: &[u8]) -> Vec<u8> {
-    let mut frame = encode(&()).expect("nothing fits a frame");
+    let mut frame = encode_frame(&()).expect("nothing fits a frame");
     frame[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&frame[..12]);
-    hasher.update(payload);
-    frame[12..16].copy_from_slice(&hasher.finalize().to_le_bytes());
+    let checksum = checksum(&[&frame[..12], payload]);
+    frame[12..16].copy_from_slice(&checksum.to_le_bytes());
     frame.extend(payload);
     frame
 }
@@ -127,51 +133,50 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 #[test]
 fn every_single_bit_is_guarded() {
     let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
-    let frame = encode(&event).unwrap();
+    let frame = encode_frame(&event).unwrap();
     for bit in 0..8 * frame.len() {
         let mut damaged = frame.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(matches!(decode::<Event>(&damaged), Err(Error::Frame(_))), "bit {bit}");
+        assert!(matches!(decode_frame::<Event>(&damaged), Err(Error::Message(_))), "bit {bit}");
     }
 }
 
 #[test]
 fn nothing_may_stand_behind_the_message() {
     let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
-    let mut payload = encode(&event).unwrap().split_off(HEADER_BYTES);
-    assert_eq!(decode::<Event>(&framed(&payload)), Ok(event));
+    let mut payload = encode_frame(&event).unwrap().split_off(HEADER_BYTES);
+    assert_eq!(decode_frame::<Event>(&framed(&payload)), Ok(event));
     payload.push(0);
-    let error = decode::<Event>(&framed(&payload)).unwrap_err().to_string();
+    let error = decode_frame::<Event>(&framed(&payload)).unwrap_err().to_string();
     assert!(error.contains("1 bytes left behind the message"), "{error}");
 }
 
 #[test]
 fn a_length_in_the_payload_is_checked_before_allocation() {
     // A list of u32 that claims 2^62 entries and carries none: allocating it would abort the test.
-    for claimed in [1u64 << 62, u64::MAX, FRAME_LIMIT_BYTES as u64 / 4 + 1] {
-        let result = decode::<Vec<u32>>(&framed(&claimed.to_le_bytes()));
-        assert!(matches!(result, Err(Error::Frame(_))), "{claimed}: {result:?}");
+    for claimed in [1u64 << 62, u64::MAX, MESSAGE_LIMIT_BYTES as u64 / 4 + 1] {
+        let result = decode_frame::<Vec<u32>>(&framed(&claimed.to_le_bytes()));
+        assert!(matches!(result, Err(Error::Message(_))), "{claimed}: {result:?}");
     }
 }
 
 #[test]
 fn the_limit_holds_on_both_sides() {
-    let fits = vec![7u8; FRAME_LIMIT_BYTES - 8];
-    assert_eq!(decode::<Vec<u8>>(&encode(&fits).unwrap()).unwrap(), fits);
-    let too_long = vec![7u8; FRAME_LIMIT_BYTES - 7];
-    assert!(matches!(encode(&too_long), Err(Error::Frame(_))));
-    let mut frame = encode(&()).unwrap();
+    let fits = vec![7u8; MESSAGE_LIMIT_BYTES - 8];
+    assert_eq!(decode_frame::<Vec<u8>>(&encode_frame(&fits).unwrap()).unwrap(), fits);
+    let too_long = vec![7u8; MESSAGE_LIMIT_BYTES - 7];
+    assert!(matches!(encode_frame(&too_long), Err(Error::Message(_))));
+    let mut frame = encode_frame(&()).unwrap();
     frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let header = frame.first_chunk::<HEADER_BYTES>().unwrap();
-    let error = decode_header(header).unwrap_err().to_string();
+    let error = decode_frame::<()>(&frame).unwrap_err().to_string();
     assert!(error.contains(&u32::MAX.to_string()), "{error}");
 }
 
 #[test]
 fn another_version_says_both_numbers() {
-    let mut frame = encode(&()).unwrap();
+    let mut frame = encode_frame(&()).unwrap();
     frame[4..8].copy_from_slice(&9u32.to_le_bytes());
-    let error = decode::<()>(&frame).unwrap_err().to_string();
+    let error = decode_frame::<()>(&frame).unwrap_err().to_string();
     let both = format!("version 9, this side speaks {PROTOCOL_VERSION}");
     assert!(error.contains(&both), "{error}");
 }
@@ -207,10 +212,10 @@ fn events_and_orders_come_back() {
         Event::Failed { request: 1, rank: 3, exit_code: 69, cause: "gone".into() },
     ];
     for event in events {
-        assert_eq!(decode::<Event>(&encode(&event).unwrap()).unwrap(), event);
+        assert_eq!(decode_frame::<Event>(&encode_frame(&event).unwrap()).unwrap(), event);
     }
     for order in [Order::Tick, Order::Decode(vec![1, 2]), Order::Release(vec![3]), Order::Stop] {
-        assert_eq!(decode::<Order>(&encode(&order).unwrap()).unwrap(), order);
+        assert_eq!(decode_frame::<Order>(&encode_frame(&order).unwrap()).unwrap(), order);
     }
 }
 
@@ -250,6 +255,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode(&order).unwrap()), "5452494205000000c50000003cd8abc4");
-    assert_eq!(header(&encode(&event).unwrap()), "54524942050000003c010000d5ed97ff");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "5452494206000000c50000005e9237bb");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942060000003c01000041829b63");
 }

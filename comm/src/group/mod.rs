@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
-use tributary_protocol::Phase;
+use tributary_protocol::{Phase, within_limit};
 
 use self::call::{Call, Contribution, Payload};
 pub use self::hub::{Patience, Verdict};
@@ -272,6 +272,7 @@ impl<P: Place> Communicator for Member<P> {
             let found = format!("broadcast-bytes from rank {root}, {}", given(bytes.is_some()));
             return Err(self.refuse(self.next, found, given(is_root)));
         }
+        within_limit(bytes.as_ref().map_or(0, Vec::len))?;
         let payload = Payload { tensors: Vec::new(), bytes: bytes.map(Arc::new) };
         let pending = self.start(Call::BroadcastBytes { root }, payload, began)?;
         let mut received = self.finish(pending)?;
@@ -289,6 +290,7 @@ impl<P: Place> Communicator for Member<P> {
         let began = Instant::now();
         self.is_rank(self.next, Collective::GatherBytes, root)?;
         let is_root = root == self.rank();
+        within_limit(bytes.len())?;
         let sent = if is_root { 0 } else { bytes.len() as u64 };
         let payload = Payload { tensors: Vec::new(), bytes: Some(Arc::new(bytes)) };
         let pending = self.start(Call::GatherBytes { root }, payload, began)?;

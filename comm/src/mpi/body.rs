@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytemuck::{cast_slice, cast_slice_mut};
 use candle_core::{CpuStorage, DType, Device, Layout, Shape, Storage, Tensor};
 use half::{bf16, f16};
+use tributary_protocol::{checksum, within_limit};
 
 use crate::group::call::{Call, Form, Payload};
 use crate::{Error, Result};
@@ -27,6 +28,14 @@ impl Body {
             Body::None => 0,
             Body::Tensor(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
             Body::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// The bytes of a message: what a checksum guards.
+    pub fn message(&self) -> Option<&[u8]> {
+        match self {
+            Body::Bytes(bytes) => Some(bytes),
+            Body::None | Body::Tensor(_) => None,
         }
     }
 
@@ -94,14 +103,15 @@ impl Room {
     /// # Errors
     /// A length that is not the call's, a dtype that is not sent, no memory.
     pub fn for_call(call: &Call, from: usize, to: usize, body_bytes: u64) -> Result<Self> {
-        let wanted = match call {
-            Call::BroadcastBytes { .. } | Call::GatherBytes { .. } => body_bytes,
-            _ => call.bytes_to(from, to),
-        };
-        if wanted != body_bytes {
-            return Err(Error::Frame(format!("{body_bytes} bytes from rank {from}, the call has {wanted}")));
-        }
         let bytes = usize::try_from(body_bytes).map_err(|_| Error::Frame(format!("{body_bytes} bytes")))?;
+        match call {
+            Call::BroadcastBytes { .. } | Call::GatherBytes { .. } => within_limit(bytes)?,
+            _ if call.bytes_to(from, to) == body_bytes => {}
+            _ => {
+                let wanted = call.bytes_to(from, to);
+                return Err(Error::Frame(format!("{body_bytes} bytes from rank {from}, the call has {wanted}")));
+            }
+        }
         match call.form() {
             None => Ok(Room::U8(zeroed(bytes)?)),
             Some(Form { dtype: DType::U8, .. }) => Ok(Room::U8(zeroed(bytes)?)),
@@ -125,6 +135,19 @@ impl Room {
             Room::F16(values) => cast_slice_mut(values),
             Room::F32(values) => cast_slice_mut(values),
             Room::F64(values) => cast_slice_mut(values),
+        }
+    }
+
+    /// Whether what came from rank `from` is what its checksum stands for, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Frame`] if it is not.
+    pub fn is_undamaged(&self, wanted: Option<u32>, from: usize) -> Result<()> {
+        match (self, wanted) {
+            (Room::U8(bytes), Some(wanted)) if checksum(&[bytes]) != wanted => {
+                Err(Error::Frame(format!("{} bytes from rank {from} with a wrong checksum", bytes.len())))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -170,6 +193,9 @@ fn zeroed<T: bytemuck::Zeroable + Copy>(bytes: usize) -> Result<Vec<T>> {
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::{MESSAGE_LIMIT_BYTES, decode_frame};
+
+    use super::super::letter::{Head, Letter};
     use super::*;
 
     #[test]
@@ -198,7 +224,27 @@ mod tests {
         for bytes in [0, 47, 49, u64::MAX] {
             assert!(matches!(Room::for_call(&call, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
         }
-        let endless = Call::BroadcastBytes { root: 1 };
-        assert!(matches!(Room::for_call(&endless, 1, 0, u64::MAX >> 1), Err(Error::Tensor(_))));
+        let message = Call::BroadcastBytes { root: 1 };
+        let limit = MESSAGE_LIMIT_BYTES as u64;
+        assert!(Room::for_call(&message, 1, 0, limit).is_ok());
+        for bytes in [limit + 1, 4 << 30, u64::MAX >> 1] {
+            assert!(matches!(Room::for_call(&message, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_message_is_refused() {
+        let call = Call::GatherBytes { root: 0 };
+        let sent: Vec<u8> = (0..=255).collect();
+        let body = Body::Bytes(Arc::new(sent.clone()));
+        let letter = Letter::call(0, 3, call.clone(), body).unwrap();
+        let head: Head = decode_frame(&letter.head).unwrap();
+        for bit in 0..8 * sent.len() {
+            let mut room = Room::for_call(&head.call, 1, 0, head.body_bytes).unwrap();
+            room.bytes_mut().copy_from_slice(letter.body.open().bytes().unwrap());
+            room.is_undamaged(head.body_checksum, 1).unwrap();
+            room.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(room.is_undamaged(head.body_checksum, 1), Err(Error::Frame(_))), "bit {bit}");
+        }
     }
 }

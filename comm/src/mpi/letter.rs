@@ -1,5 +1,7 @@
 //! What goes from one rank to another: a head, and for calls a body in pieces behind it.
 
+use tributary_protocol::{checksum, encode_frame};
+
 use super::body::Body;
 use crate::Result;
 use crate::group::call::Call;
@@ -45,6 +47,8 @@ pub struct Head {
     pub sequence: u64,
     pub call: Call,
     pub body_bytes: u64,
+    /// CRC-32 of a body that is a message; the head is framed, so that it guards the body too. None for tensors.
+    pub body_checksum: Option<u32>,
 }
 
 /// A message to be sent.
@@ -58,19 +62,20 @@ pub struct Letter {
 impl Letter {
     /// A part of a call.
     pub fn call(to: usize, sequence: u64, call: Call, body: Body) -> Result<Self> {
-        let head = Head { sequence, call, body_bytes: body.bytes() as u64 };
-        Ok(Self { to, kind: Kind::Call, head: tributary_protocol::encode(&head)?, body })
+        let body_checksum = body.message().map(|message| checksum(&[message]));
+        let head = Head { sequence, call, body_bytes: body.bytes() as u64, body_checksum };
+        Ok(Self { to, kind: Kind::Call, head: encode_frame(&head)?, body })
     }
 
     /// The group's end.
     pub fn abort(to: usize, cause: &str, exit_code: u8) -> Result<Self> {
-        let head = tributary_protocol::encode(&(short(cause), exit_code))?;
+        let head = encode_frame(&(short(cause), exit_code))?;
         Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
     }
 
     /// A sign of life.
     pub fn beat(to: usize, activity: &Activity) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Beat, head: tributary_protocol::encode(activity)?, body: Body::None })
+        Ok(Self { to, kind: Kind::Beat, head: encode_frame(activity)?, body: Body::None })
     }
 
     /// A letter that says all by its kind.

@@ -14,6 +14,7 @@ use mpi::point_to_point::{Message, Status};
 use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, Destination as _, Equivalence as _, Source as _};
+use tributary_protocol::decode_frame;
 
 use super::body::Room;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
@@ -133,11 +134,11 @@ impl Owner {
         message.matched_receive_into(&mut bytes[..]);
         match Kind::from_tag(status.tag()) {
             Some(Kind::Abort) => {
-                let (cause, exit_code): (String, u8) = tributary_protocol::decode(&bytes)?;
+                let (cause, exit_code): (String, u8) = decode_frame(&bytes)?;
                 self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
             }
             Some(Kind::Beat) => {
-                let activity: Activity = tributary_protocol::decode(&bytes)?;
+                let activity: Activity = decode_frame(&bytes)?;
                 self.post.beats.heard(from, activity);
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
@@ -217,7 +218,7 @@ impl Owner {
         self.fill(message, &mut bytes);
         match kind {
             Some(Kind::Call) => {
-                let head: Head = tributary_protocol::decode(&bytes)?;
+                let head: Head = decode_frame(&bytes)?;
                 let room = Room::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
                 self.arrived(from, Arriving { head, room, filled_bytes: 0 })
             }
@@ -250,7 +251,8 @@ impl Owner {
             self.arriving.borrow_mut()[from] = Some(arriving);
             return Ok(());
         }
-        let Arriving { head: Head { sequence, call, .. }, room, .. } = arriving;
+        let Arriving { head: Head { sequence, call, body_checksum, .. }, room, .. } = arriving;
+        room.is_undamaged(body_checksum, from)?;
         let (rank, world) = (self.post.rank, self.post.world);
         let payload = room.into_payload(&call, from, rank, world)?;
         self.post.hub.bring(from, rank, sequence, Contribution { call, payload });

@@ -1,0 +1,69 @@
+//! Messages as bytes: bincode through serde, with nothing around it.
+//!
+//! That is what ranks which share a process hand each other. Where bytes leave a process, something guards them: a frame
+//! ([`encode_frame`](crate::encode_frame)) or a checksum that travels in one.
+//!
+//! The length is checked before anything is allocated, and bincode gets the same limit, so that no input makes a reader
+//! allocate more than a few times [`MESSAGE_LIMIT_BYTES`]. Integers have a fixed width: what they take on the wire is what
+//! they take in memory.
+
+use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
+
+/// Bytes that are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Bytes are not a message, or a message is too long.
+    #[error("message: {0}")]
+    Message(String),
+}
+
+/// Result of writing or reading a message.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The longest message.
+pub const MESSAGE_LIMIT_BYTES: usize = 16 << 20;
+
+const CONFIG: Configuration<LittleEndian, Fixint, Limit<MESSAGE_LIMIT_BYTES>> =
+    bincode::config::standard().with_fixed_int_encoding().with_limit::<MESSAGE_LIMIT_BYTES>();
+
+/// Writes a message.
+///
+/// # Errors
+/// [`Error::Message`] if it is longer than [`MESSAGE_LIMIT_BYTES`].
+pub fn encode<T: serde::Serialize>(message: &T) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    append(message, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes a message behind what is there.
+pub(crate) fn append<T: serde::Serialize>(message: &T, bytes: &mut Vec<u8>) -> Result<()> {
+    let length = bincode::serde::encode_into_std_write(message, bytes, CONFIG)
+        .map_err(|error| Error::Message(error.to_string()))?;
+    within_limit(length)
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// [`Error::Message`] if anything but exactly one message of this type is there.
+pub fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    within_limit(bytes.len())?;
+    let (message, read_bytes) =
+        bincode::serde::decode_from_slice(bytes, CONFIG).map_err(|error| Error::Message(error.to_string()))?;
+    if read_bytes != bytes.len() {
+        return Err(Error::Message(format!("{} bytes left behind the message", bytes.len() - read_bytes)));
+    }
+    Ok(message)
+}
+
+/// Whether a message may have so many bytes.
+///
+/// # Errors
+/// [`Error::Message`] with both numbers if it may not.
+pub fn within_limit(bytes: usize) -> Result<()> {
+    if bytes > MESSAGE_LIMIT_BYTES {
+        return Err(Error::Message(format!("{bytes} bytes, the limit is {MESSAGE_LIMIT_BYTES}")));
+    }
+    Ok(())
+}
