@@ -8,7 +8,7 @@ DENY_VERSION = 0.20.2
 # Ranks as processes, and places where tests make them fail.
 MPI = --features tributary/mpi,tributary/failpoints
 # GPUs, emulated, with ranks as processes too: every feature there is.
-ALL = --features tributary/nccl,tributary-tests/nccl,tributary/mpi,tributary/failpoints
+ALL = --features tributary/nccl,tributary-tests/nccl,tributary-tests/mpi,tributary/mpi,tributary/failpoints
 EMULATED = env EMULATED_GPUS=4 sh .ci/cuda with
 CLIPPY = $(CARGO) clippy --release --locked --workspace --all-targets
 # Prints what a part took.

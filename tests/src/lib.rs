@@ -1,21 +1,21 @@
 //! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run them.
 
 pub mod equal;
+pub mod side_by_side;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device};
-use tributary_coordinator::dispatch::{self, InFlight};
+use tributary_coordinator::dispatch;
 use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Chunk, Event, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Order, Outcome, Plan, RankReport, Returns,
-    Sampling, Score,
+    Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling,
+    Score,
 };
 use tributary_worker::{LoadFormat, Model, load};
 
@@ -164,83 +164,6 @@ pub fn run(model: &Arc<dyn Model>, world: usize, plan: &Plan) -> (Outcome, Vec<R
 fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
     let answer = dispatch::run(group.link(), plan, &Clock::start(), &mut |_| {}).expect("the plan runs");
     (answer.outcome, answer.reports)
-}
-
-/// Runs plans side by side on one group: every plan of `waves` is prefilled while those of the waves before it are decoded, all
-/// running sequences in each step. The outcomes are in the order of the plans, which need numbers of their own.
-pub fn run_side_by_side(group: &Group, waves: &[&[Plan]]) -> Vec<Outcome> {
-    let mut running: Vec<InFlight> = Vec::new();
-    let mut done: BTreeMap<u64, Outcome> = BTreeMap::new();
-    let mut waves = waves.iter();
-    loop {
-        let wave = waves.next();
-        for plan in wave.copied().unwrap_or_default() {
-            running.push(prefilled(group, plan));
-        }
-        settle(group, &mut running, &mut done);
-        if running.is_empty() && wave.is_none() {
-            return done.into_values().collect();
-        }
-        if !running.is_empty() {
-            step(group, &mut running);
-            settle(group, &mut running, &mut done);
-        }
-    }
-}
-
-/// A plan behind its prefill.
-pub fn prefilled(group: &Group, plan: &Plan) -> InFlight {
-    let mut request = InFlight::new(plan, Clock::start(), Duration::ZERO);
-    group.link().send(Order::Prefill(Box::new(plan.clone()))).expect("rank 0 takes the plan");
-    loop {
-        match event(group) {
-            Event::FirstToken { drawn, .. } => request.first_token(drawn).expect("it comes once"),
-            Event::Prefilled { outcome, reports, .. } => {
-                request.prefilled(outcome, reports).expect("it fits the first token");
-                return request;
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-/// One step of all these sequences.
-pub fn step(group: &Group, running: &mut [InFlight]) {
-    let requests: Vec<u64> = running.iter().map(|request| request.plan().request).collect();
-    group.link().send(Order::Decode(requests.clone())).expect("rank 0 takes the step");
-    let Event::Stepped { tokens, reports } = event(group) else { panic!("a step was due") };
-    for ((request, (number, drawn)), expected) in running.iter_mut().zip(tokens).zip(requests) {
-        assert_eq!(number, expected, "the order of the step");
-        request.next_token(drawn.expect("finite logits"), &reports, (0, 1));
-    }
-}
-
-/// Lets the group go of sequences; how many each rank still has.
-pub fn release(group: &Group, requests: Vec<u64>) -> Vec<usize> {
-    group.link().send(Order::Release(requests)).expect("rank 0 takes the release");
-    let Event::Released { running } = event(group) else { panic!("a release was due") };
-    running
-}
-
-/// Releases the sequences that are done.
-fn settle(group: &Group, running: &mut Vec<InFlight>, done: &mut BTreeMap<u64, Outcome>) {
-    let (go_on, ended): (Vec<_>, Vec<_>) = running.drain(..).partition(InFlight::goes_on);
-    *running = go_on;
-    if ended.is_empty() {
-        return;
-    }
-    release(group, ended.iter().map(|request| request.plan().request).collect());
-    for request in ended {
-        done.insert(request.plan().request, request.answer().expect("an answer").outcome);
-    }
-}
-
-fn event(group: &Group) -> Event {
-    match group.link().next(PATIENCE).expect("rank 0 is there") {
-        Some(Event::Failed { rank, cause, .. }) => panic!("rank {rank}: {cause}"),
-        Some(event) => event,
-        None => panic!("no event within {PATIENCE:?}"),
-    }
 }
 
 /// The first token's logits.

@@ -8,9 +8,9 @@ use candle_core::{DType, Device};
 use tributary_comm::Work;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    dummy_model_on, group, infoflow, logits, plan, relative_error, reordered, run_all, run_side_by_side, tiny_config,
-    with_ratio,
+    dummy_model_on, group, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -214,7 +214,7 @@ fn requests_side_by_side_answer_as_each_does_alone() {
         let plans: Vec<Plan> = methods.iter().enumerate().map(number).collect();
         let alone = run_all(&models.gpu, models.kernels, 2, &plans);
         let group = group(&models.gpu, 2);
-        let together = run_side_by_side(&group, &[&plans[..1], &plans[1..]]);
+        let together = run_side_by_side(group.link(), &[&plans[..1], &plans[1..]]);
         group.end().expect("the group ends well");
         for (((alone, _), together), plan) in alone.iter().zip(&together).zip(&plans) {
             let differs = (0..alone.tokens.len()).find(|&at| alone.tokens[at] != together.tokens[at]);
