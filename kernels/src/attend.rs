@@ -4,7 +4,8 @@
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{Positions, Rope, cpu, cuda, plain};
+use crate::rows::join;
+use crate::{Positions, Rope, cpu, cuda, per_head, plain};
 
 /// One block of keys and values and where they stand. Blocks are not copied together: attention walks over them.
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct Keys {
     pub k: Tensor,
     /// `[keys, kv_heads, head_dim]`.
     pub v: Tensor,
-    /// Where the keys stand.
+    /// Where the keys stand: the same in every KV head, or in each elsewhere ([`Positions::per_head`]).
     pub at: Positions,
 }
 
@@ -62,7 +63,8 @@ impl Kernels {
     /// Attention of `q` `[queries, heads, head_dim]` to all blocks of `keys` together. Heads `h·G .. (h+1)·G` share KV head
     /// `h`, G = heads / kv_heads. With `rope`, queries and keys come before RoPE and are rotated to their positions on the
     /// way; without, they are rotated already. `scale` multiplies the dot products; YaRN's attention factor, squared, is
-    /// part of it ([`Rope::attention_factor`]). Work runs on the current rayon pool.
+    /// part of it ([`Rope::attention_factor`]). Work runs on the current rayon pool. Where keys stand per KV head, each head is a call
+    /// of its own.
     ///
     /// # Errors
     /// Shapes that do not fit.
@@ -75,6 +77,10 @@ impl Kernels {
         scale: f32,
     ) -> Result<Partial> {
         check("attend", q, at_q, keys)?;
+        if let Some(heads) = per_head::split(q, keys)? {
+            let parts = heads.iter().map(|head| self.attend(&head.q, at_q, &head.keys, rope, scale));
+            return per_head::joined(&parts.collect::<Result<Vec<_>>>()?);
+        }
         if self == Kernels::Auto && on_cpu(q) && !tracks(q, keys) {
             return cpu::attend(q, at_q, keys, rope, scale);
         }
@@ -90,7 +96,8 @@ impl Kernels {
     /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention
     /// that the key receives, averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
     /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞. Gradients flow to `q`, `keys` and
-    /// `lse`; that of [`Reduce::Norm`] is taken as 0 where the score is 0.
+    /// `lse`; that of [`Reduce::Norm`] is taken as 0 where the score is 0. Where keys stand per KV head, the mean over the heads is that
+    /// of the keys in the same place, by way of [`readings`](Self::readings).
     ///
     /// # Errors
     /// Shapes that do not fit.
@@ -111,6 +118,9 @@ impl Kernels {
         expect("column_scores", "heads of lse", heads, lse.dim(1)?)?;
         if let Reduce::Weighted(weights) = reduce {
             expect("column_scores", "weights", queries, weights.len())?;
+        }
+        if keys.iter().any(|block| block.at.heads().is_some()) {
+            return plain::reduced(&self.readings(q, at_q, keys, rope, scale, lse, Readings::PerRow)?, reduce);
         }
         let tracked = tracks(q, keys) || lse.track_op();
         if self == Kernels::Auto && on_cpu(q) && !tracked {
@@ -145,6 +155,16 @@ impl Kernels {
         let (queries, heads, _) = q.dims3()?;
         expect("readings", "rows of lse", queries, lse.dim(0)?)?;
         expect("readings", "heads of lse", heads, lse.dim(1)?)?;
+        if let Some(heads) = per_head::split(q, keys)? {
+            let of_head = |head: &per_head::HeadCall| {
+                self.readings(&head.q, at_q, &head.keys, rope, scale, &head.part_of(lse)?, by)
+            };
+            let parts = heads.iter().map(of_head).collect::<Result<Vec<_>>>()?;
+            return match by {
+                Readings::PerKvHead => join(&parts.iter().collect::<Vec<_>>(), 0),
+                Readings::PerRow => per_head::mean(&parts),
+            };
+        }
         plain::readings(q, at_q, keys, rope, scale, lse, by)
     }
 }
@@ -161,6 +181,7 @@ fn tracks(q: &Tensor, keys: &[Keys]) -> bool {
 fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Result<()> {
     let (queries, heads, head_dim) = q.dims3()?;
     expect(op, "positions of the queries", queries, at_q.len())?;
+    expect(op, "KV heads that queries stand in apart", 0, at_q.heads().unwrap_or(0))?;
     for block in keys {
         let (count, kv_heads, dim) = block.k.dims3()?;
         expect(op, "head_dim of the keys", head_dim, dim)?;
@@ -175,6 +196,7 @@ fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Resul
             return Err(Error::Shape { op, what: "KV heads", expected, found });
         }
         expect(op, "KV heads of every block", keys[0].k.dim(1)?, kv_heads)?;
+        expect(op, "KV heads that keys stand in apart", kv_heads, block.at.heads().unwrap_or(kv_heads))?;
     }
     Ok(())
 }

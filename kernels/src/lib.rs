@@ -16,6 +16,7 @@ mod linear;
 mod merge;
 mod moment;
 mod norm;
+mod per_head;
 mod plain;
 mod positions;
 mod rope;

@@ -82,20 +82,25 @@ pub fn column_scores(
     };
     let p = seen.probabilities(q, at_q, rope, scale, lse)?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
-    let column = match reduce {
+    let column = reduced(&p, reduce)?;
+    seen.spread(&column, total)
+}
+
+/// One number a key from what every query row gives it, `[queries, keys]`.
+pub fn reduced(p: &Tensor, reduce: Reduce<'_>) -> Result<Tensor> {
+    Ok(match reduce {
         Reduce::Norm => {
             let squares = p.sqr()?.sum(0)?;
             // The root's slope at 0 is infinite: a 1 that is added below the root and taken away behind it makes the gradient 0.
-            let unseen = squares.detach().eq(0f32)?.to_dtype(wide(q))?;
+            let unseen = squares.detach().eq(0f32)?.to_dtype(p.dtype())?;
             ((squares + &unseen)?.sqrt()? - unseen)?
         }
         Reduce::Mass => p.sum(0)?,
         Reduce::Weighted(weights) => {
-            let weights = Tensor::from_slice(weights, (queries, 1), q.device())?.to_dtype(wide(q))?;
+            let weights = Tensor::from_slice(weights, (weights.len(), 1), p.device())?.to_dtype(p.dtype())?;
             p.broadcast_mul(&weights)?.sum(0)?
         }
-    };
-    seen.spread(&column, total)
+    })
 }
 
 /// See [`crate::Kernels::readings`].

@@ -1,4 +1,5 @@
-//! Where rows stand: the position their rotary embedding takes, their causal order, and the segment they belong to.
+//! Where rows stand: the position their rotary embedding takes, their causal order, and the segment they belong to. Keys that
+//! were cut stand elsewhere in each KV head: positions may be one list for all heads, or one a head.
 
 use std::sync::Arc;
 
@@ -10,12 +11,23 @@ pub const PAD: u32 = u32::MAX;
 /// The segment of keys that every segment sees (the prefix of packed chunks).
 pub const SHARED: u32 = u32::MAX;
 
-/// One entry a row in each list. Cheap to clone.
+/// Where rows stand: one entry a row in each list, the same for all KV heads or of each KV head its own. Cheap to clone.
 ///
 /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, neither is [`PAD`], and the segments are equal or the key's is
 /// [`SHARED`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Positions {
+pub struct Positions(Stand);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stand {
+    /// Every KV head has the same rows.
+    Same(Lists),
+    /// One entry a KV head, none of which stands per head itself.
+    PerHead(Arc<[Positions]>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lists {
     rope: DeviceList,
     order: Arc<[u32]>,
     segment: Arc<[u32]>,
@@ -30,13 +42,27 @@ impl Positions {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self { rope, order, segment }
+        Self(Stand::Same(Lists { rope, order, segment }))
+    }
+
+    /// Rows that stand elsewhere in each KV head: an entry a head, all of one length. For keys only.
+    ///
+    /// # Panics
+    /// If there is no head, if the lengths differ, or if an entry stands per head itself: only a bug can do that.
+    pub fn per_head(heads: impl Into<Arc<[Positions]>>) -> Self {
+        let heads = heads.into();
+        assert!(!heads.is_empty(), "positions of no KV head");
+        for head in &*heads {
+            assert!(head.heads().is_none(), "positions per KV head within one");
+            assert_eq!(head.len(), heads[0].len(), "rows of every KV head");
+        }
+        Self(Stand::PerHead(heads))
     }
 
     /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
     pub fn run(start: u32, count: usize) -> Self {
         let run: Arc<[u32]> = (start..start + count as u32).collect();
-        Self { rope: run.clone().into(), order: run, segment: vec![0; count].into() }
+        Self::new(run.clone(), run, vec![0; count])
     }
 
     /// Rows in one segment with the given rotary positions and orders.
@@ -46,72 +72,113 @@ impl Positions {
         Self::new(rope, order, segment)
     }
 
-    /// Number of rows.
+    /// The number of KV heads, where each has positions of its own.
+    pub fn heads(&self) -> Option<usize> {
+        match &self.0 {
+            Stand::Same(_) => None,
+            Stand::PerHead(heads) => Some(heads.len()),
+        }
+    }
+
+    /// Where the rows of one KV head stand: these very positions where all heads have the same.
+    pub fn of_head(&self, head: usize) -> &Positions {
+        match &self.0 {
+            Stand::Same(_) => self,
+            Stand::PerHead(heads) => &heads[head],
+        }
+    }
+
+    /// The lists that all heads share.
+    ///
+    /// # Panics
+    /// If each KV head has its own: whoever reads them has to go head by head.
+    fn lists(&self) -> &Lists {
+        match &self.0 {
+            Stand::Same(lists) => lists,
+            Stand::PerHead(heads) => panic!("positions of {} KV heads are read as one", heads.len()),
+        }
+    }
+
+    /// Number of rows (of each KV head).
     pub fn len(&self) -> usize {
-        self.rope.len()
+        self.of_head(0).lists().rope.len()
     }
 
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
-        self.rope.is_empty()
+        self.len() == 0
     }
 
-    /// Rotary position of each row.
+    /// Rotary position of each row, the same for all KV heads.
     pub fn rope(&self) -> &[u32] {
-        &self.rope
+        &self.lists().rope
     }
 
     /// The same, to be kept on a device.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn rope_list(&self) -> &DeviceList {
-        &self.rope
+        &self.lists().rope
     }
 
-    /// Causal order of each row.
+    /// Causal order of each row, the same for all KV heads.
     pub fn order(&self) -> &[u32] {
-        &self.order
+        &self.lists().order
     }
 
-    /// Segment of each row.
+    /// Segment of each row, the same for all KV heads.
     pub fn segment(&self) -> &[u32] {
-        &self.segment
+        &self.lists().segment
     }
 
     /// Whether query `i` of these positions sees key `j` of `keys`.
     pub fn sees(&self, i: usize, keys: &Positions, j: usize) -> bool {
-        let (order_q, order_k) = (self.order[i], keys.order[j]);
-        let (segment_q, segment_k) = (self.segment[i], keys.segment[j]);
+        let (queries, keys) = (self.lists(), keys.lists());
+        let (order_q, order_k) = (queries.order[i], keys.order[j]);
+        let (segment_q, segment_k) = (queries.segment[i], keys.segment[j]);
         order_q != PAD && order_k != PAD && order_k <= order_q && (segment_k == segment_q || segment_k == SHARED)
     }
 
-    /// Whether these are the very lists of the other positions, not only equal ones.
+    /// Whether these are the very lists of the other positions, not only equal ones. Both are the same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn is_same(&self, other: &Positions) -> bool {
-        self.rope.is_same(&other.rope)
-            && Arc::ptr_eq(&self.order, &other.order)
-            && Arc::ptr_eq(&self.segment, &other.segment)
+        let (ours, theirs) = (self.lists(), other.lists());
+        ours.rope.is_same(&theirs.rope)
+            && Arc::ptr_eq(&ours.order, &theirs.order)
+            && Arc::ptr_eq(&ours.segment, &theirs.segment)
     }
 
-    /// The rows at `indices`, in that order.
+    /// The rows at `indices`, in that order, of every KV head alike.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
-        Self { rope: pick(&self.rope).into(), order: pick(&self.order), segment: pick(&self.segment) }
-    }
-
-    /// The same rows with those at `hidden` taken out of everybody's sight.
-    pub fn without(&self, hidden: &[u32]) -> Self {
-        let mut order = self.order.to_vec();
-        for &row in hidden {
-            order[row as usize] = PAD;
+        match &self.0 {
+            Stand::Same(Lists { rope, order, segment }) => Self::new(pick(rope), pick(order), pick(segment)),
+            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect::<Vec<_>>()),
         }
-        Self { rope: self.rope.clone(), order: order.into(), segment: self.segment.clone() }
     }
 
-    /// The rows of `parts` one after the other.
+    /// The same rows with those at `hidden` taken out of everybody's sight, in every KV head alike.
+    pub fn without(&self, hidden: &[u32]) -> Self {
+        match &self.0 {
+            Stand::Same(Lists { rope, order, segment }) => {
+                let mut order = order.to_vec();
+                for &row in hidden {
+                    order[row as usize] = PAD;
+                }
+                Self::new(rope.clone(), order, segment.clone())
+            }
+            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The rows of `parts` one after the other: per KV head where one of them is so.
     pub fn concat(parts: &[&Positions]) -> Self {
+        if let Some(heads) = parts.iter().find_map(|part| part.heads()) {
+            let of_head = |head: usize| parts.iter().map(|part| part.of_head(head)).collect::<Vec<_>>();
+            return Self::per_head((0..heads).map(|head| Self::concat(&of_head(head))).collect::<Vec<_>>());
+        }
         let join = |list: fn(&Positions) -> &[u32]| -> Arc<[u32]> {
             parts.iter().flat_map(|part| list(part).iter().copied()).collect()
         };
-        Self { rope: join(Positions::rope).into(), order: join(Positions::order), segment: join(Positions::segment) }
+        Self::new(join(Positions::rope), join(Positions::order), join(Positions::segment))
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use candle_core::{D, DType, Tensor};
 
 use crate::error::{Error, Result, expect};
+use crate::rows::join;
 use crate::{Positions, cpu, cuda};
 
 /// Which two dimensions of a head turn together.
@@ -173,13 +174,20 @@ impl Rope {
     }
 
     /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in `x`'s dtype outside. Differentiable;
-    /// what needs no gradient is turned in one pass.
+    /// what needs no gradient is turned in one pass. Where the rows stand per KV head, `heads` are the KV heads and each is turned to
+    /// its own positions.
     ///
     /// # Errors
     /// Shapes that do not fit; a position beyond the tables.
     pub fn apply(&self, x: &Tensor, at: &Positions) -> Result<Tensor> {
         let (rows, heads, head_dim) = x.dims3()?;
         expect("rope", "positions", rows, at.len())?;
+        if let Some(apart) = at.heads() {
+            expect("rope", "KV heads that rows stand in apart", heads, apart)?;
+            let turn = |head: usize| self.apply(&x.narrow(1, head, 1)?, at.of_head(head));
+            let turned = (0..heads).map(turn).collect::<Result<Vec<_>>>()?;
+            return join(&turned.iter().collect::<Vec<_>>(), 1);
+        }
         self.check(head_dim, at.rope().iter().copied())?;
         if x.elem_count() == 0 {
             return Ok(x.clone());

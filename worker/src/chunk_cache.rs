@@ -10,7 +10,7 @@ use tributary_kernels::cuda;
 use tributary_protocol::{ChunkCacheReport, ChunkKey, KeySpace};
 
 use crate::error::Result;
-use crate::kv::Block;
+use crate::kv::{Block, BlockRows};
 
 /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values.
 type Layers = Vec<(Tensor, Tensor)>;
@@ -87,6 +87,7 @@ impl ChunkCache {
     /// # Errors
     /// The copy's.
     pub fn keep(&mut self, key: ChunkKey, block: &Block) -> Result<()> {
+        assert!(matches!(block.held(), BlockRows::Everywhere(_)), "a chunk is kept whole, before anything is cut");
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.used = self.request;
             return Ok(());
@@ -150,7 +151,7 @@ mod tests {
     /// One layer, 2 x 8 x `rows` bytes.
     fn block(rows: usize) -> Block {
         let tensor = || Tensor::zeros((rows, 1, 2), DType::F32, &Device::Cpu).expect("zeros");
-        Block { rows: (0..rows as u32).collect(), layers: vec![(tensor(), tensor())] }
+        Block::of((0..rows as u32).collect::<Vec<_>>(), vec![(tensor(), tensor())])
     }
 
     fn key(cache: &ChunkCache, id: u32) -> ChunkKey {
@@ -208,7 +209,7 @@ mod tests {
     fn an_entry_is_a_copy_of_its_own_rows() {
         let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 1 << 20);
         let numbers = Tensor::arange(0f32, 12., &Device::Cpu).and_then(|t| t.reshape((6, 1, 2))).expect("numbers");
-        let batch = Block { rows: (0..6).collect(), layers: vec![(numbers.clone(), numbers)] };
+        let batch = Block::of([0, 1, 2, 3, 4, 5], vec![(numbers.clone(), numbers)]);
         let part = batch.narrow(2, 3).expect("rows 2 to 4");
         cache.begin();
         let key = key(&cache, 7);

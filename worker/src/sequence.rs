@@ -7,7 +7,7 @@ use tributary_kernels::{Positions, Rope};
 use tributary_protocol::Plan;
 
 use crate::error::Result;
-use crate::kv::{GrowingBlock, Hidden, View};
+use crate::kv::{GrowingBlock, View};
 use crate::placement::Placement;
 use crate::sample::Sampler;
 use crate::strategy::Prefilled;
@@ -94,15 +94,11 @@ impl Sequence {
 
 impl Turned {
     fn new(prefilled: &Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
-        let (hidden, nothing) = (Hidden::of(&prefilled.selection.rows), Hidden::default());
         let (cache, placement) = (&prefilled.cache, &prefilled.placement);
-        let stale = View::new(cache.own.iter().chain(&cache.others), placement, &hidden);
-        let fresh = View::new(&cache.fresh, placement, &nothing);
-        let rest = View::new([&cache.prefix, &cache.tail], placement, &nothing);
-        let rest = if is_owner { rest.rotated(rope)? } else { View::default() };
+        let rest = if is_owner { cache.view_at_owner(placement).rotated(rope)? } else { View::default() };
         let most = positions.saturating_sub(placement.positions(0));
         Ok(Self {
-            own: stale.and(fresh).rotated(rope)?,
+            own: cache.view_of_context(placement, &prefilled.selection.rows).rotated(rope)?,
             rest,
             generated: GrowingBlock::new(if is_owner { most } else { 0 }),
             placement: placement.clone(),
@@ -123,3 +119,6 @@ impl Turned {
         self.placement.at(&[row])
     }
 }
+
+#[cfg(test)]
+mod tests;

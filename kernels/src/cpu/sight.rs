@@ -84,10 +84,11 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn new(at: &Positions) -> Self {
         let mut rows = Self { index: Vec::new(), rope: Vec::new(), place: Vec::new() };
+        let rope = at.rope();
         for (i, (&order, &segment)) in at.order().iter().zip(at.segment()).enumerate() {
             if order != PAD {
                 rows.index.push(i as u32);
-                rows.rope.push(at.rope()[i]);
+                rows.rope.push(rope[i]);
                 rows.place.push(Place { order, segment });
             }
         }
@@ -135,6 +136,7 @@ impl KeyList {
         };
         let mut last = horizons[0]; // neighbours mostly share a segment
         for (block, keys) in keys.iter().enumerate() {
+            let rope = keys.at.rope();
             for (row, (&order, &segment)) in keys.at.order().iter().zip(keys.at.segment()).enumerate() {
                 if segment != SHARED && segment != last.0 {
                     let found = horizons.binary_search_by_key(&segment, |&(segment, _)| segment);
@@ -145,7 +147,7 @@ impl KeyList {
                 if order <= horizon {
                     list.block.push(block as u32);
                     list.row.push(row as u32);
-                    list.rope.push(keys.at.rope()[row]);
+                    list.rope.push(rope[row]);
                     list.order.push(order);
                     list.segment.push(segment);
                 }

@@ -76,12 +76,13 @@ impl KeyOrder {
             let block = index.min(MAX_BLOCKS - 1) as u32;
             let before = if index < MAX_BLOCKS { 0 } else { joined };
             joined = before + at.len();
+            let (rope, orders, segments) = (at.rope(), at.order(), at.segment());
             for row in 0..at.len() {
-                let (order, segment) = (at.order()[row], at.segment()[row]);
+                let (order, segment) = (orders[row], segments[row]);
                 if order != PAD {
                     let class = if segment == SHARED { 0 } else { u64::from(segment) + 1 };
                     let source = block << ROW_BITS | (before + row) as u32;
-                    entries.push((class << 32 | u64::from(order), source, at.rope()[row], number));
+                    entries.push((class << 32 | u64::from(order), source, rope[row], number));
                 }
                 number += 1;
             }
@@ -136,12 +137,12 @@ pub(super) struct QueryOrder {
 impl QueryOrder {
     /// Puts queries in order: by segment, then by causal order.
     pub fn new(at: &Positions, keys: &KeyOrder) -> Self {
-        let class = |&row: &u32| (at.segment()[row as usize], at.order()[row as usize]);
+        let (rope, orders, segments) = (at.rope(), at.order(), at.segment());
+        let class = |&row: &u32| (segments[row as usize], orders[row as usize]);
         let mut rows: Vec<u32> = (0..at.len() as u32).collect();
         rows.sort_by_key(class);
-        let rope = rows.iter().map(|&row| at.rope()[row as usize]).collect();
-        let sight = rows.iter().map(class_to_sight(at, keys)).collect();
-        Self { rows, rope, sight }
+        let sight = rows.iter().map(|&row| keys.sight(orders[row as usize], segments[row as usize])).collect();
+        Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
 
     /// Of the pairs of query row and key that are worked out, the share that see each other.
@@ -161,10 +162,6 @@ impl QueryOrder {
     pub fn hulls(&self, count: usize) -> Vec<[u32; 3]> {
         self.sight.chunks(count).map(|rows| Hull::of(rows).outer()).collect()
     }
-}
-
-fn class_to_sight<'a>(at: &'a Positions, keys: &'a KeyOrder) -> impl Fn(&u32) -> [u32; 3] + 'a {
-    |&row| keys.sight(at.order()[row as usize], at.segment()[row as usize])
 }
 
 /// What the rows of a tile see together: some of them, and all of them.

@@ -12,7 +12,7 @@ use tributary_protocol::deal::Homes;
 use super::rounds::{added, all_queries, bring_home, join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, Hidden, KvCache, View};
+use crate::kv::{Block, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
@@ -52,7 +52,7 @@ struct Measure {
 }
 
 impl<'a> PassQ<'a> {
-    /// The pass over `homes`, whose context rows are `hidden` in their stale form. `rank_of` tells which rank keeps a
+    /// The pass over `homes`, which recomputes the context rows `recomputed`. `rank_of` tells which rank keeps a
     /// context row.
     pub fn new(
         math: Math,
@@ -60,7 +60,7 @@ impl<'a> PassQ<'a> {
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &Hidden,
+        recomputed: &[u32],
         rank_of: &dyn Fn(u32) -> usize,
     ) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
@@ -82,10 +82,10 @@ impl<'a> PassQ<'a> {
             receive: arriving.iter().map(Vec::len).collect(),
             at_all: placement.at(&homes.all()),
             at: placement.at(&homes.of(rank)),
-            at_fresh: placement.at(&fresh.rows),
-            at_tail: placement.at(&tail.rows),
-            prefix: View::new([&cache.prefix], placement, hidden),
-            stale: View::new(&cache.own, placement, hidden),
+            at_fresh: placement.at(fresh.rows()),
+            at_tail: placement.at(tail.rows()),
+            prefix: cache.view_of_prefix(placement),
+            stale: cache.view_of_own(placement, recomputed),
             comm,
             fresh,
             tail,
@@ -114,7 +114,7 @@ impl<'a> PassQ<'a> {
         let Some(Measure { sums: Some(sums), layers, .. }) = self.measure else {
             return Ok(Vec::new());
         };
-        let rows: Vec<u32> = self.stale.rows().chain(self.fresh.rows.iter().copied()).collect();
+        let rows: Vec<u32> = self.stale.rows().chain(self.fresh.rows().iter().copied()).collect();
         let sums = cuda::download(&sums)?.to_vec1::<f32>()?;
         assert_eq!(sums.len(), rows.len(), "sums of stale and fresh rows");
         Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
@@ -158,7 +158,7 @@ impl Attention for PassQ<'_> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
         let (all_q, fresh_k, fresh_v) = self.deliver(&q, &k, &v)?;
-        let tail_rows = self.tail.rows.len();
+        let tail_rows = self.tail.rows().len();
         assert!(tail_rows <= k.dim(0)?, "{tail_rows} query rows of {}", k.dim(0)?);
         let own_rows = k.dim(0)? - tail_rows;
         let (tail_k, tail_v) = (k.narrow(0, own_rows, tail_rows)?, v.narrow(0, own_rows, tail_rows)?);
@@ -180,7 +180,7 @@ impl Attention for PassQ<'_> {
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
-        let asked = self.tail.rows.len().min(1);
+        let asked = self.tail.rows().len().min(1);
         (self.counts, self.at_all) = self.last.clone();
         self.at = last_of(&self.at, asked);
         asked

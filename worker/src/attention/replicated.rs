@@ -9,7 +9,7 @@ use tributary_protocol::deal::Homes;
 use super::rounds::{join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, Hidden, KvCache, View};
+use crate::kv::{Block, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
@@ -28,26 +28,25 @@ pub struct Replicated<'a> {
 }
 
 impl<'a> Replicated<'a> {
-    /// The pass over `homes`, whose context rows are `hidden` in their stale form.
+    /// The pass over `homes`, which recomputes the context rows `recomputed`.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &Hidden,
+        recomputed: &[u32],
     ) -> Self {
         let rank = comm.rank();
-        let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
         let fresh = Block::new(homes.all_context());
         let tail = Block::new(homes.query_of(rank));
         Self {
             math,
             counts: homes.context_counts(),
             at: placement.at(&homes.of(rank)),
-            at_fresh: placement.at(&fresh.rows),
-            at_tail: placement.at(&tail.rows),
-            there: View::new(blocks, placement, hidden),
+            at_fresh: placement.at(fresh.rows()),
+            at_tail: placement.at(tail.rows()),
+            there: cache.view_of_stale(placement, recomputed),
             comm,
             fresh,
             tail,
@@ -75,7 +74,7 @@ impl Attention for Replicated<'_> {
         let mut there = self.there.keys(layer);
         there.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         self.tail.layers.push((tail_k, tail_v));
-        if self.fresh.rows.is_empty() {
+        if self.fresh.rows().is_empty() {
             self.fresh.layers.push((fresh_k, fresh_v));
             return Ok(self.math.attend(&q, &at, &there)?.out);
         }
@@ -90,6 +89,6 @@ impl Attention for Replicated<'_> {
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
-        self.tail.rows.len().min(1)
+        self.tail.rows().len().min(1)
     }
 }

@@ -10,7 +10,7 @@ use tributary_protocol::deal::Homes;
 use super::rounds::{all_queries, bring_home, join, last_of, split, start_all};
 use crate::context::Math;
 use crate::error::Result;
-use crate::kv::{Block, Hidden, KvCache, View};
+use crate::kv::{Block, KvCache, View};
 use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
 use crate::progress::Progress;
@@ -38,14 +38,14 @@ pub struct SelectedOnly<'a> {
 }
 
 impl<'a> SelectedOnly<'a> {
-    /// The pass over `homes`, whose context rows are `hidden` in their stale form.
+    /// The pass over `homes`, which recomputes the context rows `recomputed`.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
         homes: &Homes,
         cache: &KvCache,
         placement: &Placement,
-        hidden: &Hidden,
+        recomputed: &[u32],
     ) -> Self {
         let rank = comm.rank();
         let own = homes.context[rank].clone();
@@ -58,9 +58,9 @@ impl<'a> SelectedOnly<'a> {
             last_asked: homes.last_counts(),
             at_fresh: homes.context.iter().map(|rows| placement.at(rows)).collect(),
             at_query: placement.at(&homes.query),
-            at_tail: placement.at(&tail.rows),
-            prefix: View::new([&cache.prefix], placement, hidden),
-            stale: View::new(&cache.own, placement, hidden),
+            at_tail: placement.at(tail.rows()),
+            prefix: cache.view_of_prefix(placement),
+            stale: cache.view_of_own(placement, recomputed),
             comm,
             fresh: Block::new(own),
             tail,
@@ -98,7 +98,7 @@ impl Attention for SelectedOnly<'_> {
         let Qkv { q, k, v } = qkv;
         let (rank, dtype) = (self.comm.rank(), k.dtype());
         let [q_own, q_query] = pair(split(&q, &[self.own_asked, self.query_asked[rank]])?);
-        let cuts = [self.counts[rank], self.tail.rows.len()];
+        let cuts = [self.counts[rank], self.tail.rows().len()];
         let [k_own, k_tail] = pair(split(&k, &cuts)?);
         let [v_own, v_tail] = pair(split(&v, &cuts)?);
         let queries = cast(&q_query, dtype)?;

@@ -51,7 +51,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let layers = Vec::new();
             let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
             cx.model.prompt(embed(cx.model, &sources, &cx.adapters)?, &mut attention)?;
-            let block = Block { rows: stock.missing_rows(plan).into(), layers: attention.layers };
+            let block = Block::of(stock.missing_rows(plan), attention.layers);
             block.complete(cx.model.config().layers)
         }
     };
@@ -89,7 +89,7 @@ impl Chunks {
         let Some(replication) = self.replication else { return Ok(cache) };
         let received = replication.finish(cx.comm)?;
         for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
-            let block = Block { rows: plan.kept_by(other).into(), layers };
+            let block = Block::of(plan.kept_by(other), layers);
             cache.others.push(block.complete(cx.model.config().layers));
         }
         Ok(cache)
@@ -105,13 +105,13 @@ impl Stock {
             let key = plan.chunks[chunk].warm.then(|| key(cx, plan, chunk));
             let layers = key.and_then(|key| cx.chunk_cache.get(&key));
             let rows: Vec<u32> = chunk_rows[chunk].clone().collect();
-            chunks.push((chunk, layers.map(|layers| Block { rows: rows.into(), layers }.complete(model_layers))));
+            chunks.push((chunk, layers.map(|layers| Block::of(rows, layers).complete(model_layers))));
         }
         let any_warm = plan.chunks.iter().any(|chunk| chunk.warm);
         let prefix_key = any_warm.then(|| cx.chunk_cache.space().prefix(&plan.prefix));
         let prefix = prefix_key.and_then(|key| cx.chunk_cache.get_prefix(&key));
         let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
-        Self { prefix: prefix.map(|layers| Block { rows: rows.into(), layers }.complete(model_layers)), chunks }
+        Self { prefix: prefix.map(|layers| Block::of(rows, layers).complete(model_layers)), chunks }
     }
 
     fn missing(&self) -> impl Iterator<Item = usize> + '_ {
@@ -189,8 +189,8 @@ fn send_cached(sending: Option<Sending<'_>>, prefix: &Block) -> Result<()> {
 /// A prefix that is there already: at its places, seen by every segment.
 fn seen_by_all(prefix: Option<&Block>) -> View {
     let Some(block) = prefix else { return View::default() };
-    let places: Vec<u32> = block.rows.to_vec();
-    View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows.len()]))
+    let places: Vec<u32> = block.rows().to_vec();
+    View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows().len()]))
 }
 
 fn key(cx: &Context<'_>, plan: &Plan, chunk: usize) -> ChunkKey {

@@ -10,7 +10,7 @@ use super::recompute;
 use crate::attention::{PassQ, QueryProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::kv::{Hidden, KvCache, View};
+use crate::kv::KvCache;
 use crate::placement::Placement;
 
 /// What the query attends to, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
@@ -28,9 +28,8 @@ pub(super) fn probe(
     let placement = Placement::new(plan, order, evidence.layout);
     let layers = evidence.layers.of(cx.model.config().layers);
     let measured = layers.len();
-    let nothing = Hidden::default();
     let Chunks { cache, replication } = chunks;
-    let own = View::new(&cache.own, &placement, &nothing);
+    let own = cache.view_of_own(&placement, &[]);
     let own_rows = own.rows().count();
     let device = cx.model.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
@@ -41,7 +40,7 @@ pub(super) fn probe(
         evidence,
         layers,
         at: placement.at(&query_rows),
-        prefix: View::new([&cache.prefix], &placement, &nothing),
+        prefix: cache.view_of_prefix(&placement),
         own,
         stale: replication.as_mut(),
         sums: None,
@@ -78,10 +77,9 @@ pub(super) fn pass(
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);
     let weights = homes.all().iter().map(|&row| of_row[row as usize]).collect();
     let embedded = recompute::embed(cx, plan, &homes)?;
-    let hidden = Hidden::of(rows);
     let keepers = plan.keepers();
     let keeper = |row: u32| keepers[row as usize];
-    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, &hidden, &keeper);
+    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, rows, &keeper);
     let mut attention = pass.measuring(weights);
     cx.model.up_to_attention(cx.model.config().layers - 1, embedded, &mut attention)?;
     of_row.fill(0.0);

@@ -29,7 +29,7 @@ impl Strategy for Full {
         }
         let sources = plan.sources();
         let mut block = Block::new((0..sources.len() as u32).collect::<Vec<_>>());
-        let at = this.placement.at(&block.rows);
+        let at = this.placement.at(block.rows());
         let mut attention = ChunkPrefill {
             math: cx.math.clone(),
             at,

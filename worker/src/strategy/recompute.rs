@@ -7,7 +7,7 @@ use tributary_protocol::{Exchange, Plan, Source};
 use crate::attention::{PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Hidden, KvCache};
+use crate::kv::KvCache;
 use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
@@ -26,21 +26,20 @@ pub(super) fn recompute(
     assert_eq!(homes.context.len(), cx.comm.size(), "ranks that rows are dealt to");
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
-    let hidden = Hidden::of(selected);
     let math = cx.math.clone();
     let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
-            let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
+            let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, selected);
             (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
-            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, &hidden, &keeper);
+            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, selected, &keeper);
             (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
-            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, &hidden);
+            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, selected);
             (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
         }
     };

@@ -33,7 +33,7 @@ fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
     let blocks = std::iter::once(&cache.prefix).chain(&cache.own).chain(&cache.others);
     let of = |block: &Block| {
         let layers = block.layers.iter().flat_map(|(k, v)| [bits(k), bits(v)]).collect();
-        (block.rows.to_vec(), layers)
+        (block.rows().to_vec(), layers)
     };
     blocks.map(of).collect()
 }
@@ -66,14 +66,14 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
 
 fn fresh_differs(cache: &KvCache) -> bool {
     let last = |block: &Block, row: u32| -> Option<Vec<u32>> {
-        let place = block.rows.iter().position(|&other| other == row)?;
+        let place = block.rows().iter().position(|&other| other == row)?;
         Some(bits(&block.layers.last()?.0.narrow(0, place, 1).expect("a row")))
     };
     let stale = |row| cache.own.iter().chain(&cache.others).find_map(|block| last(block, row));
     cache
         .fresh
         .iter()
-        .flat_map(|block| block.rows.iter().map(move |&row| (block, row)))
+        .flat_map(|block| block.rows().iter().map(move |&row| (block, row)))
         .any(|(block, row)| stale(row).is_some_and(|stale| last(block, row) != Some(stale)))
 }
 

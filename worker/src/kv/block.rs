@@ -1,0 +1,248 @@
+//! Blocks: keys before RoPE and values of some rows. A block that was cut holds in each layer, and perhaps in each KV head, rows of
+//! its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use tributary_kernels::{contiguous, gather, join};
+
+use crate::error::Result;
+
+/// Which rows a block holds, as numbered in the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BlockRows {
+    /// The same in every layer and KV head, as every pass leaves them.
+    Everywhere(Arc<[u32]>),
+    /// In each layer others, as an eviction leaves them.
+    PerLayer(Arc<[LayerRows]>),
+}
+
+/// Which rows a block holds in one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LayerRows {
+    /// The same in every KV head.
+    AllHeads(Arc<[u32]>),
+    /// In each KV head others, of one length.
+    PerHead(Arc<[Arc<[u32]>]>),
+}
+
+impl LayerRows {
+    /// Number of rows (of each KV head).
+    pub fn len(&self) -> usize {
+        match self {
+            LayerRows::AllHeads(rows) => rows.len(),
+            LayerRows::PerHead(heads) => heads.first().map_or(0, |rows| rows.len()),
+        }
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows of one KV head.
+    fn of_head(&self, head: usize) -> &[u32] {
+        match self {
+            LayerRows::AllHeads(rows) => rows,
+            LayerRows::PerHead(heads) => &heads[head],
+        }
+    }
+}
+
+/// Keys and values of some rows, one pair a layer.
+#[derive(Debug, Clone)]
+pub struct Block {
+    rows: BlockRows,
+    /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is under way.
+    pub layers: Vec<(Tensor, Tensor)>,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
+impl Block {
+    /// A block without layers yet.
+    pub fn new(rows: impl Into<Arc<[u32]>>) -> Self {
+        Self::of(rows, Vec::new())
+    }
+
+    /// A block of the same rows in all these layers.
+    pub fn of(rows: impl Into<Arc<[u32]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
+        Self { rows: BlockRows::Everywhere(rows.into()), layers }
+    }
+
+    /// Which rows it holds.
+    pub fn held(&self) -> &BlockRows {
+        &self.rows
+    }
+
+    /// The rows of a block that was never cut.
+    ///
+    /// # Panics
+    /// If the block was cut: only a bug can do that, for whoever asks works on rows of all layers.
+    pub fn rows(&self) -> &[u32] {
+        match &self.rows {
+            BlockRows::Everywhere(rows) => rows,
+            BlockRows::PerLayer(layers) => panic!("the rows of a block that differ in {} layers", layers.len()),
+        }
+    }
+
+    /// Number of rows in a layer.
+    pub fn count(&self, layer: usize) -> usize {
+        match &self.rows {
+            BlockRows::Everywhere(rows) => rows.len(),
+            BlockRows::PerLayer(layers) => layers[layer].len(),
+        }
+    }
+
+    /// The same rows with other tensors of the same shapes.
+    ///
+    /// # Errors
+    /// Those of `turn`, which is given each layer's number, keys and values.
+    pub fn map(&self, turn: impl Fn(usize, &Tensor, &Tensor) -> Result<(Tensor, Tensor)>) -> Result<Self> {
+        let layers = self.layers.iter().enumerate().map(|(layer, (k, v))| turn(layer, k, v));
+        Ok(Self { rows: self.rows.clone(), layers: layers.collect::<Result<_>>()? })
+    }
+
+    /// A block whose passes are over: every one of `layers` layers has keys and values of every row.
+    ///
+    /// # Panics
+    /// If that is not so: only a bug can do that.
+    #[must_use]
+    pub fn complete(self, layers: usize) -> Self {
+        assert_eq!(self.layers.len(), layers, "layers of a block");
+        for (layer, (k, v)) in self.layers.iter().enumerate() {
+            assert_eq!(k.dims()[0], self.count(layer), "rows with keys in layer {layer}");
+            assert_eq!(v.dims()[0], self.count(layer), "rows with values in layer {layer}");
+        }
+        self
+    }
+
+    /// `count` rows of every layer from `from` on, sharing storage. For a block that was never cut.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn narrow(&self, from: usize, count: usize) -> Result<Self> {
+        let cut = |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
+        let layers = self.layers.iter().map(cut).collect::<Result<_>>()?;
+        Ok(Self::of(&self.rows()[from..from + count], layers))
+    }
+
+    /// The block with only the rows of `kept` in each layer, copied, so that the memory of the others can go.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    ///
+    /// # Panics
+    /// If `kept` names other layers than the block has, heads of different lengths, or a row that is not there: only a bug can do
+    /// that.
+    pub fn cut(&self, kept: impl Into<Arc<[LayerRows]>>) -> Result<Self> {
+        let kept = kept.into();
+        assert_eq!(kept.len(), self.layers.len(), "layers of a block that is cut");
+        let cut = |(layer, kept): (usize, &LayerRows)| {
+            let (k, v) = &self.layers[layer];
+            Ok((self.picked(layer, kept, k)?, self.picked(layer, kept, v)?))
+        };
+        let layers = kept.iter().enumerate().map(cut).collect::<Result<Vec<_>>>()?;
+        let count = layers.len();
+        Ok(Self { rows: BlockRows::PerLayer(kept), layers }.complete(count))
+    }
+
+    /// The rows of `kept` out of a layer's keys or values `x`.
+    fn picked(&self, layer: usize, kept: &LayerRows, x: &Tensor) -> Result<Tensor> {
+        let places = |head: usize| -> Vec<u32> {
+            let numbered = self.rows_of_head(layer, head).iter().zip(0..);
+            let place: BTreeMap<u32, u32> = numbered.map(|(&row, place)| (row, place)).collect();
+            let of = |row| *place.get(row).unwrap_or_else(|| panic!("row {row} is not in layer {layer}, head {head}"));
+            kept.of_head(head).iter().map(of).collect()
+        };
+        let apart = matches!(kept, LayerRows::PerHead(_)) || matches!(&self.rows, BlockRows::PerLayer(_));
+        if !apart {
+            return Ok(gather(x, &places(0))?);
+        }
+        let of_head = |head: usize| -> Result<Tensor> {
+            Ok(gather(&contiguous(&x.narrow(1, head, 1)?)?, &places(head))?) // [kept, 1, head_dim]
+        };
+        let heads = (0..x.dim(1)?).map(of_head).collect::<Result<Vec<_>>>()?;
+        Ok(join(&heads.iter().collect::<Vec<_>>(), 1)?)
+    }
+
+    fn rows_of_head(&self, layer: usize, head: usize) -> &[u32] {
+        match &self.rows {
+            BlockRows::Everywhere(rows) => rows,
+            BlockRows::PerLayer(layers) => layers[layer].of_head(head),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    fn layer(rows: usize) -> (Tensor, Tensor) {
+        let tensor = || Tensor::zeros((rows, 1, 2), DType::F32, &Device::Cpu).expect("zeros");
+        (tensor(), tensor())
+    }
+
+    #[test]
+    fn a_whole_block_is_complete() {
+        let block = Block::of([4, 5, 6], vec![layer(3), layer(3)]);
+        assert_eq!(block.complete(2).layers.len(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "layers of a block")]
+    fn a_block_lacks_no_layer() {
+        let _ = Block::of([4, 5, 6], vec![layer(3)]).complete(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "rows with keys in layer 1")]
+    fn a_block_lacks_no_row() {
+        let _ = Block::of([4, 5, 6], vec![layer(3), layer(2)]).complete(2);
+    }
+
+    /// Two KV heads with one number a row: 10 · row, and 1 more in the second head.
+    fn numbered(rows: &[u32]) -> Block {
+        let values: Vec<f32> = rows.iter().flat_map(|&row| [10.0 * row as f32, 10.0 * row as f32 + 1.0]).collect();
+        let tensor = Tensor::from_vec(values, (rows.len(), 2, 1), &Device::Cpu).expect("numbers");
+        Block::of(rows, vec![(tensor.clone(), tensor.clone()), (tensor.clone(), tensor)])
+    }
+
+    fn values(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32")
+    }
+
+    #[test]
+    fn a_block_is_cut_to_other_rows_in_each_layer_and_head_and_again() {
+        let kept =
+            [LayerRows::AllHeads([6, 4].into()), LayerRows::PerHead([[4, 5, 7].into(), [7, 6, 4].into()].into())];
+        let cut = numbered(&[4, 5, 6, 7]).cut(kept).expect("cut");
+        assert_eq!((cut.count(0), cut.count(1)), (2, 3));
+        assert_eq!(values(&cut.layers[0].0), [60.0, 61.0, 40.0, 41.0]);
+        assert_eq!(values(&cut.layers[1].1), [40.0, 71.0, 50.0, 61.0, 70.0, 41.0]);
+        let again = [LayerRows::AllHeads([4].into()), LayerRows::PerHead([[7].into(), [6].into()].into())];
+        let again = cut.cut(again).expect("cut again");
+        assert_eq!((values(&again.layers[0].1), values(&again.layers[1].0)), (vec![40.0, 41.0], vec![70.0, 61.0]));
+    }
+
+    #[test]
+    #[should_panic(expected = "row 5 is not in layer 1, head 1")]
+    fn a_block_is_not_cut_to_rows_that_it_lacks() {
+        let kept = [LayerRows::AllHeads([4].into()), LayerRows::PerHead([[4].into(), [5].into()].into())];
+        let _ = numbered(&[4, 6]).cut(kept);
+    }
+
+    #[test]
+    #[should_panic(expected = "the rows of a block that differ in 2 layers")]
+    fn a_block_that_was_cut_has_no_rows_of_all_layers() {
+        let kept = [LayerRows::AllHeads([4].into()), LayerRows::AllHeads([6].into())];
+        let _ = numbered(&[4, 6]).cut(kept).expect("cut").rows();
+    }
+}

@@ -1,0 +1,166 @@
+//! The KV cache of one request on one rank: blocks of keys before RoPE and values, which rows each holds, and what a pass sees of
+//! them.
+//!
+//! A block is immutable once its pass is over. Recompute never writes into one: fresh rows are a block of their own, and
+//! the stale rows they replace are taken out of sight by their positions.
+
+mod block;
+mod growing;
+
+use tributary_kernels::{Keys, Positions, Rope};
+
+pub use self::block::{Block, BlockRows, LayerRows};
+pub use self::growing::GrowingBlock;
+
+use crate::error::Result;
+use crate::placement::Placement;
+
+/// What one rank keeps of a request.
+#[derive(Debug, Clone, Default)]
+pub struct KvCache {
+    /// The prefix: held by every rank, so it may count on one rank only in a merge.
+    pub prefix: Block,
+    /// The context rows that are this rank's alone: no row is in two ranks' lists.
+    pub own: Vec<Block>,
+    /// The other ranks' context rows, where they were gathered.
+    pub others: Vec<Block>,
+    /// Recomputed rows, which stand in for stale ones.
+    pub fresh: Vec<Block>,
+    /// The query's rows, where this rank owns them.
+    pub tail: Block,
+}
+
+impl KvCache {
+    /// The prefix.
+    pub fn view_of_prefix(&self, placement: &Placement) -> View {
+        View::new([&self.prefix], placement, &Hidden::default())
+    }
+
+    /// The context rows that are this rank's alone, as they were prefilled; those of `recomputed` are out of sight.
+    pub fn view_of_own(&self, placement: &Placement, recomputed: &[u32]) -> View {
+        View::new(&self.own, placement, &Hidden::of(recomputed))
+    }
+
+    /// Prefix and context rows as they were prefilled, this rank's and those that were gathered; those of `recomputed` are out of
+    /// sight.
+    pub fn view_of_stale(&self, placement: &Placement, recomputed: &[u32]) -> View {
+        let blocks = std::iter::once(&self.prefix).chain(&self.own).chain(&self.others);
+        View::new(blocks, placement, &Hidden::of(recomputed))
+    }
+
+    /// The context behind the recompute: the stale rows of `recomputed` are out of sight, their fresh ones over them.
+    pub fn view_of_context(&self, placement: &Placement, recomputed: &[u32]) -> View {
+        let stale = View::new(self.own.iter().chain(&self.others), placement, &Hidden::of(recomputed));
+        stale.and(View::new(&self.fresh, placement, &Hidden::default()))
+    }
+
+    /// What counts on the owner alone in a merge: prefix and query.
+    pub fn view_at_owner(&self, placement: &Placement) -> View {
+        View::new([&self.prefix, &self.tail], placement, &Hidden::default())
+    }
+}
+
+/// Rows that are out of sight in their stale form: a table by row.
+#[derive(Debug, Clone, Default)]
+struct Hidden(Vec<bool>);
+
+impl Hidden {
+    /// Hides the given rows.
+    fn of(rows: &[u32]) -> Self {
+        let mut table = vec![false; rows.iter().max().map_or(0, |&row| row as usize + 1)];
+        rows.iter().for_each(|&row| table[row as usize] = true);
+        Self(table)
+    }
+
+    fn contains(&self, row: u32) -> bool {
+        self.0.get(row as usize).copied().unwrap_or(false)
+    }
+}
+
+/// Blocks and where their rows stand in one pass.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    blocks: Vec<(Block, Stand)>,
+}
+
+/// Where the rows of a block stand.
+#[derive(Debug, Clone)]
+enum Stand {
+    /// In every layer alike.
+    Everywhere(Positions),
+    /// One entry a layer.
+    PerLayer(Vec<Positions>),
+}
+
+impl Stand {
+    fn new(rows: &BlockRows, at: impl Fn(&[u32]) -> Positions) -> Self {
+        let of_layer = |rows: &LayerRows| match rows {
+            LayerRows::AllHeads(rows) => at(rows),
+            LayerRows::PerHead(heads) => Positions::per_head(heads.iter().map(|rows| at(rows)).collect::<Vec<_>>()),
+        };
+        match rows {
+            BlockRows::Everywhere(rows) => Stand::Everywhere(at(rows)),
+            BlockRows::PerLayer(layers) => Stand::PerLayer(layers.iter().map(of_layer).collect()),
+        }
+    }
+
+    fn of(&self, layer: usize) -> &Positions {
+        match self {
+            Stand::Everywhere(at) => at,
+            Stand::PerLayer(layers) => &layers[layer],
+        }
+    }
+}
+
+impl View {
+    /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
+    fn new<'a>(blocks: impl IntoIterator<Item = &'a Block>, placement: &Placement, hidden: &Hidden) -> Self {
+        let at = |rows: &[u32]| {
+            let at = placement.at(rows);
+            let is_hidden = |&place: &u32| hidden.contains(rows[place as usize]);
+            let places: Vec<u32> = (0..rows.len() as u32).filter(is_hidden).collect();
+            if places.is_empty() { at } else { at.without(&places) }
+        };
+        let stand = |block: &Block| (block.clone(), Stand::new(block.held(), at));
+        Self { blocks: blocks.into_iter().map(stand).collect() }
+    }
+
+    /// One block at the given positions.
+    pub fn of(block: Block, at: Positions) -> Self {
+        assert_eq!(block.rows().len(), at.len(), "a position for every row of a block");
+        Self { blocks: vec![(block, Stand::Everywhere(at))] }
+    }
+
+    /// These blocks, then those of `more`.
+    #[must_use]
+    fn and(mut self, more: View) -> Self {
+        self.blocks.extend(more.blocks);
+        self
+    }
+
+    /// The keys of one layer.
+    pub fn keys(&self, layer: usize) -> Vec<Keys> {
+        let key = |(block, at): &(Block, Stand)| {
+            let (k, v) = block.layers[layer].clone();
+            Keys { k, v, at: at.of(layer).clone() }
+        };
+        self.blocks.iter().filter(|(block, _)| block.count(layer) > 0).map(key).collect()
+    }
+
+    /// The rows, block by block, in the order of [`keys`](Self::keys), of blocks that were never cut.
+    pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
+        self.blocks.iter().flat_map(|(block, _)| block.rows().iter().copied())
+    }
+
+    /// The same view with every key rotated to its position, once, for passes of one row each.
+    ///
+    /// # Errors
+    /// A position beyond the tables.
+    pub fn rotated(&self, rope: &Rope) -> Result<Self> {
+        let rotate = |(block, at): &(Block, Stand)| {
+            let turned = block.map(|layer, k, v| Ok((rope.apply(k, at.of(layer))?, v.clone())))?;
+            Ok((turned, at.clone()))
+        };
+        Ok(Self { blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()? })
+    }
+}
