@@ -71,10 +71,13 @@ impl Sequence {
     /// # Errors
     /// The tensor library's.
     pub fn turn(&mut self, rope: &Rope) -> Result<()> {
-        let Held::Filled(prefilled) = &self.held else { return Ok(()) };
-        let turned = Turned::new(prefilled, self.drawing.is_some(), self.positions, rope)?;
-        // The keys as they were go, but for those that the chunk cache holds too.
-        self.held = Held::Turned(Box::new(turned));
+        self.held = match std::mem::replace(&mut self.held, Held::Nothing) {
+            Held::Filled(prefilled) => {
+                let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, rope)?;
+                Held::Turned(Box::new(turned))
+            }
+            as_it_is => as_it_is,
+        };
         Ok(())
     }
 
@@ -93,17 +96,12 @@ impl Sequence {
 }
 
 impl Turned {
-    fn new(prefilled: &Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
-        let (cache, placement) = (&prefilled.cache, &prefilled.placement);
-        let rest = if is_owner { cache.view_at_owner(placement).rotated(rope)? } else { View::default() };
+    fn new(prefilled: Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
+        let Prefilled { cache, placement, selection, .. } = prefilled;
+        let (own, rest) = cache.into_turned(&placement, &selection.rows, is_owner, rope)?;
         let most = positions.saturating_sub(placement.positions(0));
-        Ok(Self {
-            own: cache.view_of_context(placement, &prefilled.selection.rows).rotated(rope)?,
-            rest,
-            generated: GrowingBlock::new(if is_owner { most } else { 0 }),
-            placement: placement.clone(),
-            next_row: placement.rows() as u32,
-        })
+        let generated = GrowingBlock::new(if is_owner { most } else { 0 });
+        Ok(Self { own, rest, generated, next_row: placement.rows() as u32, placement })
     }
 
     /// The next generated row begins: where it stands. Its owner makes room for its key and value. Every rank that has a part of

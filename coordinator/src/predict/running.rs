@@ -11,7 +11,7 @@
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Exchange, Plan, Prefill};
+use tributary_protocol::{Plan, Prefill};
 
 use crate::ModelShape;
 
@@ -39,9 +39,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     }
     let kept = plan.kept_counts(world)[rank];
     let around = if is_owner { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
-    // Under `selected` every rank has all fresh rows.
-    let fresh = if plan.exchange == Exchange::Selected { plan.budget } else { plan.budget.min(kept) };
-    kept + fresh + around + generated
+    kept + plan.budget.min(kept) + around + generated
 }
 
 /// Bytes of values that lie in the chunk cache, on the rank that keeps them.
@@ -53,6 +51,8 @@ fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::Exchange;
+
     use super::*;
     use crate::predict::tests::{planned, warm};
     use crate::shape::tests::QWEN3_14B;

@@ -99,13 +99,15 @@ impl Block {
         }
     }
 
-    /// The same rows with other tensors of the same shapes.
+    /// The block with values that share no memory with anything else.
     ///
     /// # Errors
-    /// Those of `turn`, which is given each layer's number, keys and values.
-    pub fn map(&self, turn: impl Fn(usize, &Tensor, &Tensor) -> Result<(Tensor, Tensor)>) -> Result<Self> {
-        let layers = self.layers.iter().enumerate().map(|(layer, (k, v))| turn(layer, k, v));
-        Ok(Self { rows: self.rows.clone(), layers: layers.collect::<Result<_>>()? })
+    /// The tensor library's.
+    pub fn with_values_of_its_own(mut self) -> Result<Self> {
+        for (_, v) in &mut self.layers {
+            *v = v.force_contiguous()?;
+        }
+        Ok(self)
     }
 
     /// A block whose passes are over: every one of `layers` layers has keys and values of every row.

@@ -33,30 +33,49 @@ pub struct KvCache {
 impl KvCache {
     /// The prefix.
     pub fn view_of_prefix(&self, placement: &Placement) -> View {
-        View::new([&self.prefix], placement, &Hidden::default())
+        View::new([self.prefix.clone()], placement, &Hidden::default())
     }
 
     /// The context rows that are this rank's alone, as they were prefilled; those of `recomputed` are out of sight.
     pub fn view_of_own(&self, placement: &Placement, recomputed: &[u32]) -> View {
-        View::new(&self.own, placement, &Hidden::of(recomputed))
+        View::new(self.own.iter().cloned(), placement, &Hidden::of(recomputed))
     }
 
     /// Prefix and context rows as they were prefilled, this rank's and those that were gathered; those of `recomputed` are out of
     /// sight.
     pub fn view_of_stale(&self, placement: &Placement, recomputed: &[u32]) -> View {
         let blocks = std::iter::once(&self.prefix).chain(&self.own).chain(&self.others);
-        View::new(blocks, placement, &Hidden::of(recomputed))
+        View::new(blocks.cloned(), placement, &Hidden::of(recomputed))
     }
 
-    /// The context behind the recompute: the stale rows of `recomputed` are out of sight, their fresh ones over them.
-    pub fn view_of_context(&self, placement: &Placement, recomputed: &[u32]) -> View {
-        let stale = View::new(self.own.iter().chain(&self.others), placement, &Hidden::of(recomputed));
-        stale.and(View::new(&self.fresh, placement, &Hidden::default()))
-    }
-
-    /// What counts on the owner alone in a merge: prefix and query.
-    pub fn view_at_owner(&self, placement: &Placement) -> View {
-        View::new([&self.prefix, &self.tail], placement, &Hidden::default())
+    /// What decoding sees, all of it turned to its positions and the cache given up for it, layer by layer: the context behind the
+    /// recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and what counts on the owner alone
+    /// in a merge, prefix and query; nothing of that where `is_owner` is false.
+    ///
+    /// # Errors
+    /// A position beyond the tables; the tensor library's.
+    pub fn into_turned(
+        self,
+        placement: &Placement,
+        recomputed: &[u32],
+        is_owner: bool,
+        rope: &Rope,
+    ) -> Result<(View, View)> {
+        let (hidden, nothing) = (Hidden::of(recomputed), Hidden::default());
+        // Fresh rows and the query's lie in the tensors of one pass, which one of them would hold for all.
+        let apart =
+            |blocks: Vec<Block>| blocks.into_iter().map(Block::with_values_of_its_own).collect::<Result<Vec<_>>>();
+        let Self { prefix, own, others, fresh, tail } = self;
+        let stale = View::new(own.into_iter().chain(others), placement, &hidden);
+        let mut context = stale.and(View::new(apart(fresh)?, placement, &nothing));
+        let mut at_owner = View::default();
+        if is_owner {
+            at_owner = View::new(std::iter::once(prefix).chain(apart(vec![tail])?), placement, &nothing);
+        } else {
+            drop((prefix, tail));
+        }
+        turn(&mut [&mut context, &mut at_owner], rope)?;
+        Ok((context, at_owner))
     }
 }
 
@@ -114,14 +133,17 @@ impl Stand {
 
 impl View {
     /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
-    fn new<'a>(blocks: impl IntoIterator<Item = &'a Block>, placement: &Placement, hidden: &Hidden) -> Self {
+    fn new(blocks: impl IntoIterator<Item = Block>, placement: &Placement, hidden: &Hidden) -> Self {
         let at = |rows: &[u32]| {
             let at = placement.at(rows);
             let is_hidden = |&place: &u32| hidden.contains(rows[place as usize]);
             let places: Vec<u32> = (0..rows.len() as u32).filter(is_hidden).collect();
             if places.is_empty() { at } else { at.without(&places) }
         };
-        let stand = |block: &Block| (block.clone(), Stand::new(block.held(), at));
+        let stand = |block: Block| {
+            let stand = Stand::new(block.held(), at);
+            (block, stand)
+        };
         Self { blocks: blocks.into_iter().map(stand).collect() }
     }
 
@@ -151,16 +173,20 @@ impl View {
     pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
         self.blocks.iter().flat_map(|(block, _)| block.rows().iter().copied())
     }
+}
 
-    /// The same view with every key rotated to its position, once, for passes of one row each.
-    ///
-    /// # Errors
-    /// A position beyond the tables.
-    pub fn rotated(&self, rope: &Rope) -> Result<Self> {
-        let rotate = |(block, at): &(Block, Stand)| {
-            let turned = block.map(|layer, k, v| Ok((rope.apply(k, at.of(layer))?, v.clone())))?;
-            Ok((turned, at.clone()))
-        };
-        Ok(Self { blocks: self.blocks.iter().map(rotate).collect::<Result<_>>()? })
+/// Rotates every key of `views` to its position, once, for passes of one row each. A layer's keys as they were go before the next
+/// layer's are turned, but for those that the chunk cache holds too: blocks of one pass lie in the same tensors, which is why all
+/// views are turned together.
+fn turn(views: &mut [&mut View], rope: &Rope) -> Result<()> {
+    let layers = views.iter().flat_map(|view| &view.blocks).map(|(block, _)| block.layers.len()).max().unwrap_or(0);
+    for layer in 0..layers {
+        for (block, at) in views.iter_mut().flat_map(|view| &mut view.blocks) {
+            // A block of no rows may have no layers.
+            if let Some((k, _)) = block.layers.get_mut(layer) {
+                *k = rope.apply(k, at.of(layer))?;
+            }
+        }
     }
+    Ok(())
 }
