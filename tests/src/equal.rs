@@ -93,7 +93,7 @@ impl<'a> Concatenation<'a> {
         let at = Positions::run(start as u32, plan.query.len());
         let rows = Self::run(model, &plan.query, at, (0..layers).map(keys_of).collect()).0;
         let last = rows.narrow(0, plan.query.len() - 1, 1).expect("the last row");
-        let logits = model.logits(&tributary_worker::Rows { hidden: last }).expect("logits");
+        let logits = model.logits(&tributary_worker::Rows::new(last)).expect("logits");
         logits.squeeze(0).and_then(|row| row.to_vec1()).expect("one row")
     }
 

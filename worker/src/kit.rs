@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use tributary_comm::{Communicator, local};
+use tributary_comm::{Communicator, KeptFree, local};
+use tributary_kernels::Kernels;
 use tributary_protocol::{Chunk, Exchange, Method, Plan, Returns, Sampling};
 
+use crate::context::Math;
 use crate::model::{LoadFormat, Model, load};
+use crate::progress::Progress;
 
 /// A config.json of a tiny Llama.
 pub fn config() -> serde_json::Value {
@@ -30,6 +33,13 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
     load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
+}
+
+/// Kernels and constants of a model, for positions up to a bound.
+pub fn math(model: &dyn Model, positions: usize) -> Math {
+    let rope = model.rope(positions).expect("tables");
+    let (progress, kept_free) = (Progress::default(), KeptFree::default());
+    Math { kernels: Kernels::Auto, rope, scale: model.scale(), progress, kept_free }
 }
 
 /// A plan with chunks of the given lengths, chunk i on rank i mod `world`, and no budget.

@@ -26,6 +26,8 @@ pub use chunk_cache::ChunkCache;
 pub use error::{Error, Result};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use kv::{Block, BlockRows, LayerRows};
-pub use model::{Adapters, Attention, Config, Decoder, LoadFormat, Model, Qkv, Rows, load};
+pub use model::{
+    Adapter, Adapters, Attention, Config, Decoder, Linear, LoadFormat, LowRank, LowRankPair, Model, Qkv, Rows, load,
+};
 pub use progress::Progress;
 pub use serve::{root_cause, serve};

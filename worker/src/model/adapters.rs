@@ -1,30 +1,51 @@
-//! Rows that are no tokens: embeddings of adapters, which stand around chunks. Learned elsewhere; here they are numbers.
+//! Adapters: rows that are no tokens, which stand around chunks or behind a prompt, and low-rank matrices that are active on such
+//! rows. Learned elsewhere; here they are numbers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{cast, gather, join};
 use tributary_protocol::Source;
 
-use super::{Model, Rows};
+use super::{LowRank, Model, Rows};
 use crate::error::{Error, Result};
+
+/// An adapter.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    /// What its rows begin with, `[rows, hidden]`, on the model's device.
+    pub embeddings: Tensor,
+    /// What it adds to the model's linear layers, where it is active.
+    pub low_rank: Option<Arc<LowRank>>,
+}
+
+impl From<Tensor> for Adapter {
+    fn from(embeddings: Tensor) -> Self {
+        Self { embeddings, low_rank: None }
+    }
+}
 
 /// The adapters of a rank, by the numbers that plans know them by. The same on every rank.
 #[derive(Debug, Clone, Default)]
-pub struct Adapters(BTreeMap<u32, Tensor>);
+pub struct Adapters(BTreeMap<u32, Adapter>);
 
 impl Adapters {
-    /// Adapters from their embeddings, `[rows, hidden]` each, on the model's device.
-    pub fn new(adapters: impl IntoIterator<Item = (u32, Tensor)>) -> Self {
-        Self(adapters.into_iter().collect())
+    /// Adapters by their numbers; embeddings alone are one too.
+    pub fn new<A: Into<Adapter>>(adapters: impl IntoIterator<Item = (u32, A)>) -> Self {
+        Self(adapters.into_iter().map(|(number, adapter)| (number, adapter.into())).collect())
     }
 
     /// Whether there is an adapter of this number with so many rows.
     pub fn has(&self, adapter: u32, rows: usize) -> bool {
-        self.0.get(&adapter).is_some_and(|embeddings| embeddings.dims()[0] >= rows)
+        self.0.get(&adapter).is_some_and(|adapter| adapter.embeddings.dims()[0] >= rows)
     }
 
-    fn get(&self, adapter: u32) -> Result<&Tensor> {
+    /// The adapter of this number.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] where there is none.
+    pub fn get(&self, adapter: u32) -> Result<&Adapter> {
         self.0.get(&adapter).ok_or_else(|| Error::Plan(format!("there is no adapter {adapter}")))
     }
 }
@@ -53,7 +74,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
                 let first = match first_row.get(&adapter) {
                     Some(&first) => first,
                     None => {
-                        let embeddings = adapters.get(adapter)?;
+                        let embeddings = &adapters.get(adapter)?.embeddings;
                         all.push(embeddings.to_dtype(DType::F32)?);
                         first_row.insert(adapter, end);
                         end += embeddings.dims()[0] as u32;
@@ -66,7 +87,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
     }
     let filled: Vec<&Tensor> = all.iter().filter(|part| part.dims()[0] > 0).collect();
     let hidden = gather(&join(&filled, 0)?, &rows)?;
-    Ok(Rows { hidden: cast(&hidden, tokens.hidden.dtype())? })
+    Ok(Rows::new(cast(&hidden, tokens.hidden.dtype())?))
 }
 
 #[cfg(test)]

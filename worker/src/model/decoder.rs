@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device, IndexOp, Tensor};
 use tributary_kernels::{Rope, add, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul};
 
+use super::low_rank::{Adapted, Added, Linear};
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
 use crate::error::{Error, Result};
@@ -56,16 +57,31 @@ impl Projection {
         Ok(Self { weight, bias })
     }
 
-    fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(linear(x, &self.weight, self.bias.as_ref())?)
+    /// The projection of `x`, with what an adapter adds to it.
+    fn apply(&self, x: &Tensor, added: Option<Added<'_>>) -> Result<Tensor> {
+        with(linear(x, &self.weight, self.bias.as_ref())?, x, added)
     }
 
     /// The residual stream with the projection of `x` added, normalised first where the family does that.
-    fn add_to(&self, residual: &Tensor, x: &Tensor, norm: Option<&Tensor>, eps: f64) -> Result<Tensor> {
-        match norm {
-            None => Ok(linear_onto(residual, x, &self.weight, self.bias.as_ref())?),
-            Some(weight) => Ok(add(residual, &rms_norm(&self.apply(x)?, weight, eps)?)?),
+    fn add_to(&self, residual: &Tensor, x: &Tensor, added: Option<Added<'_>>, norm: Norm<'_>) -> Result<Tensor> {
+        match norm.weight {
+            None => with(linear_onto(residual, x, &self.weight, self.bias.as_ref())?, x, added),
+            Some(weight) => Ok(add(residual, &rms_norm(&self.apply(x, added)?, weight, norm.eps)?)?),
         }
+    }
+}
+
+/// The norm behind a projection, where the family has one.
+struct Norm<'a> {
+    weight: Option<&'a Tensor>,
+    eps: f64,
+}
+
+/// A product with what an adapter adds to it for the rows of `x`: untouched where there is none.
+fn with(product: Tensor, x: &Tensor, added: Option<Added<'_>>) -> Result<Tensor> {
+    match added {
+        None => Ok(product),
+        Some(added) => added.onto(&product, x),
     }
 }
 
@@ -143,11 +159,12 @@ impl Decoder {
         })
     }
 
-    fn mlp(&self, layer: &Layer, hidden: &Tensor) -> Result<Tensor> {
-        let eps = self.config.norm_eps;
+    fn mlp(&self, index: usize, hidden: &Tensor, adapted: Option<&Adapted>) -> Result<Tensor> {
+        let (layer, eps) = (&self.layers[index], self.config.norm_eps);
+        let added = |linear| adapted.and_then(|adapted| adapted.at(index, linear));
         let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
-        let gated = silu_mul(&layer.gate.apply(&x)?, &layer.up.apply(&x)?)?;
-        layer.down.add_to(hidden, &gated, layer.output_norm.as_ref(), eps)
+        let gated = silu_mul(&layer.gate.apply(&x, added(Linear::Gate))?, &layer.up.apply(&x, added(Linear::Up))?)?;
+        layer.down.add_to(hidden, &gated, added(Linear::Down), Norm { weight: layer.output_norm.as_ref(), eps })
     }
 }
 
@@ -224,42 +241,51 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Plan(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        Ok(Rows { hidden: cast(&gather(&self.embedding, ids)?, self.activations)? })
+        Ok(Rows::new(cast(&gather(&self.embedding, ids)?, self.activations)?))
     }
 
     fn qkv_of_last(&self, index: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
         let (layer, count) = (&self.layers[index], rows.len());
         let Config { heads, kv_heads, head_dim, norm_eps, .. } = self.config;
         let x = rms_norm(&rows.hidden, &layer.input_norm, norm_eps)?;
-        let asking = x.narrow(0, count.saturating_sub(queries), queries)?;
+        let from = count.saturating_sub(queries);
+        let asking = x.narrow(0, from, queries)?;
+        let asked = rows.adapted.as_ref().and_then(|adapted| adapted.within(from, queries));
+        let added = |linear| rows.adapted.as_ref().and_then(|adapted| adapted.at(index, linear));
+        let to_queries = asked.as_ref().and_then(|adapted| adapted.at(index, Linear::Query));
         let normed = |x: Tensor, weight: &Option<Tensor>| match weight {
             Some(weight) => rms_norm(&x, weight, norm_eps),
             None => Ok(x),
         };
-        let q = normed(layer.q.apply(&asking)?.reshape((queries, heads, head_dim))?, &layer.q_norm)?;
+        let q = normed(layer.q.apply(&asking, to_queries)?.reshape((queries, heads, head_dim))?, &layer.q_norm)?;
         let q = match &self.query_factors {
             Some(factors) => q.to_dtype(DType::F32)?.broadcast_mul(factors)?.to_dtype(self.activations)?,
             None => q,
         };
-        let k = normed(layer.k.apply(&x)?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
-        let v = layer.v.apply(&x)?.reshape((count, kv_heads, head_dim))?;
+        let k = normed(layer.k.apply(&x, added(Linear::Key))?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
+        let v = layer.v.apply(&x, added(Linear::Value))?.reshape((count, kv_heads, head_dim))?;
         Ok(Qkv { q, k: cast(&k, self.dtype)?, v: cast(&v, self.dtype)? })
     }
 
     fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
         let (layer, count) = (&self.layers[index], rows.len());
         let flat = attended.reshape((count, self.config.heads * self.config.head_dim))?;
-        let norm = layer.attention_norm.as_ref();
-        let hidden = layer.output.add_to(&rows.hidden, &flat, norm, self.config.norm_eps)?;
+        let norm = Norm { weight: layer.attention_norm.as_ref(), eps: self.config.norm_eps };
+        let adapted = rows.adapted.as_ref();
+        let added = adapted.and_then(|adapted| adapted.at(index, Linear::Output));
+        let hidden = layer.output.add_to(&rows.hidden, &flat, added, norm)?;
         if count <= self.mlp_tile_rows {
-            return Ok(Rows { hidden: self.mlp(layer, &hidden)? });
+            let hidden = self.mlp(index, &hidden, adapted)?;
+            return Ok(rows.with(hidden));
         }
         let tiles = (0..count).step_by(self.mlp_tile_rows).map(|from| {
-            let tile = hidden.narrow(0, from, self.mlp_tile_rows.min(count - from))?;
-            self.mlp(layer, &tile)
+            let tile_rows = self.mlp_tile_rows.min(count - from);
+            let adapted = adapted.and_then(|adapted| adapted.within(from, tile_rows));
+            self.mlp(index, &hidden.narrow(0, from, tile_rows)?, adapted.as_ref())
         });
         let tiles = tiles.collect::<Result<Vec<_>>>()?;
-        Ok(Rows { hidden: join(&tiles.iter().collect::<Vec<_>>(), 0)? })
+        let hidden = join(&tiles.iter().collect::<Vec<_>>(), 0)?;
+        Ok(rows.with(hidden))
     }
 
     fn logits(&self, rows: &Rows) -> Result<Tensor> {

@@ -4,19 +4,25 @@ mod adapters;
 mod config;
 mod decoder;
 mod dummy;
+mod low_rank;
 mod rope_config;
 #[cfg(test)]
 mod tests;
 mod weights;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 use tributary_kernels::Rope;
 
-pub use adapters::{Adapters, embed};
+pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
+pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use weights::weight_files;
 
+use self::low_rank::Adapted;
 use crate::error::Result;
 use crate::progress::Progress;
 
@@ -25,9 +31,32 @@ use crate::progress::Progress;
 pub struct Rows {
     /// `[rows, hidden]`.
     pub hidden: Tensor,
+    /// The run of rows on which an adapter's low-rank matrices are active, if there is one.
+    adapted: Option<Adapted>,
 }
 
 impl Rows {
+    /// Rows of the model as it is, `[rows, hidden]`.
+    pub fn new(hidden: Tensor) -> Self {
+        Self { hidden, adapted: None }
+    }
+
+    /// The same rows, on `range` of which (and no other) an adapter's low-rank matrices are active from here on.
+    ///
+    /// # Panics
+    /// If there are fewer rows: only a bug can do that.
+    #[must_use]
+    pub fn adapted(self, range: Range<usize>, low_rank: &Arc<LowRank>) -> Self {
+        assert!(range.end <= self.len(), "an adapter is active on the rows {range:?} of {}", self.len());
+        Self { adapted: Some(Adapted::new(range, Arc::clone(low_rank))), ..self }
+    }
+
+    /// The same rows with other numbers, `[rows, hidden]`.
+    #[must_use]
+    pub fn with(self, hidden: Tensor) -> Self {
+        Self { hidden, ..self }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.hidden.dims()[0]
@@ -38,13 +67,14 @@ impl Rows {
         self.len() == 0
     }
 
-    /// The last `count` rows.
+    /// The last `count` rows; of the run on which an adapter is active, what is left among them.
     ///
     /// # Errors
     /// There are fewer.
     pub fn last(&self, count: usize) -> Result<Self> {
         let from = self.len().saturating_sub(count);
-        Ok(Self { hidden: self.hidden.narrow(0, from, count)? })
+        let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
+        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted })
     }
 }
 
@@ -125,7 +155,7 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     /// As [`layer`](Self::layer).
-    fn layers(&self, range: std::ops::Range<usize>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    fn layers(&self, range: Range<usize>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
         range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{Attention, Model, Qkv};
+use super::{Attention, Model, Qkv, Rows};
 use crate::error::Result;
 use crate::kit;
 use crate::progress::Progress;
 
 /// Answers with the values of the queries' own rows, and notes the shapes it is given.
-struct Own {
+#[derive(Default)]
+pub(super) struct Own {
     asked: Option<usize>,
     seen: Vec<(usize, usize, usize)>,
     progress: Progress,
@@ -33,26 +34,30 @@ impl Attention for Own {
     }
 }
 
-fn prompt(model: &Arc<dyn Model>, asked: Option<usize>) -> (Tensor, Vec<(usize, usize, usize)>) {
-    let mut attention = Own { asked, seen: Vec::new(), progress: Progress::default() };
-    let rows = model.prompt(model.embed(&[3, 1, 4, 1, 5]).expect("ids"), &mut attention).expect("a prompt");
-    (rows.hidden, attention.seen)
+/// The output of those of a prompt's rows that are asked for, all where none are named, each of which sees itself alone; and the
+/// shapes in each layer.
+pub(super) fn prompt(model: &Arc<dyn Model>, rows: Rows, asked: Option<usize>) -> (Rows, Vec<(usize, usize, usize)>) {
+    let mut attention = Own { asked, ..Own::default() };
+    let rows = model.prompt(rows, &mut attention).expect("a prompt");
+    (rows, attention.seen)
 }
 
 #[test]
 fn the_last_layer_computes_only_the_rows_that_are_asked_for() {
     let model = kit::model(&kit::config());
-    let (all, seen) = prompt(&model, None);
+    let rows = || model.embed(&[3, 1, 4, 1, 5]).expect("ids");
+    let (all, seen) = prompt(&model, rows(), None);
     assert_eq!(seen, [(0, 5, 5), (1, 5, 5), (2, 5, 5)]);
     for asked in [0, 1, 3, 5] {
-        let (some, seen) = prompt(&model, Some(asked));
+        let (some, seen) = prompt(&model, rows(), Some(asked));
         assert_eq!(seen, [(0, 5, 5), (1, 5, 5), (2, asked, 5)], "keys of all rows, queries of those that ask");
-        assert_eq!(some.dims(), [asked, 32]);
+        assert_eq!(some.hidden.dims(), [asked, 32]);
         if asked == 0 {
             continue;
         }
-        let expected = all.narrow(0, 5 - asked, asked).expect("the last rows");
-        let difference = (some - expected).and_then(|x| x.abs()?.max_all()?.to_scalar::<f32>()).expect("a number");
+        let expected = all.hidden.narrow(0, 5 - asked, asked).expect("the last rows");
+        let difference =
+            (some.hidden - expected).and_then(|x| x.abs()?.max_all()?.to_scalar::<f32>()).expect("a number");
         assert!(difference < 1e-5, "{asked} rows: {difference:e}");
     }
 }

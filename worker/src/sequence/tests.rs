@@ -2,7 +2,6 @@
 //! of every layer sees the kept rows alone: worked out by the plain kernels, head by head.
 
 use candle_core::Tensor;
-use tributary_comm::KeptFree;
 use tributary_kernels::{Kernels, Keys, PAD};
 use tributary_protocol::{Exchange, InfoFlow, Layout, Method, Score};
 
@@ -39,15 +38,10 @@ fn cut(block: &Block) -> Block {
     block.cut((0..block.layers.len()).map(of_layer).collect::<Vec<_>>()).expect("cut")
 }
 
-fn math(model: &dyn Model) -> Math {
-    let (progress, kept_free) = (Progress::default(), KeptFree::default());
-    Math { kernels: Kernels::Auto, rope: model.rope(64).expect("tables"), scale: model.scale(), progress, kept_free }
-}
-
 /// Logits behind each of [`TOKENS`], decoded as a request is.
 fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
     let mut sequence = Sequence::new(plan, prefilled, TOKENS[0], Sampler::new(plan.sampling), 0);
-    let math = math(model);
+    let math = kit::math(model, 64);
     sequence.turn(&math.rope).expect("turned");
     let step = |&token: &u32| {
         let turned = sequence.turned().expect("it was turned");
@@ -125,7 +119,7 @@ fn masked(model: &dyn Model, prefilled: &Prefilled, is_cut: fn(&KvCache, &Block)
     let fresh_from = stale.len();
     let blocks = stale.into_iter().chain(&cache.fresh).chain([&cache.tail]).filter(|block| !block.layers.is_empty());
     let mut attention = Masked {
-        math: math(model),
+        math: kit::math(model, 64),
         blocks: blocks.map(|block| (block, is_cut(cache, block))).collect(),
         placement,
         recomputed: &selection.rows,

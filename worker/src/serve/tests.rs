@@ -85,7 +85,8 @@ impl Model for Spoilt {
         let rows = self.model.embed(ids)?;
         let spoil = |id: &u32| if *id == self.token { f32::NAN } else { 0.0 };
         let spoilt = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), self.device())?;
-        Ok(Rows { hidden: rows.hidden.broadcast_add(&spoilt)? })
+        let hidden = rows.hidden.broadcast_add(&spoilt)?;
+        Ok(rows.with(hidden))
     }
 
     fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {

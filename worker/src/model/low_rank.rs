@@ -1,0 +1,116 @@
+//! Low-rank matrices of an adapter (LoRA, Hu et al. 2021) beside a decoder's linear layers, active on a run of rows: where a layer
+//! gives x·Wᵀ, it gives x·Wᵀ + scale · (x·Aᵀ)·Bᵀ on those. Rows outside it are computed as if there were none.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use tributary_kernels::{add, cast, join, linear};
+
+use crate::error::{Error, Result};
+
+#[cfg(test)]
+mod tests;
+
+/// A linear layer of a decoder layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Linear {
+    /// To the queries.
+    Query,
+    /// To the keys.
+    Key,
+    /// To the values.
+    Value,
+    /// From what was attended to.
+    Output,
+    /// To the MLP's gate.
+    Gate,
+    /// To what the gate is multiplied with.
+    Up,
+    /// From the MLP.
+    Down,
+}
+
+/// What is added to one linear layer. The matrices are on the model's device; on a GPU they have the activations' dtype.
+#[derive(Debug, Clone)]
+pub struct LowRankPair {
+    /// A, `[rank, in]`.
+    pub a: Tensor,
+    /// B, `[out, rank]`.
+    pub b: Tensor,
+    /// What the product is multiplied by: α / rank.
+    pub scale: f64,
+}
+
+/// The low-rank matrices of an adapter, by layer and linear layer. Gradients flow into them.
+#[derive(Debug, Clone, Default)]
+pub struct LowRank(BTreeMap<(usize, Linear), LowRankPair>);
+
+impl LowRank {
+    /// Matrices from their places. Linear layers that are not named stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if the ranks of A and B differ.
+    pub fn new(pairs: impl IntoIterator<Item = ((usize, Linear), LowRankPair)>) -> Result<Self> {
+        let pairs: BTreeMap<_, _> = pairs.into_iter().collect();
+        for ((layer, linear), LowRankPair { a, b, .. }) in &pairs {
+            let (rank_a, rank_b) = (a.dims2()?.0, b.dims2()?.1);
+            if rank_a != rank_b {
+                let what =
+                    format!("an adapter's matrices at {linear:?} of layer {layer} have ranks {rank_a} and {rank_b}");
+                return Err(Error::Plan(what));
+            }
+        }
+        Ok(Self(pairs))
+    }
+}
+
+/// A run of rows on which low-rank matrices are active.
+#[derive(Debug, Clone)]
+pub(super) struct Adapted {
+    range: Range<usize>,
+    low_rank: Arc<LowRank>,
+}
+
+impl Adapted {
+    pub(super) fn new(range: Range<usize>, low_rank: Arc<LowRank>) -> Self {
+        Self { range, low_rank }
+    }
+
+    /// What is left of the run among the rows `from..from + count`, counted from `from` on.
+    pub(super) fn within(&self, from: usize, count: usize) -> Option<Self> {
+        let (start, end) = (self.range.start.max(from), self.range.end.min(from + count));
+        (start < end).then(|| Self { range: start - from..end - from, low_rank: Arc::clone(&self.low_rank) })
+    }
+
+    /// What is added to a linear layer, if anything is.
+    pub(super) fn at(&self, layer: usize, linear: Linear) -> Option<Added<'_>> {
+        let pair = self.low_rank.0.get(&(layer, linear))?;
+        Some(Added { range: self.range.clone(), pair })
+    }
+}
+
+/// What is added to one linear layer of a run of rows.
+pub(super) struct Added<'a> {
+    range: Range<usize>,
+    pair: &'a LowRankPair,
+}
+
+impl Added<'_> {
+    /// `sum` `[rows, out]` with the product of the run's rows of `x` `[rows, in]` added to them.
+    pub(super) fn onto(&self, sum: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let (rows, from, count) = (sum.dim(0)?, self.range.start, self.range.len());
+        assert!(self.range.end <= rows, "an adapter is active on the rows {:?} of {rows}", self.range);
+        let LowRankPair { a, b, scale } = self.pair;
+        let narrow = (linear(&x.narrow(0, from, count)?, a, None)? * *scale)?; // [count, rank]
+        let more = cast(&linear(&narrow, b, None)?, sum.dtype())?;
+        let parts = [
+            sum.narrow(0, 0, from)?,
+            add(&sum.narrow(0, from, count)?, &more)?,
+            sum.narrow(0, self.range.end, rows - self.range.end)?,
+        ];
+        let filled: Vec<&Tensor> = parts.iter().filter(|part| part.dims()[0] > 0).collect();
+        Ok(join(&filled, 0)?)
+    }
+}
