@@ -156,8 +156,8 @@ impl<'a> Engine<'a> {
         self.ranks.carrier(&self.config.group, &self.place, world)
     }
 
-    /// Leaves the next SIGTERM or SIGINT to the caller, who then ends what it has begun and takes up nothing new. Without this, and
-    /// from the second signal on, a rank's process ends at once.
+    /// Leaves the next SIGTERM, SIGINT or SIGUSR1 to the caller, who then ends what it has begun and takes up nothing new. Without
+    /// this, and from the second on, a rank's process ends at once by SIGTERM and SIGINT, and passes over SIGUSR1.
     pub fn drains(&self) {
         self.ranks.backend().drains();
     }

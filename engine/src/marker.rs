@@ -1,4 +1,5 @@
-//! What ranks tell `tributary launch`: that the work is complete, or that it failed and why.
+//! What ranks tell `tributary launch`: that the work is complete, or that it failed and why; of a service also that it can be asked
+//! to end in order, and that it does.
 //!
 //! One line on standard error each, which `launch` takes out of what it passes on. mpirun's exit code cannot say as much:
 //! it was seen to be 0 after a host's daemon was lost. Without the variable nothing is written, so that a bare mpirun
@@ -12,6 +13,8 @@ pub const LAUNCH_ID: &str = "TRIBUTARY_LAUNCH_ID";
 
 const COMPLETED: &str = "tributary-completed";
 const FAILED: &str = "tributary-failed";
+const SERVING: &str = "tributary-serving";
+const DRAINING: &str = "tributary-draining";
 
 /// What a rank said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,10 @@ pub enum Marker {
     Completed,
     /// A rank gave up.
     Failed(Failed),
+    /// The ranks serve requests, and end in order when rank 0 gets SIGUSR1.
+    Serving,
+    /// The service was asked to end: it answers what it has begun, however long that takes, and takes up nothing new.
+    Draining,
 }
 
 /// A rank that gave up.
@@ -41,6 +48,16 @@ pub fn failed(rank: usize, exit_code: u8) {
     write(|id| format!("{FAILED} {id} {exit_code} {rank}\n"));
 }
 
+/// Tells that all ranks serve and that SIGUSR1 asks them to end in order: rank 0.
+pub fn serving() {
+    write(|id| format!("{SERVING} {id}\n"));
+}
+
+/// Tells that the service ends in order: rank 0.
+pub fn draining() {
+    write(|id| format!("{DRAINING} {id}\n"));
+}
+
 /// One write of a whole line, so that no other rank's output comes between. If it cannot be written, the exit code alone
 /// must do.
 fn write(line: impl Fn(&str) -> String) {
@@ -57,8 +74,11 @@ pub fn draw() -> String {
 /// Where a line's marker begins, and the marker. Something may stand before it: a tag of mpirun's, or what another rank
 /// wrote without ending its line.
 pub fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
-    if let Some((start, rest)) = after(line, COMPLETED, id) {
-        return rest.trim().is_empty().then_some((start, Marker::Completed));
+    let bare = [(COMPLETED, Marker::Completed), (SERVING, Marker::Serving), (DRAINING, Marker::Draining)];
+    for (word, marker) in bare {
+        if let Some((start, rest)) = after(line, word, id) {
+            return rest.trim().is_empty().then_some((start, marker));
+        }
     }
     let (start, rest) = after(line, FAILED, id)?;
     let (exit_code, rank) = rest.trim().split_once(' ')?;
@@ -83,6 +103,8 @@ mod tests {
         assert_eq!(find("tributary-completed 0123456789abcdef", ID), Some((0, Marker::Completed)));
         assert_eq!(find("tributary-completed 0123456789abcdef\r\n", ID), Some((0, Marker::Completed)));
         assert_eq!(find("tributary-failed 0123456789abcdef 75 3\n", ID), Some((0, failed)));
+        assert_eq!(find("tributary-serving 0123456789abcdef\n", ID), Some((0, Marker::Serving)));
+        assert_eq!(find("x tributary-draining 0123456789abcdef\n", ID), Some((2, Marker::Draining)));
         assert_eq!(find("[1,3]<stderr>:tributary-failed 0123456789abcdef 75 3\n", ID), Some((14, failed)));
     }
 
@@ -93,6 +115,8 @@ mod tests {
             "tributary-completed",
             "tributary-completed 0000000000000000",
             "tributary-completed 0123456789abcdef0",
+            "tributary-serving 0000000000000000",
+            "tributary-draining 0123456789abcdef 1",
             "tributary-failed 0123456789abcdef",
             "tributary-failed 0123456789abcdef 75",
             "tributary-failed 0123456789abcdef 256 0",

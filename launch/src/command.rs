@@ -20,6 +20,14 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
+const SERVE_HELP: &str = "\
+Ends: SIGTERM and SIGINT let what has begun be answered and turn new requests away (503); a second one ends at once. `tributary launch` \
+passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It passes SIGUSR1 on, which asks for the \
+same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.
+
+Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
+76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
+
 /// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
 /// that must know about other chunks, only those are recomputed, and the first token comes early
 #[derive(Debug, Parser)]
@@ -36,7 +44,7 @@ struct Cli {
 enum Command {
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Prefill(Box<PrefillArgs>),
-    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    #[command(after_help = SERVE_HELP, allow_negative_numbers = true)]
     Serve(Box<ServeArgs>),
     #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),

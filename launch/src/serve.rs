@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::method_named;
-use tributary_engine::{Config, Engine, Limits, Ranks, Way};
+use tributary_engine::{Config, Engine, Limits, Ranks, Way, marker};
 use tributary_protocol::Returns;
 use tributary_service::{Options, Service};
 
@@ -72,6 +72,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let address = service.address().map_err(refused)?;
     let listening = service.start(client, world).map_err(refused)?;
     engine.drains();
+    marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
     engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox)?;

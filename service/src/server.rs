@@ -96,8 +96,8 @@ impl Service {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Answers on a thread of its own, until SIGTERM or SIGINT: then requests under way are answered, no more are taken, and
-    /// the client is let go. A second signal ends the process at once.
+    /// Answers on a thread of its own, until SIGTERM, SIGINT or SIGUSR1: then requests under way are answered, no more are
+    /// taken, and the client is let go. SIGTERM or SIGINT behind another signal ends the process at once.
     ///
     /// # Errors
     /// The system has no thread to give.
@@ -160,19 +160,23 @@ async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
     }
 }
 
-/// Ends when the process is told to; a second time ends the process.
+/// Ends when the process is told to; a second time ends the process. SIGUSR1 only asks: it is what launchers pass to every rank.
 fn signals(drain: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send, Error> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut asked = signal(SignalKind::user_defined1())?;
     let mut begun = drain.subscribe();
     tokio::spawn(async move {
-        for already in [false, true] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if already {
+        let mut already = false;
+        loop {
+            let demands = tokio::select! {
+                _ = terminate.recv() => true,
+                _ = interrupt.recv() => true,
+                _ = asked.recv() => false,
+            };
+            if already && demands {
                 std::process::exit(TERMINATED);
             }
+            already = true;
             // Whoever has left need not be told.
             let _ = drain.send(true);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tributary_comm::Error;
 use tributary_comm::mpi::{Ender, Silent};
@@ -15,6 +15,7 @@ use tributary_comm::process::Peer;
 
 use super::reap;
 use super::words::{end_quietly, say};
+use crate::marker;
 
 /// How often the watchdog looks, and by how much that grows with each rank of the host: each of them looks at all.
 const LOOK: Duration = Duration::from_millis(100);
@@ -78,7 +79,7 @@ impl Watch {
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let drains = Arc::new(AtomicBool::new(false));
         let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
         let on_signal = watch.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
@@ -106,10 +107,19 @@ impl Watch {
         self.left.store(true, Ordering::Relaxed);
     }
 
-    /// Leaves the next signal to another thread of this process, which ends what it has begun and takes up nothing new. One that
-    /// comes because another rank has failed ends this process all the same, and so does a second one.
+    /// Leaves the next signal to another thread of this process, which ends what it has begun and takes up nothing new. SIGTERM or
+    /// SIGINT that comes because another rank has failed ends this process all the same, and so does a second one.
     pub fn drains(&self) {
         self.drains.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this signal is another thread's, as [`drains`](Self::drains) says.
+    fn drain(&self) -> bool {
+        let drains = self.drains.swap(false, Ordering::Relaxed);
+        if drains {
+            marker::draining();
+        }
+        drains
     }
 
     /// From now on other ranks may end.
@@ -238,7 +248,13 @@ impl Watch {
     /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead soon after the signal
     /// has not died of it: whoever gets it waits for news first. The launcher may know of a death by a closed connection, a
     /// moment before the kernel shows it.
+    ///
+    /// SIGUSR1 is what launchers pass to every rank as it is: it asks the rank that drains to do so, and nothing of the others.
     fn signalled(&self, signal: i32) {
+        if signal == SIGUSR1 {
+            self.drain();
+            return;
+        }
         let death = self.death().or_else(|| {
             std::thread::sleep(DYING);
             self.death()
@@ -249,7 +265,7 @@ impl Watch {
         if let Some(death) = death {
             self.mourn(death);
         }
-        if self.drains.swap(false, Ordering::Relaxed) {
+        if self.drain() {
             return;
         }
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };

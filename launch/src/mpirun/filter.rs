@@ -45,6 +45,9 @@ impl Filter {
         if text.starts_with("tributary: ") {
             return (line.to_vec(), Some(Event::Complaint));
         }
+        if is_forwarding(&text) {
+            return (Vec::new(), None);
+        }
         match (self.open.take(), is_dashes(&text)) {
             (None, false) if is_remark(&text) => (Vec::new(), Some(Event::Remark(line.to_vec()))),
             (None, false) => (line.to_vec(), None),
@@ -70,6 +73,11 @@ impl Filter {
     pub fn end(self) -> Option<Block> {
         self.open
     }
+}
+
+/// Whether a line is Open MPI 4's about a signal that it passes on, because we have sent it that signal.
+fn is_forwarding(text: &str) -> bool {
+    text.starts_with("mpirun: Forwarding signal ")
 }
 
 /// Whether a line begins as Open MPI's own do: `[HOST:PID] `, or `[HOST:PID][[`.
@@ -119,6 +127,11 @@ mod tests {
         assert_eq!(filtered(&text), ("a\nb\nunended".to_owned(), events));
         let other = "tributary-completed 0000000000000000\n";
         assert_eq!(filtered(other), (other.to_owned(), vec![]), "another launch's marker is not ours");
+    }
+
+    #[test]
+    fn nobody_hears_of_a_signal_that_is_passed_on() {
+        assert_eq!(filtered("a\nmpirun: Forwarding signal 10 to job\nb\n"), ("a\nb\n".to_owned(), vec![]));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Options that do the same have other names in Open MPI 4 and 5; here is the one place that knows both.
 //!
-//! `odls_base_sigkill_timeout` is left alone on purpose. It gives ranks time between SIGTERM and SIGKILL, which a server
-//! needs to drain; but Open MPI 4.1.4 waits it out, several times over, for a rank that is stopped (measured: with 10 s the
+//! `odls_base_sigkill_timeout` is left alone on purpose. It gives ranks time between SIGTERM and SIGKILL, which a service
+//! could drain in (it is asked by SIGUSR1 instead, `supervise.rs`); but Open MPI 4.1.4 waits it out, several times over, for a rank that is stopped (measured: with 10 s the
 //! end of a job with one stopped rank takes 19 s, without it 1 s), and ranks of a command end at once on SIGTERM.
 
 use std::collections::BTreeMap;

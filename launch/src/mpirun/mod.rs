@@ -1,7 +1,7 @@
 //! `tributary launch`: builds the mpirun line around this very program, runs it, and maps its end to our exit codes.
 //!
-//! Ranks are not talked to: what they have to say comes as lines on standard error ([`tributary_engine::marker`]). Nothing is decided here
-//! about the request; that is the ranks' affair.
+//! What ranks have to say comes as lines on standard error ([`tributary_engine::marker`]). All that they are told is by signals through
+//! their launcher. Nothing is decided here about the request; that is the ranks' affair.
 
 pub mod attempts;
 pub mod blocks;

@@ -12,7 +12,7 @@ use super::line::{Wish, value_of};
 const MAX_RANKS: usize = 4096;
 
 /// Commands that ranks can run together, and that tell when they are complete.
-const COMMANDS_OF_RANKS: [&str; 4] = ["prefill", "compare", "bench", "doctor"];
+const COMMANDS_OF_RANKS: [&str; 5] = ["prefill", "compare", "bench", "doctor", "serve"];
 
 /// Runs a command on several ranks, over MPI, on this machine or several
 #[derive(Debug, Args)]
@@ -178,6 +178,7 @@ mod tests {
     fn ranks_are_told_how_many_they_are() {
         let told = "--backend mpi --world-size 4";
         assert_eq!(command("prefill --model m"), Ok(format!("/t prefill {told} --model m")));
+        assert_eq!(command("serve --model m"), Ok(format!("/t serve {told} --model m")));
         assert_eq!(command("--log info doctor"), Ok(format!("/t --log info doctor {told}")));
         assert_eq!(command("prefill --world-size=4"), Ok("/t prefill --backend mpi --world-size=4".to_owned()));
         assert_eq!(command("prefill --world 4"), Ok("/t prefill --backend mpi --world 4".to_owned()));

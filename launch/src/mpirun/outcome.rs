@@ -38,8 +38,10 @@ pub struct Ended {
     pub completed: bool,
     /// The failure that a rank reported first.
     pub failed: Option<Failed>,
-    /// The signal that told us to end it.
+    /// The signal that told us to end it, unless its ranks end in order because of it.
     pub interrupt: Option<i32>,
+    /// Whether its ranks have said that they end in order, as they were asked.
+    pub drains: bool,
     /// Whether a line about what is wrong has been shown: a rank's, or ours about a signal.
     pub complained: bool,
     /// What mpirun itself had to say.
@@ -73,8 +75,9 @@ pub fn judge(ended: &Ended) -> Verdict {
         return Verdict { exit_code: 0, reason: String::new(), untold: false, worth_another: false };
     }
     let (exit_code, reason, told) = cause(ended);
-    let worth_another =
-        ended.interrupt.is_none() && matches!(exit_code, exit::RANK_LOST | exit::OUT_OF_MEMORY | exit::DEADLINE);
+    let worth_another = ended.interrupt.is_none()
+        && !ended.drains
+        && matches!(exit_code, exit::RANK_LOST | exit::OUT_OF_MEMORY | exit::DEADLINE);
     Verdict { exit_code, reason, untold: !told, worth_another }
 }
 
@@ -201,6 +204,7 @@ mod tests {
             completed: false,
             failed: None,
             interrupt: None,
+            drains: false,
             complained: false,
             blocks: Vec::new(),
             remarks: Vec::new(),
@@ -257,6 +261,15 @@ mod tests {
             check(&Ended { status: Status::Killed(9), ..ended.clone() }, exit_code, "SIG", true, false);
             let failed_before = Ended { failed: Some(Failed { exit_code: 75, rank: 0 }), ..ended };
             check(&failed_before, 75, "rank 0", true, false);
+        }
+    }
+
+    #[test]
+    fn a_job_that_was_asked_to_end_is_not_started_again() {
+        for status in [Status::Exited(1), Status::Exited(137), Status::Exited(75)] {
+            assert!(judge(&ended(status)).worth_another, "{status:?}");
+            let verdict = judge(&Ended { drains: true, ..ended(status) });
+            assert!(!verdict.worth_another && verdict.exit_code != 0, "{verdict:?}");
         }
     }
 

@@ -33,7 +33,8 @@ const LINE_BYTES: u64 = 64 << 10;
 /// How long the launcher is given to end.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// After it was told to.
+    /// After it was told to; for a service that was asked to end in order, to say that it does. That may then take as long as its
+    /// requests do.
     pub told: Duration,
     /// After a failure is known. mpirun needs up to 2.5 s to end ranks that are stopped, but waits much longer for a daemon
     /// on a host that was cut off; its daemons end their ranks when it is gone.
@@ -103,6 +104,8 @@ struct Watch {
     ended: Ended,
     limits: Limits,
     out: Out,
+    /// Whether the ranks end in order when they are asked to.
+    serves: bool,
     /// When the first of the held remarks came.
     remarked: Option<Instant>,
     kill_at: Option<Instant>,
@@ -117,11 +120,12 @@ impl Watch {
             completed: false,
             failed: None,
             interrupt: None,
+            drains: false,
             complained: false,
             blocks: Vec::new(),
             remarks: Vec::new(),
         };
-        Self { ended, limits, out, remarked: None, kill_at: None, killed: false }
+        Self { ended, limits, out, serves: false, remarked: None, kill_at: None, killed: false }
     }
 
     fn until_ended(
@@ -173,6 +177,8 @@ impl Watch {
                 }
                 self.end_within(self.limits.failed);
             }
+            Event::Marker(Marker::Serving) => self.serves = true,
+            Event::Marker(Marker::Draining) => self.drains(),
             Event::Complaint => self.ended.complained = true,
             Event::Remark(line) => {
                 self.remarked.get_or_insert_with(Instant::now);
@@ -204,20 +210,39 @@ impl Watch {
         }
     }
 
-    /// The first signal tells the launcher to end the job, the second ends it at once.
+    /// The first signal tells the launcher to end the job, or asks the ranks of a service to end in order; the second ends it
+    /// at once.
     fn interrupted(&mut self, signal: i32, pid: Pid) {
-        if self.ended.interrupt.is_some() {
+        let again = self.ended.interrupt.is_some() || self.ended.drains;
+        self.ended.interrupt = Some(signal);
+        if again {
             self.end_within(Duration::ZERO);
             return;
         }
-        self.ended.interrupt = Some(signal);
         self.end_within(self.limits.told);
         // It cannot be another process: the launcher has not been waited for.
+        if self.serves {
+            // Launchers pass this one on to all ranks, wherever they are, and live on.
+            let _ = kill_process(pid, Signal::USR1);
+            return;
+        }
         let _ = kill_process(pid, Signal::TERM);
         // Said now, it comes before what ranks say of the SIGTERM that they get.
         if let Ok(mut out) = self.out.try_lock() {
             let _ = writeln!(out, "tributary: {}", ended_by(signal));
             self.ended.complained = true;
+        }
+    }
+
+    /// The ranks end in order: that takes as long as their requests do, and is no interruption. A failure that is known already
+    /// keeps its limit.
+    fn drains(&mut self) {
+        if self.killed {
+            return;
+        }
+        self.ended.drains = true;
+        if self.ended.interrupt.take().is_some() && self.ended.failed.is_none() && !self.ended.completed {
+            self.kill_at = None;
         }
     }
 

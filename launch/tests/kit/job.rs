@@ -68,6 +68,17 @@ pub fn launchers(world: usize) -> Vec<(&'static str, Command)> {
     all
 }
 
+/// The same by `tributary launch`, of `world` ranks on this machine.
+pub fn launches(world: usize) -> Vec<(&'static str, Command)> {
+    let with = |(name, mpirun): (&'static str, Command)| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["launch", "-n", &world.to_string(), "--mpirun"]).arg(mpirun.get_program());
+        command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        (name, command)
+    };
+    launchers(world).into_iter().map(with).collect()
+}
+
 /// Whether there is an mpirun. Where there is none the test is skipped, and says so; under continuous integration that is a
 /// failure.
 pub fn has_mpirun() -> bool {

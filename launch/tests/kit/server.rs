@@ -54,6 +54,14 @@ impl Server {
         server
     }
 
+    /// Starts it by `tributary launch` with its own options, and signals that.
+    pub fn launch(mut launch: Command, options: &[&str]) -> Self {
+        launch.arg("--").args(arguments(options));
+        let mut server = Self::run(launch);
+        server.leader = server.child.id();
+        server
+    }
+
     fn run(mut command: Command) -> Self {
         command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -116,7 +124,25 @@ impl Server {
 
     /// Tells it to end.
     pub fn terminate(&self) {
-        signal(self.leader, rustix::process::Signal::TERM);
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Sends a signal to its leader.
+    pub fn signal(&self, number: rustix::process::Signal) {
+        signal(self.leader, number);
+    }
+
+    /// Sends a signal to the process that was started.
+    pub fn signal_launcher(&self, number: rustix::process::Signal) {
+        signal(self.child.id(), number);
+    }
+
+    /// Waits until it takes no more requests.
+    pub fn refuses(&self) {
+        let began = Instant::now();
+        while http::send(&self.address, "GET /ready", None).is_some_and(|response| response.status != 503) {
+            assert!(began.elapsed() < PATIENCE, "it goes on taking requests");
+        }
     }
 
     /// Waits for its end.

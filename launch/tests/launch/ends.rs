@@ -50,16 +50,11 @@ fn series(script: &str) -> Series {
     Series { line, launcher: "mpirun".to_owned(), restarts: 0, verbose: false, limits }
 }
 
-/// Runs a job; `signal` comes in as soon as `ready` is there.
-fn ended_by(series: &Series, mut signal: Option<(&Path, i32)>) -> End {
+/// Runs a job; each signal comes in as soon as its file is there, one after the other.
+fn ended_by(series: &Series, signals: &[(&Path, i32)]) -> End {
     let (shown, began) = (Shown::default(), Instant::now());
-    let mut interrupt = || match signal {
-        Some((ready, number)) if ready.exists() => {
-            signal = None;
-            Some(number)
-        }
-        _ => None,
-    };
+    let mut signals = signals.iter().peekable();
+    let mut interrupt = || signals.next_if(|(ready, _)| ready.exists()).map(|(_, number)| *number);
     let out: tributary::mpirun::supervise::Out = Arc::new(Mutex::new(Box::new(shown.clone())));
     let exit_code = run(series, &out, &mut interrupt).expect("a shell");
     let seconds = began.elapsed().as_secs_f64();
@@ -68,7 +63,7 @@ fn ended_by(series: &Series, mut signal: Option<(&Path, i32)>) -> End {
 }
 
 fn end(script: &str) -> End {
-    ended_by(&series(script), None)
+    ended_by(&series(script), &[])
 }
 
 fn dashed(text: &str) -> String {
@@ -137,7 +132,7 @@ fn a_killed_rank_is_named_first() {
     let End { exit_code, stderr, .. } = end(&script);
     let line = "tributary: rank 2 on X (pid 123) was killed by signal 9\n";
     assert_eq!((exit_code, stderr), (69, format!("{line}[vm:7] Read -1\n")));
-    let verbose = ended_by(&Series { verbose: true, ..series(&script) }, None);
+    let verbose = ended_by(&Series { verbose: true, ..series(&script) }, &[]);
     assert!(verbose.stderr.starts_with(line) && verbose.stderr.contains("mpirun noticed"), "{}", verbose.stderr);
     let unnamed = end("exit 139");
     assert_eq!(unnamed.exit_code, 69);
@@ -170,10 +165,63 @@ fn signals_to_us_end_the_job() {
         let ready = folder.path().join("ready");
         let failed = "echo tributary-failed $TRIBUTARY_LAUNCH_ID 70 1 >&2";
         let script = format!("trap '{failed}; exit 1' TERM; : > {}; while :; do sleep 0.05; done", ready.display());
-        let end = ended_by(&series(&script), Some((&ready, signal)));
+        let end = ended_by(&series(&script), &[(&ready, signal)]);
         assert_eq!((end.exit_code, end.stderr.as_str()), (exit_code, line));
         assert!(end.seconds < 5.0, "{end:?}");
     }
+}
+
+/// A launcher whose ranks serve, say so, and do this when they are asked to end; it writes to `ready` when it serves.
+fn service(ready: &Path, asked: &str) -> String {
+    let serving = "echo tributary-serving $TRIBUTARY_LAUNCH_ID >&2";
+    format!("trap '{asked}' USR1; {serving}; sleep 0.2; : > {}; while :; do sleep 0.05; done", ready.display())
+}
+
+/// What ranks say when they end in order.
+const DRAINING: &str = "echo tributary-draining $TRIBUTARY_LAUNCH_ID >&2";
+
+#[test]
+fn a_service_is_asked_to_end_and_takes_its_time() {
+    for signal in [2, 15] {
+        let folder = folder();
+        let ready = folder.path().join("ready");
+        // Longer than a launcher that is told to end is given.
+        let script = service(&ready, &format!("{DRAINING}; sleep 1; {COMPLETED}; exit 0"));
+        let end = ended_by(&series(&script), &[(&ready, signal)]);
+        assert_eq!((end.exit_code, end.stderr.as_str()), (0, ""), "{end:?}");
+        assert!(end.seconds > 1.0, "{end:?}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_service_at_once() {
+    let folder = folder();
+    let (ready, drains) = (folder.path().join("ready"), folder.path().join("drains"));
+    let script = service(&ready, &format!("{DRAINING}; sleep 0.2; : > {}; sleep 60", drains.display()));
+    let end = ended_by(&series(&script), &[(&ready, 15), (&drains, 2)]);
+    assert_eq!((end.exit_code, end.stderr.as_str()), (130, "tributary: ended by SIGINT\n"));
+    assert!(end.seconds < 10.0, "{end:?}");
+}
+
+#[test]
+fn a_service_that_does_not_say_that_it_ends_is_ended() {
+    let folder = folder();
+    let ready = folder.path().join("ready");
+    let end = ended_by(&series(&service(&ready, "sleep 60")), &[(&ready, 15)]);
+    assert_eq!((end.exit_code, end.stderr.as_str()), (143, "tributary: ended by SIGTERM\n"));
+    assert!((0.5..10.0).contains(&end.seconds), "{end:?}");
+}
+
+#[test]
+fn a_service_that_fails_while_it_ends_says_why_and_is_not_started_again() {
+    let folder = folder();
+    let (ready, starts) = (folder.path().join("ready"), folder.path().join("starts"));
+    let failed = "echo tributary: rank 1: gone >&2; echo tributary-failed $TRIBUTARY_LAUNCH_ID 69 1 >&2";
+    let service = service(&ready, &format!("{DRAINING}; sleep 0.2; {failed}; exit 69"));
+    let script = format!("echo >> {}; {service}", starts.display());
+    let end = ended_by(&Series { restarts: 3, ..series(&script) }, &[(&ready, 15)]);
+    assert_eq!((end.exit_code, end.stderr.as_str()), (69, "tributary: rank 1: gone\n"));
+    assert_eq!(std::fs::read_to_string(&starts).expect("it was started"), "\n");
 }
 
 #[test]
@@ -181,7 +229,7 @@ fn a_launcher_that_ignores_sigterm_is_killed() {
     let folder = folder();
     let ready = folder.path().join("ready");
     let script = format!("trap '' TERM; : > {}; while :; do sleep 0.05; done", ready.display());
-    let end = ended_by(&series(&script), Some((&ready, 15)));
+    let end = ended_by(&series(&script), &[(&ready, 15)]);
     assert_eq!((end.exit_code, end.stderr.as_str()), (143, "tributary: ended by SIGTERM\n"));
     assert!((0.5..10.0).contains(&end.seconds), "{end:?}");
 }
@@ -226,7 +274,7 @@ fn jobs_are_started_again_where_that_makes_sense() {
     };
     let starts = |series: &Series| {
         let _ = std::fs::remove_file(&count);
-        let end = ended_by(series, None);
+        let end = ended_by(series, &[]);
         let ids = std::fs::read_to_string(&count).expect("it was started");
         let mut ids: Vec<&str> = ids.lines().collect();
         let starts = ids.len();
