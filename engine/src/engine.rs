@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::machine::check_threads;
 use crate::model::ModelFolder;
 use crate::question::Question;
-use crate::ranks::{GroupSettings, Identity, Ranks, Start};
+use crate::ranks::{Attendance, GroupSettings, Identity, Ranks, Start};
 use crate::spoilt::{any_spoilt, explained};
 use crate::way::Way;
 
@@ -160,6 +160,12 @@ impl<'a> Engine<'a> {
     /// this, and from the second on, a rank's process ends at once by SIGTERM and SIGINT, and passes over SIGUSR1.
     pub fn drains(&self) {
         self.ranks.backend().drains();
+    }
+
+    /// Somebody serves clients of this engine: as long as what this gives is held, a failure that ends this process waits until
+    /// clients have been told, for two seconds at most.
+    pub fn attend(&self) -> Attendance {
+        self.ranks.backend().audience().attend()
     }
 
     /// Ends all ranks.

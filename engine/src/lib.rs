@@ -38,7 +38,8 @@ pub use machine::{available_bytes, check_threads};
 pub use model::{ModelFolder, ModelHash, shape_of};
 pub use question::Question;
 pub use ranks::{
-    Failure, Group, GroupSettings, Launcher, Ranks, Seat, Seated, launcher, narrowest, program_hash, reap, refuse,
+    Attendance, Failure, Group, GroupSettings, Launcher, Ranks, Seat, Seated, launcher, narrowest, program_hash, reap,
+    refuse,
 };
 pub use spoilt::keep_if_spoilt;
 pub use synthetic::Synthetic;

@@ -70,13 +70,16 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     drop(progress);
     let (client, inbox) = engine.client(&way);
     let address = service.address().map_err(refused)?;
-    let listening = service.start(client, world).map_err(refused)?;
+    let listening = service.start(client, world, engine.attend()).map_err(refused)?;
     engine.drains();
     marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
-    engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox)?;
-    match listening.join() {
+    let conducted = engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox);
+    // After a failure of the ranks too, and first: clients hear of it before this process ends.
+    let served = listening.join();
+    conducted?;
+    match served {
         Ok(served) => served.map_err(refused)?,
         Err(panic) => std::panic::resume_unwind(panic),
     }

@@ -130,13 +130,16 @@ async fn whole(client: &Client, updates: &mut mpsc::Receiver<Update>) -> Result<
             Some(Update::FirstToken(..) | Update::Token(_)) => {}
             Some(Update::Done(done)) => return Ok(client.answered(*done)?),
             Some(Update::Failed(failure)) => return Err(failure.into()),
-            None => return Err(cut()),
+            None => return Err(cut(client)),
         }
     }
 }
 
 /// A request whose updates ended without an end.
-fn cut() -> ApiError {
+fn cut(client: &Client) -> ApiError {
+    if client.desk().is_closed() {
+        return RequestFailure::Closed.into();
+    }
     ApiError::internal("the request was cut: its client reads too slowly")
 }
 
@@ -189,7 +192,10 @@ impl Answering {
                 Err(error) => self.failed(&error.into()),
             },
             Some(Update::Failed(failure)) => self.failed(&failure.into()),
-            None => self.failed(&cut()),
+            None => {
+                let error = cut(&self.running.shared.client);
+                self.failed(&error)
+            }
         };
         self.ready = messages;
         self.ready.reverse();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tributary_engine::Client;
+use tributary_engine::{Attendance, Client};
 use tributary_protocol::exit;
 
 use crate::metrics::Metrics;
@@ -22,7 +22,10 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// never ends its request, keeps nobody waiting.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How often an ending service looks whether anything is still computed.
+/// The same when the ranks have failed: the process waits for it.
+const LAST_ANSWERS: Duration = Duration::from_millis(1500);
+
+/// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Exit code of a process that was told twice to end: that of SIGTERM.
@@ -97,11 +100,18 @@ impl Service {
     }
 
     /// Answers on a thread of its own, until SIGTERM, SIGINT or SIGUSR1: then requests under way are answered, no more are
-    /// taken, and the client is let go. SIGTERM or SIGINT behind another signal ends the process at once.
+    /// taken, and the client is let go. SIGTERM or SIGINT behind another signal ends the process at once. It ends by itself when
+    /// the engine takes no more requests, because its ranks have failed: whoever waits has been told so then. The `attendance`
+    /// lasts as long.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(self, client: Client, world: usize) -> Result<JoinHandle<Result<(), Error>>, Error> {
+    pub fn start(
+        self,
+        client: Client,
+        world: usize,
+        attendance: Attendance,
+    ) -> Result<JoinHandle<Result<(), Error>>, Error> {
         let metrics = Arc::new(Metrics::new(world)?);
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -109,9 +119,13 @@ impl Service {
         let told_to_end = {
             // Before anybody else leaves signals to the service.
             let _inside = runtime.enter();
-            signals(drain)?
+            signals(drain.clone())?
         };
-        let run = move || runtime.block_on(self.serve(client, metrics, draining, told_to_end));
+        let run = move || {
+            let served = runtime.block_on(self.serve(client, metrics, (drain, draining), told_to_end));
+            drop((runtime, attendance));
+            served
+        };
         Ok(std::thread::Builder::new().name("service".to_owned()).spawn(run)?)
     }
 
@@ -119,7 +133,7 @@ impl Service {
         self,
         client: Client,
         metrics: Arc<Metrics>,
-        draining: watch::Receiver<bool>,
+        (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
         told_to_end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         // Events are small and each counts: none waits for the one behind it.
@@ -135,6 +149,7 @@ impl Service {
                 upkeep.upkeep();
             }
         });
+        let failed = tokio::spawn(fails(client.clone(), drain));
         let lingering = lingering(client.clone(), draining.clone());
         let shared = Shared { client, model: self.model.into(), metrics, draining };
         let app = routes(shared, self.only_local);
@@ -143,8 +158,18 @@ impl Service {
             () = lingering => Ok(()),
         };
         tidy.abort();
+        failed.abort();
         Ok(served?)
     }
+}
+
+/// Tells the service to end when the engine takes no more requests.
+async fn fails(client: Client, drain: watch::Sender<bool>) {
+    while !client.desk().is_closed() {
+        tokio::time::sleep(LOOK).await;
+    }
+    // Whoever has left need not be told.
+    let _ = drain.send(true);
 }
 
 /// Ends when the service was told to end and nothing has been computed for a while.
@@ -154,7 +179,7 @@ async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
         return std::future::pending().await;
     }
     let mut idle = Duration::ZERO;
-    while idle < LINGER {
+    while idle < if client.desk().is_closed() { LAST_ANSWERS } else { LINGER } {
         tokio::time::sleep(LOOK).await;
         idle = if client.desk().waiting() + client.desk().running() == 0 { idle + LOOK } else { Duration::ZERO };
     }

@@ -1,6 +1,6 @@
 //! Where requests are handed in: the side of the conductor that clients hold.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -97,6 +97,8 @@ pub(super) struct Submission {
 pub(super) struct Counts {
     pub(super) waiting: AtomicUsize,
     pub(super) running: AtomicUsize,
+    /// Whether the conductor has ended, or is about to and takes nothing more.
+    closed: AtomicBool,
     /// Requests whose clients have left.
     cancelled: Mutex<Vec<u64>>,
 }
@@ -126,6 +128,21 @@ pub struct Inbox {
     pub(super) counts: Arc<Counts>,
 }
 
+impl Inbox {
+    /// Takes no more requests; gives those that were on their way. One that is handed in meanwhile is among them or learns that it
+    /// came too late, perhaps both.
+    pub(super) fn close(&self) -> Vec<Box<Submission>> {
+        self.counts.closed.store(true, Ordering::SeqCst);
+        self.submissions.try_iter().collect()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// A desk and where its requests arrive.
 pub fn desk() -> (Desk, Inbox) {
     let (sender, receiver) = sync_channel(ON_THE_WAY);
@@ -150,6 +167,8 @@ impl Desk {
         let prepared_after = clock.elapsed();
         let submission = Submission { request, clock, prepared_after, prepared, settings, sink };
         match self.submissions.try_send(Box::new(submission)) {
+            // Nobody may have looked since it was put there.
+            Ok(()) if self.is_closed() => Err(Failure::Closed),
             Ok(()) => Ok(request),
             Err(TrySendError::Full(_)) => Err(Failure::Busy { waiting: self.waiting() + ON_THE_WAY }),
             Err(TrySendError::Disconnected(_)) => Err(Failure::Closed),
@@ -160,6 +179,11 @@ impl Desk {
     /// nobody.
     pub fn cancel(&self, request: u64) {
         self.counts.cancelled().push(request);
+    }
+
+    /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.
+    pub fn is_closed(&self) -> bool {
+        self.counts.closed.load(Ordering::SeqCst)
     }
 
     /// Requests that wait for their turn.

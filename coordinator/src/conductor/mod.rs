@@ -70,8 +70,11 @@ impl<'a> Conductor<'a> {
         let ended = self.conduct();
         if let Err(error) = &ended {
             let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
+            let late = self.inbox.close().into_iter().map(|submission| *submission);
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
-            for mut submission in running.chain(std::mem::take(&mut self.waiting).into_values()) {
+            let waiting = std::mem::take(&mut self.waiting).into_values();
+            self.count();
+            for mut submission in running.chain(waiting).chain(late) {
                 // Whether anybody listens does not matter any more.
                 let _ = submission.sink.take(Update::Failed(Failure::Group(refusal.clone())));
             }

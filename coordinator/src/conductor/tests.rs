@@ -45,9 +45,18 @@ struct Ranks {
     /// Requests that are refused, and the step of decoding in which the group fails.
     refuses: Option<u64>,
     fails_at_step: Option<usize>,
+    /// The first step of decoding is carried out when the other end of this has gone.
+    held: Mutex<Option<Receiver<()>>>,
 }
 
 impl Ranks {
+    /// Ranks that are held until what this gives beside them is dropped: what a test does before that comes before the first step
+    /// of decoding has ended.
+    fn held(self) -> (Self, SyncSender<()>) {
+        let (hold, held) = sync_channel(0);
+        (Self { held: Mutex::new(Some(held)), ..self }, hold)
+    }
+
     fn serve(&self, worker: &WorkerLink) {
         let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
         let mut steps = 0;
@@ -73,6 +82,9 @@ impl Ranks {
                 }
                 Order::Decode(requests) => {
                     steps += 1;
+                    if let Some(held) = self.held.lock().unwrap().take() {
+                        assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
+                    }
                     if self.fails_at_step == Some(steps) {
                         let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
                         return;
@@ -295,4 +307,26 @@ fn the_groups_failure_is_everybodys() {
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 2);
     assert!(told.iter().all(|failure| matches!(failure, Failure::Group(refusal) if refusal.exit_code == 69)));
+}
+
+#[test]
+fn the_groups_failure_is_that_of_requests_on_their_way_too() {
+    let (ranks, hold) = Ranks { fails_at_step: Some(1), ..Ranks::default() }.held();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
+        let (_, runs) = submit(&desk, 8, 50, 64);
+        assert!(matches!(runs.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        assert!(!desk.is_closed());
+        // The conductor waits for the ranks: it takes this in no more.
+        let (_, late) = submit(&desk, 8, 50, 64);
+        drop(hold);
+        for updates in [runs, late] {
+            let failure = tokens(&updates).expect_err("the group is gone");
+            assert!(matches!(&failure, Failure::Group(refusal) if refusal.exit_code == 69), "{failure:?}");
+        }
+        assert!(desk.is_closed(), "known before clients are told");
+        assert_eq!((desk.waiting(), desk.running()), (0, 0));
+        let (sink, _updates) = sync_channel(4);
+        assert_eq!(desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sink)), Err(Failure::Closed));
+    });
+    assert_eq!(ended.map_err(|error| error.exit_code()), Err(69));
 }

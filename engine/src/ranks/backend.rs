@@ -6,6 +6,7 @@ use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{GroupShape, Machine, Started};
 use tributary_worker::Model;
 
+use super::audience::Audience;
 use super::group::GroupSettings;
 use super::identity::Identity;
 use super::seat::Seat;
@@ -147,6 +148,11 @@ pub trait Backend {
 
     /// Leaves the next signal to another thread of this process, where ranks listen to signals at all.
     fn drains(&self) {}
+
+    /// The clients of this process who must be told before a failure of its ranks ends it. Ranks that are threads end no process.
+    fn audience(&self) -> Audience {
+        Audience::default()
+    }
 
     /// Whether ranks that have failed can be started anew.
     fn can_start_anew(&self) -> bool;

@@ -125,8 +125,9 @@ impl Group {
             }
             std::thread::sleep(LOOK_FOR_END);
         }
-        let join =
-            |rank: JoinHandle<Result<(), Error>>| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // A panic has told itself; here it is a failure like others, so that all ends in order.
+        let panicked = |_| Err(Error::Bug("the rank's thread panicked"));
+        let join = |rank: JoinHandle<Result<(), Error>>| rank.join().unwrap_or_else(panicked);
         root_cause(self.ranks.into_iter().map(join).collect())
     }
 }

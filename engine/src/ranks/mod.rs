@@ -1,6 +1,7 @@
 //! The ranks of this run: threads of this process, or processes of which this is one. Only here it is asked which.
 
 mod agreement;
+mod audience;
 mod backend;
 mod discover;
 mod group;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use tributary_comm::{mpi, nccl};
 use tributary_coordinator::{GroupShape, Machine};
 
+pub use self::audience::Attendance;
 pub use self::backend::Failure;
 pub(crate) use self::backend::{Backend, Start};
 pub use self::discover::{Launcher, launcher};

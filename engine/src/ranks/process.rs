@@ -13,6 +13,7 @@ use tributary_protocol::KeySpace;
 use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::agree;
+use super::audience::Audience;
 use super::backend::Failure;
 use super::discover::Launcher;
 use super::group::GroupSettings;
@@ -90,6 +91,11 @@ impl Process {
         self.watch.drains();
     }
 
+    /// The clients of this process who must be told before a failure ends it.
+    pub fn audience(&self) -> Audience {
+        self.watch.audience.clone()
+    }
+
     /// Whether this process has the coordinator.
     pub fn leads(&self) -> bool {
         self.facts.rank == 0
@@ -148,6 +154,7 @@ impl Process {
                 // Ranks other than 0 do not listen.
                 let _ = tell.send(agreed);
                 watch.over();
+                let _reach = worker.as_ref().map(|worker| watch.audience.reached_by(worker.alarm()));
                 serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
                 watch.leave(comm);
                 Ok(())
@@ -203,8 +210,17 @@ impl Serving {
     ///
     /// # Errors
     /// The failure that ended it.
-    pub fn end(self) -> Result<()> {
-        drop(self.link);
+    pub fn end(mut self) -> Result<()> {
+        self.link = None;
+        self.failed()
+    }
+
+    /// Waits for the end of a group that fails. Rank 0 keeps its orders: without them it would leave as if all were well, before
+    /// anybody has said what is not.
+    ///
+    /// # Errors
+    /// The failure that ended it.
+    pub fn failed(self) -> Result<()> {
         // The panic has told itself; here it is a failure like others, so that the group ends in order.
         self.thread.join().unwrap_or_else(|_| Err(Error::Bug("a bug: the rank's thread panicked")))
     }

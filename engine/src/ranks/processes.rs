@@ -3,6 +3,7 @@
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{GroupShape, Room, Started};
 
+use super::audience::Audience;
 use super::backend::{Backend, Failure, Neighbours, Part, Standing, Start};
 use super::process::{Process, Serving};
 use super::seat::Seat;
@@ -109,7 +110,11 @@ impl Backend for Processes {
     }
 
     fn lost(&mut self, _: GroupShape, seen: tributary_coordinator::Error) -> Error {
-        match self.serving.take().map(Serving::end) {
+        let end = match seen {
+            tributary_coordinator::Error::Failed { .. } => Serving::failed,
+            _ => Serving::end,
+        };
+        match self.serving.take().map(end) {
             Some(Err(cause)) => cause,
             _ => seen.into(),
         }
@@ -117,6 +122,10 @@ impl Backend for Processes {
 
     fn drains(&self) {
         self.process.drains();
+    }
+
+    fn audience(&self) -> Audience {
+        self.process.audience()
     }
 
     fn can_start_anew(&self) -> bool {

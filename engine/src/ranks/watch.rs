@@ -13,6 +13,7 @@ use tributary_comm::Error;
 use tributary_comm::mpi::{Ender, Silent};
 use tributary_comm::process::Peer;
 
+use super::audience::Audience;
 use super::reap;
 use super::words::{end_quietly, say};
 use crate::marker;
@@ -42,6 +43,8 @@ const MOST_TURNS: u32 = 10;
 /// What the watching threads share with the process that they watch.
 #[derive(Debug, Clone)]
 pub struct Watch {
+    /// The clients of this process who must be told before a failure ends it.
+    pub audience: Audience,
     ender: Ender,
     rank: usize,
     peers: Vec<Peer>,
@@ -78,7 +81,8 @@ impl Watch {
         let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let drains = Arc::new(AtomicBool::new(false));
-        let watch = Self { ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
+        let audience = Audience::default();
+        let watch = Self { audience, ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
         let on_signal = watch.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -93,11 +97,19 @@ impl Watch {
     /// Ends the group and this process, and says why, unless another thread has: then that one ends it.
     pub fn end(&self, line: &str, exit_code: u8) -> ! {
         if self.said.swap(true, Ordering::Relaxed) {
-            end_quietly(exit_code);
+            self.end_quietly(exit_code);
         }
         say(self.rank, line, exit_code);
+        self.audience.tell(self.rank, exit_code, || line.to_owned());
         self.ender.end(line, exit_code);
+        self.audience.let_out();
         std::process::exit(exit_code.into())
+    }
+
+    /// Ends this process because of a failure that is told elsewhere.
+    fn end_quietly(&self, exit_code: u8) -> ! {
+        self.audience.let_out();
+        end_quietly(exit_code)
     }
 
     /// Leaves the group in order.
@@ -182,9 +194,10 @@ impl Watch {
             self.limit("leaving MPI", self.heartbeat_timeout);
         }
         if let Some(error) = self.ender.ended_within(Duration::ZERO) {
+            self.tell(&error);
             std::thread::sleep(LAST_WORK);
             match error {
-                Error::Aborted { exit_code, .. } => end_quietly(exit_code),
+                Error::Aborted { exit_code, .. } => self.end_quietly(exit_code),
                 // It began here, and the thread that should say so is busy.
                 error => self.end(&error.to_string(), error.exit_code()),
             }
@@ -222,7 +235,8 @@ impl Watch {
         format!("{names} {verb} been silent for {:?}; {words}", self.heartbeat_timeout)
     }
 
-    /// A rank of this host that is no more, although it should be, and the rank that is to say so: the first that lives.
+    /// A rank of this host that is no more, although it should be, and the rank that is to say so: the first that lives. Clients
+    /// are told.
     fn death(&self) -> Option<(Peer, usize)> {
         if !self.armed.load(Ordering::Relaxed) {
             return None;
@@ -230,6 +244,8 @@ impl Watch {
         let mut visible = self.peers.iter().filter(|peer| peer.visible);
         let dead = visible.clone().find(|peer| peer.rank != self.rank && !peer.lives())?;
         let speaker = visible.find(|peer| peer.rank == self.rank || peer.lives())?;
+        // At once: a launcher that sees it too leaves half a second, perhaps.
+        self.audience.tell(dead.rank, 69, || format!("its process ({} on {}) has died", dead.pid, dead.host));
         Some((dead.clone(), speaker.rank))
     }
 
@@ -242,7 +258,15 @@ impl Watch {
             let Peer { rank, host, pid, .. } = dead;
             self.end(&format!("rank {rank} (process {pid} on {host}) has died"), 69);
         }
-        end_quietly(69);
+        self.end_quietly(69);
+    }
+
+    /// Tells clients of the group's end.
+    fn tell(&self, error: &Error) {
+        match error {
+            Error::Aborted { rank, cause, exit_code } => self.audience.tell(*rank, *exit_code, || cause.clone()),
+            error => self.audience.tell(self.rank, error.exit_code(), || error.to_string()),
+        }
     }
 
     /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead soon after the signal
@@ -260,7 +284,8 @@ impl Watch {
             self.death()
         });
         if let Some(error) = self.ender.ended_within(NEWS) {
-            end_quietly(error.exit_code());
+            self.tell(&error);
+            self.end_quietly(error.exit_code());
         }
         if let Some(death) = death {
             self.mourn(death);

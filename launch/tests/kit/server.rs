@@ -15,8 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A running service. It is killed when a test leaves it.
 pub struct Server {
     child: Child,
-    /// The process with the socket; the child itself, or one below it.
+    /// The process that is told to end: the child itself, or one below it, the one with the socket.
     leader: u32,
+    /// Where the ranks' processes wrote their numbers, if they are processes.
+    pids: Option<tempfile::TempDir>,
     /// Where it listens.
     pub address: String,
     /// The line that it said so with.
@@ -35,8 +37,13 @@ pub struct Ended {
 impl Server {
     /// Starts a service of the demo model with more options.
     pub fn start(options: &[&str]) -> Self {
+        Self::start_with_fault("", options)
+    }
+
+    /// The same with failpoints.
+    pub fn start_with_fault(failpoints: &str, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        command.args(arguments(options));
+        command.args(arguments(options)).env("FAILPOINTS", failpoints);
         let mut server = Self::run(command);
         server.leader = server.child.id();
         server
@@ -44,22 +51,31 @@ impl Server {
 
     /// Starts it on processes: behind a launcher's own arguments.
     pub fn start_with(mut launcher: Command, options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("leader");
-        let script = format!("[ $OMPI_COMM_WORLD_RANK = 0 ] && echo $$ >{}; exec \"$@\"", path.display());
-        launcher.args(["sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_tributary")]).args(arguments(options));
+        let (folder, around) = noting_pids();
+        launcher.args(around).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments(options));
         let mut server = Self::run(launcher);
-        let leader = std::fs::read_to_string(path).expect("the leader wrote its number");
-        server.leader = leader.trim().parse().expect("a number");
+        server.pids = Some(folder);
+        server.leader = server.pid(0);
         server
     }
 
     /// Starts it by `tributary launch` with its own options, and signals that.
     pub fn launch(mut launch: Command, options: &[&str]) -> Self {
+        let (folder, around) = noting_pids();
+        // mpirun's own arguments stand right before the command: the last of them can stand around it.
+        around.iter().for_each(|argument| _ = launch.args(["--mpirun-arg", argument]));
         launch.arg("--").args(arguments(options));
         let mut server = Self::run(launch);
+        server.pids = Some(folder);
         server.leader = server.child.id();
         server
+    }
+
+    /// The process of a rank.
+    pub fn pid(&self, rank: usize) -> u32 {
+        let folder = self.pids.as_ref().expect("ranks are processes").path();
+        let pid = std::fs::read_to_string(folder.join(rank.to_string())).expect("it wrote its number");
+        pid.trim().parse().expect("a number")
     }
 
     fn run(mut command: Command) -> Self {
@@ -74,7 +90,7 @@ impl Server {
             let _ = child.stderr.take().expect("piped").read_to_string(&mut errors);
             panic!("it says `{greeting}` and not where it listens: {errors}");
         };
-        Self { child, leader: 0, address, greeting: greeting.trim_end().to_owned() }
+        Self { child, leader: 0, pids: None, address, greeting: greeting.trim_end().to_owned() }
     }
 
     /// Asks for a page.
@@ -173,6 +189,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A shell a rank that writes the number of its process into a folder, and becomes the program that follows.
+fn noting_pids() -> (tempfile::TempDir, [String; 4]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = format!("echo $$ >{}/$OMPI_COMM_WORLD_RANK; exec \"$@\"", folder.path().display());
+    (folder, ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()])
 }
 
 fn arguments(options: &[&str]) -> Vec<String> {

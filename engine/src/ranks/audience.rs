@@ -1,0 +1,137 @@
+//! Clients that wait for answers of this process. Before a failure ends it they are told, and it stays for a moment until they
+//! have been.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tributary_comm::Alarm;
+use tributary_protocol::Event;
+
+/// How long a process that has failed stays for its clients. A launcher may leave it less.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Who waits, and how the coordinator, which tells them, is reached. Clones are of the same audience.
+#[derive(Debug, Clone, Default)]
+pub struct Audience(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Those who serve clients.
+    present: usize,
+    /// The way to the coordinator beside rank 0's own, until it has been used.
+    alarm: Option<Alarm>,
+}
+
+/// Somebody who serves clients: while it is held, the end of this process because of a failure waits for it, for a moment.
+#[derive(Debug)]
+pub struct Attendance(Audience);
+
+/// The time in which the coordinator can be reached beside rank 0's own way.
+#[derive(Debug)]
+pub struct Reach(Audience);
+
+impl Audience {
+    /// Somebody serves clients.
+    pub fn attend(&self) -> Attendance {
+        self.state().present += 1;
+        Attendance(self.clone())
+    }
+
+    /// The coordinator can be reached until what this gives is dropped: a coordinator that could still be told by somebody does
+    /// not see that rank 0 is gone.
+    pub fn reached_by(&self, alarm: Alarm) -> Reach {
+        self.state().alarm = Some(alarm);
+        Reach(self.clone())
+    }
+
+    /// Tells the coordinator of the group's end, if anybody serves clients, who must hear of it now: rank 0 itself may compute for
+    /// long before it looks up. Only the first word counts.
+    pub fn tell(&self, rank: usize, exit_code: u8, cause: impl FnOnce() -> String) {
+        let mut state = self.state();
+        if state.present == 0 {
+            return;
+        }
+        let alarm = state.alarm.take();
+        drop(state);
+        if let Some(alarm) = alarm {
+            // The coordinator may have gone: then there is nobody to tell.
+            let _ = alarm.send(Event::Failed { request: 0, rank, exit_code, cause: cause() });
+        }
+    }
+
+    /// Waits until nobody serves clients any more, for a moment at most.
+    pub fn let_out(&self) {
+        let waited = self.0.left.wait_timeout_while(self.state(), LAST_ANSWERS, |state| state.present > 0);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let Self(audience) = self;
+        audience.state().present -= 1;
+        audience.0.left.notify_all();
+    }
+}
+
+impl Drop for Reach {
+    fn drop(&mut self) {
+        self.0.state().alarm = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tributary_comm::link;
+
+    use super::*;
+
+    #[test]
+    fn the_coordinator_hears_the_first_word_if_somebody_serves_clients() {
+        let (coordinator, worker) = link(4);
+        let audience = Audience::default();
+        let reach = audience.reached_by(worker.alarm());
+        audience.tell(1, 69, || "nobody listens".to_owned());
+        assert_eq!(coordinator.next(Duration::ZERO), Ok(None));
+        let attendance = audience.attend();
+        audience.tell(1, 69, || "it has died".to_owned());
+        audience.tell(0, 75, || "a consequence".to_owned());
+        let told = Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "it has died".to_owned() };
+        assert_eq!(coordinator.next(Duration::ZERO), Ok(Some(told)));
+        assert_eq!(coordinator.next(Duration::ZERO), Ok(None));
+        drop((worker, reach, attendance));
+        assert!(coordinator.next(Duration::ZERO).is_err(), "whoever is gone is seen to be");
+    }
+
+    #[test]
+    fn the_end_waits_for_those_who_serve_clients_and_not_for_ever() {
+        let audience = Audience::default();
+        audience.let_out();
+        let attendance = audience.attend();
+        let (ends, began) = (audience.clone(), Instant::now());
+        let end = std::thread::spawn(move || {
+            ends.let_out();
+            began.elapsed()
+        });
+        let rest = Duration::from_millis(100);
+        std::thread::sleep(rest);
+        assert!(!end.is_finished(), "somebody serves clients");
+        drop(attendance);
+        assert!(end.join().expect("it does not panic") >= rest);
+        let (_stays, began) = (audience.attend(), Instant::now());
+        audience.let_out();
+        assert!(began.elapsed() >= LAST_ANSWERS);
+    }
+}
