@@ -26,7 +26,7 @@ pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{Intake, Prefix, Prepared, prepare, prepare_text};
 pub use machine::{GroupShape, Machine, MemoryOf, Room};
-pub use plan::{Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
+pub use plan::{Beside, Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
 pub use planner::{Planner, Started, Survey, chunk_cache_bytes};
 pub use report::{Environment, Report, report, table};
 pub use request::{Document, Request};

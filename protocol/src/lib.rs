@@ -5,6 +5,7 @@
 //! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share what follows from a plan: where rows stand and which
 //! may be selected (methods of [`Plan`]), and which rank computes which ([`deal`]).
 
+mod auxiliary;
 mod chunk_key;
 pub mod deal;
 pub mod exit;
@@ -18,6 +19,7 @@ mod report;
 mod rows;
 mod traffic;
 
+pub use auxiliary::Auxiliary;
 pub use chunk_key::{ChunkKey, KeySpace};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};

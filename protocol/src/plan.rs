@@ -3,7 +3,7 @@
 //!
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query.
 
-use crate::{Exchange, Importance, Method, Prefill};
+use crate::{Auxiliary, Exchange, Importance, Method, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -41,6 +41,8 @@ pub struct Plan {
     pub timeout_ms: u64,
     /// What the outcome carries besides the tokens.
     pub returns: Returns,
+    /// Models beside the main one that read the context for it.
+    pub auxiliary: Vec<Auxiliary>,
 }
 
 /// A run of context tokens prefilled on its own.

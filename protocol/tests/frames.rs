@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow, KeySpace,
-    Layout, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns,
-    Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode, encode_frame,
+    Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow,
+    KeySpace, Layout, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal,
+    Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -27,6 +27,10 @@ fn methods() -> impl Strategy<Value = Method> {
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
         }),
     ]
+}
+
+fn auxiliary() -> Auxiliary {
+    Auxiliary { model: "small".into(), ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3], memory_bytes: 99 }
 }
 
 fn ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -60,6 +64,7 @@ prop_compose! {
             sampling: Sampling { temperature, top_p, seed },
             timeout_ms: numbers.2,
             returns: Returns { logits: flags.1, scores: flags.2 },
+            auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
         }
     }
 }
@@ -239,6 +244,7 @@ fn samples() -> (Order, Event) {
         sampling: Sampling { temperature: 0.5, top_p: 0.75, seed: 11 },
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: false },
+        auxiliary: vec![auxiliary()],
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
@@ -255,6 +261,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "5452494206000000c50000005e9237bb");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420600000016010000ff993e54");
     assert_eq!(header(&encode_frame(&event).unwrap()), "54524942060000003c01000041829b63");
 }

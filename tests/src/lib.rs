@@ -99,6 +99,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: true },
+        auxiliary: Vec::new(),
     }
 }
 

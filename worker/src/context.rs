@@ -9,7 +9,7 @@ use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
-use crate::model::{Adapters, Model, Rows, embed};
+use crate::model::{Adapters, Model, Models, Rows, embed};
 use crate::progress::Progress;
 use crate::timeline::Timeline;
 
@@ -29,6 +29,18 @@ pub struct Math {
 }
 
 impl Math {
+    /// Kernels and constants of a model, for positions up to a bound.
+    ///
+    /// # Errors
+    /// The rotary tables cannot be made.
+    pub fn of(
+        model: &dyn Model,
+        positions: usize,
+        (kernels, progress, kept_free): (Kernels, &Progress, KeptFree),
+    ) -> Result<Self> {
+        Ok(Self { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone(), kept_free })
+    }
+
     /// Attention of queries before RoPE to keys before RoPE.
     ///
     /// # Errors
@@ -67,8 +79,8 @@ impl Math {
 
 /// A rank's tools for one request.
 pub struct Context<'a> {
-    /// The decoder.
-    pub model: &'a dyn Model,
+    /// The decoder, and those beside it.
+    pub models: Models<'a>,
     /// The way to the other ranks.
     pub comm: &'a mut dyn Communicator,
     /// The kernels with the model's constants.
@@ -91,7 +103,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// The rotary tables cannot be made; the device's.
     pub fn new(
-        model: &'a dyn Model,
+        models: impl Into<Models<'a>>,
         comm: &'a mut dyn Communicator,
         kernels: Kernels,
         (plan, positions): (&Plan, usize),
@@ -100,18 +112,13 @@ impl<'a> Context<'a> {
     ) -> Result<Self> {
         progress.begin(plan.request);
         comm.set_deadline(Phase::Dispatch, timeout(plan));
-        let mut timeline = Timeline::start(model.device())?;
+        let models = models.into();
+        let mut timeline = Timeline::start(models.main.device())?;
         timeline.enter(Phase::Dispatch, comm)?;
         checkpoint(comm.rank(), Phase::Dispatch);
         Ok(Self {
-            math: Math {
-                kernels,
-                rope: model.rope(positions)?,
-                scale: model.scale(),
-                progress: progress.clone(),
-                kept_free: comm.kept_free(),
-            },
-            model,
+            math: Math::of(models.main, positions, (kernels, progress, comm.kept_free()))?,
+            models,
             comm,
             timeline,
             prefilled_rows: 0,
@@ -126,12 +133,21 @@ impl<'a> Context<'a> {
         self.comm.rank()
     }
 
+    /// Kernels and constants of a model beside the main one, for positions up to a bound.
+    ///
+    /// # Errors
+    /// The rotary tables cannot be made.
+    pub fn math_of(&self, model: &dyn Model, positions: usize) -> Result<Math> {
+        let Math { kernels, progress, kept_free, .. } = &self.math;
+        Math::of(model, positions, (*kernels, progress, kept_free.clone()))
+    }
+
     /// Rows from their sources.
     ///
     /// # Errors
     /// A source that is not there; the tensor library's.
     pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
-        embed(self.model, sources, &self.adapters)
+        embed(self.models.main, sources, &self.adapters)
     }
 
     /// Opens a phase.

@@ -26,7 +26,7 @@ pub struct First {
 pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<First> {
     cx.enter(Phase::FirstToken, plan)?;
     let mut sampler = Sampler::new(plan.sampling);
-    let logits = prefilled.last.as_ref().map(|last| logits(cx.model, last)).transpose()?;
+    let logits = prefilled.last.as_ref().map(|last| logits(cx.models.main, last)).transpose()?;
     let logits = logits.map(|mut rows| rows.swap_remove(0));
     let own = logits.as_ref().map(|logits| draw(&mut sampler, logits, cx.rank()));
     let bytes = own.map(|drawn| tributary_protocol::encode(&drawn)).transpose()?;

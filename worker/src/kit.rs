@@ -1,16 +1,18 @@
 //! What the unit tests share: a plan from sizes, a tiny model from a seed, a group of ranks.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
-use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Exchange, Method, Plan, Returns, Sampling};
+use tributary_kernels::{Kernels, Rope};
+use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, Plan, Returns, Sampling};
 
 use crate::context::Math;
-use crate::model::{LoadFormat, Model, load};
+use crate::error::Result;
+use crate::model::{Config, LoadFormat, Model, Qkv, Rows, load};
 use crate::progress::Progress;
 
 /// A config.json of a tiny Llama.
@@ -35,11 +37,15 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
 }
 
+/// What a plan says of a model named `small`; the ids behind those that stand for rows are its query's.
+pub fn auxiliary(ids: Vec<u32>, stands_for: Vec<Range<u32>>) -> Auxiliary {
+    let query = ids.len() - stands_for.len();
+    Auxiliary { model: "small".to_owned(), ids, query, stands_for, memory_bytes: 0 }
+}
+
 /// Kernels and constants of a model, for positions up to a bound.
 pub fn math(model: &dyn Model, positions: usize) -> Math {
-    let rope = model.rope(positions).expect("tables");
-    let (progress, kept_free) = (Progress::default(), KeptFree::default());
-    Math { kernels: Kernels::Auto, rope, scale: model.scale(), progress, kept_free }
+    Math::of(model, positions, (Kernels::Auto, &Progress::default(), KeptFree::default())).expect("tables")
 }
 
 /// A plan with chunks of the given lengths, chunk i on rank i mod `world`, and no budget.
@@ -73,6 +79,53 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
         timeout_ms: 30_000,
         returns: Returns::default(),
+        auxiliary: Vec::new(),
+    }
+}
+
+/// A model that cannot read one token.
+pub struct Spoilt {
+    /// The model otherwise.
+    pub model: Arc<dyn Model>,
+    /// The token.
+    pub token: u32,
+}
+
+impl Model for Spoilt {
+    fn config(&self) -> &Config {
+        self.model.config()
+    }
+
+    fn device(&self) -> &Device {
+        self.model.device()
+    }
+
+    fn rope(&self, positions: usize) -> Result<Rope> {
+        self.model.rope(positions)
+    }
+
+    fn scale(&self) -> f32 {
+        self.model.scale()
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Rows> {
+        let rows = self.model.embed(ids)?;
+        let spoil = |id: &u32| if *id == self.token { f32::NAN } else { 0.0 };
+        let spoilt = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), self.device())?;
+        let hidden = rows.hidden.broadcast_add(&spoilt)?;
+        Ok(rows.with(hidden))
+    }
+
+    fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
+        self.model.qkv_of_last(layer, rows, queries)
+    }
+
+    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+        self.model.finish(layer, rows, attended)
+    }
+
+    fn logits(&self, rows: &Rows) -> Result<Tensor> {
+        self.model.logits(rows)
     }
 }
 

@@ -27,7 +27,8 @@ pub use error::{Error, Result};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use kv::{Block, BlockRows, LayerRows};
 pub use model::{
-    Adapter, Adapters, Attention, Config, Decoder, Linear, LoadFormat, LowRank, LowRankPair, Model, Qkv, Rows, load,
+    Adapter, Adapters, Attention, Config, Decoder, Linear, LoadFormat, LowRank, LowRankPair, Model, Models, Qkv, Rows,
+    load,
 };
 pub use progress::Progress;
 pub use serve::{root_cause, serve};

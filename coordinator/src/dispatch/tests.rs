@@ -5,7 +5,7 @@ use tributary_comm::{WorkerLink, link};
 use tributary_protocol::{Drawn, Refusal, StepReport};
 
 use super::*;
-use crate::{Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
+use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
 
 fn a_plan() -> Plan {
     let settings = Settings::default();
@@ -16,6 +16,7 @@ fn a_plan() -> Plan {
         cached: Cached::default(),
         query: &[4],
         eos: &[2],
+        beside: Beside::default(),
     };
     let machine = Machine {
         flops_per_s: 1e12,

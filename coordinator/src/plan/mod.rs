@@ -1,6 +1,8 @@
 //! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
 //! request, settings, model and machine.
 
+#[cfg(test)]
+mod beside_tests;
 mod cost;
 mod exchange;
 mod settings;
@@ -8,7 +10,7 @@ mod settings;
 mod tests;
 
 use tributary_protocol::deal::usual_owner;
-use tributary_protocol::{Chunk, Exchange, Method, Plan, Selection, leading_counts};
+use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, Plan, Selection, leading_counts};
 
 use self::exchange::Load;
 use self::settings::{budget, setting};
@@ -33,6 +35,15 @@ pub struct PlanInput<'a> {
     pub query: &'a [u32],
     /// Tokens that end the answer.
     pub eos: &'a [u32],
+    /// What the method has beside the prompt.
+    pub beside: Beside<'a>,
+}
+
+/// What a method has beside the prompt. Nothing for most.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Models beside the main one that read the context for it.
+    pub auxiliary: &'a [Auxiliary],
 }
 
 /// What the ranks' chunk caches hold. Empty lists stand for nothing.
@@ -244,5 +255,6 @@ fn with_exchange(
         sampling: settings.sampling,
         timeout_ms: settings.timeout_ms,
         returns: settings.returns,
+        auxiliary: input.beside.auxiliary.to_vec(),
     }
 }

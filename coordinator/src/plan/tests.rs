@@ -3,7 +3,7 @@
 use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
+use super::{Beside, Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
 use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
@@ -19,16 +19,14 @@ const MACHINE: Machine = Machine {
 };
 
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
+fn input(chunks: &[Vec<u32>]) -> PlanInput<'_> {
+    let (cached, beside) = (Cached::default(), Beside::default());
+    PlanInput { request: 1, prefix: &[1], chunks, cached, query: &[3], eos: &[2], beside }
+}
+
 fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
     let chunks: Vec<Vec<u32>> = lengths.iter().map(|&length| vec![7; length]).collect();
-    let input = PlanInput {
-        request: 1,
-        prefix: &[1],
-        chunks: &chunks,
-        cached: Cached::default(),
-        query: &[3, 4, 5],
-        eos: &[2],
-    };
+    let input = PlanInput { query: &[3, 4, 5], ..input(&chunks) };
     plan(&input, settings, &DEMO, machine)
 }
 
@@ -180,8 +178,7 @@ fn the_exchange_follows_from_bytes_and_memory() {
 fn memory_is_predicted_in_the_right_size() {
     // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, 4 GB of activations.
     let chunks = vec![vec![7; 2048]; 16];
-    let input =
-        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3], eos: &[] };
+    let input = input(&chunks);
     let settings = Settings { world: 1, ..Settings::default() };
     let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE).unwrap().memory_bytes;
     assert!((37_000_000_000..42_000_000_000).contains(&bytes), "{bytes}");
@@ -283,8 +280,7 @@ fn the_longest_prompt_that_fits_is_accepted() {
 #[test]
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
-    let input =
-        PlanInput { request: 1, prefix: &[], chunks: &chunks, cached: Cached::default(), query: &[378], eos: &[] };
+    let input = PlanInput { prefix: &[], query: &[378], ..input(&chunks) };
     let error = plan(&input, &Settings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
     let input = PlanInput { query: &[], ..input };
@@ -295,14 +291,7 @@ fn foreign_ids_and_empty_queries_are_refused() {
 /// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
 fn placed(cached: &[Option<usize>], settings: &Settings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
-    let input = PlanInput {
-        request: 1,
-        prefix: &[1],
-        chunks: &chunks,
-        cached: Cached { ranks: cached, bytes: &[] },
-        query: &[3],
-        eos: &[2],
-    };
+    let input = PlanInput { cached: Cached { ranks: cached, bytes: &[] }, ..input(&chunks) };
     let plan = plan(&input, settings, &DEMO, &MACHINE).unwrap().plan;
     plan.chunks.iter().map(|chunk| (chunk.rank, chunk.warm)).unzip()
 }
@@ -345,7 +334,7 @@ fn what_the_chunk_caches_hold_counts_as_memory() {
     let chunks = vec![vec![7; 64]; 4];
     let of = |bytes: &[u64], available_bytes: Option<u64>| {
         let cached = Cached { ranks: &[], bytes };
-        let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+        let input = PlanInput { cached, ..input(&chunks) };
         plan(&input, &world(1), &DEMO, &Machine { available_bytes, ..MACHINE })
     };
     let alone = of(&[], None).unwrap().memory_bytes;
@@ -362,7 +351,7 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
     let chunks = vec![vec![7; 512]; 4];
     let exchange = |ranks: &[Option<usize>]| {
         let cached = Cached { ranks, bytes: &[] };
-        let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2] };
+        let input = PlanInput { cached, ..input(&chunks) };
         let settings = Settings { world: 2, ratio: Some(0.05), ..Settings::default() };
         plan(&input, &settings, &DEMO, &slow).unwrap().plan.exchange
     };
@@ -374,8 +363,7 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
 fn too_little_memory_is_said_with_both_numbers_and_whose_it_is() {
     let there = Machine { available_bytes: Some(3 << 29), of_rank: Some(3), memory: MemoryOf::Device, ..MACHINE };
     let chunks = vec![vec![7; 2048]; 16];
-    let input =
-        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3], eos: &[] };
+    let input = input(&chunks);
     let error = plan(&input, &world(1), &QWEN3_14B, &there).unwrap_err();
     let (said, end) = (error.to_string(), "are available to rank 3 (--device-memory); use fewer tokens");
     assert!(said.starts_with("the request needs about ") && said.contains(" GiB of device memory, 1.5 GiB "), "{said}");

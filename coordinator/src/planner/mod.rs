@@ -16,7 +16,7 @@ use self::taken::Taken;
 use crate::directory::Directory;
 use crate::intake::Prepared;
 use crate::machine::{GroupShape, Machine, Room};
-use crate::plan::{Cached, PlanInput, Planned, Settings, plan};
+use crate::plan::{Beside, Cached, PlanInput, Planned, Settings, plan};
 use crate::predict::running_bytes;
 use crate::{ModelShape, Result};
 
@@ -209,7 +209,15 @@ impl Planner {
     ) -> Result<Planned> {
         let chunks: Vec<Vec<u32>> = request.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let (prefix, query) = (&request.prefix, &request.query);
-        let input = PlanInput { request: number, prefix, chunks: &chunks, cached, query, eos: &self.eos };
+        let input = PlanInput {
+            request: number,
+            prefix,
+            chunks: &chunks,
+            cached,
+            query,
+            eos: &self.eos,
+            beside: Beside::default(),
+        };
         plan(&input, settings, &self.model, &self.machine(group))
     }
 

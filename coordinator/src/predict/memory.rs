@@ -128,7 +128,8 @@ impl Count<'_> {
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
         let moments = [prefill, recompute, decode, all + kept];
-        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held)
+        let auxiliary = if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.memory_bytes).sum() } else { 0 };
+        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
     }
 
     /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
@@ -229,6 +230,8 @@ fn slack(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::Auxiliary;
+
     use super::*;
     use crate::predict::tests::{ANY, planned, warm};
     use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
@@ -311,6 +314,23 @@ mod tests {
         let tiny = ModelShape { hidden: 64, intermediate: 64, heads: 8, ..shape };
         let tiny_of = |plan: &Plan| rank_bytes(plan, 4, &tiny, MemoryOf::Host, &[])[0];
         assert!(tiny_of(&keeping) > tiny_of(&forgetting) + kv / 2, "without activations the copy is the worst moment");
+    }
+
+    #[test]
+    fn a_model_beside_the_main_one_takes_its_memory_on_rank_0() {
+        let shape = QWEN3_14B;
+        let plan = planned("infoflow", 32_768, 2048, 4, &shape);
+        let small = Auxiliary {
+            model: "small".to_owned(),
+            ids: vec![1],
+            query: 1,
+            stands_for: Vec::new(),
+            memory_bytes: 270_000_000,
+        };
+        let listed = Plan { auxiliary: vec![small], ..plan.clone() };
+        let of = |plan: &Plan| rank_bytes(plan, 4, &shape, MemoryOf::Host, &[]);
+        let more: Vec<u64> = of(&listed).iter().zip(of(&plan)).map(|(with, without)| with - without).collect();
+        assert_eq!(more, [270_000_000, 0, 0, 0]);
     }
 
     #[test]

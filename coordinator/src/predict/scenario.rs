@@ -7,7 +7,7 @@ use tributary_protocol::{Exchange, Plan};
 use super::overhead::Overhead;
 use super::{Predicted, Profile, memory, ttft};
 use crate::machine::Machine;
-use crate::plan::{Cached, PlanInput, Settings, plan};
+use crate::plan::{Beside, Cached, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -112,6 +112,7 @@ impl Scenario {
             cached: Cached::default(),
             query: &query,
             eos: &[],
+            beside: Beside::default(),
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;

@@ -5,7 +5,7 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 use super::bytes::{Cargo, flows};
 use super::{Predicted, Profile, Selected, Work, ttft, work};
 use crate::machine::{Machine, MemoryOf};
-use crate::plan::{Cached, PlanInput, Settings, method_named, plan};
+use crate::plan::{Beside, Cached, PlanInput, Settings, method_named, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{ModelShape, Planned};
 
@@ -37,8 +37,15 @@ pub(super) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: u
 
 fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape: &ModelShape) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let input =
-        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3; 32], eos: &[] };
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        chunks: &chunks,
+        cached: Cached::default(),
+        query: &[3; 32],
+        eos: &[],
+        beside: Beside::default(),
+    };
     let Planned { plan, .. } = plan(&input, settings, shape, &ANY).unwrap();
     plan
 }

@@ -8,12 +8,19 @@ use tributary_protocol::{Outcome, Phase, RankReport, Span};
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Cached, Machine, MemoryOf, PlanInput, Planned, Settings, method_named, plan};
+use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Planned, Settings, method_named, plan};
 
 fn planned(settings: &Settings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
-    let input =
-        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached: Cached::default(), query: &[3; 10], eos: &[2] };
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        chunks: &chunks,
+        cached: Cached::default(),
+        query: &[3; 10],
+        eos: &[2],
+        beside: Beside::default(),
+    };
     let machine = Machine {
         flops_per_s: 1e10,
         link_bytes_per_s: 1e9,

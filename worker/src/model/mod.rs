@@ -5,6 +5,7 @@ mod config;
 mod decoder;
 mod dummy;
 mod low_rank;
+mod models;
 mod rope_config;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
 pub use low_rank::{Linear, LowRank, LowRankPair};
+pub use models::Models;
 pub use weights::weight_files;
 
 use self::low_rank::Adapted;

@@ -39,7 +39,7 @@ pub enum Need {
 }
 
 /// The rows that may be selected, and how many.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Candidates {
     /// Number of the first context row.
     pub first_row: u32,
@@ -55,6 +55,8 @@ pub struct Candidates {
     pub measured: usize,
     /// Rows of the query.
     pub query: usize,
+    /// What the plan's auxiliary models read, one number a context row each.
+    pub auxiliary: Vec<Vec<f32>>,
 }
 
 impl Candidates {
@@ -74,6 +76,7 @@ impl Candidates {
             budget: plan.budget,
             measured: plan.measured_rows(),
             query: plan.query_tokens(),
+            auxiliary: Vec::new(),
         }
     }
 

@@ -1,15 +1,15 @@
 //! What a plan must satisfy before a rank begins with it.
 
-use tributary_protocol::{Around, Plan};
+use tributary_protocol::{Around, Auxiliary, Plan};
 
 use crate::error::{Error, Result};
-use crate::model::{Adapters, Model};
+use crate::model::{Adapters, Models};
 use crate::strategy;
 
 /// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
-pub(super) fn check(plan: &Plan, model: &dyn Model, adapters: &Adapters, world: usize) -> Result<()> {
+pub(super) fn check(plan: &Plan, models: &Models<'_>, adapters: &Adapters, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
-    let config = model.config();
+    let config = models.main.config();
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
         return bad(format!("a chunk is given to rank {} of {world}", chunk.rank));
     }
@@ -30,8 +30,33 @@ pub(super) fn check(plan: &Plan, model: &dyn Model, adapters: &Adapters, world: 
     if let Some(Around { adapter, head, tail }) = plan.chunks.iter().filter_map(|chunk| chunk.around).find(lacking) {
         return bad(format!("a chunk wants {} rows of adapter {adapter}, which is not here or has fewer", head + tail));
     }
+    plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
     strategy::check(&plan.method, config)
+}
+
+/// What a plan says of a model beside the main one must fit that model and the context.
+fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
+    let Auxiliary { model, ids, query, stands_for, .. } = auxiliary;
+    let bad = |what: String| Err(Error::Plan(what));
+    let Some(config) = models.config_beside(model) else {
+        return bad(format!("there is no model `{model}` beside the main one"));
+    };
+    if *query == 0 || ids.len() != query + stands_for.len() {
+        let rows = format!("{} rows and {query} of its query", stands_for.len());
+        return bad(format!("model `{model}` has {} tokens for {rows}; the query needs one at least", ids.len()));
+    }
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= config.vocab) {
+        return bad(format!("token id {id} is outside the vocabulary of {} of model `{model}`", config.vocab));
+    }
+    let context = plan.prefix_tokens() as u32..plan.query_rows().start;
+    let outside = |rows: &&std::ops::Range<u32>| {
+        rows.start > rows.end || (!rows.is_empty() && (rows.start < context.start || rows.end > context.end))
+    };
+    if let Some(rows) = stands_for.iter().find(outside) {
+        return bad(format!("a row of model `{model}` stands for the rows {rows:?}, and the context has {context:?}"));
+    }
+    config.check_length(ids.len(), 0)
 }
 
 #[cfg(test)]
@@ -46,8 +71,11 @@ mod tests {
         config["architectures"] = serde_json::json!(["MistralForCausalLM"]);
         config["sliding_window"] = 30.into();
         let mut plan = kit::plan(2, &[9, 8], 4, 2);
+        plan.auxiliary = vec![kit::auxiliary(vec![7, 8, 9, 10], vec![0..0, 2..19])];
         change(&mut plan);
-        match check(&plan, &*kit::model(&config), &Adapters::default(), 2) {
+        let (main, small) = (kit::model(&config), kit::model(&kit::config()));
+        let models = Models::from(&*main).with_elsewhere("small", small.config());
+        match check(&plan, &models, &Adapters::default(), 2) {
             Ok(()) => (0, String::new()),
             Err(error) => (error.exit_code(), error.to_string()),
         }
@@ -57,7 +85,24 @@ mod tests {
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 9] = [
+        let table: [(Change, &str); 14] = [
+            (|plan| plan.auxiliary[0].model = "tiny".into(), "plan: there is no model `tiny` beside the main one"),
+            (
+                |plan| plan.auxiliary[0].query = 0,
+                "plan: model `small` has 4 tokens for 2 rows and 0 of its query; the query needs one at least",
+            ),
+            (
+                |plan| plan.auxiliary[0].ids[1] = 61,
+                "plan: token id 61 is outside the vocabulary of 61 of model `small`",
+            ),
+            (
+                |plan| plan.auxiliary[0].stands_for[1] = 17..20,
+                "plan: a row of model `small` stands for the rows 17..20, and the context has 2..19",
+            ),
+            (
+                |plan| (plan.auxiliary[0].ids, plan.auxiliary[0].query) = (vec![1; 600], 598),
+                "600 prompt tokens and 0 to generate exceed the model's positions of 512 tokens",
+            ),
             (around, "plan: a chunk wants 1 rows of adapter 3, which is not here or has fewer"),
             (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
             (|plan| plan.chunks[1].rank = 2, "plan: a chunk is given to rank 2 of 2"),

@@ -21,32 +21,33 @@ use tributary_protocol::{Event, Order, Phase};
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
-use crate::model::{Adapters, Model};
+use crate::model::{Adapters, Models};
 use crate::progress::Progress;
 use crate::sequence::Sequence;
 
 /// How often rank 0 ticks when it has nothing to do.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Serves orders until the coordinator is gone. `link` is rank 0's way to the coordinator; the other ranks have none.
+/// Serves orders until the coordinator is gone, with one model or several. `link` is rank 0's way to the coordinator; the other ranks have none.
 /// `timeout` is the timeout of collectives between requests and in decoding, `chunk_cache` what is kept from one request to the
 /// next.
 ///
 /// # Errors
 /// The first failure of the group; it is aborted before that is returned, and the coordinator told. A failure of one request
 /// that all ranks have learnt alike is none: the coordinator gets [`Event::Refused`], and the loop goes on.
-pub fn serve(
-    model: &dyn Model,
+pub fn serve<'a>(
+    models: impl Into<Models<'a>>,
     kernels: Kernels,
     comm: &mut dyn Communicator,
     link: Option<&WorkerLink>,
     timeout: Duration,
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
-    let progress = Progress::on(model.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
+    let models = models.into();
+    let progress = Progress::on(models.main.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
     checkpoint(comm.rank(), Phase::Idle);
     let mut rank = Rank {
-        model,
+        models,
         kernels,
         comm,
         link,
@@ -70,7 +71,7 @@ pub fn serve(
 
 /// A rank between two orders.
 struct Rank<'a> {
-    model: &'a dyn Model,
+    models: Models<'a>,
     kernels: Kernels,
     comm: &'a mut dyn Communicator,
     link: Option<&'a WorkerLink>,

@@ -41,7 +41,7 @@ impl Rank<'_> {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
-        check(plan, self.model, &self.adapters, self.comm.size())?;
+        check(plan, &self.models, &self.adapters, self.comm.size())?;
         let link = self.link;
         let mut cx = self.context(plan)?;
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
@@ -67,8 +67,14 @@ impl Rank<'_> {
         let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
         self.comm.reset_traffic();
         self.chunk_cache.begin();
-        let mut cx =
-            Context::new(self.model, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)?;
+        let mut cx = Context::new(
+            self.models.clone(),
+            self.comm,
+            self.kernels,
+            (plan, positions),
+            &self.progress,
+            self.chunk_cache,
+        )?;
         cx.adapters = self.adapters.clone();
         Ok(cx)
     }
@@ -114,10 +120,10 @@ fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> R
 
 /// What the model's device holds, if it has a memory of its own.
 fn device_memory(cx: &Context<'_>) -> Result<Option<DeviceMemory>> {
-    if cx.model.device().is_cpu() {
+    if cx.models.main.device().is_cpu() {
         return Ok(None);
     }
-    let Pool { used_bytes, used_high_bytes, reserved_bytes } = cuda::pool(cx.model.device())?;
+    let Pool { used_bytes, used_high_bytes, reserved_bytes } = cuda::pool(cx.models.main.device())?;
     let message_bytes = cx.comm.message_bytes();
     Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes, message_bytes }))
 }

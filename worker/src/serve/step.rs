@@ -23,7 +23,7 @@ impl Rank<'_> {
     pub(super) fn step(&mut self, requests: &[u64]) -> Result<()> {
         let rank = self.comm.rank();
         self.comm.set_deadline(Phase::Decode, self.timeout);
-        let mut timeline = Timeline::start(self.model.device())?;
+        let mut timeline = Timeline::start(self.models.main.device())?;
         timeline.enter(Phase::Decode, self.comm)?;
         if !self.decodes {
             checkpoint(rank, Phase::Decode);
@@ -56,17 +56,11 @@ impl Rank<'_> {
         let in_step = |(request, sequence): (&u64, _)| listed.contains(request).then_some((*request, sequence));
         let sequences: Vec<(u64, &mut Sequence)> = self.sequences.iter_mut().filter_map(in_step).collect();
         let positions = sequences.iter().map(|(_, sequence)| sequence.positions).max().unwrap_or(0);
-        let math = Math {
-            kernels: self.kernels,
-            rope: self.model.rope(positions)?,
-            scale: self.model.scale(),
-            progress: self.progress.clone(),
-            kept_free: self.comm.kept_free(),
-        };
+        let math = Math::of(self.models.main, positions, (self.kernels, &self.progress, self.comm.kept_free()))?;
         let step = Step::of(sequences, self.comm.size(), &math.rope)?;
         let own = step.requests.clone();
-        let Some(rows) = step.run(self.model, math, &mut *self.comm)? else { return Ok(Vec::new()) };
-        let logits = logits(self.model, &rows)?;
+        let Some(rows) = step.run(self.models.main, math, &mut *self.comm)? else { return Ok(Vec::new()) };
+        let logits = logits(self.models.main, &rows)?;
         assert_eq!(logits.len(), own.len(), "rows of logits and sequences");
         own.into_iter().zip(logits).map(|(request, logits)| self.draw(request, &logits)).collect()
     }

@@ -1,16 +1,14 @@
 //! The loop of ranks that are threads, order by order.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor};
 use tributary_comm::{CoordinatorLink, link, local};
-use tributary_kernels::{Kernels, Rope};
+use tributary_kernels::Kernels;
 use tributary_protocol::{Exchange, InfoFlow, Layout, Method, Order, Outcome, Plan, RankReport, Score};
 
 use super::*;
 use crate::kit;
-use crate::model::{Config, Qkv, Rows};
+use crate::model::Model;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -58,65 +56,24 @@ fn plan(exchange: Exchange) -> Plan {
     Plan { method, exchange, budget: 4, request: 1, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 4, 2) }
 }
 
-/// A model that cannot read one token.
-struct Spoilt {
-    model: Arc<dyn Model>,
-    token: u32,
-}
-
-impl Model for Spoilt {
-    fn config(&self) -> &Config {
-        self.model.config()
-    }
-
-    fn device(&self) -> &Device {
-        self.model.device()
-    }
-
-    fn rope(&self, positions: usize) -> Result<Rope> {
-        self.model.rope(positions)
-    }
-
-    fn scale(&self) -> f32 {
-        self.model.scale()
-    }
-
-    fn embed(&self, ids: &[u32]) -> Result<Rows> {
-        let rows = self.model.embed(ids)?;
-        let spoil = |id: &u32| if *id == self.token { f32::NAN } else { 0.0 };
-        let spoilt = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), self.device())?;
-        let hidden = rows.hidden.broadcast_add(&spoilt)?;
-        Ok(rows.with(hidden))
-    }
-
-    fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
-        self.model.qkv_of_last(layer, rows, queries)
-    }
-
-    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
-        self.model.finish(layer, rows, attended)
-    }
-
-    fn logits(&self, rows: &Rows) -> Result<Tensor> {
-        self.model.logits(rows)
-    }
-}
-
 #[test]
 fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
-    let model = Spoilt { model: kit::model(&kit::config()), token: 60 };
+    let model = kit::Spoilt { model: kit::model(&kit::config()), token: 60 };
     for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
         let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
         let mut spoilt = Plan { request: 2, ..good.clone() };
         spoilt.chunks[1].ids[3] = 60;
         let unseen = Plan { request: 3, budget: 0, method: Method::Full, query: vec![7, 60], ..good.clone() };
         let foreign = Plan { request: 4, query: vec![61], ..good.clone() };
+        let auxiliary = vec![kit::auxiliary(vec![1, 2, 3], vec![0..0, 2..3])];
+        let unnamed = Plan { request: 5, auxiliary, ..good.clone() };
         let ended = with_group(&model, world, |link| {
             let before = outcome(prefill(link, &good)).0;
             let causes = [
                 (&spoilt, 65, "attention scores hold NaN"),
                 (&unseen, 65, "logits hold NaN"),
                 (&foreign, 64, "token id 61 is outside the vocabulary of 61"),
+                (&unnamed, 64, "there is no model `small` beside the main one"),
             ];
             for (plan, exit_code, cause) in causes {
                 match prefill(link, plan) {

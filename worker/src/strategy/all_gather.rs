@@ -20,7 +20,7 @@ impl Strategy for AllGather {
         cx.enter(Phase::ChunkPrefill, plan)?;
         let shards = Shards::new(plan, cx.comm.size());
         let rows = shards.embed(cx, plan)?;
-        let config = cx.model.config();
+        let config = cx.models.main.config();
         let mut attention = attention::AllGather {
             math: cx.math.clone(),
             comm: cx.comm,
@@ -29,7 +29,7 @@ impl Strategy for AllGather {
             heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
             layers: Vec::new(),
         };
-        let last = cx.model.prompt(rows, &mut attention)?;
+        let last = cx.models.main.prompt(rows, &mut attention)?;
         let layers = attention.layers;
         Ok(shards.finish(cx, plan, last, layers))
     }

@@ -37,7 +37,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let stock = Stock::look_up(cx, plan);
     let replicates = plan.exchange == Exchange::Replicate && size > 1;
     let mut replication = replicates.then(|| Replication::new(plan.kept_counts(size)));
-    let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.model.config().layers));
+    let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.models.main.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
     let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
     let sources = stock.missing_sources(plan);
@@ -50,9 +50,9 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let layers = Vec::new();
             let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
-            cx.model.prompt(embed(cx.model, &sources, &cx.adapters)?, &mut attention)?;
+            cx.models.main.prompt(embed(cx.models.main, &sources, &cx.adapters)?, &mut attention)?;
             let block = Block::of(stock.missing_rows(plan), attention.layers);
-            block.complete(cx.model.config().layers)
+            block.complete(cx.models.main.config().layers)
         }
     };
     cx.prefilled_rows = sources.len();
@@ -90,7 +90,7 @@ impl Chunks {
         let received = replication.finish(cx.comm)?;
         for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
             let block = Block::of(plan.kept_by(other), layers);
-            cache.others.push(block.complete(cx.model.config().layers));
+            cache.others.push(block.complete(cx.models.main.config().layers));
         }
         Ok(cache)
     }
@@ -99,7 +99,7 @@ impl Chunks {
 impl Stock {
     /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is.
     fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Self {
-        let (mut chunks, model_layers) = (Vec::new(), cx.model.config().layers);
+        let (mut chunks, model_layers) = (Vec::new(), cx.models.main.config().layers);
         let chunk_rows = plan.chunk_rows();
         for chunk in chunks_of(plan, cx.rank()) {
             let key = plan.chunks[chunk].warm.then(|| key(cx, plan, chunk));

@@ -26,12 +26,12 @@ pub(super) fn probe(
     order: &[u32],
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, evidence.layout);
-    let layers = evidence.layers.of(cx.model.config().layers);
+    let layers = evidence.layers.of(cx.models.main.config().layers);
     let measured = layers.len();
     let Chunks { cache, replication } = chunks;
     let own = cache.view_of_own(&placement, &[]);
     let own_rows = own.rows().count();
-    let device = cx.model.device().clone();
+    let device = cx.models.main.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.embed(&plan.query_sources())?;
     let attention = QueryProbe {
@@ -45,14 +45,14 @@ pub(super) fn probe(
         stale: replication.as_mut(),
         sums: None,
     };
-    let scores = match attention.run(cx.model, rows)? {
+    let scores = match attention.run(cx.models.main, rows)? {
         Some(scores) => scores,
         None => from_host(vec![0.0; own_rows], &device)?,
     };
     assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
     let mut scores = gather(cx, plan, &scores, measured)?;
     if evidence.heads == Heads::Sum {
-        let heads = cx.model.config().heads as f32;
+        let heads = cx.models.main.config().heads as f32;
         scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
     }
     Ok(scores)
@@ -81,13 +81,13 @@ pub(super) fn pass(
     let keeper = |row: u32| keepers[row as usize];
     let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, rows, &keeper);
     let mut attention = pass.measuring(weights);
-    cx.model.up_to_attention(cx.model.config().layers - 1, embedded, &mut attention)?;
+    cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut attention)?;
     of_row.fill(0.0);
     for (row, score) in attention.into_measured()? {
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale
     }
     let own: Vec<f32> = plan.kept_by(cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
-    let own = from_host(own, cx.model.device())?;
+    let own = from_host(own, cx.models.main.device())?;
     gather(cx, plan, &own, 1)
 }
 

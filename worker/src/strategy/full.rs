@@ -38,10 +38,10 @@ impl Strategy for Full {
             layers: Vec::new(),
             sending: None,
         };
-        this.last = Some(cx.model.prompt(cx.embed(&sources)?, &mut attention)?);
+        this.last = Some(cx.models.main.prompt(cx.embed(&sources)?, &mut attention)?);
         block.layers = attention.layers;
         cx.prefilled_rows = sources.len();
-        this.cache.own = vec![block.complete(cx.model.config().layers)];
+        this.cache.own = vec![block.complete(cx.models.main.config().layers)];
         Ok(this)
     }
 }

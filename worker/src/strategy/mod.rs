@@ -3,6 +3,9 @@
 mod all_gather;
 #[cfg(test)]
 mod around_tests;
+mod auxiliary;
+#[cfg(test)]
+mod auxiliary_tests;
 pub mod chunks;
 mod evidence;
 mod full;

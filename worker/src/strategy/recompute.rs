@@ -30,20 +30,20 @@ pub(super) fn recompute(
     let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
             let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, selected);
-            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
+            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
             let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, selected, &keeper);
-            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
+            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
             let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, selected);
-            (cx.model.prompt(rows, &mut pass)?, pass.into_blocks())
+            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
         }
     };
-    let layers = cx.model.config().layers;
+    let layers = cx.models.main.config().layers;
     cache.fresh = vec![fresh.complete(layers)];
     cache.tail = tail.complete(layers);
     Ok((cx.rank() == plan.owner).then_some(last))
@@ -64,7 +64,7 @@ pub(super) fn homes(
     rows: (&[u32], Vec<u32>),
     exchange: Exchange,
 ) -> Homes {
-    Homes::new(plan, cx.comm.size(), placement.places(), rows, exchange, row_cost(cx.model.config()))
+    Homes::new(plan, cx.comm.size(), placement.places(), rows, exchange, row_cost(cx.models.main.config()))
 }
 
 /// FLOPs of a row and of a row and key in one layer.

@@ -24,7 +24,7 @@ impl Strategy for Ring {
             owner: plan.owner,
             layers: Vec::new(),
         };
-        let last = cx.model.prompt(rows, &mut attention)?;
+        let last = cx.models.main.prompt(rows, &mut attention)?;
         let layers = attention.layers;
         Ok(shards.finish(cx, plan, last, layers))
     }

@@ -4,7 +4,7 @@
 use tributary_protocol::{Evidence, Layout, Phase, Plan};
 
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, chunks, evidence, recompute};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, evidence, recompute};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -52,16 +52,21 @@ impl Selective {
         chunks: &mut Chunks,
         order: Vec<u32>,
     ) -> Result<Selection> {
-        let candidates = Candidates::new(plan, &order);
+        let mut candidates = Candidates::new(plan, &order);
+        let count = candidates.rows.len();
         let found = |rows: Vec<u32>, scores: Option<Vec<f32>>, order: Vec<u32>| Selection {
             order,
             rows,
-            candidates: candidates.rows.len(),
+            candidates: count,
             scores,
             ..Selection::default()
         };
         if plan.budget == 0 {
             return Ok(found(Vec::new(), None, order));
+        }
+        if !plan.auxiliary.is_empty() {
+            cx.enter(Phase::Probe, plan)?;
+            candidates.auxiliary = auxiliary::readings(cx, plan)?;
         }
         let (mut seen, mut measured) = (Vec::new(), Vec::new());
         loop {

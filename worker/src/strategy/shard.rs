@@ -44,7 +44,7 @@ impl Shards {
     /// What is left when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
     pub fn finish(self, cx: &Context<'_>, plan: &Plan, last: Rows, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
-        let block = Block::of(self.rows[rank].clone(), layers).complete(cx.model.config().layers);
+        let block = Block::of(self.rows[rank].clone(), layers).complete(cx.models.main.config().layers);
         Prefilled {
             owner: plan.owner,
             last: (rank == plan.owner).then_some(last),

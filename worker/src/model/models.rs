@@ -1,0 +1,60 @@
+//! The models of a rank by name: the main one, and others beside it that rank 0 alone runs.
+
+use std::collections::BTreeMap;
+
+use super::{Config, Model};
+
+/// The main model, and what a rank knows of the others. Every rank knows the same names; the weights are on rank 0 at least.
+#[derive(Clone)]
+pub struct Models<'a> {
+    /// The model that answers.
+    pub main: &'a dyn Model,
+    beside: BTreeMap<String, Beside<'a>>,
+}
+
+/// A model beside the main one.
+#[derive(Clone, Copy)]
+enum Beside<'a> {
+    /// This rank has its weights.
+    Here(&'a dyn Model),
+    /// Rank 0 has them.
+    Elsewhere(&'a Config),
+}
+
+impl<'a> From<&'a dyn Model> for Models<'a> {
+    fn from(main: &'a dyn Model) -> Self {
+        Self { main, beside: BTreeMap::new() }
+    }
+}
+
+impl<'a> Models<'a> {
+    /// These and another one, of which this rank has the weights.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, model: &'a dyn Model) -> Self {
+        self.beside.insert(name.into(), Beside::Here(model));
+        self
+    }
+
+    /// These and another one, of which rank 0 has the weights and this rank the shape.
+    #[must_use]
+    pub fn with_elsewhere(mut self, name: impl Into<String>, config: &'a Config) -> Self {
+        self.beside.insert(name.into(), Beside::Elsewhere(config));
+        self
+    }
+
+    /// The model of this name beside the main one, if this rank has its weights.
+    pub fn beside(&self, name: &str) -> Option<&'a dyn Model> {
+        match self.beside.get(name)? {
+            Beside::Here(model) => Some(*model),
+            Beside::Elsewhere(_) => None,
+        }
+    }
+
+    /// The shape of the model of this name beside the main one; none where no rank has such a model.
+    pub fn config_beside(&self, name: &str) -> Option<&'a Config> {
+        self.beside.get(name).map(|beside| match beside {
+            Beside::Here(model) => model.config(),
+            Beside::Elsewhere(config) => config,
+        })
+    }
+}
