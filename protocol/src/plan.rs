@@ -1,7 +1,8 @@
 //! The plan of one request: everything a rank must know before it starts. Every size that shapes a collective follows from
 //! it (and from the selection, which rank 0 broadcasts).
 //!
-//! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query.
+//! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
+//! may be generated, and behind all of those the rows of a look-ahead.
 
 use crate::{Auxiliary, Exchange, Importance, Method, Prefill};
 
@@ -43,6 +44,18 @@ pub struct Plan {
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
+    /// Rows that look at the cache before generation begins, and are then forgotten.
+    pub look_ahead: Option<LookAhead>,
+}
+
+/// Rows of an adapter that stand right behind the query, between prefill and generation: what they attend to says which rows of the
+/// cache an answer will need (LookaheadKV). No later row sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LookAhead {
+    /// The adapter, by the number that the ranks know it by. Its low-rank matrices, if it has any, are active on these rows.
+    pub adapter: u32,
+    /// How many of its rows: the first ones.
+    pub rows: u32,
 }
 
 /// A run of context tokens prefilled on its own.
@@ -182,6 +195,17 @@ impl Plan {
     /// Rows of prefix, context and query.
     pub fn total_rows(&self) -> usize {
         self.prefix_tokens() + self.context_rows() + self.query_tokens()
+    }
+
+    /// Rows of the look-ahead, which are neither the prompt's nor tokens.
+    pub fn look_ahead_count(&self) -> usize {
+        self.look_ahead.map_or(0, |ahead| ahead.rows as usize)
+    }
+
+    /// What the look-ahead's rows are computed from.
+    pub fn look_ahead_sources(&self) -> Vec<Source> {
+        let of = |LookAhead { adapter, rows }| (0..rows).map(|row| Source::Adapter { adapter, row }).collect();
+        self.look_ahead.map_or_else(Vec::new, of)
     }
 
     /// Rows of the longest chunk.

@@ -16,6 +16,12 @@ impl Plan {
         (self.prefix_tokens() + self.context_rows()) as u32..self.total_rows() as u32
     }
 
+    /// The look-ahead's rows, behind every row that generation may take.
+    pub fn look_ahead_rows(&self) -> Range<u32> {
+        let first = (self.total_rows() + self.max_tokens) as u32;
+        first..first + self.look_ahead_count() as u32
+    }
+
     /// The rows of each chunk, in the request's own order.
     pub fn chunk_rows(&self) -> Vec<Range<u32>> {
         let first = self.prefix_tokens() as u32;

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use tributary_protocol::{
     Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow,
-    KeySpace, Layout, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal,
-    Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode, encode_frame,
+    KeySpace, Layout, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan,
+    RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode,
+    encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -65,6 +66,7 @@ prop_compose! {
             timeout_ms: numbers.2,
             returns: Returns { logits: flags.1, scores: flags.2 },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
+            look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
         }
     }
 }
@@ -245,6 +247,7 @@ fn samples() -> (Order, Event) {
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: false },
         auxiliary: vec![auxiliary()],
+        look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
@@ -261,6 +264,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420600000016010000ff993e54");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "54524942060000001f010000a16990d7");
     assert_eq!(header(&encode_frame(&event).unwrap()), "54524942060000003c01000041829b63");
 }

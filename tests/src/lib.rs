@@ -100,6 +100,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: true },
         auxiliary: Vec::new(),
+        look_ahead: None,
     }
 }
 

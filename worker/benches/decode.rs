@@ -48,6 +48,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         timeout_ms: 600_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),
+        look_ahead: None,
     }
 }
 

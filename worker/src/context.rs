@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, cuda};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, cuda};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
-use crate::model::{Adapters, Model, Models, Rows, embed};
+use crate::model::{Model, Models, Rows, embed};
 use crate::progress::Progress;
 use crate::timeline::Timeline;
 
@@ -65,6 +65,17 @@ impl Math {
         Ok(partial)
     }
 
+    /// What each key receives from the queries, read by KV head or by query row, given the queries' log-sum-exp.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn readings(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Readings) -> Result<Tensor> {
+        self.progress.attention();
+        let readings = self.kernels.readings(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
+        self.progress.attended();
+        Ok(readings)
+    }
+
     /// What each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
     ///
     /// # Errors
@@ -93,8 +104,6 @@ pub struct Context<'a> {
     pub recomputed_rows: usize,
     /// Chunks of earlier requests.
     pub chunk_cache: &'a mut ChunkCache,
-    /// Rows that are no tokens.
-    pub adapters: Adapters,
 }
 
 impl<'a> Context<'a> {
@@ -124,7 +133,6 @@ impl<'a> Context<'a> {
             prefilled_rows: 0,
             recomputed_rows: 0,
             chunk_cache,
-            adapters: Adapters::default(),
         })
     }
 
@@ -147,7 +155,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// A source that is not there; the tensor library's.
     pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
-        embed(self.models.main, sources, &self.adapters)
+        embed(self.models.main, sources, &self.models.adapters)
     }
 
     /// Opens a phase.

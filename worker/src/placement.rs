@@ -12,6 +12,8 @@ use tributary_protocol::{Layout, Plan};
 pub struct Placement {
     rope: Vec<u32>,
     order: Vec<u32>,
+    /// The number of a look-ahead's first row; generated rows have those before it.
+    look_ahead: u32,
 }
 
 impl Placement {
@@ -19,7 +21,8 @@ impl Placement {
     /// positions as `layout` says (methods.md: P rows of prefix, T of context, C of the longest chunk).
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
-        let mut this = Self { rope: plan.places(order), order: plan.places(order) };
+        let look_ahead = plan.look_ahead_rows().start;
+        let mut this = Self { rope: plan.places(order), order: plan.places(order), look_ahead };
         for rows in plan.chunk_rows() {
             let first = match layout {
                 Layout::Global => continue,
@@ -40,7 +43,8 @@ impl Placement {
         this
     }
 
-    /// Where the given rows stand; a row past the query (a generated one) follows it one by one.
+    /// Where the given rows stand; rows past the query (generated ones, and apart from them those of a look-ahead) follow it one by
+    /// one.
     pub fn at(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row)).collect();
         let order: Vec<u32> = rows.iter().map(|&row| self.order_of(row)).collect();
@@ -54,7 +58,7 @@ impl Placement {
 
     /// Causal order of one row.
     pub fn order_of(&self, row: u32) -> u32 {
-        self.order.get(row as usize).copied().unwrap_or(row)
+        self.order.get(row as usize).copied().unwrap_or_else(|| self.rows() as u32 + self.behind_query(row))
     }
 
     /// The place of every row of prefix, context and query in the causal order.
@@ -62,23 +66,30 @@ impl Placement {
         &self.order
     }
 
-    /// Positions that the rotary tables must cover, `generated` rows included.
-    pub fn positions(&self, generated: usize) -> usize {
+    /// Positions that the rotary tables must cover, so many rows behind the query included.
+    pub fn positions(&self, behind: usize) -> usize {
         let largest = self.rope.iter().max().map_or(0, |&position| position as usize);
-        largest.max(self.rope.len()) + 1 + generated
+        largest.max(self.rope.len()) + 1 + behind
     }
 
     fn rope_of(&self, row: u32) -> u32 {
         let Some(&position) = self.rope.get(row as usize) else {
             let last = self.rope.last().copied().unwrap_or(0);
-            return last + 1 + (row - self.rope.len() as u32);
+            return last + 1 + self.behind_query(row);
         };
         position
+    }
+
+    /// How many rows stand between the query and a row behind it.
+    fn behind_query(&self, row: u32) -> u32 {
+        if row >= self.look_ahead { row - self.look_ahead } else { row - self.rope.len() as u32 }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::LookAhead;
+
     use super::*;
     use crate::kit;
 
@@ -110,9 +121,21 @@ mod tests {
 
     #[test]
     fn generated_rows_follow_the_query() {
-        let placement = Placement::new(&kit::plan(0, &[4, 2], 1, 1), &[0, 1], Layout::HlHp);
+        let plan = Plan { max_tokens: 3, ..kit::plan(0, &[4, 2], 1, 1) };
+        let placement = Placement::new(&plan, &[0, 1], Layout::HlHp);
         let at = placement.at(&[6, 7, 8]);
         assert_eq!(at.rope(), [4, 5, 6]);
         assert_eq!(at.order(), [6, 7, 8]);
+    }
+
+    #[test]
+    fn rows_of_a_look_ahead_follow_the_query_and_are_no_generated_rows() {
+        let look_ahead = Some(LookAhead { adapter: 0, rows: 2 });
+        let plan = Plan { max_tokens: 3, look_ahead, ..kit::plan(0, &[4, 2], 1, 1) };
+        let (placement, rows) = (Placement::new(&plan, &[0, 1], Layout::HlHp), plan.look_ahead_rows());
+        assert_eq!(rows, 10..12, "seven rows of prompt and three that may be generated");
+        let at = placement.at(&rows.collect::<Vec<_>>());
+        assert_eq!((at.rope(), at.order()), (&[5, 6][..], &[7, 8][..]));
+        assert_eq!(placement.at(&[9]).order(), [9], "the last that may be generated");
     }
 }

@@ -1,6 +1,6 @@
 //! What a method has beside the prompt stands in the plan, and its memory counts where it is.
 
-use tributary_protocol::Auxiliary;
+use tributary_protocol::{Auxiliary, Exchange, LookAhead};
 
 use super::*;
 use crate::machine::MemoryOf;
@@ -25,7 +25,7 @@ fn planned(beside: Beside<'_>, available_bytes: Option<u64>) -> Result<Planned> 
 fn a_model_beside_the_main_one_must_fit_too() {
     let auxiliary =
         [Auxiliary { model: "small".into(), ids: vec![1, 2], query: 2, stands_for: Vec::new(), memory_bytes: 1 << 20 }];
-    let beside = Beside { auxiliary: &auxiliary };
+    let beside = Beside { auxiliary: &auxiliary, ..Beside::default() };
     let (bare, listed) = (planned(Beside::default(), None).unwrap(), planned(beside, None).unwrap());
     assert_eq!(listed.plan.auxiliary, auxiliary);
     assert_eq!(listed.memory_bytes, bare.memory_bytes + (1 << 20), "on rank 0 alone");
@@ -33,4 +33,24 @@ fn a_model_beside_the_main_one_must_fit_too() {
     let refused = planned(beside, Some(bare.memory_bytes)).unwrap_err();
     assert!(matches!(refused, Error::Memory { .. }), "{refused}");
     assert!(planned(beside, Some(listed.memory_bytes)).is_ok());
+}
+
+#[test]
+fn rows_of_a_look_ahead_count_for_positions_and_memory_and_as_no_row_of_the_prompt() {
+    let with = |rows| Beside { look_ahead: Some(LookAhead { adapter: 1, rows }), ..Beside::default() };
+    let (bare, listed) = (planned(Beside::default(), None).unwrap(), planned(with(3900), None).unwrap());
+    assert_eq!((listed.plan.total_rows(), listed.plan.context_tokens()), (99, 96));
+    assert_eq!(listed.plan.look_ahead_rows(), 99 + 32..99 + 32 + 3900, "behind what may be generated");
+    assert!(listed.memory_bytes > bare.memory_bytes, "{} and {}", listed.memory_bytes, bare.memory_bytes);
+    let refused = planned(with(3998), None).unwrap_err();
+    assert!(matches!(refused, Error::TooManyTokens { max_tokens: 3998, .. }), "{refused}");
+    let of_ranks = |exchange| {
+        let plan = Plan { exchange, ..listed.plan.clone() };
+        let bare = Plan { look_ahead: None, ..plan.clone() };
+        let bytes = |plan: &Plan| memory::rank_bytes(plan, 2, &DEMO, MemoryOf::Host, &[]);
+        bytes(&plan).iter().zip(bytes(&bare)).map(|(with, without)| with > &without).collect::<Vec<_>>()
+    };
+    assert_eq!(listed.plan.owner, 1);
+    assert_eq!(of_ranks(Exchange::Replicate), [false, true], "the owner has all that they look at");
+    assert_eq!(of_ranks(Exchange::PassQ), [true, true], "every rank reads what its own rows receive");
 }

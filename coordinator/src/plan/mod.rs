@@ -10,7 +10,7 @@ mod settings;
 mod tests;
 
 use tributary_protocol::deal::usual_owner;
-use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, Plan, Selection, leading_counts};
+use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Method, Plan, Selection, leading_counts};
 
 use self::exchange::Load;
 use self::settings::{budget, setting};
@@ -44,6 +44,8 @@ pub struct PlanInput<'a> {
 pub struct Beside<'a> {
     /// Models beside the main one that read the context for it.
     pub auxiliary: &'a [Auxiliary],
+    /// Rows that look at the cache before generation begins.
+    pub look_ahead: Option<LookAhead>,
 }
 
 /// What the ranks' chunk caches hold. Empty lists stand for nothing.
@@ -139,8 +141,9 @@ fn check_request(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape)
     }
     let context_tokens: usize = input.chunks.iter().map(Vec::len).sum();
     let prompt_tokens = input.prefix.len() + context_tokens + input.query.len();
-    if prompt_tokens.saturating_add(settings.max_tokens) > shape.max_positions {
-        let max_tokens = settings.max_tokens;
+    // The rows of a look-ahead stand where the first generated ones will.
+    let max_tokens = settings.max_tokens.max(input.beside.look_ahead.map_or(0, |ahead| ahead.rows as usize));
+    if prompt_tokens.saturating_add(max_tokens) > shape.max_positions {
         return Err(Error::TooManyTokens { prompt_tokens, max_tokens, limit: shape.max_positions });
     }
     let ids = input.prefix.iter().chain(input.chunks.iter().flatten()).chain(input.query);
@@ -256,5 +259,6 @@ fn with_exchange(
         timeout_ms: settings.timeout_ms,
         returns: settings.returns,
         auxiliary: input.beside.auxiliary.to_vec(),
+        look_ahead: input.beside.look_ahead,
     }
 }

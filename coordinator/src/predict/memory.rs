@@ -127,9 +127,26 @@ impl Count<'_> {
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
-        let moments = [prefill, recompute, decode, all + kept];
+        let moments = [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all)];
         let auxiliary = if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.memory_bytes).sum() } else { 0 };
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
+    }
+
+    /// Bytes while the rows of a look-ahead run, beside `all` keys and values: a layer's keys and values of their own and what passes
+    /// through on the owner; where keys lie that they see, these in f32 and turned, the attention to each in every head, and what
+    /// each key received in every layer.
+    fn look_ahead(&self, rank: usize, held: &Held, all: u64) -> u64 {
+        let (plan, shape, rows) = (self.plan, self.shape, self.plan.look_ahead_count());
+        let is_owner = rank == plan.owner;
+        if rows == 0 || plan.max_tokens <= 1 || (plan.decodes_alone(self.world) && !is_owner) {
+            return 0;
+        }
+        let keys = held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank];
+        let attention = 4 * shape.heads * rows * keys; // scores, masked, less the denominator, their exponentials
+        let wide_keys = 8 * shape.kv_width() * keys; // joined, picked, turned, transposed; values joined, picked
+        let received = shape.layers * shape.kv_heads * keys;
+        let passing = if is_owner { rows as u64 * shape.layer_kv_bytes() + self.activations(rows, true) } else { 0 };
+        all + passing + slack(4 * (attention + wide_keys + received) as u64)
     }
 
     /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
@@ -216,7 +233,8 @@ impl Count<'_> {
             MemoryOf::Host => 0,
             MemoryOf::Device => {
                 let layer = rows as u64 * self.shape.layer_kv_bytes();
-                let tables = 4 * (self.plan.total_rows() + self.plan.max_tokens) * self.shape.head_dim;
+                let behind = self.plan.max_tokens.max(self.plan.look_ahead_count());
+                let tables = 4 * (self.plan.total_rows() + behind) * self.shape.head_dim;
                 slack(layer + layer / 2 + tables as u64)
             }
         }

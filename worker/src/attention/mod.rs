@@ -4,6 +4,7 @@
 mod all_gather;
 mod chunk_prefill;
 mod decode;
+mod look_ahead;
 mod pass_q;
 mod query_probe;
 mod reading;
@@ -16,6 +17,7 @@ mod selected;
 pub use all_gather::AllGather;
 pub use chunk_prefill::{ChunkPrefill, Part, Sending};
 pub use decode::{Decode, DecodeRow, SharedCaches};
+pub use look_ahead::LookAhead;
 pub use pass_q::PassQ;
 pub use query_probe::QueryProbe;
 pub use reading::Reading;

@@ -1,14 +1,16 @@
-//! The models of a rank by name: the main one, and others beside it that rank 0 alone runs.
+//! The models of a rank by name: the main one with its adapters, and others beside it that rank 0 alone runs.
 
 use std::collections::BTreeMap;
 
-use super::{Config, Model};
+use super::{Adapters, Config, Model};
 
 /// The main model, and what a rank knows of the others. Every rank knows the same names; the weights are on rank 0 at least.
 #[derive(Clone)]
 pub struct Models<'a> {
     /// The model that answers.
     pub main: &'a dyn Model,
+    /// Its adapters.
+    pub adapters: Adapters,
     beside: BTreeMap<String, Beside<'a>>,
 }
 
@@ -23,11 +25,17 @@ enum Beside<'a> {
 
 impl<'a> From<&'a dyn Model> for Models<'a> {
     fn from(main: &'a dyn Model) -> Self {
-        Self { main, beside: BTreeMap::new() }
+        Self { main, adapters: Adapters::default(), beside: BTreeMap::new() }
     }
 }
 
 impl<'a> Models<'a> {
+    /// These, with adapters of the main one: the same on every rank.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Adapters) -> Self {
+        Self { adapters, ..self }
+    }
+
     /// These and another one, of which this rank has the weights.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, model: &'a dyn Model) -> Self {

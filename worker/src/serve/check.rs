@@ -1,13 +1,13 @@
 //! What a plan must satisfy before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, Plan};
+use tributary_protocol::{Around, Auxiliary, LookAhead, Plan};
 
 use crate::error::{Error, Result};
-use crate::model::{Adapters, Models};
+use crate::model::Models;
 use crate::strategy;
 
 /// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
-pub(super) fn check(plan: &Plan, models: &Models<'_>, adapters: &Adapters, world: usize) -> Result<()> {
+pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
     let config = models.main.config();
     if let Some(chunk) = plan.chunks.iter().find(|chunk| chunk.rank >= world) {
@@ -26,9 +26,15 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, adapters: &Adapters, world
     if let Some(id) = plan.all_ids().into_iter().find(|&id| id as usize >= config.vocab) {
         return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
     }
-    let lacking = |around: &Around| !adapters.has(around.adapter, (around.head + around.tail) as usize);
+    let lacking = |around: &Around| !models.adapters.has(around.adapter, (around.head + around.tail) as usize);
     if let Some(Around { adapter, head, tail }) = plan.chunks.iter().filter_map(|chunk| chunk.around).find(lacking) {
         return bad(format!("a chunk wants {} rows of adapter {adapter}, which is not here or has fewer", head + tail));
+    }
+    if let Some(LookAhead { adapter, rows }) = plan.look_ahead {
+        if rows == 0 || !models.adapters.has(adapter, rows as usize) {
+            return bad(format!("a look-ahead wants {rows} rows of adapter {adapter}, which is not here or has fewer"));
+        }
+        config.check_length(plan.total_rows() + rows as usize, 0)?;
     }
     plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
@@ -63,6 +69,7 @@ fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> R
 mod tests {
     use super::*;
     use crate::kit;
+    use crate::model::Adapters;
 
     type Change = fn(&mut Plan);
 
@@ -74,8 +81,10 @@ mod tests {
         plan.auxiliary = vec![kit::auxiliary(vec![7, 8, 9, 10], vec![0..0, 2..19])];
         change(&mut plan);
         let (main, small) = (kit::model(&config), kit::model(&kit::config()));
-        let models = Models::from(&*main).with_elsewhere("small", small.config());
-        match check(&plan, &models, &Adapters::default(), 2) {
+        let rows = main.embed(&[1; 8]).expect("ids").hidden;
+        let adapters = Adapters::new([(7, rows)]);
+        let models = Models::from(&*main).with_adapters(adapters).with_elsewhere("small", small.config());
+        match check(&plan, &models, 2) {
             Ok(()) => (0, String::new()),
             Err(error) => (error.exit_code(), error.to_string()),
         }
@@ -85,7 +94,15 @@ mod tests {
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 14] = [
+        let table: [(Change, &str); 16] = [
+            (
+                |plan| plan.look_ahead = Some(LookAhead { adapter: 4, rows: 2 }),
+                "plan: a look-ahead wants 2 rows of adapter 4, which is not here or has fewer",
+            ),
+            (
+                |plan| plan.look_ahead = Some(LookAhead { adapter: 7, rows: 8 }),
+                "31 prompt tokens and 0 to generate exceed the model's sliding window of 30 tokens",
+            ),
             (|plan| plan.auxiliary[0].model = "tiny".into(), "plan: there is no model `tiny` beside the main one"),
             (
                 |plan| plan.auxiliary[0].query = 0,

@@ -21,7 +21,7 @@ use tributary_protocol::{Event, Order, Phase};
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
-use crate::model::{Adapters, Models};
+use crate::model::Models;
 use crate::progress::Progress;
 use crate::sequence::Sequence;
 
@@ -53,7 +53,6 @@ pub fn serve<'a>(
         link,
         timeout,
         chunk_cache,
-        adapters: Adapters::default(),
         progress,
         request: 0,
         sequences: BTreeMap::new(),
@@ -77,8 +76,6 @@ struct Rank<'a> {
     link: Option<&'a WorkerLink>,
     timeout: Duration,
     chunk_cache: &'a mut ChunkCache,
-    /// Rows that are no tokens; what fills them comes with its first user.
-    adapters: Adapters,
     progress: Progress,
     /// The request that is under way, the first of several; 0 for none.
     request: u64,

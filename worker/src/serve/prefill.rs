@@ -41,7 +41,7 @@ impl Rank<'_> {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
-        check(plan, &self.models, &self.adapters, self.comm.size())?;
+        check(plan, &self.models, self.comm.size())?;
         let link = self.link;
         let mut cx = self.context(plan)?;
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
@@ -53,9 +53,13 @@ impl Rank<'_> {
         let first_lap_behind = cx.timeline.close(cx.comm)?;
         // The first token is long out: copying does not count towards it.
         strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
+        let goes_on = plan.goes_on(&[drawn.token]);
+        if goes_on {
+            strategy::ahead::look_ahead(&mut cx, plan, &prefilled)?;
+        }
         let report = report(cx, is_owner, first_lap_behind)?;
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), drawn, logits));
-        if plan.goes_on(&[drawn.token]) {
+        if goes_on {
             self.sequences.insert(plan.request, Sequence::new(plan, prefilled, drawn.token, sampler, self.comm.rank()));
         }
         Ok((report, outcome))
@@ -64,19 +68,12 @@ impl Rank<'_> {
     /// What a request's passes are handed.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
         let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
-        let positions = Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens);
+        let positions = Placement::new(plan, &request_order, Layout::Global)
+            .positions(plan.max_tokens.max(plan.look_ahead_count()));
         self.comm.reset_traffic();
         self.chunk_cache.begin();
-        let mut cx = Context::new(
-            self.models.clone(),
-            self.comm,
-            self.kernels,
-            (plan, positions),
-            &self.progress,
-            self.chunk_cache,
-        )?;
-        cx.adapters = self.adapters.clone();
-        Ok(cx)
+        let models = self.models.clone();
+        Context::new(models, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
     }
 
     /// Gathers what every rank has to tell on rank 0, which tells the coordinator.

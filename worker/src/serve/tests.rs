@@ -4,24 +4,25 @@ use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, InfoFlow, Layout, Method, Order, Outcome, Plan, RankReport, Score};
+use tributary_protocol::{Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score};
 
 use super::*;
 use crate::kit;
-use crate::model::Model;
+use crate::model::{Adapters, Model};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs `work` against a group of `world` ranks; how the ranks ended.
-fn with_group(model: &dyn Model, world: usize, work: impl FnOnce(&CoordinatorLink)) -> Vec<Result<()>> {
+fn with_group<'a>(models: impl Into<Models<'a>>, world: usize, work: impl FnOnce(&CoordinatorLink)) -> Vec<Result<()>> {
+    let models: Models = models.into();
     let (coordinator, worker) = link(4);
     let mut worker = Some(worker);
     std::thread::scope(|scope| {
         let start = |seat: local::Seat| {
-            let link = worker.take();
+            let (link, models) = (worker.take(), models.clone());
             scope.spawn(move || {
                 let mut cache = ChunkCache::none();
-                serve(model, Kernels::Auto, &mut seat.take(), link.as_ref(), PATIENCE, &mut cache)
+                serve(models, Kernels::Auto, &mut seat.take(), link.as_ref(), PATIENCE, &mut cache)
             })
         };
         let ranks: Vec<_> = local::seats(world).into_iter().map(start).collect();
@@ -67,7 +68,7 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
         let foreign = Plan { request: 4, query: vec![61], ..good.clone() };
         let auxiliary = vec![kit::auxiliary(vec![1, 2, 3], vec![0..0, 2..3])];
         let unnamed = Plan { request: 5, auxiliary, ..good.clone() };
-        let ended = with_group(&model, world, |link| {
+        let ended = with_group(&model as &dyn Model, world, |link| {
             let before = outcome(prefill(link, &good)).0;
             let causes = [
                 (&spoilt, 65, "attention scores hold NaN"),
@@ -101,6 +102,42 @@ fn a_step_of_a_sequence_that_does_not_run_is_a_bug() {
             assert!(matches!(event(link), Event::Failed { exit_code: 70, .. }), "{list:?}");
         });
         assert!(ended.iter().all(Result::is_err), "{list:?}: {ended:?}");
+    }
+}
+
+/// What a plan's answer is, token by token.
+fn answer(models: Models<'_>, world: usize, plan: &Plan) -> (Outcome, Vec<tributary_protocol::Drawn>) {
+    let mut found = None;
+    let ended = with_group(models, world, |link| {
+        let first = outcome(prefill(link, plan)).0;
+        let step = |_| {
+            link.send(Order::Decode(vec![plan.request])).expect("sent");
+            let Event::Stepped { mut tokens, .. } = event(link) else { panic!("a step was due") };
+            tokens.remove(0).1.expect("finite logits")
+        };
+        found = Some((first, (1..plan.max_tokens).map(step).collect()));
+    });
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    found.expect("an answer")
+}
+
+#[test]
+fn generation_goes_on_as_if_there_had_been_no_look_ahead() {
+    let model = kit::model(&kit::config());
+    let adapters = Adapters::new([(3, model.embed(&[40, 41, 42, 43, 44, 45]).expect("ids").hidden)]);
+    let models = || Models::from(&*model).with_adapters(adapters.clone());
+    let returns = tributary_protocol::Returns { logits: true, scores: true };
+    for (exchange, world) in [(Exchange::Replicate, 1), (Exchange::Replicate, 2), (Exchange::PassQ, 3)] {
+        for method in [Method::Full, Method::Ring, plan(exchange).method] {
+            let budget = if method.selection().is_some() { 4 } else { 0 };
+            let chunks = kit::plan(2, &[9, 8, 5], 4, world).chunks;
+            let without = Plan { method, chunks, budget, owner: 0, max_tokens: 5, returns, ..plan(exchange) };
+            // More rows than tokens are generated: their positions go beyond those of the answer.
+            let with = Plan { look_ahead: Some(LookAhead { adapter: 3, rows: 6 }), ..without.clone() };
+            let found = answer(models(), world, &with);
+            assert_eq!(found.1.len(), 4);
+            assert_eq!(found, answer(models(), world, &without), "{:?}, {exchange:?}, {world} ranks", without.method);
+        }
     }
 }
 

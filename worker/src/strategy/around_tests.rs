@@ -9,7 +9,7 @@ use super::selective::Selective;
 use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
-use crate::model::{Adapters, Model};
+use crate::model::{Adapters, Model, Models};
 use crate::progress::Progress;
 use crate::select;
 use crate::strategy::Strategy;
@@ -19,8 +19,8 @@ fn prefilled(model: &dyn Model, plan: &Plan, adapters: &Adapters, world: usize) 
     let found = kit::on_ranks(world, |comm| {
         let mut cache = ChunkCache::new(KeySpace::new([1; 32], "f32"), 1 << 20);
         let progress = Progress::default();
-        let mut cx = Context::new(model, comm, Kernels::Auto, (plan, 200), &progress, &mut cache).expect("a context");
-        cx.adapters = adapters.clone();
+        let models = Models::from(model).with_adapters(adapters.clone());
+        let mut cx = Context::new(models, comm, Kernels::Auto, (plan, 200), &progress, &mut cache).expect("a context");
         let selector = select::build(&plan.method).expect("a selector");
         let prefilled = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
         chunks::keep(&mut cx, plan, &prefilled.cache).expect("kept");

@@ -50,7 +50,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let layers = Vec::new();
             let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
-            cx.models.main.prompt(embed(cx.models.main, &sources, &cx.adapters)?, &mut attention)?;
+            cx.models.main.prompt(embed(cx.models.main, &sources, &cx.models.adapters)?, &mut attention)?;
             let block = Block::of(stock.missing_rows(plan), attention.layers);
             block.complete(cx.models.main.config().layers)
         }

@@ -1,5 +1,8 @@
 //! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own shard.
 
+pub mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 mod all_gather;
 #[cfg(test)]
 mod around_tests;
