@@ -46,6 +46,8 @@ pub enum Event {
         request: u64,
         /// Why.
         refusal: Refusal,
+        /// What had moved through each rank until then, in rank order.
+        traffic: Vec<Traffic>,
     },
     /// The group failed, and with it everything that it was at.
     Failed {

@@ -212,10 +212,10 @@ fn events_and_orders_come_back() {
         Event::Kept { request: 1, reports: vec![report] },
         Event::Stepped {
             tokens: vec![(1, Ok(Drawn { token: 2, margin: 0.0 })), (2, Err(refusal()))],
-            reports: vec![step],
+            reports: vec![step.clone()],
         },
         Event::Released { running: vec![1, 0] },
-        Event::Refused { request: 3, refusal: refusal() },
+        Event::Refused { request: 3, refusal: refusal(), traffic: vec![step.traffic.clone()] },
         Event::Failed { request: 1, rank: 3, exit_code: 69, cause: "gone".into() },
     ];
     for event in events {

@@ -6,7 +6,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tributary_engine::{Answered, Client};
-use tributary_protocol::{Collective, METHODS, Phase, Traffic};
+use tributary_protocol::{Collective, METHODS, Phase, Traffic, TrafficEntry};
 
 use crate::error::ApiError;
 
@@ -61,7 +61,10 @@ const COUNTERS: [(&str, &str); 6] = [
     ("tributary_generated_tokens_total", "Tokens of answers."),
     ("tributary_prompt_tokens_total", "Rows of prompts: computed, taken from the chunk cache, recomputed."),
     ("tributary_selected_tokens_total", "Rows that were selected to be recomputed."),
-    ("tributary_collective_bytes_total", "Payload that a rank sent and received for requests that were answered."),
+    (
+        "tributary_collective_bytes_total",
+        "Payload that a rank sent and received for requests, whatever became of them.",
+    ),
 ];
 
 const HISTOGRAMS: [(&str, &str); 4] = [
@@ -103,6 +106,9 @@ impl Metrics {
         with_local_recorder(&self.recorder, || {
             gauge!("tributary_requests_waiting").set(client.desk().waiting() as f64);
             gauge!("tributary_requests_running").set(client.desk().running() as f64);
+            for (rank, Traffic { entries }) in client.desk().traffic().iter().enumerate() {
+                entries.iter().for_each(|(&collective, entry)| moved(rank, collective, *entry));
+            }
         });
         self.handle.render()
     }
@@ -167,7 +173,7 @@ fn begin(world: usize) {
     }
     for rank in 0..world {
         for collective in Collective::ALL {
-            moved(rank, collective, 0, 0);
+            moved(rank, collective, TrafficEntry::default());
         }
     }
 }
@@ -176,14 +182,15 @@ fn count(method: &'static str, outcome: Outcome, requests: u64) {
     counter!("tributary_requests_total", "method" => method, "outcome" => outcome.name()).increment(requests);
 }
 
-fn moved(rank: usize, collective: Collective, sent_bytes: u64, received_bytes: u64) {
-    for (direction, bytes) in [("sent", sent_bytes), ("received", received_bytes)] {
+/// What has moved through a rank so far.
+fn moved(rank: usize, collective: Collective, entry: TrafficEntry) {
+    for (direction, bytes) in [("sent", entry.sent_bytes), ("received", entry.received_bytes)] {
         let labels = vec![
             Label::new("rank", rank.to_string()),
             Label::new("collective", collective.name()),
             Label::new("direction", direction),
         ];
-        counter!("tributary_collective_bytes_total", labels).increment(bytes);
+        counter!("tributary_collective_bytes_total", labels).absolute(bytes);
     }
 }
 
@@ -207,11 +214,4 @@ fn record(answered: &Answered) {
     }
     counter!("tributary_generated_tokens_total").increment(tokens.generated as u64);
     counter!("tributary_selected_tokens_total").increment(tokens.selected as u64);
-    for rank in &answered.answer.reports {
-        for Traffic { entries } in [&rank.traffic, &rank.decode_traffic] {
-            for (&collective, entry) in entries {
-                moved(rank.rank, collective, entry.sent_bytes, entry.received_bytes);
-            }
-        }
-    }
 }

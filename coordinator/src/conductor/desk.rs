@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tributary_protocol::{Drawn, Refusal, exit};
+use tributary_protocol::{Drawn, Refusal, Traffic, exit};
 
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
@@ -101,11 +101,26 @@ pub(super) struct Counts {
     closed: AtomicBool,
     /// Requests whose clients have left.
     cancelled: Mutex<Vec<u64>>,
+    /// What has moved through each rank for requests.
+    traffic: Mutex<Vec<Traffic>>,
 }
 
 impl Counts {
     fn cancelled(&self) -> MutexGuard<'_, Vec<u64>> {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn traffic(&self) -> MutexGuard<'_, Vec<Traffic>> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what has moved through a rank for requests, whatever becomes of them.
+    pub(super) fn moved(&self, rank: usize, traffic: &Traffic) {
+        let mut all = self.traffic();
+        if all.len() <= rank {
+            all.resize_with(rank + 1, Traffic::default);
+        }
+        all[rank].add(traffic);
     }
 
     /// Takes the requests whose clients have left since the last call.
@@ -184,6 +199,12 @@ impl Desk {
     /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.
     pub fn is_closed(&self) -> bool {
         self.counts.closed.load(Ordering::SeqCst)
+    }
+
+    /// What has moved through each rank, in rank order, for all requests that the ranks have been at: those too that were cancelled
+    /// or have failed. Orders that belong to no request are not counted; a rank without a number has moved nothing.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        self.counts.traffic().clone()
     }
 
     /// Requests that wait for their turn.

@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use tributary_comm::CoordinatorLink;
-use tributary_protocol::{Event, Order, Refusal};
+use tributary_protocol::{Event, Order, RankReport, Refusal};
 
 use self::desk::Submission;
 use crate::dispatch::{self, InFlight};
@@ -210,6 +210,10 @@ impl<'a> Conductor<'a> {
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
                     self.planner.note(self.group, &reports);
+                    for RankReport { rank, traffic, decode_traffic, .. } in &reports {
+                        self.inbox.counts.moved(*rank, traffic);
+                        self.inbox.counts.moved(*rank, decode_traffic);
+                    }
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
                     if running.in_flight.goes_on() {
@@ -217,7 +221,8 @@ impl<'a> Conductor<'a> {
                     }
                     return self.close_if_over(request);
                 }
-                Event::Refused { request: number, refusal } if number == request => {
+                Event::Refused { request: number, refusal, traffic } if number == request => {
+                    traffic.iter().enumerate().for_each(|(rank, traffic)| self.inbox.counts.moved(rank, traffic));
                     self.refuse(request, &Error::Refused(refusal));
                     return Ok(());
                 }
@@ -232,6 +237,7 @@ impl<'a> Conductor<'a> {
             Event::Stepped { tokens, reports } => (tokens, reports),
             other => return Err(dispatch::unexpected(&other, "a step of decoding")),
         };
+        reports.iter().for_each(|report| self.inbox.counts.moved(report.rank, &report.traffic));
         if !tokens.iter().map(|(request, _)| request).eq(&requests) {
             return Err(Error::Protocol("a step names other sequences than its order".into()));
         }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use tributary_comm::{CoordinatorLink, WorkerLink, link};
-use tributary_protocol::{Drawn, KeySpace, Outcome, RankReport, StepReport, exit};
+use tributary_protocol::{Collective, Drawn, KeySpace, Outcome, StepReport, Traffic, exit};
 
 use super::*;
 use crate::dispatch::Clock;
@@ -66,7 +66,7 @@ impl Ranks {
             let event = match order {
                 Order::Prefill(plan) if self.refuses == Some(plan.request) => {
                     let refusal = Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
-                    Event::Refused { request: plan.request, refusal }
+                    Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
                 }
                 Order::Prefill(plan) => {
                     let first = 10 * plan.request as u32;
@@ -75,6 +75,8 @@ impl Ranks {
                     let reports = (0..WORLD).map(|rank| RankReport {
                         rank,
                         drew_first_token: rank == plan.owner,
+                        traffic: sent(10),
+                        decode_traffic: sent(5),
                         ..RankReport::default()
                     });
                     let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
@@ -95,7 +97,9 @@ impl Ranks {
                         (request, Ok(drawn(*token)))
                     };
                     let tokens = requests.into_iter().map(&mut next).collect();
-                    let reports = (0..WORLD).map(|rank| StepReport { rank, ..StepReport::default() }).collect();
+                    let reports = (0..WORLD)
+                        .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
+                        .collect();
                     Event::Stepped { tokens, reports }
                 }
                 Order::Release(requests) => {
@@ -117,6 +121,12 @@ impl Ranks {
         };
         self.orders.lock().unwrap().iter().map(name).collect()
     }
+}
+
+fn sent(bytes: u64) -> Traffic {
+    let mut traffic = Traffic::default();
+    traffic.count(Collective::AllGather, bytes, 0);
+    traffic
 }
 
 fn drawn(token: u32) -> Drawn {
@@ -329,4 +339,24 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
         assert_eq!(desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sink)), Err(Failure::Closed));
     });
     assert_eq!(ended.map_err(|error| error.exit_code()), Err(69));
+}
+
+#[test]
+fn bytes_count_whatever_becomes_of_their_request() {
+    let (ranks, hold) = Ranks { refuses: Some(2), ..Ranks::default() }.held();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (cancelled, updates) = submit(&desk, 8, 50, 64);
+        assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        let (_, refused) = submit(&desk, 8, 4, 64);
+        let (_, answered) = submit(&desk, 8, 3, 64);
+        desk.cancel(cancelled);
+        drop(hold);
+        assert_eq!(tokens(&answered).map(|(streamed, _)| streamed.len()), Ok(3));
+        assert!(tokens(&refused).is_err());
+        let sent: Vec<u64> =
+            desk.traffic().iter().map(|traffic| traffic.entries[&Collective::AllGather].sent_bytes).collect();
+        // Two prefills, the refused one, a step of the cancelled request and two of the answered one.
+        assert_eq!(sent, [2 * 15 + 1000, 2 * 15 + 2000 + 3]);
+    });
+    assert!(ended.is_ok(), "{ended:?}");
 }

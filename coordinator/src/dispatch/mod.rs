@@ -71,7 +71,7 @@ pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &
                 request.prefilled(outcome, reports)?;
                 break;
             }
-            Event::Refused { request: number, refusal } if number == plan.request => {
+            Event::Refused { request: number, refusal, .. } if number == plan.request => {
                 return Err(Error::Refused(refusal));
             }
             other => return Err(unexpected(&other, "the first token")),

@@ -144,7 +144,7 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn a_refusal_is_the_requests_alone() {
     let refusal = || Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
-    let refused = Event::Refused { request: 5, refusal: refusal() };
+    let refused = Event::Refused { request: 5, refusal: refusal(), traffic: Vec::new() };
     let in_decoding = vec![(0, first(5, 9)), (0, prefilled(&[9], 1)), (0, step(Err(refusal()))), (0, released())];
     for events in [vec![(0, refused)], in_decoding] {
         let error = with_events(&events).0.unwrap_err();

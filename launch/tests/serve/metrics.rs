@@ -177,3 +177,20 @@ fn what_was_done_is_counted() {
     assert_eq!((gathered(0, "sent"), gathered(1, "sent")), (gathered(1, "received"), gathered(0, "received")));
     server.ends_well();
 }
+
+#[test]
+fn bytes_of_a_request_that_was_cancelled_are_counted() {
+    let server = Server::start(&["--world-size", "2"]);
+    let sent = |rank: usize| {
+        let labels = format!("{{rank=\"{rank}\",collective=\"all-gather\",direction=\"sent\"}}");
+        server.metric(&format!("tributary_collective_bytes_total{labels}"))
+    };
+    assert_eq!([sent(0), sent(1)], [0.0, 0.0]);
+    let mut stream = server.stream(&body("hop2-0", 3000));
+    (0..3).for_each(|_| _ = stream.event().expect("an event"));
+    drop(stream);
+    server.becomes("tributary_requests_running", 0.0);
+    assert_eq!(server.metric("tributary_requests_total{method=\"infoflow\",outcome=\"cancelled\"}"), 1.0);
+    assert!(sent(0) > 0.0 && sent(1) > 0.0, "{} and {}", sent(0), sent(1));
+    server.ends_well();
+}

@@ -13,15 +13,16 @@ use crate::placement::Placement;
 use crate::sequence::Sequence;
 use crate::strategy::{self, Selection};
 
-/// What a rank has to tell at the end of a prefill: its report, and the outcome if it is the owner; or why the request is over.
-type Told = std::result::Result<(RankReport, Option<Outcome>), Refusal>;
+/// What a rank has to tell at the end of a prefill: its report, and the outcome if it is the owner; or why the request is over, and what
+/// had moved until then.
+type Told = std::result::Result<(RankReport, Option<Outcome>), (Refusal, Traffic)>;
 
 impl Rank<'_> {
     /// Fills the cache of a request and draws its first token.
     pub(super) fn prefill(&mut self, plan: &Plan) -> Result<()> {
         let told = match self.run(plan) {
             Ok(told) => Ok(told),
-            Err(error) if error.is_the_requests() => Err(error.refusal()),
+            Err(error) if error.is_the_requests() => Err((error.refusal(), Traffic::sum(self.comm.laps()))),
             Err(error) => return Err(error),
         };
         self.answer(plan, told)
@@ -82,11 +83,12 @@ impl Rank<'_> {
         let Some(link) = self.link else { return Ok(()) };
         let (told, refused): (Vec<_>, Vec<_>) = gathered.into_iter().partition(|told| told.is_ok());
         let request = plan.request;
-        if let Some(refusal) = refused.into_iter().find_map(Told::err) {
+        let (refusals, traffic): (Vec<_>, Vec<_>) = refused.into_iter().filter_map(Told::err).unzip();
+        if let Some(refusal) = refusals.into_iter().next() {
             if !told.is_empty() {
                 return Err(Error::Bug("a request failed on some ranks and not on the others"));
             }
-            return Ok(link.send(Event::Refused { request, refusal })?);
+            return Ok(link.send(Event::Refused { request, refusal, traffic })?);
         }
         let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(Told::ok).unzip();
         let outcome = outcomes.into_iter().flatten().next().ok_or(Error::Bug("no rank drew the first token"))?;

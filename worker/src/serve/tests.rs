@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score};
+use tributary_protocol::{
+    Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score, Traffic,
+};
 
 use super::*;
 use crate::kit;
@@ -57,6 +59,11 @@ fn plan(exchange: Exchange) -> Plan {
     Plan { method, exchange, budget: 4, request: 1, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 4, 2) }
 }
 
+/// Bytes of tensors to other ranks.
+fn tensor_bytes_sent(traffic: &Traffic) -> u64 {
+    traffic.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.sent_bytes).sum()
+}
+
 #[test]
 fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
     let model = kit::Spoilt { model: kit::model(&kit::config()), token: 60 };
@@ -78,7 +85,11 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
             ];
             for (plan, exit_code, cause) in causes {
                 match prefill(link, plan) {
-                    Event::Refused { request, refusal } => {
+                    Event::Refused { request, refusal, traffic } => {
+                        let sent: Vec<u64> = traffic.iter().map(tensor_bytes_sent).collect();
+                        let computed = exit_code == 65 && plan.method != Method::Full && world > 1;
+                        assert_eq!(sent.len(), world);
+                        assert!(sent.iter().all(|&bytes| (bytes > 0) == computed), "{cause}: {sent:?}");
                         assert_eq!((request, refusal.exit_code), (plan.request, exit_code), "{}", refusal.cause);
                         assert!(refusal.cause.contains(cause), "{}", refusal.cause);
                     }
