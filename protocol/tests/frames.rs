@@ -1,5 +1,7 @@
 //! Frames: what is written comes back, everything else is an error.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use tributary_protocol::{
     Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow,
@@ -255,7 +257,7 @@ fn samples() -> (Order, Event) {
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     report.chunk_cache.stored.push(KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]));
     let outcome = Outcome { tokens: vec![1, 2], logits: Some(vec![0.5]), ..Outcome::default() };
-    (Order::Prefill(Box::new(plan)), Event::Prefilled { request: 1, outcome, reports: vec![report] })
+    (Order::Prefill(Arc::new(plan)), Event::Prefilled { request: 1, outcome, reports: vec![report] })
 }
 
 /// What changes here needs another version: ranks of two builds would read each other wrongly.

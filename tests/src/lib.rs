@@ -164,7 +164,8 @@ pub fn run(model: &Arc<dyn Model>, world: usize, plan: &Plan) -> (Outcome, Vec<R
 }
 
 fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
-    let answer = dispatch::run(group.link(), plan, &Clock::start(), &mut |_| {}).expect("the plan runs");
+    let answer =
+        dispatch::run(group.link(), &Arc::new(plan.clone()), &Clock::start(), &mut |_| {}).expect("the plan runs");
     (answer.outcome, answer.reports)
 }
 

@@ -1,6 +1,7 @@
 //! Requests side by side on one group of ranks, whatever ranks are: all that the loop does, and what must come of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::CoordinatorLink;
@@ -67,7 +68,9 @@ pub fn differing(plans: &[Plan], alone: &[Outcome], together: &[Outcome]) -> Vec
 
 /// Runs plans one after the other, each alone.
 pub fn run_alone(link: &CoordinatorLink, plans: &[Plan]) -> Vec<Outcome> {
-    let run = |plan| dispatch::run(link, plan, &Clock::start(), &mut |_| {}).expect("the plan runs").outcome;
+    let run = |plan: &Plan| {
+        dispatch::run(link, &Arc::new(plan.clone()), &Clock::start(), &mut |_| {}).expect("the plan runs").outcome
+    };
     plans.iter().map(run).collect()
 }
 
@@ -130,8 +133,9 @@ pub fn run_side_by_side(link: &CoordinatorLink, waves: &[&[Plan]]) -> Vec<Outcom
 
 /// A plan behind its prefill.
 pub fn prefilled(link: &CoordinatorLink, plan: &Plan) -> InFlight {
-    let mut request = InFlight::new(plan, Clock::start(), Duration::ZERO);
-    link.send(Order::Prefill(Box::new(plan.clone()))).expect("rank 0 takes the plan");
+    let plan = Arc::new(plan.clone());
+    let mut request = InFlight::new(&plan, Clock::start(), Duration::ZERO);
+    link.send(Order::Prefill(plan)).expect("rank 0 takes the plan");
     loop {
         match event(link) {
             Event::FirstToken { drawn, .. } => request.first_token(drawn).expect("it comes once"),

@@ -8,6 +8,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
@@ -61,7 +62,7 @@ impl Group<'_> {
     }
 
     fn prefill(&self, plan: Plan) {
-        self.0.send(Order::Prefill(Box::new(plan))).unwrap();
+        self.0.send(Order::Prefill(Arc::new(plan))).unwrap();
         assert!(matches!(self.event(), Event::FirstToken { .. }), "a first token");
         assert!(matches!(self.event(), Event::Prefilled { .. }), "a filled cache");
     }

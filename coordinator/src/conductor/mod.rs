@@ -8,6 +8,7 @@ mod desk;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tributary_protocol::{Event, Order, RankReport, Refusal};
 
 use self::desk::Submission;
 use crate::dispatch::{self, InFlight};
-use crate::plan::{Planned, Settings};
+use crate::plan::{Draft, Planned};
 use crate::planner::Planner;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
@@ -26,6 +27,12 @@ pub use self::desk::{Desk, Done, Failure, Inbox, NotTaken, Sink, Update, desk};
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// A request that waits for its turn.
+struct Waiting {
+    submission: Submission,
+    draft: Draft,
+}
 
 /// A request that the ranks are at.
 struct Request {
@@ -43,7 +50,7 @@ pub struct Conductor<'a> {
     inbox: Inbox,
     /// Whether anybody can still hand in a request.
     open: bool,
-    waiting: BTreeMap<u64, Submission>,
+    waiting: BTreeMap<u64, Waiting>,
     /// Behind their prefill.
     running: BTreeMap<u64, Request>,
 }
@@ -72,7 +79,7 @@ impl<'a> Conductor<'a> {
             let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
             let late = self.inbox.close().into_iter().map(|submission| *submission);
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
-            let waiting = std::mem::take(&mut self.waiting).into_values();
+            let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
             self.count();
             for mut submission in running.chain(waiting).chain(late) {
                 // Whether anybody listens does not matter any more.
@@ -86,11 +93,11 @@ impl<'a> Conductor<'a> {
         loop {
             self.take_in();
             self.count();
-            let (next, planned) = self.next();
+            let (next, placed) = self.next();
             match next {
                 Next::Release(requests) => self.release(requests)?,
-                Next::Prefill(request) => match planned {
-                    Some((queued, Ok(planned))) => self.prefill(request, planned, queued)?,
+                Next::Prefill(request) => match placed {
+                    Some((queued, Ok(()))) => self.prefill(request, queued)?,
                     Some((_, Err(error))) => self.refuse(request, &error),
                     None => return Err(Error::Protocol(format!("request {request} waits and was not handed in"))),
                 },
@@ -108,21 +115,21 @@ impl<'a> Conductor<'a> {
         self.inbox.counts.running.store(self.running.len(), Ordering::Relaxed);
     }
 
-    /// The next order. For a prefill also how long its request has waited for its turn, and its plan, which is made now: where its
-    /// chunks lie and how much memory is left changes with every order.
-    fn next(&mut self) -> (Next, Option<(Duration, Result<Planned>)>) {
+    /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
+    /// done now: where its chunks lie and how much memory is left changes with every order.
+    fn next(&mut self) -> (Next, Option<(Duration, Result<()>)>) {
         let Self { scheduler, planner, waiting, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
         let mut made = None;
         let next = scheduler.next(|request| {
-            let Some(submission) = waiting.get(&request) else { return true };
+            let Some(Waiting { submission, draft }) = waiting.get_mut(&request) else { return true };
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
-            let settings = Settings { owner: Some(owner), ..submission.settings.clone() };
-            match planner.plan_beside(request, &submission.prepared, &settings, group.threads, &taken) {
+            let group = GroupShape { world: submission.settings.world, ..*group };
+            match planner.place_beside(request, draft, Some(owner), group, &taken) {
                 // Memory comes free when what runs has ended.
                 Err(Error::Memory { .. }) if busy => false,
-                planned => {
-                    made = Some((queued, planned));
+                placed => {
+                    made = Some((queued, placed));
                     true
                 }
             }
@@ -160,11 +167,11 @@ impl<'a> Conductor<'a> {
 
     fn submit(&mut self, mut submission: Submission) {
         // What cannot be answered even alone is told at once.
-        let failure = match self.planner.check(&submission.prepared, &submission.settings, self.group.threads, None) {
+        let failure = match self.planner.draft(&submission.prepared, &submission.settings, self.group.threads) {
             Err(error) => Failure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
             Ok(_) if !self.scheduler.submit(submission.request) => Failure::Busy { waiting: self.scheduler.waiting() },
-            Ok(_) => {
-                self.waiting.insert(submission.request, submission);
+            Ok(draft) => {
+                self.waiting.insert(submission.request, Waiting { submission, draft });
                 return;
             }
         };
@@ -176,7 +183,7 @@ impl<'a> Conductor<'a> {
     fn refuse(&mut self, request: u64, error: &Error) {
         let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
         let running = self.running.remove(&request).map(|running| running.submission);
-        let refused = self.waiting.remove(&request).or(running);
+        let refused = self.waiting.remove(&request).map(|waiting| waiting.submission).or(running);
         self.scheduler.over(request);
         self.count();
         if let Some(mut submission) = refused {
@@ -191,12 +198,13 @@ impl<'a> Conductor<'a> {
         self.scheduler.over(request);
     }
 
-    fn prefill(&mut self, request: u64, planned: Planned, queued: Duration) -> Result<()> {
-        let Some(submission) = self.waiting.remove(&request) else {
+    fn prefill(&mut self, request: u64, queued: Duration) -> Result<()> {
+        let Some(Waiting { submission, draft }) = self.waiting.remove(&request) else {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
         };
+        let planned = draft.planned();
         let in_flight = InFlight::new(&planned.plan, submission.clock, queued);
-        self.link.send(Order::Prefill(Box::new(planned.plan.clone())))?;
+        self.link.send(Order::Prefill(Arc::clone(&planned.plan)))?;
         self.running.insert(request, Request { submission, planned, in_flight });
         self.count();
         loop {

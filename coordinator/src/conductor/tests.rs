@@ -11,6 +11,7 @@ use super::*;
 use crate::dispatch::Clock;
 use crate::intake::Prepared;
 use crate::machine::{Machine, MemoryOf};
+use crate::plan::Settings;
 use crate::planner::{Started, Survey};
 use crate::shape::tests::DEMO;
 use crate::tokenize::Piece;
@@ -357,6 +358,23 @@ fn bytes_count_whatever_becomes_of_their_request() {
             desk.traffic().iter().map(|traffic| traffic.entries[&Collective::AllGather].sent_bytes).collect();
         // Two prefills, the refused one, a step of the cancelled request and two of the answered one.
         assert_eq!(sent, [2 * 15 + 1000, 2 * 15 + 2000 + 3]);
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+#[test]
+fn ranks_and_client_have_the_same_plan() {
+    let ranks = Ranks::default();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (_, updates) = submit(&desk, 8, 3, 64);
+        let done = updates.iter().find_map(|update| match update {
+            Update::Done(done) => Some(done),
+            _ => None,
+        });
+        let own = done.expect("an answer").planned.plan;
+        let orders = ranks.orders.lock().unwrap();
+        let sent = |order: &Order| matches!(order, Order::Prefill(plan) if Arc::ptr_eq(plan, &own));
+        assert!(orders.iter().any(sent), "no copy of it");
     });
     assert!(ended.is_ok(), "{ended:?}");
 }

@@ -1,5 +1,6 @@
 //! A request between its first order and its answer: what has come back so far.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_protocol::{Drawn, Outcome, Phase, Plan, RankReport, Span, StepReport};
@@ -10,7 +11,7 @@ use crate::{Error, Result};
 /// A request that the ranks are at.
 #[derive(Debug)]
 pub struct InFlight {
-    plan: Plan,
+    plan: Arc<Plan>,
     clock: Clock,
     /// What it took to prepare and to plan it, and how long it waited for its turn.
     tokenize: Duration,
@@ -26,12 +27,12 @@ pub struct InFlight {
 impl InFlight {
     /// A request whose first order is about to be sent. The clock began when it was accepted; since then it has waited for its
     /// turn for `queued`.
-    pub fn new(plan: &Plan, clock: Clock, queued: Duration) -> Self {
+    pub fn new(plan: &Arc<Plan>, clock: Clock, queued: Duration) -> Self {
         // Before the plan is gone: a rank may begin with it before this thread runs again, and no time may count twice.
         let tokenize = clock.elapsed().saturating_sub(queued);
         let (ttft, first, reports, decoding) = (None, None, Vec::new(), Vec::new());
         Self {
-            plan: plan.clone(),
+            plan: Arc::clone(plan),
             clock,
             tokenize,
             queued,

@@ -4,6 +4,7 @@ mod in_flight;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tributary_comm::CoordinatorLink;
@@ -58,9 +59,14 @@ impl Clock {
 /// [`Error::Refused`] if the request failed and the ranks live on; [`Error::Failed`] with the first cause if a rank failed,
 /// [`Error::Link`] if the ranks are gone, [`Error::Protocol`] if their events make no sense: after these the link must not
 /// be used again.
-pub fn run(link: &CoordinatorLink, plan: &Plan, clock: &Clock, on_first_token: &mut dyn FnMut(u32)) -> Result<Answer> {
+pub fn run(
+    link: &CoordinatorLink,
+    plan: &Arc<Plan>,
+    clock: &Clock,
+    on_first_token: &mut dyn FnMut(u32),
+) -> Result<Answer> {
     let mut request = InFlight::new(plan, *clock, Duration::ZERO);
-    link.send(Order::Prefill(Box::new(plan.clone())))?;
+    link.send(Order::Prefill(Arc::clone(plan)))?;
     loop {
         match next(link)? {
             Event::FirstToken { request: number, drawn } if number == plan.request => {

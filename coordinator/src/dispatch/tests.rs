@@ -7,7 +7,7 @@ use tributary_protocol::{Drawn, Refusal, StepReport};
 use super::*;
 use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
 
-fn a_plan() -> Plan {
+fn a_plan() -> Arc<Plan> {
     let settings = Settings::default();
     let input = PlanInput {
         request: 5,
@@ -46,7 +46,7 @@ fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
 
 fn serve(worker: &WorkerLink, events: &[(u64, Event)]) {
     let received = worker.next(Duration::from_secs(5)).unwrap();
-    assert_eq!(received, Some(Order::Prefill(Box::new(a_plan()))));
+    assert_eq!(received, Some(Order::Prefill(a_plan())));
     for (pause_ms, event) in events {
         if matches!(event, Event::Stepped { .. }) {
             assert_eq!(worker.next(Duration::from_secs(5)).unwrap(), Some(Order::Decode(vec![5])));

@@ -45,7 +45,7 @@ fn rows_of_a_look_ahead_count_for_positions_and_memory_and_as_no_row_of_the_prom
     let refused = planned(with(3998), None).unwrap_err();
     assert!(matches!(refused, Error::TooManyTokens { max_tokens: 3998, .. }), "{refused}");
     let of_ranks = |exchange| {
-        let plan = Plan { exchange, ..listed.plan.clone() };
+        let plan = Plan { exchange, ..Plan::clone(&listed.plan) };
         let bare = Plan { look_ahead: None, ..plan.clone() };
         let bytes = |plan: &Plan| memory::rank_bytes(plan, 2, &DEMO, MemoryOf::Host, &[]);
         bytes(&plan).iter().zip(bytes(&bare)).map(|(with, without)| with > &without).collect::<Vec<_>>()

@@ -16,7 +16,7 @@ use self::taken::Taken;
 use crate::directory::Directory;
 use crate::intake::Prepared;
 use crate::machine::{GroupShape, Machine, Room};
-use crate::plan::{Beside, Cached, PlanInput, Planned, Settings, plan};
+use crate::plan::{Cached, Draft, Planned, Settings, Tokens};
 use crate::predict::running_bytes;
 use crate::{ModelShape, Result};
 
@@ -149,7 +149,7 @@ impl Planner {
     /// caches of the ranks that this plan sent them to.
     ///
     /// # Errors
-    /// As [`plan()`].
+    /// As [`plan()`](crate::plan()).
     pub fn check(
         &self,
         request: &Prepared,
@@ -160,38 +160,55 @@ impl Planner {
         let group = GroupShape { world: settings.world, threads };
         let chunks = before.into_iter().flat_map(|before| &before.plan.chunks);
         let ranks: Vec<Option<usize>> = chunks.map(|chunk| Some(chunk.rank)).collect();
-        let cached = Cached { ranks: &ranks, bytes: &self.full_caches(group) };
-        self.plan_with(request, settings, group, 0, cached)
+        let mut draft = self.read(request, settings)?;
+        self.place_beside_full_caches(&mut draft, settings.owner, group, &ranks)?;
+        Ok(draft.planned())
+    }
+
+    /// Checks that a request can be planned, beside full chunk caches; gives its plan to be placed when its turn comes.
+    ///
+    /// # Errors
+    /// As [`plan()`](crate::plan()).
+    pub fn draft(&self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Draft> {
+        let mut draft = self.read(request, settings)?;
+        let group = GroupShape { world: settings.world, threads };
+        self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
+        Ok(draft)
     }
 
     /// Plans a request to be answered now: chunks stay where they are kept.
     ///
     /// # Errors
-    /// As [`plan()`].
+    /// As [`plan()`](crate::plan()).
     pub fn plan(&mut self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Planned> {
         self.requests += 1;
-        self.plan_beside(self.requests, request, settings, threads, &[])
+        let mut draft = self.read(request, settings)?;
+        let group = GroupShape { world: settings.world, threads };
+        self.place_beside(self.requests, &mut draft, settings.owner, group, &[])?;
+        Ok(draft.planned())
     }
 
-    /// As [`plan`](Self::plan) for the request of this number, beside sequences that take so many bytes on each rank.
+    /// Places a draft now, as the request of this number with this owner, beside sequences that take so many bytes on each rank:
+    /// chunks stay where they are kept.
     ///
     /// # Errors
-    /// As [`plan()`]; of [`Error::Memory`](crate::Error::Memory) nothing may be left when those sequences have ended.
-    pub fn plan_beside(
+    /// [`Error::Memory`](crate::Error::Memory), of which nothing may be left when those sequences have ended.
+    pub fn place_beside(
         &self,
         number: u64,
-        request: &Prepared,
-        settings: &Settings,
-        threads: usize,
+        draft: &mut Draft,
+        owner: Option<usize>,
+        group: GroupShape,
         running_bytes: &[u64],
-    ) -> Result<Planned> {
-        let group = GroupShape { world: settings.world, threads };
+    ) -> Result<()> {
         let directory = self.directories.get(&group);
-        let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(&request.prefix, ids));
-        let ranks: Vec<Option<usize>> = request.chunks.iter().map(|chunk| rank_of(&chunk.ids)).collect();
+        let (prefix, chunks) = draft.context();
+        let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(prefix, ids));
+        let ranks: Vec<Option<usize>> = chunks.map(rank_of).collect();
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
-        self.plan_with(request, settings, group, number, Cached { ranks: &ranks, bytes: &bytes })
+        let cached = Cached { ranks: &ranks, bytes: &bytes };
+        draft.place(number, owner, cached, &self.model, &self.machine(group))
     }
 
     /// Bytes that each rank keeps of a planned request while it is decoded.
@@ -199,26 +216,27 @@ impl Planner {
         running_bytes(&planned.plan, planned.world, &self.model)
     }
 
-    fn plan_with(
-        &self,
-        request: &Prepared,
-        settings: &Settings,
-        group: GroupShape,
-        number: u64,
-        cached: Cached<'_>,
-    ) -> Result<Planned> {
-        let chunks: Vec<Vec<u32>> = request.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
-        let (prefix, query) = (&request.prefix, &request.query);
-        let input = PlanInput {
-            request: number,
-            prefix,
-            chunks: &chunks,
-            cached,
-            query,
-            eos: &self.eos,
-            beside: Beside::default(),
+    /// The one copy of a request's tokens: what is placed and sent is the same.
+    fn read(&self, request: &Prepared, settings: &Settings) -> Result<Draft> {
+        let tokens = Tokens {
+            prefix: request.prefix.clone(),
+            chunks: request.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
+            query: request.query.clone(),
+            eos: self.eos.clone(),
+            ..Tokens::default()
         };
-        plan(&input, settings, &self.model, &self.machine(group))
+        Draft::new(tokens, settings, &self.model)
+    }
+
+    fn place_beside_full_caches(
+        &self,
+        draft: &mut Draft,
+        owner: Option<usize>,
+        group: GroupShape,
+        ranks: &[Option<usize>],
+    ) -> Result<()> {
+        let cached = Cached { ranks, bytes: &self.full_caches(group) };
+        draft.place(0, owner, cached, &self.model, &self.machine(group))
     }
 
     /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests

@@ -1,6 +1,7 @@
 //! Requests that nobody has made: a context of so many tokens in chunks of a size, a share of them in the chunk cache.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use tributary_protocol::{Exchange, Plan};
 
@@ -116,7 +117,7 @@ impl Scenario {
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;
-        let mut plan = planned.plan;
+        let mut plan = Arc::unwrap_or_clone(planned.plan);
         self.warm(&mut plan);
         let overhead = Overhead::of(profile, world);
         let mut rank_memory_bytes = memory::rank_bytes(&plan, world, shape, profile.rank.memory_of, &[]);

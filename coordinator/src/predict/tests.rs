@@ -4,10 +4,10 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::bytes::{Cargo, flows};
 use super::{Predicted, Profile, Selected, Work, ttft, work};
+use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 use crate::plan::{Beside, Cached, PlanInput, Settings, method_named, plan};
 use crate::shape::tests::{DEMO, QWEN3_14B};
-use crate::{ModelShape, Planned};
 
 /// A machine that never says no.
 pub(super) const ANY: Machine = Machine {
@@ -46,8 +46,7 @@ fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape:
         eos: &[],
         beside: Beside::default(),
     };
-    let Planned { plan, .. } = plan(&input, settings, shape, &ANY).unwrap();
-    plan
+    Plan::clone(&plan(&input, settings, shape, &ANY).unwrap().plan)
 }
 
 pub(super) fn warm(mut plan: Plan) -> Plan {

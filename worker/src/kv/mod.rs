@@ -48,6 +48,17 @@ impl KvCache {
         View::new(blocks.cloned(), placement, &Hidden::of(recomputed))
     }
 
+    /// The context behind the recompute: the stale rows of `recomputed` are out of sight, their fresh ones over them.
+    pub fn view_of_context(&self, placement: &Placement, recomputed: &[u32]) -> View {
+        let stale = View::new(self.own.iter().chain(&self.others).cloned(), placement, &Hidden::of(recomputed));
+        stale.and(View::new(self.fresh.iter().cloned(), placement, &Hidden::default()))
+    }
+
+    /// What counts on the owner alone in a merge: prefix and query.
+    pub fn view_at_owner(&self, placement: &Placement) -> View {
+        View::new([self.prefix.clone(), self.tail.clone()], placement, &Hidden::default())
+    }
+
     /// What decoding sees, all of it turned to its positions and the cache given up for it, layer by layer: the context behind the
     /// recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and what counts on the owner alone
     /// in a merge, prefix and query; nothing of that where `is_owner` is false.
@@ -61,19 +72,14 @@ impl KvCache {
         is_owner: bool,
         rope: &Rope,
     ) -> Result<(View, View)> {
-        let (hidden, nothing) = (Hidden::of(recomputed), Hidden::default());
         // Fresh rows and the query's lie in the tensors of one pass, which one of them would hold for all.
-        let apart =
-            |blocks: Vec<Block>| blocks.into_iter().map(Block::with_values_of_its_own).collect::<Result<Vec<_>>>();
+        let apart = |blocks: Vec<Block>| blocks.into_iter().map(Block::with_values_of_its_own).collect::<Result<_>>();
         let Self { prefix, own, others, fresh, tail } = self;
-        let stale = View::new(own.into_iter().chain(others), placement, &hidden);
-        let mut context = stale.and(View::new(apart(fresh)?, placement, &nothing));
-        let mut at_owner = View::default();
-        if is_owner {
-            at_owner = View::new(std::iter::once(prefix).chain(apart(vec![tail])?), placement, &nothing);
-        } else {
-            drop((prefix, tail));
-        }
+        let (fresh, tail) = (apart(fresh)?, tail.with_values_of_its_own()?);
+        let cache = Self { prefix, own, others, fresh, tail };
+        let mut context = cache.view_of_context(placement, recomputed);
+        let mut at_owner = if is_owner { cache.view_at_owner(placement) } else { View::default() };
+        drop(cache); // the views alone hold the keys now
         turn(&mut [&mut context, &mut at_owner], rope)?;
         Ok((context, at_owner))
     }

@@ -1,5 +1,6 @@
 //! The loop of ranks that are threads, order by order.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
@@ -40,7 +41,7 @@ fn event(link: &CoordinatorLink) -> Event {
 
 /// What a prefill comes to, its first token apart.
 fn prefill(link: &CoordinatorLink, plan: &Plan) -> Event {
-    link.send(Order::Prefill(Box::new(plan.clone()))).expect("sent");
+    link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
     match event(link) {
         Event::FirstToken { .. } => event(link),
         other => other,
@@ -171,7 +172,7 @@ fn chunks_ahead_of_use_are_there_when_they_are_wanted() {
                     .expect("it ends well");
             });
         }
-        coordinator.send(Order::Chunks(Box::new(chunks_only))).expect("sent");
+        coordinator.send(Order::Chunks(Arc::new(chunks_only))).expect("sent");
         let Event::Kept { request: 1, reports } = event(&coordinator) else { panic!("chunks were due") };
         let stored: usize = reports.iter().map(|report| report.chunk_cache.stored.len()).sum();
         assert_eq!(stored, 3 + 2, "three chunks, and the prefix on each rank");

@@ -1,0 +1,279 @@
+//! A plan on its way: what request and settings say, once; where chunks go and what moves, again whenever the moment is another.
+
+use std::sync::Arc;
+
+use tributary_protocol::deal::usual_owner;
+use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection, leading_counts};
+
+use super::exchange::{self, Load};
+use super::settings::{Settings, budget, setting};
+use super::{Cached, Planned, cost};
+use crate::machine::Machine;
+use crate::predict::memory;
+use crate::{Error, ModelShape, Result};
+
+/// The tokens of a request, which become the plan's.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens {
+    /// Before the first chunk.
+    pub prefix: Vec<u32>,
+    /// The context, in the request's own order.
+    pub chunks: Vec<Vec<u32>>,
+    /// After the context.
+    pub query: Vec<u32>,
+    /// Tokens that end the answer.
+    pub eos: Vec<u32>,
+    /// Models beside the main one that read the context for the method.
+    pub auxiliary: Vec<Auxiliary>,
+    /// The method's rows of a look-ahead.
+    pub look_ahead: Option<LookAhead>,
+}
+
+/// A plan that has been checked, and can be placed as often as need be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// Everything but number, owner, exchange, and the ranks of chunks, which are as they were placed last.
+    plan: Plan,
+    /// Tokens of each chunk.
+    lengths: Vec<usize>,
+    world: usize,
+    ratio: f64,
+    /// The exchange that was asked for.
+    exchange: Option<Exchange>,
+    /// The share of cached chunks that are not computed.
+    reuse: f64,
+    /// What it needs as it was placed last.
+    memory_bytes: u64,
+}
+
+impl Draft {
+    /// Of a request, not placed yet.
+    ///
+    /// # Errors
+    /// Those of [`plan`](super::plan()) but [`Error::Memory`].
+    pub fn new(tokens: Tokens, settings: &Settings, shape: &ModelShape) -> Result<Self> {
+        let method = settings.method(shape.layers, shape.kv_heads)?;
+        settings.check()?;
+        let ratio = settings.ratio()?;
+        check(&tokens, settings, shape)?;
+        let Tokens { prefix, chunks, query, eos, auxiliary, look_ahead } = tokens;
+        let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
+        let context_tokens: usize = lengths.iter().sum();
+        let (ratio, budget) = match method.selection() {
+            Some(Selection::Leading { per_chunk: Some(rows) }) => {
+                let budget = leading_rows(&lengths, rows, settings.include_first_chunk);
+                (budget as f64 / context_tokens as f64, budget)
+            }
+            _ => (ratio, budget(ratio, context_tokens)),
+        };
+        assert!(budget <= context_tokens, "{budget} rows of {context_tokens} to recompute");
+        let plan = Plan {
+            request: 0,
+            prefix,
+            chunks: chunks.into_iter().map(|ids| Chunk { ids, rank: 0, warm: false, around: None }).collect(),
+            query,
+            owner: 0,
+            exchange: Exchange::Replicate,
+            budget,
+            keep_chunks: settings.keep_chunks && !method.is_exact(),
+            method,
+            include_first_chunk: settings.include_first_chunk,
+            reorder: settings.reorder,
+            max_tokens: settings.max_tokens,
+            eos,
+            sampling: settings.sampling,
+            timeout_ms: settings.timeout_ms,
+            returns: settings.returns,
+            auxiliary,
+            look_ahead,
+        };
+        let Settings { world, exchange, reuse, .. } = *settings;
+        Ok(Self { plan, lengths, world, ratio, exchange, reuse, memory_bytes: 0 })
+    }
+
+    /// Places it for this moment, as the request of this number: chunks on ranks, its owner (the usual one where none is named), the
+    /// exchange. It can be placed anew whatever comes of it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it needs more than the machine has now.
+    pub fn place(
+        &mut self,
+        request: u64,
+        owner: Option<usize>,
+        cached: Cached<'_>,
+        shape: &ModelShape,
+        machine: &Machine,
+    ) -> Result<()> {
+        self.plan.request = request;
+        self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill(), self.world));
+        let warm = self.warm(cached.ranks);
+        let mut smallest_bytes = None;
+        for exchange in self.exchanges(&warm, shape, machine) {
+            self.deal(exchange, &warm, shape);
+            self.memory_bytes = memory::host_bytes(&self.plan, self.world, shape, machine, cached.bytes);
+            if machine.available_bytes.is_none_or(|available| self.memory_bytes <= available) {
+                return Ok(());
+            }
+            smallest_bytes = smallest_bytes.into_iter().chain([self.memory_bytes]).min();
+        }
+        Err(Error::Memory {
+            of: machine.memory,
+            rank: machine.of_rank,
+            needed_bytes: smallest_bytes.unwrap_or(0),
+            available_bytes: machine.available_bytes.unwrap_or(0),
+        })
+    }
+
+    /// The plan as it was placed last.
+    pub fn planned(self) -> Planned {
+        let Self { plan, world, ratio, memory_bytes, .. } = self;
+        Planned { plan: Arc::new(plan), world, ratio, memory_bytes }
+    }
+
+    /// The prefix, and the tokens of each chunk.
+    pub fn context(&self) -> (&[u32], impl Iterator<Item = &[u32]>) {
+        (&self.plan.prefix, self.plan.chunks.iter().map(|chunk| chunk.ids.as_slice()))
+    }
+
+    /// The exchanges to try, the preferred one first.
+    fn exchanges(&self, warm: &[Option<usize>], shape: &ModelShape, machine: &Machine) -> Vec<Exchange> {
+        if let Some(exchange) = self.exchange {
+            return vec![exchange];
+        }
+        if self.plan.method.is_exact() || self.world == 1 {
+            return vec![Exchange::Replicate];
+        }
+        let flops = self.weights(Exchange::Replicate, warm, shape);
+        let mut loads = vec![0.0; self.world];
+        for (rank, flops) in cost::deal(&flops, warm, self.world).into_iter().zip(&flops) {
+            loads[rank] += flops;
+        }
+        let load = Load {
+            world: self.world,
+            context_tokens: self.lengths.iter().sum(),
+            recomputed_rows: self.plan.budget + self.plan.query.len(),
+            prefill_flops: loads.into_iter().fold(0.0, f64::max),
+        };
+        match exchange::choose(&load, shape, machine) {
+            Exchange::Replicate => vec![Exchange::Replicate, Exchange::PassQ],
+            other => vec![other],
+        }
+    }
+
+    /// For each chunk the rank that has it warm, of those that keep it. Of the cached chunks those count that the settings' share
+    /// falls on; exact methods have no use for chunks.
+    fn warm(&self, ranks: &[Option<usize>]) -> Vec<Option<usize>> {
+        let is_exact = self.plan.method.is_exact();
+        let steps = |index: usize| (self.reuse * index as f64 + 1e-9).floor();
+        let may_be = |index: usize| !is_exact && steps(index + 1) > steps(index);
+        let rank = |index: usize| ranks.get(index).copied().flatten().filter(|&rank| rank < self.world);
+        (0..self.lengths.len()).map(|index| rank(index).filter(|_| may_be(index))).collect()
+    }
+
+    /// What chunks weigh when they are dealt.
+    fn weights(&self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) -> Vec<f64> {
+        let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
+        let mut weights = cost::chunk_weights(&self.lengths, before, after, exchange, shape);
+        if exchange != Exchange::PassQ {
+            // Nothing is left to compute for a chunk that is there.
+            weights.iter_mut().zip(warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
+        }
+        weights
+    }
+
+    /// Deals chunks to ranks for an exchange.
+    fn deal(&mut self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) {
+        let ranks = cost::deal(&self.weights(exchange, warm, shape), warm, self.world);
+        assert_eq!(ranks.len(), self.plan.chunks.len(), "chunks that are dealt to ranks");
+        assert!(ranks.iter().all(|&rank| rank < self.world), "{} ranks: {ranks:?}", self.world);
+        self.plan.exchange = exchange;
+        for ((chunk, rank), warm) in self.plan.chunks.iter_mut().zip(ranks).zip(warm) {
+            (chunk.rank, chunk.warm) = (rank, warm.is_some());
+        }
+    }
+}
+
+fn check(tokens: &Tokens, settings: &Settings, shape: &ModelShape) -> Result<()> {
+    let Tokens { prefix, chunks, query, .. } = tokens;
+    let count = chunks.len();
+    if count == 0 {
+        return Err(Error::NoDocuments);
+    }
+    if let Some(empty) = chunks.iter().position(Vec::is_empty) {
+        return Err(Error::EmptyDocument { number: empty + 1, count });
+    }
+    if query.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    let context_tokens: usize = chunks.iter().map(Vec::len).sum();
+    let prompt_tokens = prefix.len() + context_tokens + query.len();
+    // The rows of a look-ahead stand where the first generated ones will.
+    let max_tokens = settings.max_tokens.max(tokens.look_ahead.map_or(0, |ahead| ahead.rows as usize));
+    if prompt_tokens.saturating_add(max_tokens) > shape.max_positions {
+        return Err(Error::TooManyTokens { prompt_tokens, max_tokens, limit: shape.max_positions });
+    }
+    let ids = prefix.iter().chain(chunks.iter().flatten()).chain(query);
+    match ids.copied().find(|&id| id as usize >= shape.vocab) {
+        Some(id) => {
+            let wanted = format!("the model knows {} ids: its tokenizer does not fit it", shape.vocab);
+            Err(setting("token id", id, wanted))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Rows that are recomputed where the method is told how many at the head of each chunk.
+fn leading_rows(lengths: &[usize], rows: usize, include_first_chunk: bool) -> usize {
+    let first = usize::from(!include_first_chunk).min(lengths.len());
+    leading_counts(&lengths[first..], usize::MAX, Some(rows)).iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Beside, PlanInput, plan};
+    use super::*;
+    use crate::machine::MemoryOf;
+    use crate::shape::tests::DEMO;
+
+    #[test]
+    fn a_draft_is_placed_as_a_new_plan_would_be_and_its_tokens_stay_where_they_lie() {
+        let machine = Machine {
+            flops_per_s: 1e7,
+            link_bytes_per_s: 1e6,
+            memory: MemoryOf::Host,
+            available_bytes: None,
+            ranks_here: usize::MAX,
+            weight_copies: 1,
+            of_rank: None,
+        };
+        let settings = Settings { world: 2, ratio: Some(0.05), reuse: 1.0, ..Settings::default() };
+        let chunks = vec![vec![7; 512], vec![8; 300], vec![9; 512], vec![10; 40]];
+        let tokens =
+            Tokens { prefix: vec![1], chunks: chunks.clone(), query: vec![3], eos: vec![2], ..Tokens::default() };
+        let mut draft = Draft::new(tokens, &settings, &DEMO).expect("a request");
+        let lie = |plan: &Plan| plan.chunks.iter().map(|chunk| chunk.ids.as_ptr()).collect::<Vec<_>>();
+        let before = lie(&draft.plan);
+        let all_warm = [Some(1), Some(0), Some(1), Some(0)];
+        let moments: [(Option<usize>, &[Option<usize>], u64, Option<u64>); 5] = [
+            (None, &[], 0, None),
+            (Some(0), &all_warm, 1000, None),
+            (Some(1), &[None, Some(1)], 0, Some(1)),
+            (Some(1), &[None, Some(1)], 0, None),
+            (None, &[], 0, None),
+        ];
+        let mut seen = Vec::new();
+        for (request, (owner, ranks, bytes, available_bytes)) in moments.into_iter().enumerate() {
+            let (request, bytes) = (request as u64, [bytes; 2]);
+            let (cached, machine) = (Cached { ranks, bytes: &bytes }, Machine { available_bytes, ..machine });
+            let beside = Beside::default();
+            let input = PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], beside };
+            let fresh = plan(&input, &Settings { owner, ..settings.clone() }, &DEMO, &machine);
+            let placed = draft.place(request, owner, cached, &DEMO, &machine).map(|()| draft.clone().planned());
+            assert_eq!(placed.as_ref().map_err(ToString::to_string), fresh.as_ref().map_err(ToString::to_string));
+            seen.extend(placed.ok().map(|planned| (planned.plan.exchange, planned.plan.owner)));
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 3, "moments that differ: {seen:?}");
+        assert_eq!(lie(&draft.planned().plan), before);
+    }
+}
