@@ -146,9 +146,9 @@ pub struct Inbox {
 impl Inbox {
     /// Takes no more requests; gives those that were on their way. One that is handed in meanwhile is among them or learns that it
     /// came too late, perhaps both.
-    pub(super) fn close(&self) -> Vec<Box<Submission>> {
+    pub(super) fn close(&self) -> Vec<Submission> {
         self.counts.closed.store(true, Ordering::SeqCst);
-        self.submissions.try_iter().collect()
+        self.submissions.try_iter().map(|submission| *submission).collect()
     }
 }
 

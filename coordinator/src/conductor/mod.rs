@@ -77,7 +77,7 @@ impl<'a> Conductor<'a> {
         let ended = self.conduct();
         if let Err(error) = &ended {
             let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
-            let late = self.inbox.close().into_iter().map(|submission| *submission);
+            let late = self.inbox.close();
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
             let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
             self.count();

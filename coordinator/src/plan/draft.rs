@@ -235,6 +235,9 @@ mod tests {
     use crate::machine::MemoryOf;
     use crate::shape::tests::DEMO;
 
+    /// The owner that is asked for, who keeps which chunk, bytes in chunk caches, free bytes.
+    type Moment<'a> = (Option<usize>, &'a [Option<usize>], u64, Option<u64>);
+
     #[test]
     fn a_draft_is_placed_as_a_new_plan_would_be_and_its_tokens_stay_where_they_lie() {
         let machine = Machine {
@@ -254,7 +257,7 @@ mod tests {
         let lie = |plan: &Plan| plan.chunks.iter().map(|chunk| chunk.ids.as_ptr()).collect::<Vec<_>>();
         let before = lie(&draft.plan);
         let all_warm = [Some(1), Some(0), Some(1), Some(0)];
-        let moments: [(Option<usize>, &[Option<usize>], u64, Option<u64>); 5] = [
+        let moments: [Moment<'_>; 5] = [
             (None, &[], 0, None),
             (Some(0), &all_warm, 1000, None),
             (Some(1), &[None, Some(1)], 0, Some(1)),
