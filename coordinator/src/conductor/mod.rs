@@ -5,6 +5,8 @@
 
 mod desk;
 #[cfg(test)]
+mod kit;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -1,188 +1,13 @@
-//! Clients, a conductor, and ranks that answer orders by rule: a request's tokens are its number times 10, and so on upwards.
+//! What clients of a conductor hear, and what its ranks are told.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use tributary_comm::{CoordinatorLink, WorkerLink, link};
-use tributary_protocol::{Collective, Drawn, KeySpace, Outcome, StepReport, Traffic, exit};
+use tributary_protocol::{Collective, exit};
 
+use super::kit::{PATIENCE, Ranks, planner, prepared, settings, submit, tokens, with_conductor};
 use super::*;
 use crate::dispatch::Clock;
-use crate::intake::Prepared;
-use crate::machine::{Machine, MemoryOf};
-use crate::plan::Settings;
-use crate::planner::{Started, Survey};
-use crate::shape::tests::DEMO;
-use crate::tokenize::Piece;
-
-const WORLD: usize = 2;
-const GROUP: GroupShape = GroupShape { world: WORLD, threads: 1 };
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The token that ends an answer.
-const END: u32 = 2;
-
-fn planner(available_bytes: Option<u64>) -> Planner {
-    let mut planner = Planner::new(DEMO, vec![END], Some(0), false);
-    let machine = Machine {
-        flops_per_s: 1e12,
-        link_bytes_per_s: 1e9,
-        memory: MemoryOf::Host,
-        available_bytes,
-        ranks_here: WORLD,
-        weight_copies: 1,
-        of_rank: None,
-    };
-    planner.survey(GROUP, Survey { machine, memories: 1 });
-    let space = KeySpace::new([0; 32], "f32");
-    planner.started(GROUP, Started { space, chunk_cache_bytes: 0, message_bytes: 0, narrowest: None });
-    planner
-}
-
-/// What ranks were told, and how they answer.
-#[derive(Default)]
-struct Ranks {
-    orders: Mutex<Vec<Order>>,
-    /// Requests that are refused, and the step of decoding in which the group fails.
-    refuses: Option<u64>,
-    fails_at_step: Option<usize>,
-    /// The first step of decoding is carried out when the other end of this has gone.
-    held: Mutex<Option<Receiver<()>>>,
-}
-
-impl Ranks {
-    /// Ranks that are held until what this gives beside them is dropped: what a test does before that comes before the first step
-    /// of decoding has ended.
-    fn held(self) -> (Self, SyncSender<()>) {
-        let (hold, held) = sync_channel(0);
-        (Self { held: Mutex::new(Some(held)), ..self }, hold)
-    }
-
-    fn serve(&self, worker: &WorkerLink) {
-        let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut steps = 0;
-        while let Ok(order) = worker.next(Duration::from_millis(5)) {
-            let Some(order) = order else { continue };
-            self.orders.lock().unwrap().push(order.clone());
-            let event = match order {
-                Order::Prefill(plan) if self.refuses == Some(plan.request) => {
-                    let refusal = Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
-                    Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
-                }
-                Order::Prefill(plan) => {
-                    let first = 10 * plan.request as u32;
-                    newest.insert(plan.request, first);
-                    worker.send(Event::FirstToken { request: plan.request, drawn: drawn(first) }).unwrap();
-                    let reports = (0..WORLD).map(|rank| RankReport {
-                        rank,
-                        drew_first_token: rank == plan.owner,
-                        traffic: sent(10),
-                        decode_traffic: sent(5),
-                        ..RankReport::default()
-                    });
-                    let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
-                    Event::Prefilled { request: plan.request, outcome, reports: reports.collect() }
-                }
-                Order::Decode(requests) => {
-                    steps += 1;
-                    if let Some(held) = self.held.lock().unwrap().take() {
-                        assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
-                    }
-                    if self.fails_at_step == Some(steps) {
-                        let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
-                        return;
-                    }
-                    let mut next = |request: u64| {
-                        let token = newest.get_mut(&request).expect("it runs");
-                        *token += 1;
-                        (request, Ok(drawn(*token)))
-                    };
-                    let tokens = requests.into_iter().map(&mut next).collect();
-                    let reports = (0..WORLD)
-                        .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
-                        .collect();
-                    Event::Stepped { tokens, reports }
-                }
-                Order::Release(requests) => {
-                    newest.retain(|request, _| !requests.contains(request));
-                    Event::Released { running: vec![newest.len(); WORLD] }
-                }
-                other => panic!("{other:?}"),
-            };
-            worker.send(event).unwrap();
-        }
-    }
-
-    fn orders(&self) -> Vec<String> {
-        let name = |order: &Order| match order {
-            Order::Prefill(plan) => format!("P{}", plan.request),
-            Order::Decode(requests) => format!("D{requests:?}"),
-            Order::Release(requests) => format!("R{requests:?}"),
-            other => panic!("{other:?}"),
-        };
-        self.orders.lock().unwrap().iter().map(name).collect()
-    }
-}
-
-fn sent(bytes: u64) -> Traffic {
-    let mut traffic = Traffic::default();
-    traffic.count(Collective::AllGather, bytes, 0);
-    traffic
-}
-
-fn drawn(token: u32) -> Drawn {
-    Drawn { token, margin: 0.5 }
-}
-
-/// Runs clients against a conductor; how it ended.
-fn with_conductor(
-    ranks: &Ranks,
-    planner: &mut Planner,
-    limits: Limits,
-    clients: impl FnOnce(Desk) + Send,
-) -> Result<()> {
-    let (coordinator, worker): (CoordinatorLink, WorkerLink) = link(4);
-    let (desk, inbox) = desk();
-    std::thread::scope(|scope| {
-        scope.spawn(|| ranks.serve(&{ worker }));
-        scope.spawn(move || clients(desk));
-        let ended = Conductor::new(&coordinator, planner, GROUP, limits, inbox).run();
-        drop(coordinator);
-        ended
-    })
-}
-
-fn prepared(context: usize) -> Prepared {
-    let piece = Piece { ids: vec![3; context], ..Piece::default() };
-    Prepared { prefix: vec![1], chunks: vec![piece.clone(), piece], query: vec![4, 5], notes: Vec::new() }
-}
-
-fn settings(max_tokens: usize) -> Settings {
-    Settings { world: WORLD, max_tokens, ..Settings::default() }
-}
-
-/// Hands a request in; its number and its updates.
-fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -> (u64, Receiver<Update>) {
-    let (sink, updates) = sync_channel(buffered);
-    let request = desk.submit(prepared(context), settings(max_tokens), Clock::start(), Box::new(sink));
-    (request.expect("it is taken"), updates)
-}
-
-/// All tokens of a request, as they came and as the answer has them; or why it failed.
-fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), Failure> {
-    let mut streamed = Vec::new();
-    loop {
-        match updates.recv_timeout(PATIENCE).expect("an update in time") {
-            Update::FirstToken(drawn, ttft) => {
-                assert!(streamed.is_empty() && ttft > Duration::ZERO);
-                streamed.push(drawn.token);
-            }
-            Update::Token(drawn) => streamed.push(drawn.token),
-            Update::Done(done) => return Ok((streamed, done.answer.outcome.tokens)),
-            Update::Failed(failure) => return Err(failure),
-        }
-    }
-}
 
 #[test]
 fn every_client_gets_its_own_tokens() {
@@ -203,20 +28,37 @@ fn every_client_gets_its_own_tokens() {
 }
 
 #[test]
-fn whoever_leaves_is_let_go_and_the_others_go_on() {
-    let ranks = Ranks::default();
+fn whoever_leaves_or_is_slow_is_let_go_and_the_others_go_on() {
+    let (ranks, hold) = Ranks::default().held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (_, reader) = submit(&desk, 8, 200, 512);
         let (_, gone) = submit(&desk, 8, 200, 512);
         drop(gone);
         let (_, slow) = submit(&desk, 8, 200, 3);
+        drop(hold);
+        assert_eq!(tokens(&reader).map(|(streamed, _)| streamed.len()), Ok(200));
+        // It began long before the other one ended.
+        assert_eq!(slow.iter().count(), 3, "a reader that is too slow is cut");
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+#[test]
+fn a_cancelled_request_ends_and_the_others_go_on() {
+    let (ranks, hold) = Ranks::default().held();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (cancelled, updates) = submit(&desk, 8, 2000, 4096);
         assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        hold.begun();
+        let (waits, never) = submit(&desk, 8, 2000, 4096);
+        let (_, other) = submit(&desk, 8, 20, 64);
         desk.cancel(cancelled);
+        desk.cancel(waits);
         desk.cancel(cancelled + 100);
-        assert_eq!(tokens(&reader).map(|(streamed, _)| streamed.len()), Ok(200));
-        assert_eq!(slow.iter().count(), 3, "a reader that is too slow is cut");
-        assert!(updates.iter().count() < 2000, "a cancelled request ends");
+        drop(hold);
+        assert_eq!(updates.iter().count(), 1, "the step that was under way");
+        assert_eq!(never.iter().count(), 0, "its turn never came");
+        assert_eq!(tokens(&other).map(|(streamed, _)| streamed.len()), Ok(20));
     });
     assert!(ended.is_ok(), "{ended:?}");
 }
@@ -284,34 +126,36 @@ fn what_does_not_fit_now_waits_until_it_does() {
 
 #[test]
 fn too_many_are_turned_away() {
-    let ranks = Ranks::default();
+    let (ranks, hold) = Ranks::default().held();
     let limits = Limits { max_waiting: 2, max_running: 1, ..Limits::default() };
     let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
         let (_, first) = submit(&desk, 8, 500, 1024);
         assert!(matches!(first.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        hold.begun();
         let others: Vec<_> = (0..6).map(|_| submit(&desk, 8, 2, 64).1).collect();
+        drop(hold);
         let outcomes: Vec<_> = others.iter().map(tokens).collect();
-        let turned_away =
-            outcomes.iter().filter(|outcome| matches!(outcome, Err(Failure::Busy { waiting: 2 }))).count();
-        assert_eq!((turned_away, outcomes.iter().filter(|outcome| outcome.is_ok()).count()), (4, 2), "{outcomes:?}");
+        let (taken, turned_away) = outcomes.split_at(2);
+        assert!(taken.iter().all(|outcome| outcome.is_ok()), "{outcomes:?}");
+        let is_busy = |outcome: &_| matches!(outcome, Err(Failure::Busy { waiting: 2 }));
+        assert!(turned_away.iter().all(is_busy), "{outcomes:?}");
     });
     assert!(ended.is_ok(), "{ended:?}");
 }
 
 #[test]
 fn the_groups_failure_is_everybodys() {
-    let ranks = Ranks { fails_at_step: Some(3), ..Ranks::default() };
+    let (ranks, hold) = Ranks { fails_at_step: Some(3), ..Ranks::default() }.held();
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
         let all: Vec<_> = (0..2).map(|_| submit(&desk, 8, 50, 64).1).collect();
+        drop(hold);
         let failures: Vec<_> = all.iter().map(|updates| tokens(updates).expect_err("the group is gone")).collect();
         *tell.lock().unwrap() = failures;
         // Nobody takes requests any more.
-        while desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0)) != Err(Failure::Closed)
-        {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
+        assert_eq!(late, Err(Failure::Closed));
     });
     let error = ended.expect_err("the group has failed");
     assert_eq!((error.exit_code(), error.to_string().as_str()), (69, "rank 1 failed: gone"));
@@ -326,6 +170,7 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
         let (_, runs) = submit(&desk, 8, 50, 64);
         assert!(matches!(runs.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        hold.begun();
         assert!(!desk.is_closed());
         // The conductor waits for the ranks: it takes this in no more.
         let (_, late) = submit(&desk, 8, 50, 64);
@@ -348,6 +193,7 @@ fn bytes_count_whatever_becomes_of_their_request() {
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (cancelled, updates) = submit(&desk, 8, 50, 64);
         assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        hold.begun();
         let (_, refused) = submit(&desk, 8, 4, 64);
         let (_, answered) = submit(&desk, 8, 3, 64);
         desk.cancel(cancelled);

@@ -1,7 +1,8 @@
 //! One request at a time against ranks that send what they are told to.
 
-use tributary_comm::{WorkerLink, link};
+use std::sync::mpsc::{Receiver, channel};
 
+use tributary_comm::{WorkerLink, link};
 use tributary_protocol::{Drawn, Refusal, StepReport};
 
 use super::*;
@@ -30,21 +31,28 @@ fn a_plan() -> Arc<Plan> {
     plan(&input, &settings, &DEMO, &machine).unwrap().plan
 }
 
-/// Runs a plan with a worker that sends these events, each after a pause.
+/// Runs a plan with a worker that sends these events, each after a pause, which begins behind a first token when that has been
+/// heard.
 fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
     let (coordinator, worker) = link(4);
     std::thread::scope(|scope| {
-        scope.spawn(move || serve(&worker, events));
+        let (hears, heard) = channel();
+        scope.spawn(move || serve(&worker, events, &heard));
         let mut first_tokens = Vec::new();
         let clock = Clock::start();
-        let mut on_first_token = |token| first_tokens.push(token);
+        let mut on_first_token = |token| {
+            first_tokens.push(token);
+            // The worker may be at its end.
+            let _ = hears.send(());
+        };
         let answer = run(&coordinator, &a_plan(), &clock, &mut on_first_token);
         drop(coordinator);
         (answer, first_tokens)
     })
 }
 
-fn serve(worker: &WorkerLink, events: &[(u64, Event)]) {
+fn serve(worker: &WorkerLink, events: &[(u64, Event)], heard: &Receiver<()>) {
+    let mut before: Option<&Event> = None;
     let received = worker.next(Duration::from_secs(5)).unwrap();
     assert_eq!(received, Some(Order::Prefill(a_plan())));
     for (pause_ms, event) in events {
@@ -54,8 +62,12 @@ fn serve(worker: &WorkerLink, events: &[(u64, Event)]) {
         if matches!(event, Event::Released { .. }) {
             assert_eq!(worker.next(Duration::from_secs(5)).unwrap(), Some(Order::Release(vec![5])));
         }
+        if *pause_ms > 0 && matches!(before, Some(Event::FirstToken { .. })) {
+            heard.recv_timeout(Duration::from_secs(5)).expect("it is heard");
+        }
         std::thread::sleep(Duration::from_millis(*pause_ms));
         worker.send(event.clone()).unwrap();
+        before = Some(event);
     }
     // Stays until the coordinator is gone, as a worker does.
     while worker.next(Duration::from_millis(10)).is_ok() {}

@@ -1,0 +1,203 @@
+//! Clients, a conductor, and ranks that answer orders by rule, for tests: a request's tokens are its number times 10, and so on
+//! upwards. Ranks answer in no time: what must come before an order ends is done while they are held.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use tributary_comm::{CoordinatorLink, WorkerLink, link};
+use tributary_protocol::{Collective, Drawn, KeySpace, Outcome, StepReport, Traffic};
+
+use super::*;
+use crate::dispatch::Clock;
+use crate::intake::Prepared;
+use crate::machine::{Machine, MemoryOf};
+use crate::plan::Settings;
+use crate::planner::{Started, Survey};
+use crate::shape::tests::DEMO;
+use crate::tokenize::Piece;
+
+pub const WORLD: usize = 2;
+pub const GROUP: GroupShape = GroupShape { world: WORLD, threads: 1 };
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// The token that ends an answer.
+pub const END: u32 = 2;
+
+pub fn planner(available_bytes: Option<u64>) -> Planner {
+    let mut planner = Planner::new(DEMO, vec![END], Some(0), false);
+    let machine = Machine {
+        flops_per_s: 1e12,
+        link_bytes_per_s: 1e9,
+        memory: MemoryOf::Host,
+        available_bytes,
+        ranks_here: WORLD,
+        weight_copies: 1,
+        of_rank: None,
+    };
+    planner.survey(GROUP, Survey { machine, memories: 1 });
+    let space = KeySpace::new([0; 32], "f32");
+    planner.started(GROUP, Started { space, chunk_cache_bytes: 0, message_bytes: 0, narrowest: None });
+    planner
+}
+
+/// What ranks were told, and how they answer.
+#[derive(Default)]
+pub struct Ranks {
+    pub orders: Mutex<Vec<Order>>,
+    /// Requests that are refused, and the step of decoding in which the group fails.
+    pub refuses: Option<u64>,
+    pub fails_at_step: Option<usize>,
+    /// The first step of decoding says that it has begun, and ends when the other side of this is gone.
+    pub held: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
+}
+
+/// Holds ranks in their first step of decoding until it is dropped: what a test does before comes before that step has ended.
+pub struct Hold {
+    begun: Receiver<()>,
+    _held: SyncSender<()>,
+}
+
+impl Hold {
+    /// Waits until the step has begun: what a test does from here on comes behind everything before that step.
+    pub fn begun(&self) {
+        self.begun.recv_timeout(PATIENCE).expect("a step of decoding in time");
+    }
+}
+
+impl Ranks {
+    /// Ranks that are held, and what holds them.
+    pub fn held(self) -> (Self, Hold) {
+        let (begins, begun) = sync_channel(1);
+        let (holds, held) = sync_channel(0);
+        (Self { held: Mutex::new(Some((begins, held))), ..self }, Hold { begun, _held: holds })
+    }
+
+    fn serve(&self, worker: &WorkerLink) {
+        let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut steps = 0;
+        while let Ok(order) = worker.next(Duration::from_millis(5)) {
+            let Some(order) = order else { continue };
+            self.orders.lock().expect("nobody has panicked").push(order.clone());
+            let event = match order {
+                Order::Prefill(plan) if self.refuses == Some(plan.request) => {
+                    let refusal = Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
+                    Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
+                }
+                Order::Prefill(plan) => {
+                    let first = 10 * plan.request as u32;
+                    newest.insert(plan.request, first);
+                    worker
+                        .send(Event::FirstToken { request: plan.request, drawn: drawn(first) })
+                        .expect("the coordinator reads");
+                    let reports = (0..WORLD).map(|rank| RankReport {
+                        rank,
+                        drew_first_token: rank == plan.owner,
+                        traffic: sent(10),
+                        decode_traffic: sent(5),
+                        ..RankReport::default()
+                    });
+                    let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
+                    Event::Prefilled { request: plan.request, outcome, reports: reports.collect() }
+                }
+                Order::Decode(requests) => {
+                    steps += 1;
+                    if let Some((begins, held)) = self.held.lock().expect("nobody has panicked").take() {
+                        // A test that does not wait for it may be at its end.
+                        let _ = begins.send(());
+                        assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
+                    }
+                    if self.fails_at_step == Some(steps) {
+                        let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
+                        return;
+                    }
+                    let mut next = |request: u64| {
+                        let token = newest.get_mut(&request).expect("it runs");
+                        *token += 1;
+                        (request, Ok(drawn(*token)))
+                    };
+                    let tokens = requests.into_iter().map(&mut next).collect();
+                    let reports = (0..WORLD)
+                        .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
+                        .collect();
+                    Event::Stepped { tokens, reports }
+                }
+                Order::Release(requests) => {
+                    newest.retain(|request, _| !requests.contains(request));
+                    Event::Released { running: vec![newest.len(); WORLD] }
+                }
+                other => panic!("{other:?}"),
+            };
+            worker.send(event).expect("the coordinator reads");
+        }
+    }
+
+    pub fn orders(&self) -> Vec<String> {
+        let name = |order: &Order| match order {
+            Order::Prefill(plan) => format!("P{}", plan.request),
+            Order::Decode(requests) => format!("D{requests:?}"),
+            Order::Release(requests) => format!("R{requests:?}"),
+            other => panic!("{other:?}"),
+        };
+        self.orders.lock().expect("nobody has panicked").iter().map(name).collect()
+    }
+}
+
+pub fn sent(bytes: u64) -> Traffic {
+    let mut traffic = Traffic::default();
+    traffic.count(Collective::AllGather, bytes, 0);
+    traffic
+}
+
+pub fn drawn(token: u32) -> Drawn {
+    Drawn { token, margin: 0.5 }
+}
+
+/// Runs clients against a conductor; how it ended.
+pub fn with_conductor(
+    ranks: &Ranks,
+    planner: &mut Planner,
+    limits: Limits,
+    clients: impl FnOnce(Desk) + Send,
+) -> Result<()> {
+    let (coordinator, worker): (CoordinatorLink, WorkerLink) = link(4);
+    let (desk, inbox) = desk();
+    std::thread::scope(|scope| {
+        scope.spawn(|| ranks.serve(&{ worker }));
+        scope.spawn(move || clients(desk));
+        let ended = Conductor::new(&coordinator, planner, GROUP, limits, inbox).run();
+        drop(coordinator);
+        ended
+    })
+}
+
+pub fn prepared(context: usize) -> Prepared {
+    let piece = Piece { ids: vec![3; context], ..Piece::default() };
+    Prepared { prefix: vec![1], chunks: vec![piece.clone(), piece], query: vec![4, 5], notes: Vec::new() }
+}
+
+pub fn settings(max_tokens: usize) -> Settings {
+    Settings { world: WORLD, max_tokens, ..Settings::default() }
+}
+
+/// Hands a request in; its number and its updates.
+pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -> (u64, Receiver<Update>) {
+    let (sink, updates) = sync_channel(buffered);
+    let request = desk.submit(prepared(context), settings(max_tokens), Clock::start(), Box::new(sink));
+    (request.expect("it is taken"), updates)
+}
+
+/// All tokens of a request, as they came and as the answer has them; or why it failed.
+pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), Failure> {
+    let mut streamed = Vec::new();
+    loop {
+        match updates.recv_timeout(PATIENCE).expect("an update in time") {
+            Update::FirstToken(drawn, ttft) => {
+                assert!(streamed.is_empty() && ttft > Duration::ZERO);
+                streamed.push(drawn.token);
+            }
+            Update::Token(drawn) => streamed.push(drawn.token),
+            Update::Done(done) => return Ok((streamed, done.answer.outcome.tokens)),
+            Update::Failed(failure) => return Err(failure),
+        }
+    }
+}
