@@ -16,14 +16,14 @@ pub const SHARED: u32 = u32::MAX;
 /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, neither is [`PAD`], and the segments are equal or the key's is
 /// [`SHARED`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Positions(Stand);
+pub struct Positions(Arc<Stand>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stand {
     /// Every KV head has the same rows.
     Same(Lists),
     /// One entry a KV head, none of which stands per head itself.
-    PerHead(Arc<[Positions]>),
+    PerHead(Vec<Positions>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,21 +42,20 @@ impl Positions {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self(Stand::Same(Lists { rope, order, segment }))
+        Self(Arc::new(Stand::Same(Lists { rope, order, segment })))
     }
 
     /// Rows that stand elsewhere in each KV head: an entry a head, all of one length. For keys only.
     ///
     /// # Panics
     /// If there is no head, if the lengths differ, or if an entry stands per head itself: only a bug can do that.
-    pub fn per_head(heads: impl Into<Arc<[Positions]>>) -> Self {
-        let heads = heads.into();
+    pub fn per_head(heads: Vec<Positions>) -> Self {
         assert!(!heads.is_empty(), "positions of no KV head");
-        for head in &*heads {
+        for head in &heads {
             assert!(head.heads().is_none(), "positions per KV head within one");
             assert_eq!(head.len(), heads[0].len(), "rows of every KV head");
         }
-        Self(Stand::PerHead(heads))
+        Self(Arc::new(Stand::PerHead(heads)))
     }
 
     /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
@@ -74,7 +73,7 @@ impl Positions {
 
     /// The number of KV heads, where each has positions of its own.
     pub fn heads(&self) -> Option<usize> {
-        match &self.0 {
+        match &*self.0 {
             Stand::Same(_) => None,
             Stand::PerHead(heads) => Some(heads.len()),
         }
@@ -82,7 +81,7 @@ impl Positions {
 
     /// Where the rows of one KV head stand: these very positions where all heads have the same.
     pub fn of_head(&self, head: usize) -> &Positions {
-        match &self.0 {
+        match &*self.0 {
             Stand::Same(_) => self,
             Stand::PerHead(heads) => &heads[head],
         }
@@ -93,7 +92,7 @@ impl Positions {
     /// # Panics
     /// If each KV head has its own: whoever reads them has to go head by head.
     fn lists(&self) -> &Lists {
-        match &self.0 {
+        match &*self.0 {
             Stand::Same(lists) => lists,
             Stand::PerHead(heads) => panic!("positions of {} KV heads are read as one", heads.len()),
         }
@@ -150,15 +149,15 @@ impl Positions {
     /// The rows at `indices`, in that order, of every KV head alike.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
-        match &self.0 {
+        match &*self.0 {
             Stand::Same(Lists { rope, order, segment }) => Self::new(pick(rope), pick(order), pick(segment)),
-            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect::<Vec<_>>()),
+            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect()),
         }
     }
 
     /// The same rows with those at `hidden` taken out of everybody's sight, in every KV head alike.
     pub fn without(&self, hidden: &[u32]) -> Self {
-        match &self.0 {
+        match &*self.0 {
             Stand::Same(Lists { rope, order, segment }) => {
                 let mut order = order.to_vec();
                 for &row in hidden {
@@ -166,7 +165,7 @@ impl Positions {
                 }
                 Self::new(rope.clone(), order, segment.clone())
             }
-            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect::<Vec<_>>()),
+            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect()),
         }
     }
 
@@ -174,7 +173,7 @@ impl Positions {
     pub fn concat(parts: &[&Positions]) -> Self {
         if let Some(heads) = parts.iter().find_map(|part| part.heads()) {
             let of_head = |head: usize| parts.iter().map(|part| part.of_head(head)).collect::<Vec<_>>();
-            return Self::per_head((0..heads).map(|head| Self::concat(&of_head(head))).collect::<Vec<_>>());
+            return Self::per_head((0..heads).map(|head| Self::concat(&of_head(head))).collect());
         }
         let join = |list: fn(&Positions) -> &[u32]| -> Arc<[u32]> {
             parts.iter().flat_map(|part| list(part).iter().copied()).collect()

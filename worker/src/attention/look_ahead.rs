@@ -61,11 +61,11 @@ impl Attention for LookAhead<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let context = self.context.keys(layer);
+        let mut context = self.context.keys(layer);
         let rest = self.rest.as_ref().map_or_else(Vec::new, |rest| rest.keys(layer));
         let (out, all_q, lse) = self.found(&qkv, &context, &rest)?;
-        let keys = [context, rest].concat();
-        self.received.push(self.math.readings(&all_q, &self.at, &keys, &lse, Readings::PerKvHead)?);
+        context.extend(rest);
+        self.received.push(self.math.readings(&all_q, &self.at, &context, &lse, Readings::PerKvHead)?);
         Ok(out)
     }
 }

@@ -33,30 +33,32 @@ pub struct KvCache {
 impl KvCache {
     /// The prefix.
     pub fn view_of_prefix(&self, placement: &Placement) -> View {
-        View::new([self.prefix.clone()], placement, &Hidden::default())
+        View::new(&[&self.prefix], placement, &Hidden::default())
     }
 
     /// The context rows that are this rank's alone, as they were prefilled; those of `recomputed` are out of sight.
     pub fn view_of_own(&self, placement: &Placement, recomputed: &[u32]) -> View {
-        View::new(self.own.iter().cloned(), placement, &Hidden::of(recomputed))
+        View::new(&self.own.iter().collect::<Vec<_>>(), placement, &Hidden::of(recomputed))
     }
 
     /// Prefix and context rows as they were prefilled, this rank's and those that were gathered; those of `recomputed` are out of
     /// sight.
     pub fn view_of_stale(&self, placement: &Placement, recomputed: &[u32]) -> View {
         let blocks = std::iter::once(&self.prefix).chain(&self.own).chain(&self.others);
-        View::new(blocks.cloned(), placement, &Hidden::of(recomputed))
+        View::new(&blocks.collect::<Vec<_>>(), placement, &Hidden::of(recomputed))
     }
 
     /// The context behind the recompute: the stale rows of `recomputed` are out of sight, their fresh ones over them.
     pub fn view_of_context(&self, placement: &Placement, recomputed: &[u32]) -> View {
-        let stale = View::new(self.own.iter().chain(&self.others).cloned(), placement, &Hidden::of(recomputed));
-        stale.and(View::new(self.fresh.iter().cloned(), placement, &Hidden::default()))
+        let stale: Vec<&Block> = self.own.iter().chain(&self.others).collect();
+        let fresh: Vec<&Block> = self.fresh.iter().collect();
+        let stale = View::new(&stale, placement, &Hidden::of(recomputed));
+        stale.and(View::new(&fresh, placement, &Hidden::default()))
     }
 
     /// What counts on the owner alone in a merge: prefix and query.
     pub fn view_at_owner(&self, placement: &Placement) -> View {
-        View::new([self.prefix.clone(), self.tail.clone()], placement, &Hidden::default())
+        View::new(&[&self.prefix, &self.tail], placement, &Hidden::default())
     }
 
     /// What decoding sees, all of it turned to its positions and the cache given up for it, layer by layer: the context behind the
@@ -118,10 +120,10 @@ enum Stand {
 }
 
 impl Stand {
-    fn new(rows: &BlockRows, at: impl Fn(&[u32]) -> Positions) -> Self {
+    fn new(rows: &BlockRows, at: &dyn Fn(&[u32]) -> Positions) -> Self {
         let of_layer = |rows: &LayerRows| match rows {
             LayerRows::AllHeads(rows) => at(rows),
-            LayerRows::PerHead(heads) => Positions::per_head(heads.iter().map(|rows| at(rows)).collect::<Vec<_>>()),
+            LayerRows::PerHead(heads) => Positions::per_head(heads.iter().map(|rows| at(rows)).collect()),
         };
         match rows {
             BlockRows::Everywhere(rows) => Stand::Everywhere(at(rows)),
@@ -139,18 +141,15 @@ impl Stand {
 
 impl View {
     /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
-    fn new(blocks: impl IntoIterator<Item = Block>, placement: &Placement, hidden: &Hidden) -> Self {
+    fn new(blocks: &[&Block], placement: &Placement, hidden: &Hidden) -> Self {
         let at = |rows: &[u32]| {
             let at = placement.at(rows);
             let is_hidden = |&place: &u32| hidden.contains(rows[place as usize]);
             let places: Vec<u32> = (0..rows.len() as u32).filter(is_hidden).collect();
             if places.is_empty() { at } else { at.without(&places) }
         };
-        let stand = |block: Block| {
-            let stand = Stand::new(block.held(), at);
-            (block, stand)
-        };
-        Self { blocks: blocks.into_iter().map(stand).collect() }
+        let stand = |block: &&Block| ((*block).clone(), Stand::new(block.held(), &at));
+        Self { blocks: blocks.iter().map(stand).collect() }
     }
 
     /// One block at the given positions.
