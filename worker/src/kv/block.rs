@@ -105,7 +105,10 @@ impl Block {
     /// The tensor library's.
     pub fn with_values_of_its_own(mut self) -> Result<Self> {
         for (_, v) in &mut self.layers {
-            *v = v.force_contiguous()?;
+            // A device has no memory of no bytes to give.
+            if v.elem_count() > 0 {
+                *v = v.force_contiguous()?;
+            }
         }
         Ok(self)
     }
