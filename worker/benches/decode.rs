@@ -24,9 +24,9 @@ const ROUNDS: usize = 25;
 const STEPS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Tokens of the sequence whose first steps are compared with its last.
-const LONG: usize = 1006;
+const LONG: usize = 1012;
 /// Steps around the 10th and the 1000th token whose median counts.
-const WINDOW: usize = 9;
+const WINDOW: usize = 19;
 
 fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     let id = |i: usize| ((i * 2_654_435_761 + request as usize * 97) >> 7) as u32 % 4096;
@@ -161,14 +161,23 @@ fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
     println!("{name:5} {context:6}: {SEQUENCES} sequences draw {ratio:.2} times one's tokens a second");
 }
 
-/// The 10th token of an answer beside its 1000th.
+/// The tokens of an answer around the 10th beside those around the 1000th: two answers to the same prompt, of which one has come
+/// further, take their steps in turn.
 fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
-    let times: Vec<f64> = with_rank(model, Kernels::Auto, |group| {
+    let times = with_rank(model, Kernels::Auto, |group| {
+        let mut times = [Vec::new(), Vec::new()];
         group.prefill(plan(1, context, LONG + 1));
-        (0..LONG).map(|_| group.time_ms(&[1], 1)).collect()
+        (0..1000 - WINDOW / 2).for_each(|_| drop(group.step(&[1])));
+        group.prefill(plan(2, context, LONG + 1));
+        let _warm_up = group.time_ms(&[2], 10 - WINDOW / 2);
+        for _ in 0..WINDOW {
+            for (request, times) in [2, 1].into_iter().zip(&mut times) {
+                times.push(group.time_ms(&[request], 1));
+            }
+        }
+        times
     });
-    let around = |token: usize| summary(times[token - WINDOW / 2..][..WINDOW].to_vec())[0];
-    let (tenth, last) = (around(10), around(1000));
+    let [tenth, last] = times.map(|times| summary(times)[0]);
     println!(
         "{name:5} {context:6}: the 10th token takes {tenth:.2} ms, the 1000th {last:.2} ms: {:.2} times",
         last / tenth
