@@ -16,7 +16,6 @@ pub mod report;
 mod request;
 pub mod scheduler;
 mod shape;
-pub mod study;
 mod template;
 mod tokenize;
 
@@ -28,7 +27,7 @@ pub use intake::{Intake, Prefix, Prepared, prepare, prepare_text};
 pub use machine::{GroupShape, Machine, MemoryOf, Room};
 pub use plan::{Beside, Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
 pub use planner::{Planner, Started, Survey, chunk_cache_bytes};
-pub use report::{Environment, Report, report, table};
+pub use report::{Environment, Report, report};
 pub use request::{Document, Request};
 pub use shape::ModelShape;
 pub use template::{Frame, Part, Template};

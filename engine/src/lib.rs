@@ -22,6 +22,7 @@ mod question;
 mod ranks;
 mod spoilt;
 mod synthetic;
+pub mod system;
 mod way;
 
 pub use answer::Answered;

@@ -9,6 +9,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, Settings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{Descriptor, Exchange, Importance, Layout, Returns, Sampling, Score};
+pub use tributary_study::spec::exchange;
+use tributary_study::spec::layers;
 
 use crate::help;
 use crate::size::Size;
@@ -284,19 +286,5 @@ pub fn chunk_cache(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
         text => size(text),
-    }
-}
-
-/// `FIRST..END`.
-pub fn layers(text: &str) -> Result<(usize, usize), String> {
-    let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
-    parts.ok_or_else(|| format!("`{text}` is not FIRST..END, such as 22..26"))
-}
-
-/// An exchange's name, or `auto`.
-pub fn exchange(text: &str) -> Result<ExchangeChoice, String> {
-    match text {
-        "auto" => Ok(None),
-        name => name.parse().map(Some).map_err(|error| format!("{error}, auto")),
     }
 }

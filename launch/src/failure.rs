@@ -50,6 +50,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<Error>() {
         return error.exit_code();
     }
+    if let Some(error) = error.downcast_ref::<tributary_study::Error>() {
+        return error.exit_code();
+    }
     if let Some(error) = error.downcast_ref::<tributary_coordinator::Error>() {
         return error.exit_code();
     }
@@ -76,7 +79,10 @@ pub fn one_line(error: &anyhow::Error) -> String {
 /// The failure as it ends this process: a table of what ranks do not agree on keeps its lines.
 pub fn ending(error: &anyhow::Error) -> Failure {
     use tributary_comm::Error::Aborted;
-    let own = error.downcast_ref::<Error>();
+    let own = match error.downcast_ref() {
+        Some(tributary_study::Error::Engine(error)) => Some(error),
+        _ => error.downcast_ref::<Error>(),
+    };
     let line = match own {
         Some(Error::Disagreement(table)) => table.to_string(),
         _ => one_line(error),

@@ -7,6 +7,7 @@ use clap::Args;
 use tributary_coordinator::{Request, method_named};
 use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way};
 use tributary_protocol::Returns;
+use tributary_study::dump;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::asking::ask_all;
@@ -15,7 +16,7 @@ use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
-use crate::{dump, help, highlight};
+use crate::{help, highlight};
 
 /// Answers one request, or the requests of a file one after the other
 #[derive(Debug, Args)]

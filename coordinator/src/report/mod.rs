@@ -4,7 +4,6 @@ mod facts;
 mod paper;
 mod path;
 mod render;
-mod table;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +18,6 @@ use crate::{ModelShape, Planned};
 
 pub use self::facts::{Environment, ResolvedSettings};
 pub use self::path::PhaseRow;
-pub use self::table::table;
 
 /// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
 /// own; bytes are payload.

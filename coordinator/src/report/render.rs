@@ -1,7 +1,7 @@
 //! A report for a reader.
 
-use super::table::{cells, table};
 use super::{BytesRow, Report};
+use tributary_charts::table::{cells, table};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
-use tributary_coordinator::study::schema::{Cache, Design};
 use tributary_protocol::{Command, Descriptor};
+use tributary_study::scalar::{CacheState, Ratio, Tokens};
+use tributary_study::schema::{Cache, Design};
+use tributary_study::spec::Spec;
 
-use super::scalar::{CacheState, Ratio, Tokens};
 use crate::args::{DeviceChoice, Dtype, KernelChoice, Load};
-use crate::compare::spec::Spec;
 use crate::failure::usage;
 use crate::help;
 

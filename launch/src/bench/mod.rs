@@ -1,17 +1,7 @@
 //! `tributary bench`: the scaling study of the time to first token. Sweeps lengths, ranks, methods, ratios and states of the
 //! chunk cache; every sample is kept, and what was measured stands beside what was predicted.
 
-mod calibrate;
 mod choices;
-mod dry_run;
-mod output;
-mod predict;
-mod provenance;
-mod reuse;
-mod rounds;
-mod run;
-mod scalar;
-mod targets;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,16 +9,14 @@ use std::process::ExitCode;
 use clap::Args;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::predict::Profile;
-use tributary_coordinator::study::schema::{Design, Point, SCHEMA, Study};
-use tributary_coordinator::study::terminal;
 use tributary_coordinator::{Chunking, Prefix};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
+use tributary_study::bench::calibrate::{Calibration, calibrate};
+use tributary_study::bench::{self as study, Output, Sweep, dry_run};
+use tributary_study::files::write_whole;
+use tributary_study::{scalar, terminal};
 
-use self::calibrate::Calibration;
 use self::choices::Choices;
-use self::output::Output;
-use self::rounds::over;
-use self::targets::{Sweep, Target, targets};
 use crate::args::{
     Backend, DeviceChoice, GroupArgs, KernelChoice, Load, MESSAGE_MULTIPROCESSORS, ModelArgs, chunk_cache, seconds,
     size,
@@ -129,7 +117,7 @@ fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
         choices = choices.or(choices::read(path)?);
     }
     if let (true, None, Some(folder)) = (args.resume, &choices.model, &args.out) {
-        let design = output::read(folder)?.design;
+        let design = study::read(folder)?.design;
         choices = choices.or(Choices::of(&design).map_err(|why| usage(format!("--resume: {why}")))?);
     }
     Ok(choices)
@@ -196,7 +184,14 @@ fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut 
         file: args.calibrate.as_ref().and_then(Option::as_deref),
         force: args.force,
     };
-    calibrate::calibrate(&calibration, ranks)
+    let progress = Progress::start("loading the weights");
+    let profile = calibrate(&calibration, ranks, &|what| progress.now(what))?;
+    drop(progress);
+    match (profile, calibration.file) {
+        (None, _) => Ok(()),
+        (Some(profile), Some(file)) => Ok(write_whole(file, profile.to_toml().as_bytes())?),
+        (Some(profile), None) => print(&profile.to_toml()),
+    }
 }
 
 fn lead(args: &BenchArgs, choices: Choices, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
@@ -206,48 +201,18 @@ fn lead(args: &BenchArgs, choices: Choices, config: &Config, ranks: &mut Ranks) 
     let mut engine = Engine::open(config, ranks)?;
     let sweep = Sweep { design: &design, methods: &methods, timeout_ms, profile: profile.as_ref() };
     if args.dry_run {
-        let (points, _) = targets(&sweep, &mut engine)?;
+        let (points, _) = study::targets(&sweep, &mut engine)?;
         print(&dry_run::render(&design, &points, profile.as_ref()))?;
         drop(engine);
         return Ok(ranks.leave()?);
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
-    let (points, targets) = targets(&sweep, &mut engine)?;
-    let study = begin(design.clone(), points, &engine, profile.as_ref(), output.earlier.clone())?;
+    let (points, targets) = study::targets(&sweep, &mut engine)?;
+    let mut study = study::begin(design.clone(), points, &engine, profile.as_ref(), output.earlier.clone())?;
     output.create()?;
-    measure(study, engine, &targets, &output)
-}
-
-/// The study to be filled: a new one, or the one that was interrupted.
-fn begin(
-    design: Design,
-    points: Vec<Point>,
-    engine: &Engine<'_>,
-    profile: Option<&Profile>,
-    earlier: Option<Study>,
-) -> anyhow::Result<Study> {
-    let provenance = provenance::provenance(engine, profile)?;
-    let study = Study { schema: SCHEMA.to_owned(), provenance, design, points };
-    match earlier {
-        None => Ok(study),
-        Some(earlier) => {
-            output::same(&earlier, &study)?;
-            Ok(earlier)
-        }
-    }
-}
-
-fn measure(mut study: Study, mut engine: Engine<'_>, targets: &[Target], output: &Output) -> anyhow::Result<()> {
     let progress = Progress::start("loading the weights");
-    let tell = |what: String| progress.now(what);
-    let mut ranks = run::Ranks::new(&mut engine, targets);
-    rounds::measure(&mut study, &mut ranks, &tell, &mut |study| output.save(study))?;
+    study::measure(&mut study, engine, &targets, &output, &|what| progress.now(what))?;
     drop(progress);
-    engine.end()?;
-    output.finish(&study)?;
     print(&format!("{}\n# written to {}\n", terminal::render(&study), output.folder.display()))?;
-    match study.points.iter().find_map(|point| point.failures.last().filter(|_| point.samples.is_empty())) {
-        Some(failure) => Err(over(failure)),
-        None => Ok(()),
-    }
+    Ok(study::check(&study)?)
 }

@@ -1,20 +1,15 @@
 //! `tributary compare`: several methods on the same requests, interleaved and repeated, in one table.
 
-mod measure;
-pub(crate) mod spec;
-mod tables;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tributary_coordinator::study::order::order;
 use tributary_engine::{Config, Engine, Question, Ranks, Way};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
+use tributary_study::compare::{Runs, measure_one, render};
+use tributary_study::spec::Spec;
 
-use self::measure::Measured;
-use self::spec::Spec;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::config::config;
 use crate::failure::usage;
@@ -92,9 +87,11 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     for (_, way) in &ways {
         engine.start(way)?;
     }
+    let runs = Runs { warmups: args.warmup, repeats: args.repeat, seed: args.run.seed };
     let mut results = Vec::new();
     for (name, question) in &questions {
-        let methods = measure_one(args, &mut engine, &progress, name, question, &ways)?;
+        let tell = |what: String| progress.now(format!("{name}: {what}"));
+        let methods = measure_one(&mut engine, question, &ways, runs, &tell)?;
         results.push((name.clone(), question.expected().map(str::to_owned), methods));
     }
     drop(progress);
@@ -106,7 +103,7 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
             .collect();
         return print_json(&json!({ "repeat": args.repeat, "warmup": args.warmup, "requests": requests }));
     }
-    print(&tables::render(&results))
+    print(&render(&results))
 }
 
 /// The methods with their settings; the one that the others are measured against first where it was not asked for.
@@ -138,32 +135,4 @@ fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {
         Ok((name, one(Some(path.clone()))?))
     };
     args.requests.iter().map(named).collect()
-}
-
-/// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn anew for each round.
-fn measure_one(
-    args: &CompareArgs,
-    engine: &mut Engine<'_>,
-    progress: &Progress,
-    name: &str,
-    question: &Question,
-    ways: &[(String, Way)],
-) -> anyhow::Result<Vec<Measured>> {
-    let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
-    let rounds = args.warmup.saturating_add(args.repeat);
-    for round in 0..rounds {
-        for index in order(args.run.seed, round, ways.len()) {
-            let (method, way) = &ways[index];
-            progress.now(format!("{name}: {method}, run {} of {rounds}", round + 1));
-            let answered = engine.answer(question, way)?;
-            if round >= args.warmup {
-                samples[index].push(answered);
-            }
-        }
-    }
-    let full = ways.iter().position(|(_, way)| way.settings.method == REFERENCE).unwrap_or(0);
-    let methods = ways.iter().enumerate();
-    Ok(methods
-        .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))
-        .collect())
 }

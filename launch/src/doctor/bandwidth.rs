@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
 use serde::Serialize;
+use tributary_charts::statistics::median;
 use tributary_comm::Communicator;
-use tributary_coordinator::study::statistics::median;
 use tributary_kernels::cuda;
 
 use super::hosts::{Host, rank_list};

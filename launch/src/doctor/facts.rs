@@ -12,7 +12,7 @@ use tributary_kernels::cuda;
 
 use super::network::{Interface, interfaces};
 use super::site::GpuInUse;
-use crate::system::{instructions, text};
+use tributary_engine::system::{instructions, text};
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use candle_core::Device;
 use serde::Serialize;
+use tributary_charts::statistics::median;
 use tributary_comm::Communicator;
-use tributary_coordinator::study::statistics::median;
 
 use super::bandwidth::{WARM_UPS, collect, values};
 

@@ -1,6 +1,6 @@
 //! The report as a text.
 
-use tributary_coordinator::table;
+use tributary_charts::table::table;
 
 use super::bandwidth::WARM_UPS;
 use super::facts::{Gpu, Limits};

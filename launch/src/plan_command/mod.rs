@@ -1,10 +1,6 @@
 //! `tributary plan`: what every method would take on a machine that need not be at hand. Reads a config and a profile; computes
 //! nothing else than predictions, and says so beside each.
 
-mod answer;
-mod render;
-mod units;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,10 +9,10 @@ use tributary_coordinator::predict::{Profile, Scenario};
 use tributary_coordinator::{ModelShape, Settings, method_named};
 use tributary_engine::{launcher, shape_of};
 use tributary_protocol::Command;
+use tributary_study::forecast::units::{Lengths, tokens, tokens_or_none};
+use tributary_study::forecast::{Answer, render};
 use tributary_worker::Config;
 
-use self::answer::Answer;
-use self::units::{Lengths, tokens, tokens_or_none};
 use crate::args::{Dtype, ExchangeChoice, exchange};
 use crate::failure::usage;
 use crate::help;
@@ -106,7 +102,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     }
     match args.json {
         true => print_json(&answer.json()),
-        false => print(&render::render(&answer)),
+        false => print(&render(&answer)),
     }
 }
 

@@ -1,0 +1,6 @@
+//! What reports share: charts as SVG, tables of text, statistics of samples. Numbers and words go in, text comes out; nothing
+//! here knows where they come from.
+
+pub mod statistics;
+pub mod svg;
+pub mod table;

@@ -1,0 +1,143 @@
+//! What samples come to: median, its confidence interval, percentiles where there are enough samples for them.
+
+/// What some samples come to, in their unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// Number of samples.
+    pub count: usize,
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// Bounds of a 95 % confidence interval of the median.
+    pub ci95: (f64, f64),
+    /// Mean.
+    pub mean: f64,
+    /// The least.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// 95th percentile; absent below [`P95_SAMPLES`].
+    pub p95: Option<f64>,
+    /// 99th percentile; absent below [`P99_SAMPLES`].
+    pub p99: Option<f64>,
+}
+
+/// Samples that a 95th percentile needs.
+pub const P95_SAMPLES: usize = 30;
+
+/// Samples that a 99th percentile needs.
+pub const P99_SAMPLES: usize = 100;
+
+/// What samples come to; none without samples.
+pub fn summary(samples: &[f64]) -> Option<Summary> {
+    if samples.is_empty() {
+        return None;
+    }
+    let sorted = sorted(samples);
+    let count = sorted.len();
+    Some(Summary {
+        count,
+        median: middle(&sorted),
+        ci95: interval(&sorted),
+        mean: sorted.iter().sum::<f64>() / count as f64,
+        min: sorted[0],
+        max: sorted[count - 1],
+        p95: (count >= P95_SAMPLES).then(|| percentile(&sorted, 0.95)),
+        p99: (count >= P99_SAMPLES).then(|| percentile(&sorted, 0.99)),
+    })
+}
+
+/// The middle one, or the mean of the two in the middle; 0 of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { middle(&sorted(values)) }
+}
+
+/// Bounds of an interval that holds the median of what was sampled with a probability of 95 % at least, whatever its
+/// distribution: the k-th sample from below and from above, with the largest k for which 1 − 2·P(B ≤ k − 1) ≥ 0.95, B
+/// binomial with n trials of 1/2. Five samples and fewer reach less even with the least and the largest, which are given
+/// then (five: 93.75 %). There is at least one value.
+fn interval(sorted: &[f64]) -> (f64, f64) {
+    let count = sorted.len();
+    let from = interval_rank(count) - 1;
+    (sorted[from], sorted[count - 1 - from])
+}
+
+/// The largest k of [`interval`], at least 1.
+fn interval_rank(count: usize) -> usize {
+    let mut log_choose = 0.0; // ln C(count, below)
+    let log_all = count as f64 * std::f64::consts::LN_2;
+    let mut tail = 0.0;
+    let mut rank = 0;
+    for below in 0..count.div_ceil(2) {
+        tail += f64::exp(log_choose - log_all);
+        if 2.0 * tail > 0.05 {
+            break;
+        }
+        rank = below + 1;
+        log_choose += ((count - below) as f64 / (below + 1) as f64).ln();
+    }
+    rank.max(1)
+}
+
+/// The least value that so large a share of the values does not exceed (nearest rank).
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_even_and_odd_counts() {
+        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
+        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
+        assert!((median(&[7.0]) - 7.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn interval_ranks_are_those_of_the_binomial_tables() {
+        // Known: n = 6 .. 8 → 1, 9 .. 11 → 2, 12 .. 14 → 3, 15 .. 16 → 4, 17 → 5, 20 → 6, 25 → 8, 30 → 10, 50 → 18, 100 → 40.
+        let table = [(1, 1), (5, 1), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (17, 5), (20, 6), (25, 8)];
+        for (count, rank) in table.into_iter().chain([(30, 10), (50, 18), (100, 40)]) {
+            assert_eq!(interval_rank(count), rank, "{count} samples");
+        }
+        // Far beyond where 2^-n is 0: about n/2 − 0.98·√n.
+        assert_eq!(interval_rank(10_000), 4902);
+    }
+
+    #[test]
+    fn intervals_are_samples() {
+        let of = |values: &[f64]| summary(values).expect("there are samples").ci95;
+        let values: Vec<f64> = (1..=10).rev().map(f64::from).collect();
+        assert_eq!(of(&values), (2.0, 9.0));
+        assert_eq!(of(&[3.0, 1.0, 2.0]), (1.0, 3.0));
+    }
+
+    #[test]
+    fn percentiles_need_samples() {
+        let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        let at = |count: u32| summary(&values(count)).map(|summary| (summary.p95, summary.p99));
+        assert_eq!(at(29), Some((None, None)));
+        assert_eq!(at(30), Some((Some(29.0), None)));
+        assert_eq!(at(100), Some((Some(95.0), Some(99.0))));
+        assert_eq!(summary(&[]), None);
+    }
+
+    #[test]
+    fn a_summary_of_known_samples() {
+        let summary = summary(&[4.0, 8.0, 5.0, 6.0, 2.0]).expect("there are samples");
+        assert_eq!((summary.count, summary.median, summary.mean), (5, 5.0, 5.0));
+        assert_eq!((summary.min, summary.max, summary.ci95), (2.0, 8.0, (2.0, 8.0)));
+    }
+}

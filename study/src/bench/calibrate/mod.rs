@@ -1,0 +1,208 @@
+//! Calibration: measures the machine at hand as a profile, by which the planner predicts. All ranks work at the same time, so that
+//! shared cores and memory show.
+
+mod measure;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tributary_comm::Communicator;
+use tributary_coordinator::predict::{Link, Profile, RankRates};
+use tributary_coordinator::{GroupShape, Machine, MemoryOf, Room, check_weights};
+use tributary_engine::{
+    Carrier, Error as EngineError, ModelConfig, ModelFolder, Place, Ranks, Seat, keep_if_spoilt, narrowest, one_line,
+};
+use tributary_protocol::Phase;
+use tributary_worker::Model;
+
+use self::measure::{Found, measure};
+use crate::error::{Error, Result};
+use crate::files::parent;
+
+/// What is calibrated.
+pub struct Calibration<'a> {
+    /// The model whose shapes are measured.
+    pub folder: &'a ModelFolder,
+    /// How it is loaded.
+    pub model: &'a ModelConfig,
+    /// Where it is measured.
+    pub place: &'a Place,
+    /// What carries tensors between ranks.
+    pub carrier: Carrier,
+    /// Ranks, where they are threads.
+    pub world: usize,
+    /// Threads a rank.
+    pub threads: usize,
+    /// How long a collective may take.
+    pub timeout: Duration,
+    /// The file that will be written.
+    pub file: Option<&'a Path>,
+    /// Whether an older file may go.
+    pub force: bool,
+}
+
+/// Measures a profile; on ranks other than 0 only measures. `tell` is told how far it is.
+///
+/// # Errors
+/// A file that would be overwritten; the model's, the communicator's.
+pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn(String)) -> Result<Option<Profile>> {
+    // Rank 0 writes. The others may be on hosts where the file means another one, or nothing.
+    if let Some(file) = calibration.file.filter(|_| ranks.leads()) {
+        check(file, calibration.force)?;
+    }
+    let Calibration { folder, place, carrier, world, threads, .. } = *calibration;
+    // Before anything is loaded.
+    let machine = ranks.machine(place, carrier, GroupShape { world, threads });
+    check_shared(&machine, ranks)?;
+    check_weights(&folder.shape(), &machine)?;
+    let mut models = Vec::new();
+    let loaded = carrier.load(folder, place, calibration.model, ranks.in_process(world), &mut models);
+    tell("calibrating".to_owned());
+    let measured = loaded.map_err(Error::from).and_then(|()| on_ranks(calibration, &models, &machine, ranks));
+    let devices = models.iter().map(|model| model.device()).chain([&place.device]);
+    let measured = measured.map_err(|error| explained(error, devices))?;
+    let Some((found, machine)) = measured else { return Ok(None) };
+    let (world, here) = (ranks.count(world), ranks.here(world));
+    let backend = carrier.label(ranks.medium().to_owned());
+    Ok(Some(profile(calibration, &found, (world, here), &machine, &backend)))
+}
+
+/// A failure, and what it means if it has spoilt one of these devices.
+fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a candle_core::Device>) -> Error {
+    if matches!(error, Error::Engine(EngineError::Spoilt { .. })) || !keep_if_spoilt(devices) {
+        return error;
+    }
+    EngineError::Spoilt { cause: one_line(&error) }.into()
+}
+
+/// Ranks that share a GPU would be taken for ranks that have one each.
+fn check_shared(machine: &Machine, ranks: &Ranks) -> Result<()> {
+    let sharing = ranks.sharing(machine);
+    match machine.memory {
+        MemoryOf::Device if sharing > 1 => {
+            Err(Error::usage(format!("--calibrate: {sharing} ranks share a GPU; start as many ranks as GPUs")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a profile can be written there: asked before anything is measured.
+fn check(file: &Path, force: bool) -> Result<()> {
+    let shown = file.display();
+    if file.is_dir() {
+        return Err(Error::usage(format!("--calibrate {shown}: it is a folder; it must be a file")));
+    }
+    if file.exists() && !force {
+        return Err(Error::usage(format!("--calibrate {shown}: it is there already; overwrite it by --force")));
+    }
+    let folder = parent(file);
+    if !folder.is_dir() {
+        return Err(Error::usage(format!("--calibrate {shown}: no such folder: {}; make it first", folder.display())));
+    }
+    Ok(())
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
+}
+
+/// One thread a rank, and a second one where there is but one in this process, which does nothing but answer: a link has two
+/// ends. (NCCL's have each a GPU.) Rank 0 gets what was found, and the machine with the memory of the rank that has least.
+fn on_ranks(
+    calibration: &Calibration<'_>,
+    models: &[Arc<dyn Model>],
+    machine: &Machine,
+    ranks: &mut Ranks,
+) -> Result<Option<(Found, Machine)>> {
+    let Calibration { world, carrier, threads, .. } = *calibration;
+    let count = ranks.in_process(if carrier.is_nccl() { world } else { world.max(2) });
+    let pools = (0..count).map(|_| pool(threads)).collect::<Result<Vec<_>>>()?;
+    let seats = ranks.seats(count)?;
+    let working = ranks.count(world);
+    let run = |index: usize, seat: Seat, pool: &rayon::ThreadPool| {
+        pool.install(|| on_rank(calibration, &*models[index % models.len()], machine, working, seat))
+    };
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let seats = seats.into_iter().zip(&pools).enumerate();
+        let run = &run;
+        let ranks: Vec<_> = seats.map(|(index, (seat, pool))| scope.spawn(move || run(index, seat, pool))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    found.into_iter().next().unwrap_or(Ok(None))
+}
+
+fn on_rank(
+    calibration: &Calibration<'_>,
+    model: &dyn Model,
+    machine: &Machine,
+    working: usize,
+    seat: Seat,
+) -> Result<Option<(Found, Machine)>> {
+    let mut comm = seat.take(&calibration.carrier, model.device())?;
+    let measure = |comm: &mut dyn Communicator| -> Result<_> {
+        let room = narrowest(comm, Some(Room::of(machine)))?;
+        comm.set_deadline(Phase::Idle, calibration.timeout);
+        Ok((room, measure(comm, model, calibration.model.kernels, working)?))
+    };
+    let measured = measure(&mut *comm);
+    // Whoever leaves without a word would be taken for done.
+    let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
+    comm.leave();
+    let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
+    Ok(found.map(|found| (found, narrow)))
+}
+
+fn profile(
+    calibration: &Calibration<'_>,
+    found: &Found,
+    (world, here): (usize, usize),
+    machine: &Machine,
+    backend: &str,
+) -> Profile {
+    let gpu = calibration.place.gpu.as_ref();
+    let memory = match machine.memory {
+        MemoryOf::Host => "what was free before the model was loaded, shared by the ranks of a host",
+        MemoryOf::Device => "--device-memory, or nine tenths of what was free on a GPU before the model was loaded",
+    };
+    let rate = |what: &str| format!("measured: {what}, median of {} runs, the slowest of {world} ranks", measure::RUNS);
+    let sources = BTreeMap::from([
+        ("gemm_flops_per_s", rate("both halves of a layer, norms and activation included")),
+        ("attention_flops_per_s", rate("causal attention")),
+        ("probe_flops_per_s", rate("attention of a query's rows to many keys")),
+        ("memory_bytes_per_s", rate("the sum of an array beyond the caches; on a GPU a copy, bytes read and written")),
+        ("memory_bytes", memory.to_owned()),
+        ("layer_s", rate("a layer of one row, without what its weights and products take")),
+        ("request_s", rate("a plan of 8192 tokens broadcast, rotary tables made")),
+        ("inside.latency_s", rate("all-gather of 64 numbers a rank")),
+        ("inside.bytes_per_s", format!("{}, over {backend}", rate("all-gather of large parts, without the latency"))),
+    ]);
+    let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let shared = machine.available_bytes.unwrap_or(0) / machine.ranks_here.max(1) as u64;
+    Profile {
+        name: format!("{folder}-{world}x{}", calibration.threads),
+        description: match gpu {
+            Some(gpu) => format!("{world} x {} as {backend}, shapes of {folder}", gpu.name),
+            None => format!("{world} ranks of {} threads as {backend}, shapes of {folder}", calibration.threads),
+        },
+        measured_here: true,
+        projected: false,
+        ranks: world,
+        ranks_per_host: here,
+        transfers_overlap: true,
+        rank: RankRates {
+            gemm_flops_per_s: found.gemm_flops_per_s,
+            attention_flops_per_s: found.attention_flops_per_s,
+            probe_flops_per_s: found.probe_flops_per_s,
+            memory_bytes_per_s: found.memory_bytes_per_s,
+            memory_bytes: shared,
+            memory_of: machine.memory,
+            layer_s: found.layer_s,
+            request_s: found.request_s,
+        },
+        inside: Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s },
+        between: (world > here).then_some(Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s }),
+        sources: sources.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+    }
+}

@@ -1,0 +1,114 @@
+//! Runs a point's request on the ranks, and takes a sample of it.
+
+use crate::schema::{Failure, PhaseTime, RankSample, Sample, SpanTime};
+use tributary_coordinator::{ModelShape, Report};
+use tributary_engine::{Answered, Engine, Way, one_line};
+
+use super::predict;
+use super::reuse::primer;
+use super::rounds::{Bed, Run};
+use super::targets::Target;
+use crate::error::{Error, Result};
+use tributary_engine::system::text;
+
+/// The ranks of an engine, as a study sees them.
+pub struct Ranks<'a, 's> {
+    engine: &'a mut Engine<'s>,
+    targets: &'a [Target],
+    shape: ModelShape,
+}
+
+impl<'a, 's> Ranks<'a, 's> {
+    /// Of an engine that runs these targets.
+    pub fn new(engine: &'a mut Engine<'s>, targets: &'a [Target]) -> Self {
+        let shape = engine.folder().shape();
+        Self { engine, targets, shape }
+    }
+
+    /// Starts them where they do not run (ranks that failed included), and answers the request.
+    fn answer(&mut self, point: usize) -> Result<Answered> {
+        let Target { question, way } = &self.targets[point];
+        self.engine.start(way)?;
+        let answered = self.engine.answer(question, way)?;
+        if all_came(&answered, way) {
+            return Ok(answered);
+        }
+        // The first time, or after other requests have taken the room. Not counted.
+        self.engine.answer(question, &primer(way))?;
+        let answered = self.engine.answer(question, way)?;
+        if !all_came(&answered, way) {
+            let text = format!("{:?} of its chunks are to be warm, but they do not fit", way.settings.reuse);
+            return Err(Error::usage(format!("{text}: give the ranks more with --chunk-cache")));
+        }
+        Ok(answered)
+    }
+}
+
+/// Whether as many chunks came from the chunk cache as the way asks for.
+fn all_came(answered: &Answered, way: &Way) -> bool {
+    let plan = &answered.planned.plan;
+    let hits: usize = answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum();
+    let wanted = (way.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
+    plan.method.is_exact() || hits == wanted
+}
+
+impl Bed for Ranks<'_, '_> {
+    fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure> {
+        let answered = self.answer(point);
+        let answered =
+            answered.map_err(|error| Failure { run, cause: one_line(&error), exit_code: error.exit_code() })?;
+        let formula = predict::formula_bytes(&answered.planned, &answered.answer.outcome, &self.shape);
+        let sample = sample(&answered, &formula, run);
+        Ok(Run { sample, logits: answered.answer.outcome.logits.unwrap_or_default() })
+    }
+
+    fn can_go_on(&self) -> bool {
+        self.engine.can_start_anew()
+    }
+}
+
+/// What one answered request came to.
+fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
+    let report = &answered.report;
+    let phase = |row: &tributary_coordinator::report::PhaseRow| PhaseTime {
+        phase: row.phase.to_owned(),
+        ms: row.critical_path_ms,
+        waited_ms: row.waited_ms,
+    };
+    Sample {
+        run,
+        ttft_ms: report.ttft_ms,
+        paper_clock_ms: report.paper_clock_ms,
+        phases: report.phases.iter().map(phase).collect(),
+        unaccounted_ms: report.unaccounted_ms,
+        ranks: ranks(report, formula_bytes),
+        cache_hits: answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum(),
+        peak_memory_bytes: peak_memory_bytes(),
+    }
+}
+
+fn ranks(report: &Report, formula_bytes: &[u64]) -> Vec<RankSample> {
+    let span = |row: &tributary_coordinator::report::SpanRow| SpanTime {
+        phase: row.phase.to_owned(),
+        start_ms: row.start_ms,
+        ms: row.ms,
+        waited_ms: row.waited_ms,
+    };
+    let rank = |row: &tributary_coordinator::report::RankRow| RankSample {
+        rank: row.rank,
+        spans: row.spans.iter().map(span).collect(),
+        received_bytes: row.tensor_bytes_received,
+        formula_bytes: formula_bytes.get(row.rank).copied().unwrap_or(0),
+        waited_ms: row.waited_ms,
+    };
+    report.ranks.iter().map(rank).collect()
+}
+
+/// Largest resident memory of this process so far; 0 where the system does not say.
+fn peak_memory_bytes() -> u64 {
+    let kilobytes = |status: String| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    text("/proc/self/status").and_then(kilobytes).unwrap_or(0) * 1024
+}

@@ -1,0 +1,179 @@
+//! The points of a sweep: every combination that the design names, checked before anything is loaded.
+
+use crate::schema::{Cache, Design, Point, Prediction};
+use tributary_coordinator::predict::Profile;
+use tributary_coordinator::{Planned, Settings};
+use tributary_engine::{Engine, Question, Synthetic, Way, one_line};
+use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
+
+use super::predict;
+use super::reuse::{primer, reuse};
+use crate::error::{Error, Result};
+use crate::spec::Spec;
+
+/// What runs at a point.
+pub struct Target {
+    /// The request.
+    pub question: Question,
+    /// The method's settings on its ranks.
+    pub way: Way,
+}
+
+/// What the points are made of.
+pub struct Sweep<'a> {
+    /// The design.
+    pub design: &'a Design,
+    /// Its methods.
+    pub methods: &'a [Spec],
+    /// The least time a collective may take.
+    pub timeout_ms: u64,
+    /// The machine that predictions are for.
+    pub profile: Option<&'a Profile>,
+}
+
+/// The points of a sweep, in the order of its design, with what runs at each. Points that come to the same appear once.
+///
+/// # Errors
+/// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
+pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>, Vec<Target>)> {
+    let Sweep { design, methods, timeout_ms, profile } = *sweep;
+    if design.caches.iter().any(|&cache| cache != Cache::Cold) {
+        engine.keep_chunks(&design.worlds);
+    }
+    let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
+    for &tokens in &design.lengths {
+        let limit = engine.folder().config.max_positions;
+        // The prefix is one token, and one is generated.
+        let needed = tokens.saturating_add(design.query_tokens).saturating_add(2);
+        if needed > limit {
+            return Err(Error::usage(format!("--lengths {tokens}: {needed} positions, the model has {limit}")));
+        }
+        check_shares(design, methods, tokens)?;
+        for &world in &design.worlds {
+            for (spec, ratio, cache) in variants(design, methods) {
+                let settings = settings(spec.method, ratio, world, design.seed, timeout_ms);
+                let way = way_for(spec, Way { settings, threads: design.threads }, cache)?;
+                let shape = Synthetic {
+                    chunks: tokens / design.chunk_tokens,
+                    chunk_tokens: design.chunk_tokens,
+                    query_tokens: design.query_tokens,
+                };
+                let question = Question::Random(shape, design.seed);
+                let planned = match cache {
+                    Cache::Cold => engine.check(&question, &way),
+                    _ => engine.check_after(&question, &way, &primer(&way)),
+                };
+                let planned = planned.map_err(|error| impossible(spec, tokens, world, error.into()))?;
+                // What the point is named after stays so, however full the chunk caches are when it runs.
+                let mut way = way;
+                way.settings.exchange = way.settings.exchange.or(Some(planned.plan.exchange));
+                let predicted = predict::predict(&planned, &engine.folder().shape(), profile);
+                let shares_cores = engine.shares_cores(&way);
+                let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
+                if points.iter().all(|other| other.id != point.id) {
+                    points.push(point);
+                    targets.push(Target { question, way });
+                }
+            }
+        }
+    }
+    Ok((points, targets))
+}
+
+/// A share of the chunks in the cache must come to some of them, and not to all.
+fn check_shares(design: &Design, methods: &[Spec], tokens: usize) -> Result<()> {
+    if methods.iter().all(|spec| spec.method.is_exact()) {
+        return Ok(());
+    }
+    let chunks = tokens / design.chunk_tokens;
+    for cache in &design.caches {
+        let Cache::Partial(share) = *cache else { continue };
+        let warm = (share * chunks as f64 + 1e-9).floor() as usize;
+        if warm == 0 || warm == chunks {
+            // Rounded upwards, so that it comes to a whole chunk.
+            let least = (1e4 / chunks as f64).ceil() / 1e4;
+            let instead = match chunks {
+                1 => "a single chunk is cold or warm".to_owned(),
+                _ => format!("{least} is one of them"),
+            };
+            return Err(Error::usage(format!(
+                "--caches {share}: of --lengths {tokens} in {chunks} chunks that is {warm} chunks; {instead}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Methods with the ratios and states of the cache that make a difference to them: exact ones know neither.
+fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f64>, Cache)> {
+    let ratios: Vec<Option<f64>> = match design.ratios.is_empty() {
+        true => vec![None],
+        false => design.ratios.iter().copied().map(Some).collect(),
+    };
+    let mut found = Vec::new();
+    for spec in methods {
+        if spec.method.is_exact() {
+            found.push((spec, None, Cache::Cold));
+            continue;
+        }
+        let caches = ratios.iter().flat_map(|&ratio| design.caches.iter().map(move |&cache| (ratio, cache)));
+        found.extend(caches.map(|(ratio, cache)| (spec, ratio, cache)));
+    }
+    found
+}
+
+fn settings(method: &'static Descriptor, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> Settings {
+    Settings {
+        method,
+        ratio,
+        world,
+        max_tokens: 1,
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed },
+        timeout_ms,
+        returns: Returns { logits: true, scores: false },
+        keep_chunks: false,
+        ..Settings::default()
+    }
+}
+
+/// The way to run a point: the method's own options, and the state of the cache.
+fn way_for(spec: &Spec, way: Way, cache: Cache) -> Result<Way> {
+    if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
+        return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
+    }
+    Ok(reuse(spec.apply(way, Importance::Mass)?, cache))
+}
+
+/// A point that cannot be is bad input, whatever stands in its way.
+fn impossible(spec: &Spec, tokens: usize, world: usize, error: Error) -> Error {
+    match error.exit_code() {
+        64 | 71 => Error::usage(format!("{spec} of {tokens} tokens on {world} ranks: {}", one_line(&error))),
+        _ => error,
+    }
+}
+
+fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache) -> Point {
+    let exact = planned.plan.method.is_exact();
+    let ratio = (!exact).then_some(planned.ratio);
+    let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
+    let mut id = format!("{spec} tokens={tokens} world={}", planned.world);
+    if let Some(ratio) = ratio {
+        id += &format!(" ratio={ratio} exchange={} cache={cache}", exchange.as_deref().unwrap_or("none"));
+    }
+    Point {
+        id,
+        method: spec.to_string(),
+        exact,
+        context_tokens: tokens,
+        world: planned.world,
+        ratio,
+        exchange,
+        cache,
+        shares_cores: false,
+        samples: Vec::new(),
+        failures: Vec::new(),
+        summary: None,
+        predicted: Prediction::default(),
+        accuracy: None,
+    }
+}

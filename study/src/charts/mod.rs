@@ -1,0 +1,189 @@
+//! The charts of a study. What was not measured or predicted has no chart.
+
+mod clouds;
+mod growth;
+mod lengths;
+mod phases;
+mod timeline;
+
+use std::collections::BTreeSet;
+
+use super::scaling::{Series, all_series};
+use super::schema::{Point, Sample, Study};
+use tributary_charts::svg::Chart;
+
+/// All charts, in the order of a report.
+pub fn charts(study: &Study) -> Vec<Chart> {
+    let mut charts = lengths::charts(study);
+    charts.extend(growth::charts(study));
+    charts.extend(phases::charts(study));
+    charts.extend(clouds::predicted(study));
+    charts.extend(clouds::bytes(study));
+    charts.extend(timeline::charts(study));
+    charts
+}
+
+/// The worlds that were measured.
+fn worlds(study: &Study) -> BTreeSet<usize> {
+    measured(study).map(|point| point.world).collect()
+}
+
+/// The context lengths that were measured.
+fn lengths_of(study: &Study) -> BTreeSet<usize> {
+    measured(study).map(|point| point.context_tokens).collect()
+}
+
+/// Points with samples.
+fn measured(study: &Study) -> impl Iterator<Item = &Point> {
+    study.points.iter().filter(|point| point.summary.is_some())
+}
+
+/// The number of a point's series, which gives it colour and mark in every chart, and all labels.
+fn series_of(study: &Study, point: &Point) -> usize {
+    let own = Series::of(point);
+    all_series(study).iter().position(|series| *series == own).unwrap_or(0)
+}
+
+fn labels(study: &Study) -> Vec<String> {
+    all_series(study).iter().map(Series::label).collect()
+}
+
+/// The legend of a chart that shows these points.
+fn legend<'a>(study: &Study, points: impl Iterator<Item = &'a Point>) -> Vec<(usize, String)> {
+    let shown: BTreeSet<usize> = points.map(|point| series_of(study, point)).collect();
+    labels(study).into_iter().enumerate().filter(|(series, _)| shown.contains(series)).collect()
+}
+
+/// The sample nearest to the median.
+fn typical(point: &Point) -> Option<&Sample> {
+    let median_ms = point.summary.as_ref()?.median_ttft_ms;
+    let distance = |sample: &&Sample| (sample.ttft_ms - median_ms).abs();
+    point.samples.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))
+}
+
+/// The lines below a title: what is drawn, and that its times count for nothing where ranks share cores.
+fn marked(below: &str, shares_cores: bool) -> String {
+    if shares_cores { format!("{below}\nfunctional only: ranks share cores") } else { below.to_owned() }
+}
+
+/// Tokens as they are read: 512, 4K, 1M.
+pub(super) fn tokens(count: usize) -> String {
+    const K: usize = 1024;
+    match count {
+        _ if count >= K * K && count.is_multiple_of(K * K) => format!("{}M", count / (K * K)),
+        _ if count >= K && count.is_multiple_of(K) => format!("{}K", count / K),
+        _ => count.to_string(),
+    }
+}
+
+/// `1 rank`, `2 ranks`.
+pub(super) fn ranks(world: usize) -> String {
+    if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kit::{measured, study};
+    use super::super::schema::{PhaseTime, Prediction, RankSample, SpanTime};
+    use super::*;
+
+    fn sweep() -> Study {
+        let mut points = Vec::new();
+        for tokens in [1024, 2048] {
+            for world in [1, 2] {
+                points.push(measured("ring", tokens, world, None, 100.0 * tokens as f64 / 1024.0 / world as f64));
+                points.push(measured("infoflow", tokens, world, Some(0.15), 80.0 * tokens as f64 / 1024.0));
+            }
+        }
+        for point in &mut points {
+            let span = |phase: &str| SpanTime { phase: phase.into(), start_ms: 0.0, ms: 10.0, waited_ms: 4.0 };
+            let rank =
+                |rank| RankSample { rank, spans: vec![span("dispatch"), span("probe")], ..RankSample::default() };
+            for sample in &mut point.samples {
+                sample.phases = vec![PhaseTime { phase: "probe".into(), ms: 10.0, waited_ms: 4.0 }];
+                sample.ranks = (0..point.world).map(rank).collect();
+            }
+        }
+        study(points)
+    }
+
+    fn names(study: &Study) -> Vec<String> {
+        charts(study).into_iter().map(|chart| chart.name).collect()
+    }
+
+    #[test]
+    fn what_was_measured_has_a_chart() {
+        let mut study = sweep();
+        let plain = names(&study);
+        let wanted = ["ttft-1-ranks", "ttft-2-ranks", "speed-up-1024", "efficiency-2048", "phases-2048-2-ranks"];
+        for name in wanted.into_iter().chain(["timeline-1", "weak-tokens"]) {
+            assert!(plain.iter().any(|other| other == name), "{name} is not in {plain:?}");
+        }
+        assert!(!plain.iter().any(|name| name.starts_with("predicted") || name == "bytes"), "{plain:?}");
+        for point in &mut study.points {
+            point.predicted = Prediction { ttft_ms: 90.0, ..Prediction::default() };
+            for sample in &mut point.samples {
+                sample.ranks[0].received_bytes = 70;
+                sample.ranks[0].formula_bytes = 70;
+            }
+        }
+        let more = names(&study);
+        assert!(more.contains(&"predicted-ttft".to_owned()) && more.contains(&"bytes".to_owned()), "{more:?}");
+        assert_eq!(more.iter().collect::<BTreeSet<_>>().len(), more.len(), "names are unique: {more:?}");
+    }
+
+    #[test]
+    fn charts_are_whole_and_hold_their_numbers() {
+        for chart in charts(&sweep()) {
+            let text = chart.alone();
+            assert!(!text.contains("NaN") && !text.contains("inf\""), "{}: {text}", chart.name);
+            for element in ["g", "text", "title", "svg", "style"] {
+                let (open, close) = (format!("<{element}"), format!("</{element}>"));
+                let opened = text.matches(&format!("{open} ")).count() + text.matches(&format!("{open}>")).count();
+                assert_eq!(opened, text.matches(&close).count(), "{}: {element}", chart.name);
+            }
+        }
+        let all: String = charts(&sweep()).iter().map(Chart::inline).collect();
+        assert!(all.contains("infoflow 0.15 cold, 2K tokens, 2 ranks: 160.00 ms"), "a tooltip has its numbers");
+    }
+
+    #[test]
+    fn one_rank_of_one_run_makes_a_difference() {
+        let mut study = sweep();
+        for sample in study.points.iter_mut().flat_map(|point| &mut point.samples) {
+            sample.ranks.iter_mut().for_each(|rank| (rank.received_bytes, rank.formula_bytes) = (70, 70));
+        }
+        let bytes = |study: &Study| charts(study).into_iter().find(|chart| chart.name == "bytes").map(|it| it.inline());
+        assert!(bytes(&study).is_some_and(|text| text.contains("every rank of every run equal to the byte")));
+        study.points[0].samples[4].ranks[0].formula_bytes = 0;
+        assert!(bytes(&study).is_some_and(|text| text.contains("1 of 8 points differ")));
+    }
+
+    #[test]
+    fn shared_cores_are_named_on_every_chart_that_shows_them() {
+        const WORDS: &str = "functional only: ranks share cores";
+        let mut study = sweep();
+        assert!(charts(&study).iter().all(|chart| !chart.inline().contains(WORDS)));
+        study.points.iter_mut().filter(|point| point.world == 2).for_each(|point| point.shares_cores = true);
+        for chart in charts(&study) {
+            let shows_two = !chart.name.contains("1-ranks");
+            assert_eq!(chart.inline().contains(WORDS), shows_two, "{}", chart.name);
+        }
+    }
+
+    #[test]
+    fn nothing_measured_nothing_drawn() {
+        let mut study = sweep();
+        for point in &mut study.points {
+            point.samples.clear();
+            point.summary = None;
+        }
+        assert_eq!(charts(&study), []);
+    }
+
+    #[test]
+    fn counts_are_short() {
+        assert_eq!([tokens(512), tokens(4096), tokens(1536), tokens(1 << 20)], ["512", "4K", "1536", "1M"]);
+        assert_eq!([ranks(1), ranks(2)], ["1 rank", "2 ranks"]);
+    }
+}

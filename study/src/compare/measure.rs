@@ -1,0 +1,94 @@
+//! What the runs of one method came to, beside those of full prefill.
+
+use crate::schema::Accuracy;
+use serde::Serialize;
+use tributary_charts::statistics::median;
+use tributary_engine::Answered;
+
+/// One method on one request.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// The method and its options, as asked for.
+    pub method: String,
+    /// Every setting that shaped the result.
+    pub settings: serde_json::Value,
+    /// Whether it equals full prefill but for rounding.
+    pub exact: bool,
+    /// Time to first token of every counted run, in the order of the runs.
+    pub ttft_ms: Vec<f64>,
+    /// Their median.
+    pub median_ttft_ms: f64,
+    /// The least of them.
+    pub min_ttft_ms: f64,
+    /// The largest of them.
+    pub max_ttft_ms: f64,
+    /// Median over the median of full prefill.
+    pub ttft_ratio_to_full: f64,
+    /// Paper clock of every counted run: without query rows and first token, estimated.
+    pub paper_clock_ms: Vec<f64>,
+    /// Payload bytes of tensors received until the first token, all ranks together.
+    pub received_bytes: u64,
+    /// Rows that were selected.
+    pub selected: usize,
+    /// Difference of the first token's logits from full prefill's.
+    #[serde(flatten)]
+    pub accuracy: Accuracy,
+    /// The generated text.
+    pub answer: String,
+    /// Whether it begins with the expected answer, word for word; absent where none is known.
+    pub right: Option<bool>,
+    /// Phases of the run with the median time.
+    pub phases: serde_json::Value,
+}
+
+impl Measured {
+    /// What `runs` came to, beside the runs of full prefill. Both have at least one run.
+    pub fn new(method: &str, runs: &[Answered], full: &[Answered], expected: Option<&str>) -> Self {
+        let ttft_ms: Vec<f64> = runs.iter().map(|run| run.report.ttft_ms).collect();
+        let median_ttft_ms = median(&ttft_ms);
+        let full_ms: Vec<f64> = full.iter().map(|run| run.report.ttft_ms).collect();
+        let nearest = |run: &&Answered| (run.report.ttft_ms - median_ttft_ms).abs();
+        let typical = runs.iter().min_by(|a, b| nearest(a).total_cmp(&nearest(b))).expect("there is a run");
+        let (logits, reference) = (logits(typical), logits(&full[0]));
+        let report = &typical.report;
+        Self {
+            method: method.to_owned(),
+            settings: serde_json::to_value(&report.settings).unwrap_or_default(),
+            exact: report.exact,
+            median_ttft_ms,
+            min_ttft_ms: ttft_ms.iter().copied().fold(f64::INFINITY, f64::min),
+            max_ttft_ms: ttft_ms.iter().copied().fold(0.0, f64::max),
+            ttft_ratio_to_full: median_ttft_ms / median(&full_ms),
+            paper_clock_ms: runs.iter().map(|run| run.report.paper_clock_ms).collect(),
+            ttft_ms,
+            received_bytes: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
+            selected: report.tokens.selected,
+            accuracy: Accuracy::between(logits, reference),
+            answer: report.answer.clone(),
+            right: expected.map(|expected| begins_with(&report.answer, expected)),
+            phases: serde_json::to_value(&report.phases).unwrap_or_default(),
+        }
+    }
+}
+
+fn logits(run: &Answered) -> &[f32] {
+    run.answer.outcome.logits.as_deref().unwrap_or_default()
+}
+
+/// Whether the words of `answer` begin with those of `expected`.
+fn begins_with(answer: &str, expected: &str) -> bool {
+    let mut words = answer.split_whitespace();
+    expected.split_whitespace().all(|word| words.next() == Some(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_compared_word_by_word() {
+        assert!(begins_with("8 7 7 . and more", "8 7 7"));
+        assert!(!begins_with("8 7 71", "8 7 7"));
+        assert!(!begins_with("8 7", "8 7 7"));
+    }
+}

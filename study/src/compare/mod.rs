@@ -1,0 +1,54 @@
+//! Several methods on the same request, interleaved and repeated.
+
+mod measure;
+mod tables;
+
+use tributary_engine::{Engine, Question, Way};
+use tributary_protocol::REFERENCE;
+
+pub use self::measure::Measured;
+pub use self::tables::render;
+use crate::error::Result;
+use crate::order::order;
+
+/// How often each method runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Runs {
+    /// Runs that do not count.
+    pub warmups: usize,
+    /// Runs that do.
+    pub repeats: usize,
+    /// Seed of their order.
+    pub seed: u64,
+}
+
+/// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn anew for each round. `tell` is told
+/// how far it is.
+///
+/// # Errors
+/// The engine's.
+pub fn measure_one(
+    engine: &mut Engine<'_>,
+    question: &Question,
+    ways: &[(String, Way)],
+    runs: Runs,
+    tell: &dyn Fn(String),
+) -> Result<Vec<Measured>> {
+    let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
+    let rounds = runs.warmups.saturating_add(runs.repeats);
+    for round in 0..rounds {
+        for index in order(runs.seed, round, ways.len()) {
+            let (method, way) = &ways[index];
+            tell(format!("{method}, run {} of {rounds}", round + 1));
+            let answered = engine.answer(question, way)?;
+            if round >= runs.warmups {
+                samples[index].push(answered);
+            }
+        }
+    }
+    let full = ways.iter().position(|(_, way)| way.settings.method == REFERENCE).unwrap_or(0);
+    let methods = ways.iter().enumerate();
+    Ok(methods
+        .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))
+        .collect())
+}

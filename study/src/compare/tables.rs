@@ -1,0 +1,109 @@
+//! The comparison for a reader: a table a request, and one over all requests where there are several.
+
+use tributary_charts::statistics::median;
+use tributary_charts::table::table;
+
+use super::measure::Measured;
+
+/// Longest answer shown, in characters.
+const ANSWER_CHARS: usize = 40;
+
+/// A request's name, the expected answer, and what every method came to.
+type Result = (String, Option<String>, Vec<Measured>);
+
+/// All tables.
+pub fn render(results: &[Result]) -> String {
+    let mut text = String::new();
+    for (name, expected, methods) in results {
+        text += &match expected {
+            Some(expected) => format!("{name}: expected answer `{expected}`\n"),
+            None => format!("{name}\n"),
+        };
+        text += &one(methods);
+        text.push('\n');
+    }
+    if results.len() > 1 {
+        text += &format!("all {} requests\n", results.len());
+        text += &all(results);
+        text.push('\n');
+    }
+    let runs = results.first().and_then(|(_, _, methods)| methods.first()).map_or(0, |method| method.ttft_ms.len());
+    text += &format!(
+        "TTFT: median of {runs} interleaved runs [least to largest], from the request's acceptance to the first token; \
+         x full: that median over full's.\nbytes: received by all ranks until the first token. max |dlogit|, KL [nats], \
+         top-1: the first token's logits against full's.\n"
+    );
+    text
+}
+
+fn header(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn one(methods: &[Measured]) -> String {
+    let names = [
+        "method",
+        "exact?",
+        "TTFT [ms]",
+        "range [ms]",
+        "x full",
+        "bytes",
+        "max |dlogit|",
+        "KL",
+        "top-1",
+        "right?",
+        "answer",
+    ];
+    let mut rows = vec![header(&names)];
+    for method in methods {
+        rows.push(vec![
+            method.method.clone(),
+            yes(method.exact),
+            format!("{:.1}", method.median_ttft_ms),
+            format!("[{:.1} to {:.1}]", method.min_ttft_ms, method.max_ttft_ms),
+            format!("{:.2}", method.ttft_ratio_to_full),
+            method.received_bytes.to_string(),
+            format!("{:.1e}", method.accuracy.max_logit_difference),
+            format!("{:.1e}", method.accuracy.kl_nats),
+            yes(method.accuracy.top1_agrees),
+            method.right.map_or_else(|| "-".to_owned(), yes),
+            shortened(&method.answer),
+        ]);
+    }
+    table(&rows)
+}
+
+fn all(results: &[Result]) -> String {
+    let names = ["method", "exact?", "x full (median)", "right", "top-1 as full", "largest |dlogit|"];
+    let mut rows = vec![header(&names)];
+    let count = results.first().map_or(0, |(_, _, methods)| methods.len());
+    for index in 0..count {
+        let of_method: Vec<&Measured> = results.iter().map(|(_, _, methods)| &methods[index]).collect();
+        let ratios: Vec<f64> = of_method.iter().map(|method| method.ttft_ratio_to_full).collect();
+        let judged = of_method.iter().filter(|method| method.right.is_some()).count();
+        let right = of_method.iter().filter(|method| method.right == Some(true)).count();
+        let agree = of_method.iter().filter(|method| method.accuracy.top1_agrees).count();
+        let largest = of_method.iter().map(|method| method.accuracy.max_logit_difference).fold(0.0, f64::max);
+        rows.push(vec![
+            of_method[0].method.clone(),
+            yes(of_method[0].exact),
+            format!("{:.2}", median(&ratios)),
+            if judged > 0 { format!("{right} of {judged}") } else { "-".to_owned() },
+            format!("{agree} of {}", of_method.len()),
+            format!("{largest:.1e}"),
+        ]);
+    }
+    table(&rows)
+}
+
+fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
+}
+
+fn shortened(answer: &str) -> String {
+    let line = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= ANSWER_CHARS {
+        return line;
+    }
+    line.chars().take(ANSWER_CHARS - 1).chain(['…']).collect()
+}

@@ -1,0 +1,93 @@
+//! What can go wrong in a study.
+
+use std::path::Path;
+
+use tributary_protocol::exit;
+
+/// Result of a study's work.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of a study.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine's, and what was asked for and cannot be.
+    #[error(transparent)]
+    Engine(#[from] tributary_engine::Error),
+    /// A run has failed, and none can follow.
+    #[error("{reason}")]
+    Over {
+        /// The exit code of the failure.
+        exit_code: u8,
+        /// The failure, in one line, and what can be done.
+        reason: String,
+    },
+    /// A file or a folder.
+    #[error("{what}")]
+    File {
+        /// What could not be done with it.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A report cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// The exit code of a process that ends with this error: the engine's, 74 disk.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Engine(error) => error.exit_code(),
+            Error::Over { exit_code, .. } => *exit_code,
+            Error::File { .. } => exit::DISK,
+            Error::Json(_) => exit::BUG,
+        }
+    }
+
+    /// Whether it is the group's end, brought about and told elsewhere.
+    pub fn is_told_elsewhere(&self) -> bool {
+        matches!(self, Error::Engine(error) if error.is_told_elsewhere())
+    }
+
+    /// Something that was asked for cannot be.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        tributary_engine::Error::Usage(what.into()).into()
+    }
+
+    /// What could not be done with a path.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let what = format!("{what} {}", path.display());
+        |source| Error::File { what, source }
+    }
+}
+
+/// Errors that the engine has too.
+macro_rules! of_the_engine {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Error::Engine(error.into())
+            }
+        })*
+    };
+}
+
+of_the_engine!(
+    tributary_coordinator::Error,
+    tributary_worker::Error,
+    tributary_comm::Error,
+    rayon::ThreadPoolBuildError
+);
+
+impl From<tributary_kernels::Error> for Error {
+    fn from(error: tributary_kernels::Error) -> Self {
+        tributary_worker::Error::from(error).into()
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        tributary_worker::Error::from(error).into()
+    }
+}

@@ -1,0 +1,26 @@
+//! Studies of the time to first token: what was asked for, every sample that was taken, and what follows from them. An engine
+//! runs the requests; what is said about the samples are pure functions on facts.
+
+mod accuracy;
+pub mod bench;
+mod charts;
+pub mod compare;
+pub mod csv;
+pub mod dump;
+mod error;
+pub mod files;
+pub mod forecast;
+#[cfg(test)]
+mod kit;
+pub mod notes;
+pub mod order;
+pub mod page;
+pub mod scalar;
+pub mod scaling;
+pub mod schema;
+pub mod spec;
+pub mod terminal;
+
+pub use charts::charts;
+pub use error::{Error, Result};
+pub use schema::Study;

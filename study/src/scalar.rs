@@ -1,0 +1,138 @@
+//! Values of a study file and of the command line that are read alike: lengths such as `8k`, states of the chunk cache,
+//! methods.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use crate::schema::Cache;
+use serde::de::{Deserializer, Error, Visitor};
+
+/// A number of tokens: `4096`, `8k` (8192) or `1m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tokens(pub usize);
+
+impl FromStr for Tokens {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no number of tokens, such as 4096, 8k or 1m");
+        let lower = text.trim().to_ascii_lowercase();
+        let (digits, unit) = match lower.strip_suffix(['k', 'm']) {
+            Some(digits) if lower.ends_with('k') => (digits, 1024),
+            Some(digits) => (digits, 1024 * 1024),
+            None => (lower.as_str(), 1),
+        };
+        let count: usize = digits.parse().map_err(|_| wrong())?;
+        count.checked_mul(unit).filter(|&tokens| tokens > 0).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// A state of the chunk cache: `cold`, `warm`, or the share of chunks that is in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CacheState(pub Cache);
+
+impl FromStr for CacheState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no state of the cache: cold, warm, or a share of chunks between 0 and 1");
+        match text.trim() {
+            "cold" => return Ok(Self(Cache::Cold)),
+            "warm" => return Ok(Self(Cache::Warm)),
+            _ => {}
+        }
+        match text.trim().parse::<f64>().map_err(|_| wrong())? {
+            0.0 => Ok(Self(Cache::Cold)),
+            1.0 => Ok(Self(Cache::Warm)),
+            share if share > 0.0 && share < 1.0 => Ok(Self(Cache::Partial(share))),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// A share from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio(pub f64);
+
+impl FromStr for Ratio {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        share.map(Self).ok_or_else(|| format!("`{text}` is no ratio: a number from 0 to 1"))
+    }
+}
+
+/// What is read from a text, or from a number as it is written.
+struct Written<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = String>> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a number")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
+macro_rules! read_as_written {
+    ($($name:ty),*) => {$(
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(Written(PhantomData))
+            }
+        }
+    )*};
+}
+
+read_as_written!(Tokens, CacheState, Ratio, crate::spec::Spec);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_read() {
+        for (text, tokens) in [("4096", 4096), ("8k", 8192), ("1M", 1 << 20), (" 2K ", 2048)] {
+            assert_eq!(text.parse(), Ok(Tokens(tokens)), "{text}");
+        }
+        for text in ["", "0", "k", "-1", "1.5k", "8kb", "99999999999999999999", "99999999999999999m"] {
+            assert!(text.parse::<Tokens>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn states_of_the_cache_are_read() {
+        let table = [("cold", Cache::Cold), ("0", Cache::Cold), ("0.5", Cache::Partial(0.5)), ("1", Cache::Warm)];
+        for (text, cache) in table.into_iter().chain([("warm", Cache::Warm)]) {
+            assert_eq!(text.parse(), Ok(CacheState(cache)), "{text}");
+        }
+        for text in ["", "hot", "-0.1", "1.1", "NaN"] {
+            assert!(text.parse::<CacheState>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ratios_are_shares() {
+        assert_eq!("0.15".parse(), Ok(Ratio(0.15)));
+        for text in ["1.01", "-0.1", "NaN", "x"] {
+            assert!(text.parse::<Ratio>().is_err(), "{text}");
+        }
+    }
+}

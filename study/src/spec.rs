@@ -1,0 +1,165 @@
+//! A method as studies and comparisons take it: a name, and what differs from what holds for all.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tributary_engine::Way;
+use tributary_protocol::{Choice, Descriptor, Exchange, Importance};
+
+use crate::error::{Error, Result};
+
+/// `NAME[:OPTION[=VALUE]]..`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// The method.
+    pub method: &'static Descriptor,
+    options: Vec<(String, Option<String>)>,
+}
+
+impl Spec {
+    /// A method with the command's options.
+    pub fn bare(method: &'static Descriptor) -> Self {
+        Self { method, options: Vec::new() }
+    }
+
+    /// Whether it names an option.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(name, _)| name == option)
+    }
+
+    /// The way with this method's own options in the place of the command's. Reordering is dropped for methods that do not
+    /// ask the query, unless the method itself names it.
+    ///
+    /// # Errors
+    /// An unknown option, a value that cannot be.
+    pub fn apply(&self, mut way: Way, importance: Importance) -> Result<Way> {
+        if !self.method.takes(Choice::Reorder) {
+            way.settings.reorder = None;
+        }
+        for (option, value) in &self.options {
+            let wrong = |why: &str| Error::usage(format!("--methods {self}: {option}: {why}"));
+            let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
+            let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
+            let bare = || if value.is_none() { Ok(()) } else { Err(wrong("takes no value")) };
+            let settings = &mut way.settings;
+            match option.as_str() {
+                "ratio" => settings.ratio = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
+                "score" => settings.score = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "layers" => settings.score_layers = Some(layers(text()?).map_err(|why| wrong(&why))?),
+                "layout" => settings.layout = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "reorder" => {
+                    bare()?;
+                    settings.reorder = settings.reorder.or(Some(importance));
+                }
+                "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
+                "first" => {
+                    bare()?;
+                    settings.include_first_chunk = true;
+                }
+                "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
+                "heads" => settings.heads_per_gather = Some(number()?),
+                "rows" => settings.per_chunk = Some(number()?),
+                "world" => settings.world = number()?,
+                "threads" => way.threads = number()?,
+                _ => {
+                    let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, world, threads";
+                    return Err(wrong(&format!("unknown option; known are {known}")));
+                }
+            }
+        }
+        Ok(way)
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let unknown = || format!("unknown method `{name}`; known are {}", Descriptor::names().join(", "));
+        let method = Descriptor::find(name).ok_or_else(unknown)?;
+        let option = |part: &str| match part.split_once('=') {
+            Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
+            None => (part.to_owned(), None),
+        };
+        Ok(Self { method, options: parts.map(option).collect() })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.method.name)?;
+        for (option, value) in &self.options {
+            match value {
+                Some(value) => write!(f, ":{option}={value}")?,
+                None => write!(f, ":{option}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `FIRST..END`.
+pub fn layers(text: &str) -> std::result::Result<(usize, usize), String> {
+    let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
+    parts.ok_or_else(|| format!("`{text}` is not FIRST..END, such as 22..26"))
+}
+
+/// An exchange's name, or `auto`.
+pub fn exchange(text: &str) -> std::result::Result<Option<Exchange>, String> {
+    match text {
+        "auto" => Ok(None),
+        name => name.parse().map(Some).map_err(|error| format!("{error}, auto")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_coordinator::Settings;
+
+    use super::*;
+
+    fn way() -> Way {
+        let settings = Settings { reorder: Some(Importance::Mass), ..Settings::default() };
+        Way { settings, threads: 1 }
+    }
+
+    #[test]
+    fn options_stand_in_for_the_commands() {
+        let spec: Spec = "infoflow:ratio=0.05:layers=1..4:importance=selected:world=3:threads=2:first".parse().unwrap();
+        let way = spec.apply(way(), Importance::Mass).unwrap();
+        assert_eq!(way.settings.ratio, Some(0.05));
+        assert_eq!(way.settings.score_layers, Some((1, 4)));
+        assert_eq!(way.settings.reorder, Some(Importance::Selected));
+        assert_eq!((way.settings.world, way.threads, way.settings.include_first_chunk), (3, 2, true));
+        assert_eq!(spec.to_string().parse(), Ok(spec));
+    }
+
+    #[test]
+    fn reordering_is_dropped_where_nobody_asks_the_query() {
+        let reorder =
+            |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
+        assert_eq!(reorder("epic"), None);
+        assert_eq!(reorder("relay:importance=selected:reorder"), Some(Importance::Selected), "in either order");
+        assert_eq!(reorder("relay"), Some(Importance::Mass));
+        assert_eq!(reorder("epic:reorder"), Some(Importance::Mass), "the planner refuses it, by name");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!("fully".parse::<Spec>().unwrap_err().contains("known are full, ring"));
+        let specs = [
+            "infoflow:ratio",
+            "infoflow:ratio=x",
+            "infoflow:colour=red",
+            "ring:world=-1",
+            "infoflow:score=max",
+            "infoflow:reorder=no",
+            "infoflow:first=no",
+        ];
+        for spec in specs {
+            assert!(spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).is_err(), "{spec}");
+        }
+    }
+}

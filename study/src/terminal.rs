@@ -1,0 +1,213 @@
+//! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
+
+use tributary_charts::table::aligned;
+
+use super::csv::{formula_bytes, received_bytes};
+use super::notes::notes;
+use super::scaling::{Scaled, full, is_full, strong, strong_of, weak_flops, weak_tokens};
+use super::schema::{Point, Study};
+
+/// The whole table. Ends with a line break.
+pub fn render(study: &Study) -> String {
+    let mut text = header(study);
+    text += &points(study);
+    text += &strong_scaling(study);
+    text += &weak_scaling(study);
+    text += &failures(study);
+    for note in notes(study) {
+        text += &format!("# note: {note}\n");
+    }
+    text
+}
+
+fn header(study: &Study) -> String {
+    let (from, design) = (&study.provenance, &study.design);
+    let revision = from.revision.as_deref().unwrap_or("unknown");
+    let gib = from.memory_bytes as f64 / f64::from(1 << 30);
+    format!(
+        "# tributary bench {}, commit {revision}, build {}; {}\n\
+         # {}: {}, {}, {} cores, {}, {gib:.1} GiB; backend {}\n\
+         # model {} ({}), {}, hash {}; {} threads a rank\n\
+         # chunks of {} tokens, query of {}; {} warm-ups, {} counted runs a point, interleaved, seed {}\n\
+         # {}\n",
+        from.version,
+        from.build,
+        from.began,
+        from.host,
+        from.system,
+        from.cpu,
+        from.cores,
+        from.instruction_set,
+        from.backend,
+        design.model,
+        design.load_format,
+        design.dtype,
+        from.model_hash.get(..16).unwrap_or(&from.model_hash),
+        design.threads,
+        design.chunk_tokens,
+        design.query_tokens,
+        design.warmups,
+        design.repeats,
+        design.seed,
+        from.command.join(" "),
+    )
+}
+
+fn points(study: &Study) -> String {
+    const COLUMNS: [(&str, &str); 18] = [
+        ("tokens", ""),
+        ("method", ""),
+        ("ranks", ""),
+        ("ratio", ""),
+        ("cache", ""),
+        ("exchange", ""),
+        ("median", "[ms]"),
+        ("95 % interval", "[ms]"),
+        ("min", "[ms]"),
+        ("max", "[ms]"),
+        ("predicted", "[ms]"),
+        ("x full", ""),
+        ("efficiency", ""),
+        ("Karp-Flatt", ""),
+        ("bytes", "received"),
+        ("bytes", "formula"),
+        ("max |dlogit|", ""),
+        ("top-1", ""),
+    ];
+    let mut rows =
+        vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), COLUMNS.map(|(_, unit)| unit.to_owned()).to_vec()];
+    rows.extend(study.points.iter().map(|point| point_row(study, point)));
+    format!("# time to first token\n{}", aligned(&rows, 2, &[1, 4, 5]))
+}
+
+fn point_row(study: &Study, point: &Point) -> Vec<String> {
+    let summary = point.summary.as_ref();
+    let ms = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
+    let strong = strong_of(study, point);
+    let grown = strong.as_ref().filter(|strong| strong.world > strong.base_world && !is_full(point));
+    let to_full = full(study, point.context_tokens).zip(summary).map(|((_, full), own)| full / own.median_ttft_ms);
+    let predicted = Some(point.predicted.ttft_ms).filter(|&ms| ms > 0.0);
+    vec![
+        point.context_tokens.to_string(),
+        point.method.clone(),
+        format!("{}{}", point.world, if point.shares_cores { "*" } else { "" }),
+        shown(point.ratio, |ratio| ratio.to_string()),
+        if point.exact { "-".to_owned() } else { point.cache.to_string() },
+        point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
+        ms(summary.map(|summary| summary.median_ttft_ms)),
+        shown(summary, |summary| format!("{:.2} to {:.2}", summary.ci95_ttft_ms.0, summary.ci95_ttft_ms.1)),
+        ms(summary.map(|summary| summary.min_ttft_ms)),
+        ms(summary.map(|summary| summary.max_ttft_ms)),
+        ms(predicted),
+        shown(to_full, |times| format!("{times:.2}")),
+        shown(grown, |grown| format!("{:.2}", grown.efficiency)),
+        shown(grown.and_then(|grown| grown.karp_flatt), |share| format!("{share:.3}")),
+        shown(received_bytes(point), |bytes| bytes.to_string()),
+        shown(formula_bytes(point), |bytes| bytes.to_string()),
+        shown(point.accuracy.as_ref(), |accuracy| format!("{:.1e}", accuracy.max_logit_difference)),
+        shown(point.accuracy.as_ref(), |accuracy| if accuracy.top1_agrees { "yes" } else { "no" }.to_owned()),
+    ]
+}
+
+/// A value as it is shown, or a dash.
+fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+fn strong_scaling(study: &Study) -> String {
+    let rows: Vec<Scaled> =
+        strong(study).into_iter().filter(|row| row.world > row.base_world && !row.series.is_full()).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let title = "# strong scaling: the same request on more ranks\n";
+    title.to_owned() + &scaled(&rows, true)
+}
+
+fn weak_scaling(study: &Study) -> String {
+    let mut text = String::new();
+    for (what, rows) in [("tokens", weak_tokens(study)), ("FLOPs (predicted, within 10 %)", weak_flops(study))] {
+        if !rows.is_empty() {
+            text += &format!("# weak scaling at constant {what} a rank; efficiency 1 is ideal\n");
+            text += &scaled(&rows, false);
+        }
+    }
+    text
+}
+
+fn scaled(rows: &[Scaled], is_strong: bool) -> String {
+    let names = [
+        "method",
+        "tokens",
+        "ranks",
+        "base tokens",
+        "base ranks",
+        "base [ms]",
+        "median [ms]",
+        "speed-up",
+        "efficiency",
+        "Karp-Flatt",
+    ];
+    let mut table = vec![names.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| {
+        vec![
+            row.series.label(),
+            row.tokens.to_string(),
+            format!("{}{}", row.world, if row.shares_cores { "*" } else { "" }),
+            row.base_tokens.to_string(),
+            row.base_world.to_string(),
+            format!("{:.2}", row.base_ms),
+            format!("{:.2}", row.ms),
+            if is_strong { format!("{:.2}", row.speed_up) } else { "-".to_owned() },
+            format!("{:.2}", row.efficiency),
+            shown(row.karp_flatt, |share| format!("{share:.3}")),
+        ]
+    }));
+    aligned(&table, 1, &[0])
+}
+
+fn failures(study: &Study) -> String {
+    let mut text = String::new();
+    for point in &study.points {
+        for failure in &point.failures {
+            text += &format!(
+                "# failed: run {} of {}: {} (exit code {})\n",
+                failure.run, point.id, failure.cause, failure.exit_code
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kit::{measured, study};
+    use super::super::schema::Failure;
+    use super::*;
+
+    #[test]
+    fn a_table_has_its_numbers_and_its_notes() {
+        let mut shared = measured("ring", 1024, 4, None, 50.0);
+        shared.shares_cores = true;
+        shared.failures.push(Failure { run: 9, cause: "rank 1 lost".into(), exit_code: 69 });
+        let points = vec![
+            measured("full", 1024, 1, None, 120.0),
+            measured("ring", 1024, 1, None, 100.0),
+            measured("ring", 1024, 2, None, 60.0),
+            shared,
+            measured("ring", 2048, 2, None, 125.0),
+        ];
+        let text = render(&study(points));
+        let row = |start: &[&str]| {
+            let found = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            found.into_iter().find(|cells| cells.starts_with(start)).unwrap_or_default().join(" ")
+        };
+        let wanted = "1024 ring 2 - - - 60.00 58.00 to 63.00 58.00 63.00 - 2.00 0.83 0.200 0 0 1.0e-6 yes";
+        assert_eq!(row(&["1024", "ring", "2"]), wanted);
+        assert!(row(&["1024", "ring", "4*"]).contains(" 0.50 "), "{text}");
+        assert_eq!(row(&["ring", "2048", "2", "1024"]), "ring 2048 2 1024 1 100.00 125.00 - 0.80 -");
+        assert!(text.contains("# failed: run 9 of ring tokens=1024 world=4: rank 1 lost (exit code 69)"), "{text}");
+        assert!(text.contains("functional only"), "{text}");
+        assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+    }
+}
