@@ -5,12 +5,12 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::inputs::Inputs;
-use super::lanes::{PANEL, Place};
+use super::lanes::{PANEL, Place, TILE, TILE_PANELS};
 use super::level::{Level, dispatch};
 use super::merge::merge;
 use super::pack::{Aligned, KeySource, PackKeys, PackValues, QuerySource};
 use super::sight::{KeyList, Rows, Sight, Span};
-use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, TILE, TILE_PANELS, Tile, WIDEST};
+use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
 use super::tasks;
 use crate::error::Result;
 use crate::{Keys, Partial, Positions, Rope};

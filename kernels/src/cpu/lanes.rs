@@ -7,6 +7,10 @@ use crate::SHARED;
 
 /// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width of every vector.
 pub(super) const PANEL: usize = 64;
+/// Panels in a tile.
+pub(super) const TILE_PANELS: usize = 4;
+/// Keys in a tile: the row length of the probabilities.
+pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
 /// What decides which keys a query row sees. Its order is never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

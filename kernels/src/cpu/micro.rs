@@ -3,8 +3,7 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Lanes, PANEL, Place};
-use super::strip::TILE;
+use super::lanes::{Lanes, PANEL, Place, TILE};
 
 /// What masks a panel.
 #[derive(Debug, Clone, Copy)]

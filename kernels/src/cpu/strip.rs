@@ -6,17 +6,13 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Lanes, PANEL, Place};
+use super::lanes::{Lanes, PANEL, Place, TILE, TILE_PANELS};
 use super::level::Kernel;
 use super::micro::{Mask, careful_product, product, scores};
 use super::sight::Sight;
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the registers of AVX-512.
 pub(super) const STRIP: usize = 6;
-/// Panels in a tile.
-pub(super) const TILE_PANELS: usize = 4;
-/// Keys in a tile: the row length of the probabilities.
-pub(super) const TILE: usize = TILE_PANELS * PANEL;
 /// The widest vector: packed rows are padded to it, and a row's running sum has as many parts.
 pub(super) const WIDEST: usize = 16;
 /// log₂ e: scores are kept in units of log₂, so that the exponential is a power of two.
