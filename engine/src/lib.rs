@@ -42,7 +42,7 @@ pub use ranks::{
     Attendance, Failure, Group, GroupSettings, Launcher, Ranks, Seat, Seated, launcher, narrowest, program_hash, reap,
     refuse,
 };
-pub use spoilt::keep_if_spoilt;
+pub use spoilt::{explained, spoilt};
 pub use synthetic::Synthetic;
 pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::{Done, Failure as RequestFailure, NotTaken, Sink, Update};

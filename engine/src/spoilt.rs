@@ -8,15 +8,23 @@ use crate::error::{Error, one_line};
 
 /// A failure, and what it means if it has spoilt one of these devices.
 pub fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a Device>) -> Error {
-    if matches!(error, Error::Spoilt { .. }) || !keep_if_spoilt(devices) {
+    if matches!(error, Error::Spoilt { .. }) {
         return error;
     }
-    Error::Spoilt { cause: one_line(&error) }
+    spoilt(&error, devices).unwrap_or(error)
+}
+
+/// What a failure that nobody has explained yet means, if it has spoilt one of these devices.
+pub fn spoilt<'a>(
+    cause: &(dyn std::error::Error + 'static),
+    devices: impl IntoIterator<Item = &'a Device>,
+) -> Option<Error> {
+    keep_if_spoilt(devices).then(|| Error::Spoilt { cause: one_line(cause) })
 }
 
 /// Whether one of these devices takes no more work from this process. If so, none of them is ever closed: that is seen to here,
 /// once, because libraries of a spoilt device would panic when its last owner went.
-pub fn keep_if_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
+fn keep_if_spoilt<'a>(devices: impl IntoIterator<Item = &'a Device>) -> bool {
     let devices: Vec<&Device> = devices.into_iter().collect();
     let spoilt = any_spoilt(devices.iter().copied());
     if spoilt {

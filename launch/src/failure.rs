@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tributary_engine::{Error, Failure, keep_if_spoilt};
+use tributary_engine::{Error, Failure, spoilt};
 use tributary_protocol::exit;
 
 /// A failure with an exit code of its own.
@@ -38,10 +38,10 @@ pub fn explained<'a>(
     error: anyhow::Error,
     devices: impl IntoIterator<Item = &'a candle_core::Device>,
 ) -> anyhow::Error {
-    if matches!(error.downcast_ref(), Some(Error::Spoilt { .. })) || !keep_if_spoilt(devices) {
+    if matches!(error.downcast_ref(), Some(Error::Spoilt { .. })) {
         return error;
     }
-    Error::Spoilt { cause: one_line(&error) }.into()
+    spoilt(error.as_ref(), devices).map_or(error, Into::into)
 }
 
 /// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline,

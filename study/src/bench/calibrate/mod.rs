@@ -11,9 +11,7 @@ use std::time::Duration;
 use tributary_comm::Communicator;
 use tributary_coordinator::predict::{Link, Profile, RankRates};
 use tributary_coordinator::{GroupShape, Machine, MemoryOf, Room, check_weights};
-use tributary_engine::{
-    Carrier, Error as EngineError, ModelConfig, ModelFolder, Place, Ranks, Seat, keep_if_spoilt, narrowest, one_line,
-};
+use tributary_engine::{Carrier, ModelConfig, ModelFolder, Place, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;
 use tributary_worker::Model;
 
@@ -71,10 +69,10 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn
 
 /// A failure, and what it means if it has spoilt one of these devices.
 fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a candle_core::Device>) -> Error {
-    if matches!(error, Error::Engine(EngineError::Spoilt { .. })) || !keep_if_spoilt(devices) {
-        return error;
+    match error {
+        Error::Engine(error) => tributary_engine::explained(error, devices).into(),
+        error => spoilt(&error, devices).map_or(error, Into::into),
     }
-    EngineError::Spoilt { cause: one_line(&error) }.into()
 }
 
 /// Ranks that share a GPU would be taken for ranks that have one each.
