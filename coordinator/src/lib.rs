@@ -3,15 +3,18 @@
 
 mod chunking;
 pub mod conductor;
+pub mod cost;
 pub mod date;
 mod directory;
 pub mod dispatch;
 mod error;
+pub mod forecast;
 mod intake;
+#[cfg(test)]
+mod kit;
 mod machine;
 mod plan;
 mod planner;
-pub mod predict;
 pub mod report;
 mod request;
 pub mod scheduler;

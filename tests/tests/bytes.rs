@@ -1,9 +1,9 @@
-//! The formula of bytes (`coordinator::predict::bytes`) against the counters of every rank, to the byte.
+//! The formula of bytes (`coordinator::cost::bytes`) against the counters of every rank, to the byte.
 
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_coordinator::predict::{Selected, bytes};
+use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Exchange, Importance, Layout, Method, Plan};
 use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};

@@ -1,7 +1,7 @@
 //! A device's memory while requests run on it. One test in a process of its own: all of a process share the device's pool.
 
 use candle_core::DType;
-use tributary_coordinator::predict::memory::{DEVICE_BYTES, host_bytes};
+use tributary_coordinator::cost::memory::{DEVICE_BYTES, host_bytes};
 use tributary_coordinator::{Machine, MemoryOf};
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{Exchange, RankReport};

@@ -1,5 +1,5 @@
 //! How many groups of messages a request costs over NCCL, by the log of the emulated one (EMULATED_NCCL_LOG), against the formula
-//! (`coordinator::predict::groups`); and in which order they go. The log's name must stand in the environment when a process
+//! (`coordinator::cost::groups`); and in which order they go. The log's name must stand in the environment when a process
 //! starts, so the requests run in a child.
 
 /// What only an emulated NCCL tells.
@@ -10,7 +10,7 @@ mod emulated {
 
     use candle_core::DType;
     use tributary_comm::nccl::{Settings, UnequalGathers};
-    use tributary_coordinator::predict::{Selected, groups};
+    use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
     use tributary_protocol::{Exchange, Layout, Method, Plan};

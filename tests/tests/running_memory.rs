@@ -5,8 +5,8 @@ use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use candle_core::DType;
+use tributary_coordinator::cost::running_bytes;
 use tributary_coordinator::dispatch::InFlight;
-use tributary_coordinator::predict::running_bytes;
 use tributary_protocol::Plan;
 use tributary_tests::side_by_side::{plans, prefilled, release, step, warm};
 use tributary_tests::{dummy_model, group, shape, tiny_config};

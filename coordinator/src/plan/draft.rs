@@ -7,9 +7,9 @@ use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection,
 
 use super::exchange::{self, Load};
 use super::settings::{Settings, budget, setting};
-use super::{Cached, Planned, cost};
+use super::{Cached, Planned, dealing};
+use crate::cost::memory;
 use crate::machine::Machine;
-use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
 /// The tokens of a request, which become the plan's.
@@ -145,7 +145,7 @@ impl Draft {
         }
         let flops = self.weights(Exchange::Replicate, warm, shape);
         let mut loads = vec![0.0; self.world];
-        for (rank, flops) in cost::deal(&flops, warm, self.world).into_iter().zip(&flops) {
+        for (rank, flops) in dealing::deal(&flops, warm, self.world).into_iter().zip(&flops) {
             loads[rank] += flops;
         }
         let load = Load {
@@ -173,7 +173,7 @@ impl Draft {
     /// What chunks weigh when they are dealt.
     fn weights(&self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) -> Vec<f64> {
         let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
-        let mut weights = cost::chunk_weights(&self.lengths, before, after, exchange, shape);
+        let mut weights = dealing::chunk_weights(&self.lengths, before, after, exchange, shape);
         if exchange != Exchange::PassQ {
             // Nothing is left to compute for a chunk that is there.
             weights.iter_mut().zip(warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
@@ -183,7 +183,7 @@ impl Draft {
 
     /// Deals chunks to ranks for an exchange.
     fn deal(&mut self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) {
-        let ranks = cost::deal(&self.weights(exchange, warm, shape), warm, self.world);
+        let ranks = dealing::deal(&self.weights(exchange, warm, shape), warm, self.world);
         assert_eq!(ranks.len(), self.plan.chunks.len(), "chunks that are dealt to ranks");
         assert!(ranks.iter().all(|&rank| rank < self.world), "{} ranks: {ranks:?}", self.world);
         self.plan.exchange = exchange;

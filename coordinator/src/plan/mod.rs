@@ -3,7 +3,7 @@
 
 #[cfg(test)]
 mod beside_tests;
-mod cost;
+mod dealing;
 mod draft;
 mod exchange;
 mod settings;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use tributary_protocol::{Auxiliary, LookAhead, Plan};
 
+use crate::cost::memory;
 use crate::machine::Machine;
-use crate::predict::memory;
 use crate::{Error, ModelShape, Result};
 
 pub use self::draft::{Draft, Tokens};

@@ -13,11 +13,11 @@ use tributary_protocol::{KeySpace, RankReport};
 
 use self::caches::beside;
 use self::taken::Taken;
+use crate::cost::running_bytes;
 use crate::directory::Directory;
 use crate::intake::Prepared;
 use crate::machine::{GroupShape, Machine, Room};
 use crate::plan::{Cached, Draft, Planned, Settings, Tokens};
-use crate::predict::running_bytes;
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;

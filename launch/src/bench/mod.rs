@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::predict::Profile;
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 use tributary_study::bench::calibrate::{Calibration, calibrate};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::predict::{Profile, Scenario};
+use tributary_coordinator::forecast::{Profile, Scenario};
 use tributary_coordinator::{ModelShape, Settings, method_named};
 use tributary_engine::{launcher, shape_of};
 use tributary_protocol::Command;

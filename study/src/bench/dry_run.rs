@@ -3,7 +3,7 @@
 use crate::notes::profile_notes;
 use crate::schema::{Design, Point};
 use tributary_charts::table::aligned;
-use tributary_coordinator::predict::Profile;
+use tributary_coordinator::forecast::Profile;
 
 use super::rounds::duration;
 

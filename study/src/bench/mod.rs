@@ -11,7 +11,7 @@ mod rounds;
 mod run;
 mod targets;
 
-use tributary_coordinator::predict::Profile;
+use tributary_coordinator::forecast::Profile;
 use tributary_engine::Engine;
 
 pub use self::output::{Output, read};

@@ -2,7 +2,8 @@
 //! shown.
 
 use crate::schema::{PhaseTime, Prediction};
-use tributary_coordinator::predict::{Profile, Selected, bytes, ttft, work};
+use tributary_coordinator::cost::{Selected, bytes, work};
+use tributary_coordinator::forecast::{Profile, ttft};
 use tributary_coordinator::{ModelShape, Planned};
 use tributary_protocol::Outcome;
 
@@ -21,7 +22,7 @@ pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>)
         };
     };
     let predicted = ttft(plan, world, shape, profile);
-    let phase = |phase: &tributary_coordinator::predict::PhaseSeconds| PhaseTime {
+    let phase = |phase: &tributary_coordinator::forecast::PhaseSeconds| PhaseTime {
         phase: phase.phase.name().to_owned(),
         ms: 1000.0 * phase.seconds,
         waited_ms: 1000.0 * phase.exposed_s,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use crate::schema::Provenance;
 use tributary_coordinator::date;
-use tributary_coordinator::predict::Profile;
+use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Engine, program_hash};
 
 use tributary_engine::system::{instructions, text};

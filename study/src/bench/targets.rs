@@ -1,7 +1,7 @@
 //! The points of a sweep: every combination that the design names, checked before anything is loaded.
 
 use crate::schema::{Cache, Design, Point, Prediction};
-use tributary_coordinator::predict::Profile;
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Planned, Settings};
 use tributary_engine::{Engine, Question, Synthetic, Way, one_line};
 use tributary_protocol::{Descriptor, Importance, Returns, Sampling};

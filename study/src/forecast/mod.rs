@@ -6,7 +6,7 @@ pub mod units;
 
 use serde_json::{Value, json};
 use tributary_coordinator::ModelShape;
-use tributary_coordinator::predict::{Crossover, Forecast, Profile, Scenario, crossover};
+use tributary_coordinator::forecast::{Crossover, Forecast, Profile, Scenario, crossover};
 
 pub use self::render::render;
 use crate::error::Result;

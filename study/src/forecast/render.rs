@@ -1,7 +1,7 @@
 //! The predictions for a reader: a table of times, a table of what they are made of, the crossovers.
 
 use tributary_charts::table::table;
-use tributary_coordinator::predict::{Crossover, Forecast, Scenario};
+use tributary_coordinator::forecast::{Crossover, Forecast, Scenario};
 use tributary_protocol::Phase;
 
 use super::units::short;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_coordinator::predict::{Link, Profile, RankRates};
+use tributary_coordinator::forecast::{Link, Profile, RankRates};
 use tributary_coordinator::{GroupShape, Machine, MemoryOf, Room, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, Place, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;

@@ -4,7 +4,7 @@
 //! Arithmetic: products with weights at the rate of matrix products, but no faster than the weights are read; attention at
 //! its rate; the probing query's at a rate of its own, but no faster than the keys are read; something for every layer.
 //!
-//! Transfers: a latency for every group of messages ([`groups`](super::groups())) and bytes over the link's rate. Between hosts
+//! Transfers: a latency for every group of messages ([`groups`](crate::cost::groups())) and bytes over the link's rate. Between hosts
 //! that is what a gather takes whose rows cross once to each host, and so the NCCL backend sends them.
 //!
 //! What hides, where transfers overlap: a ring's step under the attention to what is in hand; the stale rows of one layer
@@ -15,10 +15,10 @@
 use tributary_comm::Collective;
 use tributary_protocol::{Exchange, Phase, Plan};
 
-use super::bytes::{Cargo, Flow, flows};
-use super::work::{PhaseWork, RankWork, Work, work_of};
-use super::{Profile, Selected};
+use super::Profile;
 use crate::ModelShape;
+use crate::cost::bytes::{Cargo, Flow, flows};
+use crate::cost::{PhaseWork, RankWork, Selected, Work, work_of};
 
 /// What a request is predicted to take.
 #[derive(Debug, Clone, PartialEq)]

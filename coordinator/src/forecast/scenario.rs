@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tributary_protocol::{Exchange, Plan};
 
 use super::overhead::Overhead;
-use super::{Predicted, Profile, memory, ttft};
+use super::{Predicted, Profile, ttft};
+use crate::cost::memory;
 use crate::machine::Machine;
 use crate::plan::{Beside, Cached, PlanInput, Settings, plan};
 use crate::{Error, ModelShape, Result};

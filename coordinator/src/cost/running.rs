@@ -54,7 +54,7 @@ mod tests {
     use tributary_protocol::Exchange;
 
     use super::*;
-    use crate::predict::tests::{planned, warm};
+    use crate::kit::{planned, warm};
     use crate::shape::tests::QWEN3_14B;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What chunks cost, and how they are dealt to ranks. Estimates from counts.
+//! What chunks weigh, and how they are dealt to ranks. The weights are estimates from counts.
 
 use tributary_protocol::Exchange;
 

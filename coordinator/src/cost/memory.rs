@@ -251,7 +251,7 @@ mod tests {
     use tributary_protocol::Auxiliary;
 
     use super::*;
-    use crate::predict::tests::{ANY, planned, warm};
+    use crate::kit::{ANY, planned, warm};
     use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
 
     fn host(plan: &Plan, world: usize, shape: &ModelShape) -> f64 {

@@ -33,7 +33,7 @@ pub struct Overhead {
 
 impl Overhead {
     /// Of each of `world` ranks of a machine. Workspaces and lists are counted with the request
-    /// ([`super::memory::DEVICE_BYTES`]).
+    /// ([`crate::cost::memory::DEVICE_BYTES`]).
     pub fn of(profile: &Profile, world: usize) -> Self {
         if profile.rank.memory_of == MemoryOf::Host {
             return Self::default();

@@ -35,8 +35,7 @@ mod tests {
     use tributary_protocol::{Exchange, Importance, Method};
 
     use super::*;
-    use crate::predict::tests::{planned, warm};
-    use crate::predict::{Profile, ttft};
+    use crate::kit::{planned, warm};
     use crate::shape::tests::QWEN3_14B;
 
     const LAYERS: usize = 40;
@@ -74,21 +73,5 @@ mod tests {
             assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
         }
         assert_eq!(count(&of("none", Exchange::Replicate)), LAYERS, "no fresh rows");
-    }
-
-    #[test]
-    fn a_latency_is_charged_for_every_group() {
-        let mut profile = Profile::by_name("h100x4").unwrap();
-        profile.transfers_overlap = false;
-        (profile.inside.latency_s, profile.inside.bytes_per_s) = (1.0, 1e30);
-        for method in ["ring", "all-gather", "none", "epic", "infoflow", "prophetkv", "relay"] {
-            for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-                let plan = of(method, exchange);
-                for plan in [plan.clone(), warm(plan)] {
-                    let charged = ttft(&plan, 4, &QWEN3_14B, &profile).exposed_s;
-                    assert!((charged - count(&plan) as f64).abs() < 1e-6, "{method}, {exchange:?}: {charged}");
-                }
-            }
-        }
     }
 }

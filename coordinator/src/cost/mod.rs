@@ -1,0 +1,18 @@
+//! What a plan comes to, counted: FLOPs, bytes, groups of messages, memory. Pure functions of plan, world and model, which know no
+//! machine's rates: how long all that takes is what [`forecast`](crate::forecast) says.
+
+pub mod bytes;
+mod groups;
+mod homes;
+pub mod memory;
+mod running;
+mod selected;
+mod sight;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use groups::groups;
+pub use running::running_bytes;
+pub use selected::Selected;
+pub use work::{PhaseWork, RankWork, Work, work, work_of};

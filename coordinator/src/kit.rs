@@ -1,0 +1,56 @@
+//! Plans for tests of what they cost and how long they take.
+
+use tributary_protocol::{Exchange, Plan};
+
+use crate::ModelShape;
+use crate::machine::{Machine, MemoryOf};
+use crate::plan::{Beside, Cached, PlanInput, Settings, method_named, plan};
+use crate::shape::tests::QWEN3_14B;
+
+/// A machine that never says no.
+pub(crate) const ANY: Machine = Machine {
+    flops_per_s: 1e14,
+    link_bytes_per_s: 1e11,
+    memory: MemoryOf::Host,
+    available_bytes: None,
+    ranks_here: 1,
+    weight_copies: 1,
+    of_rank: None,
+};
+
+/// Qwen3-14B, for as many positions as there are.
+pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
+
+/// The plan of a method under `replicate`, with its own defaults.
+pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
+    let shape = &ModelShape { max_positions: usize::MAX, ..*shape };
+    let settings = Settings {
+        method: method_named(method).unwrap(),
+        world,
+        exchange: Some(Exchange::Replicate),
+        max_tokens: 1,
+        ..Settings::default()
+    };
+    with_settings(&settings, tokens, chunk_tokens, shape)
+}
+
+/// The plan of so many tokens in chunks of equal length.
+pub(crate) fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape: &ModelShape) -> Plan {
+    let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        chunks: &chunks,
+        cached: Cached::default(),
+        query: &[3; 32],
+        eos: &[],
+        beside: Beside::default(),
+    };
+    Plan::clone(&plan(&input, settings, shape, &ANY).unwrap().plan)
+}
+
+/// The same with every chunk in a chunk cache.
+pub(crate) fn warm(mut plan: Plan) -> Plan {
+    plan.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+    plan
+}
