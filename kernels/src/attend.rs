@@ -1,53 +1,10 @@
-//! The interface of attention: keys in blocks, the partial result that merges exactly with the rest, and the choice of
-//! implementation.
+//! The calls of attention, and the choice of the implementation that answers them.
 
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result, expect};
 use crate::rows::join;
-use crate::{Positions, Rope, cpu, cuda, per_head, plain};
-
-/// One block of keys and values and where they stand. Blocks are not copied together: attention walks over them.
-#[derive(Debug, Clone)]
-pub struct Keys {
-    /// `[keys, kv_heads, head_dim]`; before RoPE when attention is given a [`Rope`], rotated when it is given none.
-    pub k: Tensor,
-    /// `[keys, kv_heads, head_dim]`.
-    pub v: Tensor,
-    /// Where the keys stand: the same in every KV head, or in each elsewhere ([`Positions::per_head`]).
-    pub at: Positions,
-}
-
-/// Attention over some of the keys, with what merges it exactly with the rest.
-#[derive(Debug, Clone)]
-pub struct Partial {
-    /// `[queries, heads, head_dim]`, normalised over the keys that were seen; 0 where none was. In f32 on a CPU (f64 where the
-    /// queries are), in the queries' dtype on a device.
-    pub out: Tensor,
-    /// `[queries, heads]` f32: natural logarithm of the softmax denominator; −∞ where no key was seen.
-    pub lse: Tensor,
-}
-
-/// How the attention that a key receives from several query rows becomes one number. `p[i]` is the attention of query
-/// row `i` to the key, averaged over the heads.
-#[derive(Debug, Clone, Copy)]
-pub enum Reduce<'a> {
-    /// √Σ p\[i\]² (InfoFlow's norm score).
-    Norm,
-    /// Σ p\[i\].
-    Mass,
-    /// Σ w\[i\]·p\[i\], one weight a query row.
-    Weighted(&'a [f32]),
-}
-
-/// How the attention that a key receives is read without being made one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readings {
-    /// For each KV head, the sum over the query rows of the mean over its heads: `[kv_heads, keys]`.
-    PerKvHead,
-    /// For each query row, the mean over all heads: `[queries, keys]`.
-    PerRow,
-}
+use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, per_head, plain};
 
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

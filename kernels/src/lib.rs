@@ -7,6 +7,7 @@
 //! where speed asks for it, as a version of our own for the CPU. [`Kernels`] chooses.
 
 mod attend;
+mod attention;
 mod cpu;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 pub mod cuda;
@@ -20,9 +21,11 @@ mod per_head;
 mod plain;
 mod positions;
 mod rope;
+mod rotate;
 mod rows;
 
-pub use attend::{Kernels, Keys, Partial, Readings, Reduce};
+pub use attend::Kernels;
+pub use attention::{Keys, Partial, Readings, Reduce};
 pub use device_list::DeviceList;
 pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};

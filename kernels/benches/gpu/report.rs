@@ -27,6 +27,47 @@ fn launches(cost: &LaunchCost) -> (String, String) {
     (line, format!("{{\"with_events\": {with}, \"without_events\": {without}, \"in_graph\": {graph}}}"))
 }
 
+/// A case as a line of the table, beside the device's own rates in operations and bytes a millisecond.
+fn line(case: &Case, theirs: Option<f64>, products: f64, memory: f64) -> String {
+    let ms = case.median_ms();
+    let (least, most) = case.times_ms.iter().fold((f64::MAX, 0f64), |(a, b), &t| (a.min(t), b.max(t)));
+    let share = match case.bound {
+        Bound::Products => format!("{:.2}", case.operations / ms / products),
+        Bound::Memory => format!("{:.2}", case.bytes / ms / memory),
+        Bound::Nothing => "-".to_owned(),
+    };
+    let or_dash = |x: Option<f64>, digits: usize| x.map_or("-".to_owned(), |x| format!("{x:.digits$}"));
+    format!(
+        "{:20} {:>10.4} {:>20} {:>9.1} {:>9.3} {:>9} {:>9} {:>9} {:>10} {:>9}",
+        case.name,
+        ms,
+        format!("{least:.4} to {most:.4}"),
+        case.operations / ms / 1e9,
+        case.bytes / ms / 1e9,
+        share,
+        or_dash(case.visible, 3),
+        case.error.map_or("-".to_owned(), |error| format!("{error:.1e}")),
+        or_dash(theirs, 4),
+        or_dash(theirs.map(|theirs| theirs / ms), 2),
+    )
+}
+
+/// A case as JSON.
+fn entry(case: &Case, theirs: Option<f64>) -> String {
+    let or_null = |x: Option<f64>| x.map_or("null".to_owned(), |x| x.to_string());
+    let (operations, bytes) = (case.operations, case.bytes);
+    format!(
+        "{{\"name\": {:?}, \"ms\": {:?}, \"operations\": {operations}, \"bytes\": {bytes}, \"error\": {}, \"visible\": {}, \
+         \"late\": {}, \"pytorch_ms\": {}}}",
+        case.name,
+        case.times_ms,
+        or_null(case.error),
+        or_null(case.visible),
+        case.late,
+        or_null(theirs),
+    )
+}
+
 /// Prints the table and leaves the JSON; with PyTorch's numbers if they are of the same sizes.
 pub fn report(cases: &[Case], keys: usize, comparable: bool, cost: &LaunchCost) {
     let products = cases[0].operations / cases[0].median_ms();
@@ -38,49 +79,13 @@ pub fn report(cases: &[Case], keys: usize, comparable: bool, cost: &LaunchCost) 
     );
     let mut json = format!("{{\"keys\": {keys}, \"cases\": [");
     for (index, case) in cases.iter().enumerate() {
-        let ms = case.median_ms();
-        let (least, most) = case.times_ms.iter().fold((f64::MAX, 0f64), |(a, b), &t| (a.min(t), b.max(t)));
-        let share = match case.bound {
-            Bound::Products => format!("{:.2}", case.operations / ms / products),
-            Bound::Memory => format!("{:.2}", case.bytes / ms / memory),
-            Bound::Nothing => "-".to_owned(),
-        };
         let theirs = case.pytorch.filter(|_| comparable).and_then(pytorch_ms);
-        let or_null = |x: Option<f64>| x.map_or("null".to_owned(), |x| x.to_string());
-        let or_dash = |x: Option<f64>, digits: usize| x.map_or("-".to_owned(), |x| format!("{x:.digits$}"));
-        println!(
-            "{:20} {:>10.4} {:>20} {:>9.1} {:>9.3} {:>9} {:>9} {:>9} {:>10} {:>9}",
-            case.name,
-            ms,
-            format!("{least:.4} to {most:.4}"),
-            case.operations / ms / 1e9,
-            case.bytes / ms / 1e9,
-            share,
-            or_dash(case.visible, 3),
-            case.error.map_or("-".to_owned(), |error| format!("{error:.1e}")),
-            or_dash(theirs, 4),
-            or_dash(theirs.map(|theirs| theirs / ms), 2),
-        );
-        let comma = if index == 0 { "" } else { ", " };
-        let (operations, bytes) = (case.operations, case.bytes);
-        write!(
-            json,
-            "{comma}{{\"name\": {:?}, \"ms\": {:?}, \"operations\": {operations}, \"bytes\": {bytes}",
-            case.name, case.times_ms
-        )
-        .unwrap();
-        write!(
-            json,
-            ", \"error\": {}, \"visible\": {}, \"late\": {}, \"pytorch_ms\": {}}}",
-            or_null(case.error),
-            or_null(case.visible),
-            case.late,
-            or_null(theirs),
-        )
-        .unwrap();
+        println!("{}", line(case, theirs, products, memory));
+        json += if index == 0 { "" } else { ", " };
+        json += &entry(case, theirs);
     }
-    let (line, launches) = launches(cost);
-    println!("{line}");
+    let (cost, launches) = launches(cost);
+    println!("{cost}");
     writeln!(json, "], \"host_us_a_launch\": {launches}}}").unwrap();
     // The goal: at most 1.15 times its share of the dense kernel's time.
     let stairs = &cases[3];

@@ -2,7 +2,7 @@
 //! own files consist of. Addresses are those of the device; two numbers of 32 bits share a word.
 
 use super::call::{Call, Input};
-use super::rope::DeviceTables;
+use super::rope_tables::DeviceTables;
 use super::sight::MAX_BLOCKS;
 use crate::{Pairing, Rope};
 

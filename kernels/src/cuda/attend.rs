@@ -3,20 +3,18 @@
 //! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then read by
 //! `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them where they lie.
 
-use std::rc::Rc;
-use std::sync::Arc;
-
 use candle_core::{CudaDevice, DType, Device, Tensor};
-use cudarc::driver::CudaStream;
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
-use super::call::{Call, Input, Output, suffix};
+use super::attention_launch::AttentionLaunch;
+use super::call::{Call, Output, suffix};
+use super::inputs::{input, inputs, joined, tables};
 use super::occupancy::{multiprocessors, multiprocessors_to_keep, resident_blocks};
-use super::pack::Packed;
-use super::prepared::{Prepared, prepared};
-use super::rope::{DeviceTables, tables as rope_tables};
+use super::pack::{Packed, WIDE_TILE, tile_bytes};
+use super::prepared::prepared;
 use super::rows::contiguous;
-use super::sight::{KeyOrder, MAX_BLOCKS, QueryOrder, ROW_BITS, Tiling};
+use super::shape::{Shape, shape};
+use super::sight::{KeyOrder, QueryOrder, Tiling};
 use super::{capability, memory};
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Rope};
@@ -27,17 +25,11 @@ const WIDE_ROWS: usize = 256;
 /// Where there is no packing: rows from which it pays to turn the keys before.
 const TURNED_ROWS: usize = 512;
 
-/// Rows and keys of a tile of the packed kernel, and of the other one.
-pub(super) const WIDE_TILE: usize = 128;
+/// Rows and keys of a tile of the kernel that reads keys where they lie.
 const TILE: usize = 64;
 
 /// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks.
 const RING_BYTES: usize = 4 * 32 + 2 * 24;
-
-/// Bytes of a packed tile of keys, and of values.
-pub(super) fn tile_bytes(head_dim: usize) -> (usize, usize) {
-    (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
-}
 
 /// Shared memory of a block of the packed kernel: two tiles each of queries, keys and values.
 fn wide_shared_bytes(head_dim: usize) -> usize {
@@ -50,29 +42,8 @@ fn shared_bytes(head_dim: usize) -> usize {
     5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()
 }
 
-/// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
-/// every dot product at once.
-pub fn attends(head_dim: usize, dtype: DType) -> bool {
-    matches!(head_dim, 32 | 64 | 96 | 128) && matches!(dtype, DType::BF16 | DType::F16)
-}
-
-/// Shapes of one call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    pub queries: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
-impl Shape {
-    pub fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
-
-/// How a call is worked on.
-struct Way {
+/// Which kernel takes a call, and in which tiles.
+struct Route {
     /// By the kernel of many rows, which takes packed keys.
     wide: bool,
     /// With keys that are turned before.
@@ -80,7 +51,7 @@ struct Way {
     tiling: Tiling,
 }
 
-impl Way {
+impl Route {
     fn of(shape: Shape, device: &CudaDevice) -> Result<Self> {
         let all = shape.queries * shape.group();
         let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && shape.head_dim >= 64;
@@ -101,21 +72,9 @@ impl Way {
 /// The driver's.
 pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option<f64>> {
     let (Some(shape), Device::Cuda(device)) = (shape(q, keys, None)?, q.device()) else { return Ok(None) };
-    let tiling = Way::of(shape, device)?.tiling;
+    let tiling = Route::of(shape, device)?.tiling;
     let blocks: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
     Ok(Some(QueryOrder::new(at, &KeyOrder::new(&blocks)).visible_share(tiling)))
-}
-
-/// The shapes of a call that the kernels are made for; `None` where candle's operations must do.
-pub(super) fn shape(q: &Tensor, keys: &[Keys], rope: Option<&Rope>) -> Result<Option<Shape>> {
-    let (queries, heads, head_dim) = q.dims3()?;
-    let Some(block) = keys.first() else { return Ok(None) };
-    let shape = Shape { queries, heads, kv_heads: block.k.dim(1)?, head_dim };
-    let turns = rope.is_none_or(|rope| rope.rotary_dims().is_multiple_of(16));
-    let rows: usize = keys.iter().map(|block| block.at.len()).sum();
-    let alike = keys.iter().all(|block| block.k.dtype() == q.dtype() && block.v.dtype() == q.dtype());
-    let fits = turns && shape.group() <= TILE && rows < 1 << ROW_BITS && alike;
-    Ok((fits && attends(head_dim, q.dtype()) && q.device().is_cuda()).then_some(shape))
 }
 
 /// See [`crate::Kernels::attend`]; `None` for what the kernels are not made for.
@@ -133,56 +92,26 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         let out = memory::nothing((0, shape.heads, shape.head_dim), q.dtype(), q.device())?;
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
-    let way = Way::of(shape, device)?;
+    let route = Route::of(shape, device)?;
     // Without a packing pass, many rows would turn every key again and again: once before is enough.
-    let turned = match rope.filter(|_| way.turned) {
+    let turned = match rope.filter(|_| route.turned) {
         Some(rope) => Some(turned(keys, rope)?),
         None => None,
     };
-    let launcher = Launcher {
+    let launch = AttentionLaunch {
         device,
         stream: device.cuda_stream(),
         shape,
         q: contiguous(q)?,
         keys: joined(turned.as_deref().unwrap_or(keys))?,
-        ready: prepared(device, at, keys, way.tiling)?,
+        ready: prepared(device, at, keys, route.tiling)?,
         rope,
         key_rope: if turned.is_some() { None } else { rope },
-        rows: way.tiling.rows,
+        rows: route.tiling.rows,
         scale,
-        resident: way.tiling.resident,
+        resident: route.tiling.resident,
     };
-    launcher.run(way.wide).map(Some)
-}
-
-/// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more than it can name.
-pub(super) fn joined(keys: &[Keys]) -> Result<Vec<Tensor>> {
-    let part = |pick: fn(&Keys) -> &Tensor| -> Result<Vec<Tensor>> {
-        let mut all = keys.iter().map(|block| contiguous(pick(block))).collect::<Result<Vec<_>>>()?;
-        if all.len() > MAX_BLOCKS {
-            let rest = all.split_off(MAX_BLOCKS - 1);
-            all.push(crate::join(&rest.iter().collect::<Vec<_>>(), 0)?);
-        }
-        Ok(all)
-    };
-    let (k, v) = (part(|block| &block.k)?, part(|block| &block.v)?);
-    Ok(k.into_iter().zip(v).flat_map(|(k, v)| [k, v]).collect())
-}
-
-/// These tensors, held for a launch.
-pub(super) fn inputs(tensors: &[Tensor]) -> Result<Vec<Input<'_>>> {
-    tensors.iter().map(input).collect()
-}
-
-/// This tensor, held for a launch.
-pub(super) fn input(tensor: &Tensor) -> Result<Input<'_>> {
-    let elsewhere = || Error::NoDevice("a tensor of a launch is elsewhere".to_owned());
-    Input::new(tensor).ok_or_else(elsewhere)
-}
-
-/// A rotary embedding's tables on a device.
-pub(super) fn tables(rope: Option<&Rope>, device: &CudaDevice) -> Result<Option<Arc<DeviceTables>>> {
-    rope.map(|rope| rope_tables(rope, device)).transpose()
+    launch.run(route.wide).map(Some)
 }
 
 /// The blocks with their keys turned.
@@ -190,26 +119,6 @@ fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
     let turn =
         |block: &Keys| Ok(Keys { k: rope.apply(&block.k, &block.at)?, v: block.v.clone(), at: block.at.clone() });
     keys.iter().map(turn).collect()
-}
-
-/// Everything of one call.
-pub(super) struct Launcher<'a> {
-    pub device: &'a CudaDevice,
-    pub stream: Arc<CudaStream>,
-    pub shape: Shape,
-    q: Tensor,
-    /// Keys and values in turn.
-    pub keys: Vec<Tensor>,
-    pub ready: Rc<Prepared>,
-    /// The rotation of the queries.
-    pub rope: Option<&'a Rope>,
-    /// The rotation of the keys; none where they are turned already.
-    key_rope: Option<&'a Rope>,
-    /// Rows of a query tile.
-    rows: usize,
-    scale: f32,
-    /// Blocks that the device runs at a time.
-    resident: usize,
 }
 
 /// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
@@ -220,7 +129,7 @@ struct Results {
     part_lse: Output,
 }
 
-impl Launcher<'_> {
+impl AttentionLaunch<'_> {
     fn run(&self, wide: bool) -> Result<Partial> {
         let Shape { queries, heads, kv_heads, head_dim } = self.shape;
         let parts = (self.ready.slots * kv_heads * self.rows).max(1);
@@ -238,12 +147,6 @@ impl Launcher<'_> {
             return Ok(Partial { out: out.tensor(), lse: lse.tensor() });
         }
         self.combine(out, lse, &part_out.tensor(), &part_lse.tensor())
-    }
-
-    /// The kernel of this file for the call's type and size of head.
-    pub fn name(&self, kernel: &str) -> String {
-        let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
-        format!("{kernel}_{suffix}_{}", self.shape.head_dim)
     }
 
     fn attend(&self, packed: Option<&Packed>, results: &mut Results) -> Result<()> {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use candle_core::{CudaDevice, DType, Device, Tensor};
 use cudarc::driver::{CudaGraph, CudaStream, sys};
 
-use super::attend::input;
 use super::call::Output;
+use super::inputs::input;
 use super::{device, failure};
 use crate::error::{Error, Result};
 

@@ -59,42 +59,61 @@ pub fn product(
         }
         (None, None) => (Output::new(&device, dtype, (rows, outputs))?, 0f32),
     };
-    let alpha = 1f32;
-    let handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
-    stream.context().bind_to_thread().map_err(failure::of)?;
-    {
-        let ((x_at, _x), (weight_at, _weight)) = (left.address(&stream), right.address(&stream));
-        let (out_at, _out) = out.address(&stream);
-        // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
-        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
-        // current; the factors are f32 on the host, as this kind of sum wants them.
-        unsafe {
-            result::gemm_ex(
-                *device.cublas_handle().handle(),
-                sys::cublasOperation_t::CUBLAS_OP_T,
-                sys::cublasOperation_t::CUBLAS_OP_N,
-                outputs as i32,
-                rows as i32,
-                inputs as i32,
-                (&raw const alpha).cast(),
-                weight_at as *const _,
-                input_type,
-                weight_stride as i32,
-                x_at as *const _,
-                input_type,
-                x_stride as i32,
-                (&raw const beta).cast(),
-                out_at as *mut _,
-                output_type,
-                outputs as i32,
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )
-        }
-        .map_err(failure::of)?;
-    }
-    drop(handles);
+    let left = Matrix { values: &left, stride: x_stride };
+    let right = Matrix { values: &right, stride: weight_stride };
+    multiply(left, right, (rows, inputs, outputs), (input_type, output_type), beta, &mut out)?;
     Ok(Some(out.tensor()))
+}
+
+/// A matrix of rows that lie at one stride, in values.
+struct Matrix<'a> {
+    values: &'a Input<'a>,
+    stride: usize,
+}
+
+/// `out = beta · out + x · weightᵀ`: sizes are rows, inputs and outputs; types those of what is read and of what is written.
+fn multiply(
+    x: Matrix<'_>,
+    weight: Matrix<'_>,
+    (rows, inputs, outputs): (usize, usize, usize),
+    (input_type, output_type): (sys::cudaDataType, sys::cudaDataType),
+    beta: f32,
+    out: &mut Output,
+) -> Result<()> {
+    let alpha = 1f32;
+    let device = x.values.device();
+    let stream = device.cuda_stream();
+    let _handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
+    stream.context().bind_to_thread().map_err(failure::of)?;
+    let ((x_at, _x), (weight_at, _weight)) = (x.values.address(&stream), weight.values.address(&stream));
+    let (out_at, _out) = out.address(&stream);
+    // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
+    // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
+    // current; the factors are f32 on the host, as this kind of sum wants them.
+    unsafe {
+        result::gemm_ex(
+            *device.cublas_handle().handle(),
+            sys::cublasOperation_t::CUBLAS_OP_T,
+            sys::cublasOperation_t::CUBLAS_OP_N,
+            outputs as i32,
+            rows as i32,
+            inputs as i32,
+            (&raw const alpha).cast(),
+            weight_at as *const _,
+            input_type,
+            weight.stride as i32,
+            x_at as *const _,
+            input_type,
+            x.stride as i32,
+            (&raw const beta).cast(),
+            out_at as *mut _,
+            output_type,
+            outputs as i32,
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+        )
+    }
+    .map_err(failure::of)
 }
 
 fn data_type(dtype: DType) -> Option<sys::cudaDataType> {

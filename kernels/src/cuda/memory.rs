@@ -1,10 +1,8 @@
 //! Memory of a device: what is free, the pool that candle's tensors come from, and tensors made from nothing or from a list.
 
-use candle_core::cuda::CudaError;
 use candle_core::{DType, Device, Shape, Tensor};
-use cudarc::cublas::sys::cublasStatus_t;
 use cudarc::driver::result::{device, mem_pool};
-use cudarc::driver::{DriverError, sys};
+use cudarc::driver::sys;
 
 use super::call::Output;
 use super::facts::{Memory, Pool};
@@ -58,29 +56,6 @@ fn get(device: &Device, attribute: sys::CUmemPool_attribute) -> Result<u64> {
 fn set(device: &Device, attribute: sys::CUmemPool_attribute, mut value: u64) -> Result<()> {
     // SAFETY: as above.
     unsafe { mem_pool::set_attribute(handle(device)?, attribute, (&raw mut value).cast()) }.map_err(failure::of)
-}
-
-/// Whether a failure means that a device's memory did not suffice.
-pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
-    use candle_core::Error;
-    match error {
-        Error::WithBacktrace { inner, .. } | Error::Context { inner, .. } | Error::WithPath { inner, .. } => {
-            is_out_of_memory(inner)
-        }
-        Error::Cuda(cause) | Error::WrappedContext { wrapped: cause, .. } => {
-            let cause = &**cause as &(dyn std::error::Error + 'static);
-            let of_driver = |refused: &DriverError| refused.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-            match cause.downcast_ref() {
-                Some(CudaError::Cuda(refused)) => of_driver(refused),
-                Some(CudaError::Cublas(refused)) => refused.0 == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED,
-                Some(_) => false,
-                None => {
-                    cause.downcast_ref().is_some_and(of_driver) || cause.downcast_ref().is_some_and(is_out_of_memory)
-                }
-            }
-        }
-        _ => false,
-    }
 }
 
 /// A tensor with no elements, on any device (the driver gives no memory of 0 bytes, so a place for one is behind it).

@@ -3,9 +3,18 @@
 use candle_core::{DType, Tensor};
 
 use super::arguments::{NO_TURN, blocks, pair, turn};
-use super::attend::{Launcher, WIDE_TILE, inputs, tables, tile_bytes};
+use super::attention_launch::AttentionLaunch;
 use super::call::{Call, Output};
+use super::inputs::{inputs, tables};
 use crate::error::Result;
+
+/// Rows and keys of a tile of the kernel that reads packed keys.
+pub(super) const WIDE_TILE: usize = 128;
+
+/// Bytes of a packed tile of keys, and of values.
+pub(super) fn tile_bytes(head_dim: usize) -> (usize, usize) {
+    (head_dim.div_ceil(64) * WIDE_TILE * 128, WIDE_TILE / 64 * head_dim * 128)
+}
 
 /// Keys and values as `pack_sm90` leaves them.
 pub(super) struct Packed {
@@ -13,7 +22,7 @@ pub(super) struct Packed {
     pub v: Tensor,
 }
 
-impl Launcher<'_> {
+impl AttentionLaunch<'_> {
     /// Keys and values of this call, packed.
     ///
     /// # Errors

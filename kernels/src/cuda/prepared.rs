@@ -8,8 +8,8 @@ use std::rc::Rc;
 use candle_core::cuda_backend::DeviceId;
 use candle_core::{CudaDevice, Device, Tensor};
 
-use super::attend::input;
 use super::call::Input;
+use super::inputs::input;
 use super::sight::{KeyOrder, QueryOrder, Tiling, Work};
 use crate::error::Result;
 use crate::{Keys, Positions};

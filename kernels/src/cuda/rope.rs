@@ -1,41 +1,16 @@
 //! Rotation of whole tensors to their positions.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use candle_core::cuda::DeviceId;
 use candle_core::{CudaDevice, Tensor};
-use cudarc::driver::CudaSlice;
 
 use super::call::{Call, Input, Output, blocks, ours, suffix};
+use super::rope_tables::DeviceTables;
 use super::rows::contiguous;
 use crate::error::Result;
 use crate::{Pairing, Positions, Rope};
 
 const THREADS: u32 = 256;
-
-/// A rope's tables on one device.
-#[derive(Debug)]
-pub struct DeviceTables {
-    /// `[positions, rotary_dims/2]`.
-    pub cosine: CudaSlice<f32>,
-    /// `[positions, rotary_dims/2]`.
-    pub sine: CudaSlice<f32>,
-}
-
-/// The copies of one rope's tables on the devices that have asked for them.
-#[derive(Debug, Default)]
-pub struct RopeTables(Mutex<Vec<(DeviceId, Arc<DeviceTables>)>>);
-
-impl RopeTables {
-    fn stored(&self, device: &CudaDevice, new: Option<&Arc<DeviceTables>>) -> Option<Arc<DeviceTables>> {
-        let mut copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = copies.iter().find(|(id, _)| *id == device.id()).map(|(_, tables)| tables.clone());
-        found.or_else(|| {
-            copies.extend(new.map(|tables| (device.id(), tables.clone())));
-            new.cloned()
-        })
-    }
-}
 
 /// The rope's tables on a device, copied there when they are first asked for and kept as long as the rope.
 ///

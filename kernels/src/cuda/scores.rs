@@ -3,11 +3,12 @@
 use candle_core::{DType, Tensor};
 
 use super::arguments::{NO_TURN, blocks, pair, pair_real, turn};
-use super::attend::{Shape, input, inputs, joined, shape, tables};
 use super::call::{Call, Output, suffix};
+use super::inputs::{input, inputs, joined, tables};
 use super::memory;
 use super::prepared::prepared;
 use super::rows::contiguous;
+use super::shape::{Shape, shape};
 use super::sight::Tiling;
 use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
