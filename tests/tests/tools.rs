@@ -1,8 +1,9 @@
 //! What `.ci/tools` takes for installed, where a mistake shows only on a machine that lacks something; and what `make test` does
 //! not run.
 
+use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tributary_tests::root;
 
@@ -45,6 +46,27 @@ fn candles_kernels_are_built_for_the_oldest_gpu_that_ours_run_on() {
     assert!(script.lines().any(|line| line == "capability=80"), "CUDA_COMPUTE_CAP must be 80");
 }
 
+/// Of what tests say under either runner, each reason is counted, and the last line has the number.
+#[test]
+fn what_could_not_be_run_is_counted() {
+    let counted = |said: &str| {
+        let mut child = Command::new("sh")
+            .arg(root().join(".ci/skipped"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh");
+        child.stdin.take().expect("piped").write_all(said.as_bytes()).expect("written");
+        String::from_utf8(child.wait_with_output().expect("ended").stdout).expect("UTF-8")
+    };
+    let last = "tests or parts of tests were skipped for want of something that this machine lacks\n";
+    let said =
+        "<system-err>skipped: no mpirun\n</system-err>\ntest a ... skipped: hosts: no root\nskipped: no mpirun\nok\n";
+    let wanted = format!("    not run here (2): no mpirun\n    not run here (1): hosts: no root\n3 {last}");
+    assert_eq!(counted(said), wanted);
+    assert_eq!(counted("test a ... ok\n"), format!("0 {last}"));
+}
+
 fn examples(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
@@ -62,7 +84,19 @@ fn examples(folder: &Path) -> Vec<String> {
 /// cargo-nextest leaves the examples in documentation out.
 #[test]
 fn no_example_stands_where_nothing_runs_it() {
-    for name in ["launch", "coordinator", "worker", "comm", "protocol", "kernels", "tests"] {
+    for name in [
+        "launch",
+        "service",
+        "study",
+        "engine",
+        "coordinator",
+        "worker",
+        "comm",
+        "protocol",
+        "kernels",
+        "charts",
+        "tests",
+    ] {
         let found = examples(&root().join(name).join("src"));
         assert!(found.is_empty(), "{found:?} have examples: let `make test` run `cargo test --doc` too");
     }

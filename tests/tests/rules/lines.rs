@@ -1,11 +1,6 @@
-//! The rules of `tidy.rs` as functions over text, so that `planted.rs` can show of each that it finds what it is for.
+//! Rules over one text, line by line: a manifest, a source file or a document.
 
-mod source;
-
-#[cfg(test)]
-mod planted;
-
-use source::{Source, ends_statement};
+use super::source::{Source, ends_statement};
 
 /// A place that breaks a rule: the line's number, from 1, and its text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Rust text as the rules read it: line by line, with comments and the contents of texts blanked, and without tests.
 
-use super::Place;
+use super::lines::Place;
 
 /// A file's lines.
 pub struct Source {

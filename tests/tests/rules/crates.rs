@@ -1,0 +1,80 @@
+//! Rules of crates: who may depend on whom, and who may know which library.
+
+use super::lines::{dependencies, workspace_dependencies};
+use super::{Tree, Violation};
+
+/// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("launch", &["service", "study", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts"]),
+    ("service", &["engine", "coordinator", "protocol"]),
+    ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts"]),
+    ("engine", &["coordinator", "worker", "comm", "protocol", "kernels"]),
+    ("coordinator", &["charts", "comm", "protocol"]),
+    ("worker", &["comm", "protocol", "kernels"]),
+    ("comm", &["protocol"]),
+    ("charts", &[]),
+    ("kernels", &[]),
+    ("protocol", &[]),
+];
+
+/// Libraries that only some crates may know, and why.
+const TOOLS: [(&[&str], &[&str], &str); 3] = [
+    (&["clap", "anyhow", "indicatif"], &["launch"], "options and the errors of programs belong to the command"),
+    (
+        &["tokio", "axum", "hyper", "futures"],
+        &["service"],
+        "whoever waits for sockets is asynchronous, and nobody else is",
+    ),
+    (
+        &["candle"],
+        &["launch", "study", "engine", "worker", "comm", "kernels"],
+        "tensors are for those who compute with them or carry them",
+    ),
+];
+
+/// The most lines that the command's own crate may have: what is worth more stands in a crate that others can use.
+const COMMAND_LINES: usize = 7000;
+
+/// Folders of the crates of which the command is made.
+pub fn production() -> impl Iterator<Item = &'static str> {
+    ARROWS.into_iter().map(|(name, _)| name)
+}
+
+/// The manifests of those crates that the tree has.
+fn manifests(tree: &Tree) -> impl Iterator<Item = (&'static str, &'static [&'static str], &str)> {
+    ARROWS.into_iter().filter_map(|(name, below)| Some((name, below, tree.text(&format!("{name}/Cargo.toml"))?)))
+}
+
+/// Crates depend only on those below them.
+pub fn arrows(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (name, below, manifest) in manifests(tree) {
+        let strange = |dependency: &String| !below.iter().any(|below| *dependency == format!("tributary-{below}"));
+        for dependency in workspace_dependencies(manifest).into_iter().filter(strange) {
+            let may = if below.is_empty() { "no other crate".to_owned() } else { below.join(", ") };
+            found.push(Violation::new(name, format!("depends on {dependency}; it may depend on {may}")));
+        }
+    }
+    found
+}
+
+/// Some libraries are for some crates only.
+pub fn tools(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (name, _, manifest) in manifests(tree) {
+        for (tools, may, why) in TOOLS.iter().filter(|(_, may, _)| !may.contains(&name)) {
+            for tool in tools.iter().flat_map(|tool| dependencies(manifest, tool)) {
+                found.push(Violation::new(name, format!("knows {tool}, which only {} may: {why}", may.join(", "))));
+            }
+        }
+    }
+    found
+}
+
+/// The command's own crate stays small.
+pub fn command_size(tree: &Tree) -> Vec<Violation> {
+    let source = tree.sources().filter(|(path, _)| path.starts_with("launch/src/"));
+    let lines: usize = source.map(|(_, text)| text.lines().count()).sum();
+    let what = format!("has {lines} lines, at most {COMMAND_LINES}: what is no glue belongs in a crate of its own");
+    if lines > COMMAND_LINES { vec![Violation::new("launch/src", what)] } else { Vec::new() }
+}

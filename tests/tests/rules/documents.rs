@@ -1,0 +1,23 @@
+//! Rules of documents: what they name exists, and what exists is named.
+
+use super::lines::named_files;
+use super::{Tree, Violation};
+
+/// Files that documents name exist. The changelog tells of the past, and is left out.
+pub fn named_files_exist(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.documents().filter(|(path, _)| *path != "CHANGELOG.md") {
+        let absent = named_files(text).into_iter().filter(|name| !exists(name));
+        found.extend(absent.map(|name| Violation::new(path, format!("names `{name}`, which does not exist"))));
+    }
+    found
+}
+
+/// Every method has its row in the README's table.
+pub fn methods_in_the_readme(tree: &Tree, methods: &[&str]) -> Vec<Violation> {
+    let text = tree.text("README.md").unwrap_or_default();
+    let absent = methods.iter().filter(|name| !text.contains(&format!("| `{name}` |")));
+    absent
+        .map(|name| Violation::new("README.md", format!("has no row `| `{name}` |` in its table of methods")))
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! Rules of source files: their length and their functions', what they import, and what may stand in them.
+
+use std::collections::BTreeMap;
+
+use super::circles::circles;
+use super::lengths::long_functions;
+use super::lines::{self, Place};
+use super::modules::Modules;
+use super::{Tree, Violation, crates};
+
+/// The longest source file, in lines.
+const FILE_LINES: usize = 400;
+
+/// The longest function, in lines: a screen.
+const FUNCTION_LINES: usize = 60;
+
+/// Where a feature of the build may be asked for.
+const FEATURES: [&str; 2] = ["comm/src/lib.rs", "kernels/src/"];
+
+/// Where `unsafe` may stand.
+const UNSAFE: [&str; 7] = [
+    "kernels/src/cpu/",
+    "kernels/src/cuda/",
+    "comm/src/nccl/ffi.rs",
+    "comm/src/nccl/mark.rs",
+    "comm/src/nccl/memory.rs",
+    "worker/src/model/weights.rs",
+    // An allocator that counts.
+    "tests/tests/running_memory.rs",
+];
+
+/// The registry of what methods are, and that of their selectors.
+const METHODS: [&str; 2] = ["protocol/src/method/", "worker/src/select/mod.rs"];
+
+fn within(path: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| path.starts_with(place))
+}
+
+fn violations(path: &str, places: Vec<Place>, what: &str) -> impl Iterator<Item = Violation> {
+    places
+        .into_iter()
+        .map(move |Place { line, text }| Violation::new(format!("{path}:{line}"), format!("`{text}`: {what}")))
+}
+
+/// Files of one crate import each other without circles.
+pub fn file_circles(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for name in crates::production() {
+        let folder = format!("{name}/src/");
+        let own =
+            tree.sources().filter_map(|(path, text)| Some((path.strip_prefix(&folder)?.to_owned(), text.to_owned())));
+        let modules = Modules::new(&own.collect::<BTreeMap<_, _>>());
+        let arrows = modules.arrows();
+        for circle in circles(&arrows) {
+            let inside = circle.iter().flat_map(|&from| {
+                let to = arrows[from].iter().filter(|(to, _)| circle.contains(to));
+                to.map(move |(to, names)| {
+                    format!("{from} uses {} of {to}", names.iter().copied().collect::<Vec<_>>().join(", "))
+                })
+            });
+            let what = format!("files import each other in a circle: {}", inside.collect::<Vec<_>>().join("; "));
+            found.push(Violation::new(folder.clone(), what));
+        }
+    }
+    found
+}
+
+/// A function fits on a screen.
+pub fn function_length(tree: &Tree) -> Vec<Violation> {
+    let long = |(path, text)| {
+        long_functions(text, FUNCTION_LINES).into_iter().map(move |long| {
+            let what = format!("`{}` has {} lines, at most {FUNCTION_LINES}", long.name, long.lines);
+            Violation::new(format!("{path}:{}", long.line), what)
+        })
+    };
+    tree.sources().flat_map(long).collect()
+}
+
+/// A file fits in one sitting.
+pub fn file_length(tree: &Tree) -> Vec<Violation> {
+    let long = tree.sources().filter(|(_, text)| text.lines().count() > FILE_LINES);
+    let what = |text: &str| format!("has {} lines, at most {FILE_LINES}", text.lines().count());
+    long.map(|(path, text)| Violation::new(path, what(text))).collect()
+}
+
+/// A file opens with what it is for.
+pub fn opening(tree: &Tree) -> Vec<Violation> {
+    let silent = tree.sources().filter(|(_, text)| !text.starts_with("//!"));
+    silent.map(|(path, _)| Violation::new(path, "does not open with `//!` and what it is for")).collect()
+}
+
+/// Features are asked for at the leaves.
+pub fn features(tree: &Tree) -> Vec<Violation> {
+    let what = format!("features are asked for in {} only", FEATURES.join(" and under "));
+    let elsewhere = tree.sources().filter(|(path, _)| !within(path, &FEATURES));
+    elsewhere.flat_map(|(path, text)| violations(path, lines::features(text), &what).collect::<Vec<_>>()).collect()
+}
+
+/// `unsafe` stands where it may, and says why it holds there; nobody overrules the compiler on threads.
+pub fn unsafe_code(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.sources() {
+        if !within(path, &UNSAFE) {
+            found.extend(violations(path, lines::unsafe_code(text), "no `unsafe` may stand in this file"));
+        }
+        let unsaid = lines::unsafe_without_reason(text);
+        found.extend(violations(path, unsaid, "no `// SAFETY:` right above says why it holds"));
+        if !path.starts_with("kernels/src/cpu/") {
+            found.extend(violations(path, lines::sends(text), "take the value on the thread that will use it"));
+        }
+    }
+    found
+}
+
+/// Nothing matches on a method but the registries.
+pub fn methods(tree: &Tree) -> Vec<Violation> {
+    let others = tree.production().filter(|(path, _)| !within(path, &METHODS));
+    let named =
+        |(path, text)| violations(path, lines::named_methods(text), "ask the method's descriptor").collect::<Vec<_>>();
+    others.flat_map(named).collect()
+}
+
+/// `unwrap` is for tests.
+pub fn unwraps(tree: &Tree) -> Vec<Violation> {
+    let what = "give an error, or `expect` the invariant that makes it impossible";
+    tree.production()
+        .flat_map(|(path, text)| violations(path, lines::unwraps(text), what).collect::<Vec<_>>())
+        .collect()
+}
+
+/// A test that does not run says so.
+pub fn silent_skips(tree: &Tree) -> Vec<Violation> {
+    let what = "give the reason, or call the kit's `skipped`, which the run's last line counts";
+    tree.sources()
+        .flat_map(|(path, text)| violations(path, lines::silent_skips(text), what).collect::<Vec<_>>())
+        .collect()
+}
