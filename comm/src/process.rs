@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use candle_core::Device;
+use tributary_system::host;
+use tributary_system::process::{self, Namespace};
 
 /// How a backend of processes is started.
 #[derive(Debug, Clone)]
@@ -80,7 +82,7 @@ impl Peer {
     /// This process, as rank `rank`.
     pub fn me(rank: usize, host: String) -> Self {
         let pid = std::process::id();
-        let started_ticks = look(pid).map_or(0, |(_, ticks)| ticks);
+        let started_ticks = Self::started_ticks_of(pid).unwrap_or(0);
         Self { rank, host, system: system(), pid, started_ticks, visible: true }
     }
 
@@ -91,12 +93,12 @@ impl Peer {
 
     /// Whether the process of this number that started then is there and has not ended.
     pub fn lives_since(pid: u32, started_ticks: u64) -> bool {
-        matches!(look(pid), Some((state, ticks)) if ticks == started_ticks && !matches!(state, 'Z' | 'X'))
+        process::stat(pid).is_some_and(|stat| stat.started_ticks == started_ticks && !stat.has_ended())
     }
 
     /// When the process of this number started, in the kernel's ticks since boot; none if there is no such process here.
     pub fn started_ticks_of(pid: u32) -> Option<u64> {
-        look(pid).map(|(_, ticks)| ticks)
+        process::stat(pid).map(|stat| stat.started_ticks)
     }
 
     /// The process in words that stand behind its rank: `process 4711 on ash`.
@@ -107,23 +109,8 @@ impl Peer {
 
 /// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
 fn system() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", boot.trim(), namespace.display())
-}
-
-/// A process's state and start, from its `stat` file.
-fn look(pid: u32) -> Option<(char, u64)> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// State (field 3) and start in ticks since boot (field 22) of a line of `/proc/PID/stat` (proc(5)). The name in field 2 may
-/// hold anything, parentheses too.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let namespace = Namespace::Process.of_this_process().unwrap_or_default();
+    format!("{} {}", host::boot_id().unwrap_or_default(), namespace.display())
 }
 
 #[cfg(test)]
@@ -142,22 +129,15 @@ mod tests {
     fn a_process_that_has_ended_does_not_live() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
         let pid = child.id();
-        let (_, started_ticks) = look(pid).expect("it runs");
+        let started_ticks = Peer::started_ticks_of(pid).expect("it runs");
         let peer = Peer { rank: 1, host: "here".to_owned(), system: system(), pid, started_ticks, visible: true };
         assert!(peer.lives());
         child.kill().expect("it is ours");
         while peer.lives() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(look(pid).map(|(state, _)| state), Some('Z'), "nobody has taken its exit code yet");
+        assert_eq!(process::stat(pid).map(|stat| stat.state), Some('Z'), "nobody has taken its exit code yet");
         child.wait().expect("it has ended");
         assert!(!peer.lives());
-    }
-
-    #[test]
-    fn names_with_parentheses_are_read() {
-        let line = "12 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
-        assert_eq!(parse_stat(line), Some(('S', 4711)));
-        assert_eq!(parse_stat("12"), None);
     }
 }

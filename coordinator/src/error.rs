@@ -1,6 +1,7 @@
 //! What can go wrong between a request and its answer, and the exit code that stands for it.
 
 use std::path::PathBuf;
+use tributary_system::size::rounded;
 
 use tributary_protocol::{Descriptor, Refusal, Wrong, exit};
 
@@ -183,16 +184,8 @@ fn shortage(who: &str, of: MemoryOf, rank: Option<usize>, needed_bytes: u64, ava
         MemoryOf::Device => ("device memory", " (--device-memory)"),
     };
     let to = rank.map_or_else(String::new, |rank| format!(" to rank {rank}"));
-    let (needed, available) = (size(needed_bytes), size(available_bytes));
+    let (needed, available) = (rounded(needed_bytes), rounded(available_bytes));
     format!("{who} about {needed} of {memory}, {available} are available{to}{option}")
-}
-
-/// Bytes in GiB, or in MiB where they are fewer than one, for messages.
-fn size(bytes: u64) -> String {
-    match bytes as f64 / f64::from(1 << 20) {
-        mib if mib < 1024.0 => format!("{mib:.1} MiB"),
-        mib => format!("{:.1} GiB", mib / 1024.0),
-    }
 }
 
 impl Error {

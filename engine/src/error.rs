@@ -1,6 +1,7 @@
 //! What can go wrong in an engine, and the exit code that stands for it.
 
 use tributary_protocol::exit;
+use tributary_system::size::rounded;
 
 use crate::disagreement::Disagreement;
 
@@ -27,7 +28,7 @@ pub enum Error {
         cause: std::io::Error,
     },
     /// A device has less memory than it was told to use.
-    #[error("--device-memory {:.1} GiB: {:.1} GiB are free on the device", gib(*.needed_bytes), gib(*.free_bytes))]
+    #[error("--device-memory {}: {} are free on the device", rounded(*.needed_bytes), rounded(*.free_bytes))]
     DeviceMemory {
         /// What was asked for.
         needed_bytes: u64,
@@ -61,10 +62,6 @@ pub enum Error {
     /// The system's.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }
 
 impl Error {

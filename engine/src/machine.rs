@@ -1,6 +1,7 @@
-//! What this machine has: memory that is free, cores, ways between ranks. Reads, and changes nothing.
+//! What this machine has: memory that is free, room for threads, ways between ranks. Reads, and changes nothing.
 
-use crate::control_group::ControlGroups;
+use tributary_system::memory;
+
 use crate::error::{Error, Result};
 
 /// Bytes a second between threads of one process, where a tensor is handed over, not copied.
@@ -28,34 +29,8 @@ pub fn check_threads(ranks: usize, threads: usize) -> Result<()> {
     }
 }
 
-/// Cores of this host, whoever may use them.
-pub(crate) fn online_cores() -> Option<usize> {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    Some(cpuinfo.lines().filter(|line| line.starts_with("processor")).count()).filter(|&cores| cores > 0)
-}
-
-/// Memory that is free: what the system says, or what is left of the job's control groups' limits where that is less. A test
-/// can say something else.
+/// Bytes of memory that are free for this process, whatever limits it. A test can say something else.
 pub fn available_bytes() -> Option<u64> {
     fail::fail_point!("launch::memory", |bytes| bytes.and_then(|bytes| bytes.parse().ok()));
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
-    let system = meminfo.and_then(|text| mem_available(&text));
-    system.into_iter().chain(ControlGroups::of_this_process().memory_left_bytes()).min()
-}
-
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn meminfo_is_read() {
-        let text = "MemTotal:       24000000 kB\nMemAvailable:   12345 kB\n";
-        assert_eq!(mem_available(text), Some(12345 * 1024));
-        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
-    }
+    memory::available_bytes()
 }

@@ -1,6 +1,7 @@
 //! The command line's options, in groups that commands share.
 
 use std::path::PathBuf;
+use tributary_system::size::{GIB, Size};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
@@ -13,7 +14,6 @@ pub use tributary_study::spec::exchange;
 use tributary_study::spec::layers;
 
 use crate::help;
-use crate::size::Size;
 
 /// Which model, and how it computes.
 #[derive(Debug, Clone, Args)]
@@ -275,10 +275,11 @@ const MAX_BYTES: u64 = 1 << 60;
 
 /// A size of memory in bytes.
 pub fn size(text: &str) -> Result<u64, String> {
-    let bytes = text.parse().map(Size::bytes)?;
-    let fits = bytes <= MAX_BYTES;
-    fits.then_some(bytes)
-        .ok_or_else(|| format!("`{text}` is more than any machine has: at most {} GiB", MAX_BYTES >> 30))
+    match text.parse().map(Size::bytes).map_err(|error| error.to_string())? {
+        0 => Err(format!("`{text}` is no memory at all")),
+        bytes if bytes <= MAX_BYTES => Ok(bytes),
+        _ => Err(format!("`{text}` is more than any machine has: at most {} GiB", MAX_BYTES / GIB)),
+    }
 }
 
 /// A size, or `off`.

@@ -17,5 +17,4 @@ mod progress;
 mod ranks;
 mod request;
 mod serve;
-mod size;
 mod stdout;

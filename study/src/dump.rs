@@ -12,7 +12,7 @@ use serde_json::json;
 use tributary_engine::Answered;
 
 use crate::error::{Error, Result};
-use crate::files::write_whole;
+use tributary_system::file::write_whole;
 
 /// Refuses a folder that cannot be one, before anything is computed.
 ///
@@ -34,10 +34,14 @@ pub fn check(folder: &Path) -> Result<()> {
 pub fn write(folder: &Path, answered: &Answered) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::file("cannot write to", folder))?;
     let request = serde_json::to_string_pretty(&request(answered))?;
-    write_whole(&folder.join("request.json"), request.as_bytes())?;
+    whole(&folder.join("request.json"), request.as_bytes())?;
     let result = safetensors::serialize(&tensors(answered)?, None);
     let result = result.map_err(std::io::Error::other).map_err(Error::file("cannot write to", folder))?;
-    write_whole(&folder.join("result.safetensors"), &result)
+    whole(&folder.join("result.safetensors"), &result)
+}
+
+fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_whole(path, bytes).map_err(Error::file("cannot write", path))
 }
 
 fn request(answered: &Answered) -> serde_json::Value {

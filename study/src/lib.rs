@@ -8,7 +8,6 @@ pub mod compare;
 mod csv;
 pub mod dump;
 mod error;
-pub mod files;
 pub mod forecast;
 #[cfg(test)]
 mod kit;

@@ -1,11 +1,13 @@
 //! The report as one page: charts and tables, nothing from elsewhere, light and dark. It opens from a disk.
 
-use super::charts::{charts, ranks, tokens};
+use super::charts::{charts, ranks};
 use super::csv::{formula_bytes, received_bytes};
 use super::notes::notes;
 use super::scaling::{full, is_full, strong_of};
 use super::schema::{Point, Study};
 use tributary_charts::svg::{escaped, style};
+use tributary_system::size::rounded;
+use tributary_system::token_count::short;
 
 const PAGE_STYLE: &str = "\
 :root{color-scheme:light dark;--ground:#fff;--text:#22262c;--muted:#606873;--line:#e3e6ea;--card:#fff}\
@@ -50,7 +52,7 @@ fn lead(study: &Study) -> String {
     format!(
         "Contexts of {} tokens in chunks of {}, a query of {}; {} ranks of {} threads; {} counted runs a point after {} \
          warm-ups, all points interleaved in random order. Measured on {} ({}, {} cores).",
-        list(design.lengths.iter().map(|&length| tokens(length)).collect()),
+        list(design.lengths.iter().map(|&length| short(length)).collect()),
         design.chunk_tokens,
         design.query_tokens,
         list(design.worlds.iter().map(usize::to_string).collect()),
@@ -133,7 +135,7 @@ fn accuracy(study: &Study) -> String {
             point.method.clone(),
             if point.exact { "exact" } else { "approximate" }.to_owned(),
             if point.exact { "–".to_owned() } else { point.cache.to_string() },
-            tokens(point.context_tokens),
+            short(point.context_tokens),
             ranks(point.world),
             shown(point.ratio),
             format!("{:.1e}", accuracy.max_logit_difference),
@@ -171,7 +173,7 @@ fn provenance(study: &Study) -> String {
         ("commit", from.revision.clone().unwrap_or_else(|| "unknown".to_owned())),
         ("host", format!("{}, {}", from.host, from.system)),
         ("processor", format!("{}, {} cores, {}", from.cpu, from.cores, from.instruction_set)),
-        ("memory", format!("{:.1} GiB", from.memory_bytes as f64 / f64::from(1 << 30))),
+        ("memory", rounded(from.memory_bytes)),
         ("backend", from.backend.clone()),
         ("model", format!("{} ({}), {}, kernels {}", design.model, design.load_format, design.dtype, design.kernels)),
         ("model hash", from.model_hash.clone()),

@@ -4,11 +4,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
+use tributary_system::token_count;
 
 use crate::schema::Cache;
 use serde::de::{Deserializer, Error, Visitor};
 
-/// A number of tokens: `4096`, `8k` (8192) or `1m`.
+/// A number of tokens, at least 1: `4096`, `8k` (8192) or `1m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tokens(pub usize);
 
@@ -16,15 +17,10 @@ impl FromStr for Tokens {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no number of tokens, such as 4096, 8k or 1m");
-        let lower = text.trim().to_ascii_lowercase();
-        let (digits, unit) = match lower.strip_suffix(['k', 'm']) {
-            Some(digits) if lower.ends_with('k') => (digits, 1024),
-            Some(digits) => (digits, 1024 * 1024),
-            None => (lower.as_str(), 1),
-        };
-        let count: usize = digits.parse().map_err(|_| wrong())?;
-        count.checked_mul(unit).filter(|&tokens| tokens > 0).map(Self).ok_or_else(wrong)
+        match token_count::parse(text).map_err(|error| error.to_string())? {
+            0 => Err(format!("`{text}`: at least 1 token")),
+            count => Ok(Self(count)),
+        }
     }
 }
 

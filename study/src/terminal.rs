@@ -1,6 +1,7 @@
 //! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
 
 use tributary_charts::table::aligned;
+use tributary_system::size::rounded;
 
 use super::csv::{formula_bytes, received_bytes};
 use super::notes::notes;
@@ -23,10 +24,10 @@ pub fn render(study: &Study) -> String {
 fn header(study: &Study) -> String {
     let (from, design) = (&study.provenance, &study.design);
     let revision = from.revision.as_deref().unwrap_or("unknown");
-    let gib = from.memory_bytes as f64 / f64::from(1 << 30);
+    let memory = rounded(from.memory_bytes);
     format!(
         "# tributary bench {}, commit {revision}, build {}; {}\n\
-         # {}: {}, {}, {} cores, {}, {gib:.1} GiB; backend {}\n\
+         # {}: {}, {}, {} cores, {}, {memory}; backend {}\n\
          # model {} ({}), {}, hash {}; {} threads a rank\n\
          # chunks of {} tokens, query of {}; {} warm-ups, {} counted runs a point, interleaved, seed {}\n\
          # {}\n",

@@ -61,6 +61,11 @@ fn unsafe_stands_where_it_may_and_says_why() {
 }
 
 #[test]
+fn one_crate_reads_what_the_system_shows() {
+    keeps(files::system_files);
+}
+
+#[test]
 fn nothing_matches_on_a_method() {
     keeps(files::methods);
 }

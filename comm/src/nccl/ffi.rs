@@ -11,6 +11,7 @@ use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
+use tributary_system::process;
 
 use super::lack::{self, Ask, cuda};
 use super::memory::free_bytes;
@@ -88,7 +89,7 @@ pub fn set_variable(name: &str, value: &str) -> Result<()> {
     if std::env::var(name).is_ok_and(|set| set == value) {
         return Ok(());
     }
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let threads = process::thread_count();
     if threads != 1 {
         return Err(Error::Start(format!("{name} cannot be set with {threads} threads: set it before the start")));
     }

@@ -1,6 +1,7 @@
 //! Which GPU a rank has, and whether another has it too.
 
 use candle_core::{CudaDevice, Device};
+use tributary_system::host;
 
 use super::ffi::{self, SHARED_GPU_VARIABLE};
 use super::lack::cuda;
@@ -38,9 +39,8 @@ impl Card {
         let stream = device.cuda_stream();
         let context = stream.context();
         let uuid = context.uuid().map_err(cuda)?.bytes.map(|byte| byte as u8);
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Ok(Self {
-            host: host.trim().to_owned(),
+            host: host::name(),
             uuid: spelled(uuid),
             bus: ffi::bus_id(context)?,
             nccl_version: ffi::version()?,

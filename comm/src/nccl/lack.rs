@@ -9,8 +9,8 @@
 use candle_core::cuda::CudaError;
 use cudarc::driver::sys::CUresult;
 use cudarc::nccl::sys::ncclResult_t as Code;
-
 use tributary_protocol::exit;
+use tributary_system::size::rounded;
 
 use crate::Error;
 
@@ -62,9 +62,7 @@ pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
     match ask {
         Ask::Nobody => (exit::OUT_OF_MEMORY, format!("{what}: {then}")),
         Ask::Driver(free_bytes) => match free_bytes() {
-            Some(bytes) => {
-                (exit::OUT_OF_MEMORY, format!("{what} ({:.0} MiB are free): {then}", bytes as f64 / f64::from(1 << 20)))
-            }
+            Some(bytes) => (exit::OUT_OF_MEMORY, format!("{what} ({} are free): {then}", rounded(bytes))),
             None => (other, String::new()),
         },
     }
@@ -105,7 +103,7 @@ mod tests {
         {
             let (exit_code, advice) = judged(Code::ncclUnhandledCudaError, said);
             assert_eq!(exit_code, 71, "{said}");
-            assert!(advice.contains("(100 MiB are free): give ranks less with --device-memory"), "{advice}");
+            assert!(advice.contains("(100.0 MiB are free): give ranks less with --device-memory"), "{advice}");
             let spoilt = judge(Code::ncclUnhandledCudaError, said, Ask::Driver(|| None));
             assert_eq!(spoilt, (70, String::new()), "a spoilt context");
             let unasked = judge(Code::ncclUnhandledCudaError, said, Ask::Nobody);

@@ -2,6 +2,7 @@
 
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{GroupShape, Room, Started};
+use tributary_system::processor;
 
 use super::audience::Audience;
 use super::backend::{Backend, Failure, Neighbours, Part, Standing, Start};
@@ -9,7 +10,7 @@ use super::process::{Process, Serving};
 use super::seat::Seat;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
-use crate::machine::{NETWORK_BYTES_PER_S, online_cores};
+use crate::machine::NETWORK_BYTES_PER_S;
 
 /// The group, as its rank in this process has it.
 pub struct Processes {
@@ -81,7 +82,7 @@ impl Backend for Processes {
     }
 
     fn shares_cores(&self, group: GroupShape, cores: usize) -> bool {
-        let host = online_cores().unwrap_or(cores);
+        let host = processor::online_cores().unwrap_or(cores);
         group.threads > cores || self.process.facts.local_size * group.threads > host
     }
 

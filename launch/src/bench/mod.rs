@@ -11,9 +11,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
-use tributary_study::bench::calibrate::{Calibration, calibrate};
+use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
-use tributary_study::files::write_whole;
 use tributary_study::{scalar, terminal};
 
 use self::choices::Choices;
@@ -189,7 +188,7 @@ fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut 
     drop(progress);
     match (profile, calibration.file) {
         (None, _) => Ok(()),
-        (Some(profile), Some(file)) => Ok(write_whole(file, profile.to_toml().as_bytes())?),
+        (Some(profile), Some(file)) => Ok(calibrate::write(&profile, file)?),
         (Some(profile), None) => print(&profile.to_toml()),
     }
 }

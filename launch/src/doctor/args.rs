@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::size::Size;
+use tributary_system::size::Size;
 
 /// What is examined, and what is demanded.
 #[derive(Debug, Clone, Args)]
@@ -12,7 +12,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "GB/s", value_parser = gigabytes_per_s)]
     pub min_busbw: Option<f64>,
     /// Sizes of the measured all-gathers: bytes that every rank has in the end
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "1MiB,256MiB")]
+    #[arg(long, value_name = "SIZE,..", value_parser = values, value_delimiter = ',', default_value = "1MiB,256MiB")]
     pub sizes: Vec<Size>,
     /// Measured runs a size, after two that do not count
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
@@ -23,6 +23,16 @@ pub struct DoctorArgs {
     /// Print JSON, every sample included
     #[arg(long)]
     pub json: bool,
+}
+
+/// Bytes of a value that is sent: an all-gather is of whole values.
+pub const VALUE_BYTES: u64 = 4;
+
+/// A size of whole values.
+fn values(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: tributary_system::Error| error.to_string())?;
+    let is_whole = size.bytes() > 0 && size.bytes().is_multiple_of(VALUE_BYTES);
+    is_whole.then_some(size).ok_or_else(|| format!("`{text}` is not a multiple of {VALUE_BYTES} bytes above zero"))
 }
 
 /// A bandwidth that can be demanded.

@@ -12,9 +12,10 @@ use tributary_charts::statistics::median;
 use tributary_comm::Communicator;
 use tributary_kernels::cuda;
 
+use super::args::VALUE_BYTES;
 use super::hosts::{Host, rank_list};
 use super::site::GpuInUse;
-use crate::size::{Size, VALUE_BYTES, bytes};
+use tributary_system::size::{Size, rounded};
 
 /// Runs that do not count.
 pub const WARM_UPS: u32 = 2;
@@ -70,7 +71,7 @@ pub fn too_large(size: Size, hosts: &[Host]) -> Option<String> {
         let needed_bytes = size.bytes().saturating_mul(2 * host.ranks.len() as u64);
         let free_bytes = host.free_memory_bytes.filter(|&free| free < needed_bytes)?;
         let (name, ranks) = (&host.name, rank_list(&host.ranks));
-        Some(format!("{ranks} on {name} may need {}, {} are free", bytes(needed_bytes), bytes(free_bytes)))
+        Some(format!("{ranks} on {name} may need {}, {} are free", rounded(needed_bytes), rounded(free_bytes)))
     })
 }
 
@@ -80,7 +81,7 @@ pub fn too_large_for_gpus(size: Size, gpus: &[Option<GpuInUse>]) -> Option<Strin
         let gpu = gpu.as_ref()?;
         let sharing = gpus.iter().flatten().filter(|other| other.uuid == gpu.uuid).count() as u64;
         let needed_bytes = size.bytes().saturating_mul(2 * sharing);
-        let (needed, free) = (bytes(needed_bytes), bytes(gpu.free_bytes));
+        let (needed, free) = (rounded(needed_bytes), rounded(gpu.free_bytes));
         (gpu.free_bytes < needed_bytes).then(|| format!("rank {rank} may need {needed} on its GPU, {free} are free"))
     })
 }

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
-use tributary_engine::{ControlGroups, available_bytes};
+use tributary_engine::available_bytes;
 use tributary_kernels::cuda;
+use tributary_system::{ControlGroups, host, processor};
 
 use super::network::{Interface, interfaces};
 use super::site::GpuInUse;
-use tributary_engine::system::{instructions, text};
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -103,14 +103,14 @@ impl Facts {
     pub fn collect(threads: usize) -> Self {
         let soft = |resource: Resource| getrlimit(resource).current;
         Self {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            boot_id: text("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            host: host::name(),
+            boot_id: host::boot_id().unwrap_or_default(),
             pid: std::process::id(),
             threads,
-            cores: text("/proc/thread-self/status").and_then(|status| allowed_cores(&status)).unwrap_or_default(),
+            cores: processor::allowed_cores().unwrap_or_default(),
             cpu_limit: ControlGroups::of_this_process().cpu_cores().map(|(cores, group)| CpuLimit { cores, group }),
             free_memory_bytes: available_bytes(),
-            instructions: instructions().to_owned(),
+            instructions: processor::instructions().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             shared_memory: rustix::fs::statvfs("/dev/shm").ok().map(|fs| Space {
                 free_bytes: fs.f_bavail.saturating_mul(fs.f_frsize),
@@ -140,17 +140,6 @@ fn gpus() -> Vec<Gpu> {
     known.map(gpu).collect()
 }
 
-/// The cores of a process' status, such as `Cpus_allowed_list: 0-3,8`.
-fn allowed_cores(status: &str) -> Option<BTreeSet<usize>> {
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let mut cores = BTreeSet::new();
-    for range in list.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        cores.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
-    }
-    Some(cores)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,19 +162,5 @@ mod tests {
         let facts: Facts = serde_json::from_str(r#"{"host": "a", "pid": 7, "altitude_m": 500}"#).unwrap();
         assert_eq!(facts, Facts { host: "a".into(), pid: 7, ..Facts::default() });
         assert!(serde_json::from_str::<Facts>(r#"{"pid": "seven"}"#).is_err());
-    }
-
-    #[test]
-    fn core_lists_are_read() {
-        let table: [(&str, Option<&[usize]>); 5] = [
-            ("Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t0-3\nMems_allowed:\t1\n", Some(&[0, 1, 2, 3])),
-            ("Cpus_allowed_list:\t5\n", Some(&[5])),
-            ("Cpus_allowed_list:\t0-1,8,10-11\n", Some(&[0, 1, 8, 10, 11])),
-            ("Cpus_allowed_list:\tnone\n", None),
-            ("Name:\tx\n", None),
-        ];
-        for (status, cores) in table {
-            assert_eq!(allowed_cores(status), cores.map(|cores| cores.iter().copied().collect()), "{status}");
-        }
     }
 }

@@ -33,7 +33,7 @@ use bandwidth::{measure, too_large, too_large_for_gpus};
 use hosts::{hosts, one_process};
 use latency::latency;
 
-use crate::size::Size;
+use tributary_system::size::Size;
 
 /// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets the report, the others
 /// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks; `site` is

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use tributary_engine::system::text;
+use tributary_system::file::text;
 
 /// One network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use super::hosts::{Host, ranges, rank_list};
 use super::latency::Latency;
 use super::network::Interface;
 use super::report::{Checks, Report};
-use crate::size::bytes;
+use tributary_system::size::rounded;
 
 /// Characters of a boot id that are shown.
 const BOOT_ID_CHARS: usize = 8;
@@ -66,7 +66,7 @@ impl Report {
                 rank.threads.to_string(),
                 if known { rank.cores.len().to_string() } else { unknown() },
                 if known { ranges(&rank.cores) } else { unknown() },
-                rank.free_memory_bytes.map_or_else(unknown, bytes),
+                rank.free_memory_bytes.map_or_else(unknown, rounded),
                 rank.instructions.clone(),
                 rank.version.clone(),
             ]);
@@ -130,13 +130,13 @@ fn describe(host: &Host) -> String {
     let mut text = format!("{} (boot id {boot_id}): {}\n", host.name, rank_list(&host.ranks));
     text += &indented(&interface_table(&host.interfaces));
     text += &match host.shared_memory {
-        Some(space) => format!("  /dev/shm: {} free of {}\n", bytes(space.free_bytes), bytes(space.total_bytes)),
+        Some(space) => format!("  /dev/shm: {} free of {}\n", rounded(space.free_bytes), rounded(space.total_bytes)),
         None => "  /dev/shm: none\n".to_owned(),
     };
     text += &format!("  limits: {}\n", limits(&host.limits));
     text.extend(host.gpus.iter().map(|gpu| {
         let Gpu { name, uuid, bus_id, memory_bytes, driver } = gpu;
-        format!("  GPU {bus_id}: {name}, {}, {uuid}, driver for CUDA {driver}\n", bytes(*memory_bytes))
+        format!("  GPU {bus_id}: {name}, {}, {uuid}, driver for CUDA {driver}\n", rounded(*memory_bytes))
     }));
     if let Some(limit) = &host.cpu_limit {
         text += &format!("  control group {}: {} cores\n", limit.group, limit.cores);
@@ -161,7 +161,7 @@ fn interface_table(interfaces: &[Interface]) -> String {
 }
 
 fn limits(limits: &Limits) -> String {
-    let size = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), bytes);
+    let size = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), rounded);
     format!(
         "{} open files, {} locked memory, {} stack, {} core file",
         limits.open_files.map_or_else(|| "unlimited".to_owned(), |files| files.to_string()),

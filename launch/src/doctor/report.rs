@@ -11,7 +11,7 @@ use super::hosts::{Host, hosts, one_process};
 use super::latency::Latency;
 use super::warnings::warnings;
 use crate::failure::Coded;
-use crate::size::Size;
+use tributary_system::size::Size;
 
 /// Everything that `doctor` found. `render` makes it a text, serde a JSON object.
 #[derive(Debug, Clone, Serialize)]

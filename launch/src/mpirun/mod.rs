@@ -122,7 +122,7 @@ fn here(dry_run: bool) -> Here {
     Here {
         cores: cores::cores(),
         is_root: rustix::process::geteuid().is_root(),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        host: tributary_system::host::name(),
         environment,
     }
 }

@@ -9,7 +9,7 @@ use tributary_coordinator::forecast::{Profile, Scenario};
 use tributary_coordinator::{ModelShape, Settings, method_named};
 use tributary_engine::{launcher, shape_of};
 use tributary_protocol::Command;
-use tributary_study::forecast::units::{Lengths, tokens, tokens_or_none};
+use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
 use tributary_study::forecast::{Answer, render};
 use tributary_worker::Config;
 

@@ -4,6 +4,7 @@ use crate::notes::profile_notes;
 use crate::schema::{Design, Point};
 use tributary_charts::table::aligned;
 use tributary_coordinator::forecast::Profile;
+use tributary_system::size::MIB;
 
 use super::rounds::duration;
 
@@ -23,7 +24,7 @@ pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> S
             point.ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
             if point.exact { "-".to_owned() } else { point.cache.to_string() },
             point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
-            format!("{:.1}", predicted.memory_bytes as f64 / f64::from(1 << 20)),
+            format!("{:.1}", predicted.memory_bytes as f64 / MIB as f64),
             predicted.received_bytes.to_string(),
             if is_known { format!("{:.1}", predicted.ttft_ms) } else { "-".to_owned() },
             runs.to_string(),

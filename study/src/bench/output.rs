@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::files::write_whole;
 use crate::schema::{SCHEMA, Study};
 use crate::{charts, csv, page};
+use tributary_system::file::write_whole;
 
 use super::provenance::{NO_PROFILE, now};
 
@@ -95,7 +95,8 @@ impl Output {
     }
 
     fn whole(&self, name: &str, text: &str) -> Result<()> {
-        write_whole(&self.folder.join(name), text.as_bytes())
+        let path = self.folder.join(name);
+        write_whole(&path, text.as_bytes()).map_err(Error::file("cannot write", &path))
     }
 }
 

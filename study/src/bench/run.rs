@@ -9,7 +9,7 @@ use super::reuse::primer;
 use super::rounds::{Bed, Run};
 use super::targets::Target;
 use crate::error::{Error, Result};
-use tributary_engine::system::text;
+use tributary_system::memory;
 
 /// The ranks of an engine, as a study sees them.
 pub struct Ranks<'a, 's> {
@@ -83,7 +83,7 @@ fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
         unaccounted_ms: report.unaccounted_ms,
         ranks: ranks(report, formula_bytes),
         cache_hits: answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum(),
-        peak_memory_bytes: peak_memory_bytes(),
+        peak_memory_bytes: memory::peak_bytes().unwrap_or(0),
     }
 }
 
@@ -102,13 +102,4 @@ fn ranks(report: &Report, formula_bytes: &[u64]) -> Vec<RankSample> {
         waited_ms: row.waited_ms,
     };
     report.ranks.iter().map(rank).collect()
-}
-
-/// Largest resident memory of this process so far; 0 where the system does not say.
-fn peak_memory_bytes() -> u64 {
-    let kilobytes = |status: String| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse().ok()
-    };
-    text("/proc/self/status").and_then(kilobytes).unwrap_or(0) * 1024
 }

@@ -1,9 +1,10 @@
 //! What was predicted against what was measured: a point on the diagonal is right.
 
-use super::{Study, labels, legend, marked, measured, ranks, series_of, tokens};
+use super::{Study, labels, legend, marked, measured, ranks, series_of};
 use crate::csv::{bytes_differ, formula_bytes, received_bytes};
 use crate::schema::Point;
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
+use tributary_system::token_count::short;
 
 const HEIGHT: f64 = 340.0;
 
@@ -74,7 +75,7 @@ fn cloud(study: &Study, dots: &[Dot<'_>], name: &str, title: &str, below: &str, 
     plot.drawing.text((x.at(to) - 8.0, y.at(from) - 10.0), Anchor::End, "muted", "dashed: equal");
     for (point, predicted, found, tip) in dots {
         let series = series_of(study, point);
-        let head = format!("{}, {} tokens, {}", labels[series], tokens(point.context_tokens), ranks(point.world));
+        let head = format!("{}, {} tokens, {}", labels[series], short(point.context_tokens), ranks(point.world));
         plot.drawing.mark((x.at(*predicted), y.at(*found)), series, &format!("{head}: {tip}"));
     }
     Some(plot.finish(name))

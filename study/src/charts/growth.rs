@@ -1,8 +1,9 @@
 //! Speed-up and efficiency against ranks, with the ideal line; weak scaling.
 
 use std::collections::BTreeSet;
+use tributary_system::token_count::short;
 
-use super::{Study, labels, lengths_of, marked, ranks, tokens, worlds};
+use super::{Study, labels, lengths_of, marked, ranks, worlds};
 use crate::scaling::{Scaled, all_series, strong, weak_tokens};
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale};
 
@@ -32,7 +33,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
         let below = "strong scaling: the same request on more ranks, beside the fewest of the same method";
         let speed_up = Look {
             name: format!("speed-up-{length}"),
-            title: format!("Speed-up, {} tokens", tokens(length)),
+            title: format!("Speed-up, {} tokens", short(length)),
             below,
             axis: "speed-up",
             value: |row| row.speed_up,
@@ -40,7 +41,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
         };
         let efficiency = Look {
             name: format!("efficiency-{length}"),
-            title: format!("Parallel efficiency, {} tokens", tokens(length)),
+            title: format!("Parallel efficiency, {} tokens", short(length)),
             below,
             axis: "efficiency",
             value: |row| row.efficiency,
@@ -127,10 +128,10 @@ fn draw(plot: &mut Plot, x: &Scale, y: &Scale, series: usize, rows: &[&Scaled], 
         let tip = format!(
             "{}, {} tokens, {}: {:.2} ms; base {} tokens, {}: {:.2} ms; {} {:.2}{shared}",
             row.series.label(),
-            tokens(row.tokens),
+            short(row.tokens),
             ranks(row.world),
             row.ms,
-            tokens(row.base_tokens),
+            short(row.base_tokens),
             ranks(row.base_world),
             row.base_ms,
             look.axis,

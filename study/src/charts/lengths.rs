@@ -1,9 +1,10 @@
 //! Time to first token against the length of the context: both axes logarithmic, the interval of the median as a band, one
 //! chart a number of ranks.
 
-use super::{Study, labels, legend, lengths_of, marked, measured, ranks, series_of, tokens, worlds};
+use super::{Study, labels, legend, lengths_of, marked, measured, ranks, series_of, worlds};
 use crate::schema::{Point, Summary};
 use tributary_charts::svg::{Axis, COLOURS, Chart, Legend, Plot, Scale};
+use tributary_system::token_count::short;
 
 const HEIGHT: f64 = 300.0;
 
@@ -25,7 +26,7 @@ fn chart(study: &Study, world: usize) -> Chart {
         [low, high]
     });
     let y = Scale::log(bounds, plot.up());
-    let marks = lengths.iter().map(|&length| (length as f64, tokens(length))).collect();
+    let marks = lengths.iter().map(|&length| (length as f64, short(length))).collect();
     plot.horizontal(&x, &Axis::new("context [tokens]").with(marks));
     plot.vertical(&y, &Axis::new("TTFT [ms]"));
     for series in 0..labels(study).len() {
@@ -56,7 +57,7 @@ fn draw(plot: &mut Plot, x: &Scale, y: &Scale, series: usize, label: &str, point
         }
         let tip = format!(
             "{label}, {} tokens, {}: {:.2} ms, 95 % interval {low:.2} to {high:.2} ms, {} samples",
-            tokens(point.context_tokens),
+            short(point.context_tokens),
             ranks(point.world),
             summary.median_ttft_ms,
             summary.count

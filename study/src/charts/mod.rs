@@ -66,16 +66,6 @@ fn marked(below: &str, shares_cores: bool) -> String {
     if shares_cores { format!("{below}\nfunctional only: ranks share cores") } else { below.to_owned() }
 }
 
-/// Tokens as they are read: 512, 4K, 1M.
-pub(super) fn tokens(count: usize) -> String {
-    const K: usize = 1024;
-    match count {
-        _ if count >= K * K && count.is_multiple_of(K * K) => format!("{}M", count / (K * K)),
-        _ if count >= K && count.is_multiple_of(K) => format!("{}K", count / K),
-        _ => count.to_string(),
-    }
-}
-
 /// `1 rank`, `2 ranks`.
 pub(super) fn ranks(world: usize) -> String {
     if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") }
@@ -144,7 +134,7 @@ mod tests {
             }
         }
         let all: String = charts(&sweep()).iter().map(Chart::inline).collect();
-        assert!(all.contains("infoflow 0.15 cold, 2K tokens, 2 ranks: 160.00 ms"), "a tooltip has its numbers");
+        assert!(all.contains("infoflow 0.15 cold, 2k tokens, 2 ranks: 160.00 ms"), "a tooltip has its numbers");
     }
 
     #[test]
@@ -183,7 +173,6 @@ mod tests {
 
     #[test]
     fn counts_are_short() {
-        assert_eq!([tokens(512), tokens(4096), tokens(1536), tokens(1 << 20)], ["512", "4K", "1536", "1M"]);
         assert_eq!([ranks(1), ranks(2)], ["1 rank", "2 ranks"]);
     }
 }

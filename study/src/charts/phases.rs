@@ -1,10 +1,11 @@
 //! Where the time to first token went: phases of the critical path one after the other, waiting for other ranks hatched.
 
-use super::{Study, lengths_of, marked, measured, ranks, tokens, typical, worlds};
+use super::{Study, lengths_of, marked, measured, ranks, typical, worlds};
 use crate::csv;
 use crate::scaling::Series;
 use crate::schema::{Point, Sample};
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale, text_width};
+use tributary_system::token_count::short;
 
 const ROW: f64 = 30.0;
 const BAR: f64 = 20.0;
@@ -26,7 +27,7 @@ fn chart(study: &Study, length: usize, world: usize) -> Option<Chart> {
     let legend = legend(study);
     let names: Vec<String> = rows.iter().map(|(point, _)| Series::of(point).label()).collect();
     let left = 24.0 + names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
-    let title = format!("Phases until the first token, {} tokens, {}", tokens(length), ranks(world));
+    let title = format!("Phases until the first token, {} tokens, {}", short(length), ranks(world));
     let below = "critical path of the run nearest to the median; hatched: waiting for other ranks";
     let below = marked(below, rows.iter().any(|(point, _)| point.shares_cores));
     let mut plot = Plot::with_left(&title, &below, &legend, Legend::Square, ROW * rows.len() as f64 + 8.0, left);

@@ -2,10 +2,11 @@
 //! they were is not recorded.
 
 use super::phases::{class, legend};
-use super::{Study, lengths_of, marked, measured, ranks, tokens, typical, worlds};
+use super::{Study, lengths_of, marked, measured, ranks, typical, worlds};
 use crate::scaling::{Series, is_full};
 use crate::schema::{Point, RankSample, Sample};
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
+use tributary_system::token_count::short;
 
 const ROW: f64 = 26.0;
 const BAR: f64 = 18.0;
@@ -26,7 +27,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
 
 fn chart(study: &Study, number: usize, point: &Point, sample: &Sample) -> Chart {
     let label = Series::of(point).label();
-    let title = format!("One request of {label}, {} tokens, {}", tokens(point.context_tokens), ranks(point.world));
+    let title = format!("One request of {label}, {} tokens, {}", short(point.context_tokens), ranks(point.world));
     let below = format!(
         "run {}, {:.2} ms, nearest to the median; from the plan's arrival on; hatched: waiting",
         sample.run, sample.ttft_ms

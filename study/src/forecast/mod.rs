@@ -1,8 +1,8 @@
 //! What every method would take on a machine that need not be at hand: predictions over a list of lengths, and the lengths at which
 //! methods change places.
 
+pub mod lengths;
 mod render;
-pub mod units;
 
 use serde_json::{Value, json};
 use tributary_coordinator::ModelShape;

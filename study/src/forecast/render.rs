@@ -3,8 +3,8 @@
 use tributary_charts::table::table;
 use tributary_coordinator::forecast::{Crossover, Forecast, Scenario};
 use tributary_protocol::Phase;
+use tributary_system::token_count::short;
 
-use super::units::short;
 use super::{Answer, exchange};
 
 /// Stands behind a point that does not fit into memory.

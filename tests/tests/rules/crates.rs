@@ -4,17 +4,21 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 10] = [
-    ("launch", &["service", "study", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts"]),
+const ARROWS: [(&str, &[&str]); 11] = [
+    (
+        "launch",
+        &["service", "study", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"],
+    ),
     ("service", &["engine", "coordinator", "protocol"]),
-    ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts"]),
-    ("engine", &["coordinator", "worker", "comm", "protocol", "kernels"]),
-    ("coordinator", &["charts", "comm", "protocol"]),
-    ("worker", &["comm", "protocol", "kernels"]),
-    ("comm", &["protocol"]),
+    ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"]),
+    ("engine", &["coordinator", "worker", "comm", "protocol", "kernels", "system"]),
+    ("coordinator", &["charts", "comm", "protocol", "system"]),
+    ("worker", &["comm", "protocol", "kernels", "system"]),
+    ("comm", &["protocol", "system"]),
     ("charts", &[]),
     ("kernels", &[]),
     ("protocol", &[]),
+    ("system", &[]),
 ];
 
 /// Libraries that only some crates may know, and why.

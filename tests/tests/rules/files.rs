@@ -112,6 +112,14 @@ pub fn unsafe_code(tree: &Tree) -> Vec<Violation> {
     found
 }
 
+/// One crate reads what the operating system shows.
+pub fn system_files(tree: &Tree) -> Vec<Violation> {
+    let others = tree.production().filter(|(path, _)| !path.starts_with("system/"));
+    let found =
+        |(path, text)| violations(path, lines::system_files(text), "ask the crate `system`").collect::<Vec<_>>();
+    others.flat_map(found).collect()
+}
+
 /// Nothing matches on a method but the registries.
 pub fn methods(tree: &Tree) -> Vec<Violation> {
     let others = tree.production().filter(|(path, _)| !within(path, &METHODS));

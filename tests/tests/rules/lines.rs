@@ -127,6 +127,16 @@ pub fn silent_skips(text: &str) -> Vec<Place> {
     })
 }
 
+/// Lines outside tests that read what the operating system shows of itself as files. The program's own file is none of them.
+pub fn system_files(text: &str) -> Vec<Place> {
+    let source = Source::new(text).without_tests();
+    source.places(|index, code| {
+        let shown = source.whole[index].replace("\"/proc/self/exe\"", "");
+        // Of lines that are tests or comments altogether, no code is left.
+        !code.trim().is_empty() && ["\"/proc", "\"/sys/fs/cgroup"].iter().any(|folder| shown.contains(folder))
+    })
+}
+
 /// Files that a document names in backquotes.
 pub fn named_files(document: &str) -> Vec<&str> {
     let is_file = |name: &&str| {

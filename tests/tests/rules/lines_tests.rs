@@ -1,8 +1,8 @@
 //! Violations planted for every rule, beside what looks like one and is none.
 
 use super::lines::{
-    Place, dependencies, features, named_files, named_methods, sends, silent_skips, unsafe_code, unsafe_without_reason,
-    unwraps, workspace_dependencies,
+    Place, dependencies, features, named_files, named_methods, sends, silent_skips, system_files, unsafe_code,
+    unsafe_without_reason, unwraps, workspace_dependencies,
 };
 
 fn lines(places: Vec<Place>) -> Vec<usize> {
@@ -118,6 +118,19 @@ skipped("no GPU"); // println!("skipped")
 println!("{taken} rows were taken");
 "#;
     assert_eq!(lines(silent_skips(text)), [2, 4, 5]);
+}
+
+#[test]
+fn files_of_the_system_are_found() {
+    let text = r#"
+//! Reads "/proc/meminfo" not at all.
+fn first() { read("/proc/meminfo"); read(format!("/proc/{pid}/stat")); }
+fn second() { Path::new("/sys/fs/cgroup"); } // "/proc"
+fn own() { Command::new("/proc/self/exe"); Path::new("/sys/class/net"); Path::new("/home/proc/x"); }
+#[cfg(test)]
+mod tests { fn a_test() { read("/proc/1/stat"); } }
+"#;
+    assert_eq!(lines(system_files(text)), [3, 4]);
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn methods_unwraps_and_silent_skips_are_found() {
         ("protocol/src/method/mod.rs", "fn a() { Method::Full; }\n"),
         ("worker/src/strategy/mod.rs", "fn a(method: &Method) { matches!(method, Method::Full); }\n"),
         ("worker/src/strategy/tests.rs", "fn a() { Method::Full; b().unwrap(); }\n"),
-        ("engine/src/a.rs", "fn a() { b().unwrap(); }\n"),
+        ("engine/src/a.rs", "fn a() { b().unwrap(); }\nfn b() { read(\"/proc/stat\"); }\n"),
         ("launch/tests/a.rs", "#[ignore]\n#[test]\nfn a() { b().unwrap(); println!(\"skipped\"); }\n"),
     ]);
     let wanted = [
@@ -153,6 +153,8 @@ fn methods_unwraps_and_silent_skips_are_found() {
     assert_eq!(said(files::methods(&tree)), wanted);
     let what = "give an error, or `expect` the invariant that makes it impossible";
     assert_eq!(said(files::unwraps(&tree)), [format!("engine/src/a.rs:1: `fn a() {{ b().unwrap(); }}`: {what}")]);
+    let wanted = ["engine/src/a.rs:2: `fn b() { read(\"/proc/stat\"); }`: ask the crate `system`"];
+    assert_eq!(said(files::system_files(&tree)), wanted);
     let found = said(files::silent_skips(&tree));
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].starts_with("launch/tests/a.rs:1: `#[ignore]`: give the reason"), "{found:?}");

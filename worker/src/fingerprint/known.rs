@@ -1,17 +1,17 @@
 //! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for its hash.
 //!
-//! A model folder has a file of its own in the cache. Ranks that start together write the same into it, each by renaming a
-//! file of its own, so that a reader sees a whole one. Nothing here can fail a start: what cannot be read or written is
+//! A model folder has a file of its own in the cache. Ranks that start together write the same into it, each of them a whole
+//! file. Nothing here can fail a start: what cannot be read or written is
 //! hashed again the next time.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tributary_system::file::write_whole;
 
 /// A file that was written less than this before now is not remembered: it may be written again within the resolution of its
 /// file system's clock, which nothing would show.
@@ -89,25 +89,16 @@ impl Known {
         if !self.is_new {
             return;
         }
-        // Ranks of several hosts may share the folder, so a process number alone is not enough of a name.
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let thread = std::thread::current().id();
-        let own = format!("part-{}-{thread:?}-{}", std::process::id(), since_1970.as_nanos());
-        let part = self.file.with_extension(own);
-        if let Err(error) = self.replace(&part) {
-            let _ = fs::remove_file(&part);
+        if let Err(error) = self.replace() {
             tracing::debug!("the weights' hashes are not remembered in {}: {error}", self.file.display());
         }
     }
 
-    fn replace(&self, part: &Path) -> std::io::Result<()> {
+    fn replace(&self) -> std::io::Result<()> {
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut file = fs::File::create_new(part)?;
-        file.write_all(text_of(&self.entries)?.as_bytes())?;
-        drop(file);
-        fs::rename(part, &self.file)
+        write_whole(&self.file, text_of(&self.entries)?.as_bytes())
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::Facts;
 use super::hosts::{Host, ranges, rank_list};
 use super::network::Interface;
-use crate::size::bytes;
+use tributary_system::size::rounded;
 
 /// Shared memory that MPI and NCCL may take for each process of a host.
 const SHARED_MEMORY_BYTES: u64 = 64 << 20;
@@ -92,10 +92,10 @@ fn shared_memory(host: &Host) -> Option<String> {
     (space.free_bytes < wanted_bytes).then(|| {
         format!(
             "{name}: /dev/shm has {} free for {} process{}; {} would do (docker run --shm-size)",
-            bytes(space.free_bytes),
+            rounded(space.free_bytes),
             host.processes,
             if host.processes == 1 { "" } else { "es" },
-            bytes(wanted_bytes),
+            rounded(wanted_bytes),
         )
     })
 }

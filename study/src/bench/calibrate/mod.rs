@@ -17,7 +17,7 @@ use tributary_worker::Model;
 
 use self::measure::{Found, measure};
 use crate::error::{Error, Result};
-use crate::files::parent;
+use tributary_system::file::{parent, write_whole};
 
 /// What is calibrated.
 pub struct Calibration<'a> {
@@ -100,6 +100,14 @@ fn check(file: &Path, force: bool) -> Result<()> {
         return Err(Error::usage(format!("--calibrate {shown}: no such folder: {}; make it first", folder.display())));
     }
     Ok(())
+}
+
+/// Writes a profile as a file that the planner reads.
+///
+/// # Errors
+/// The system's.
+pub fn write(profile: &Profile, file: &Path) -> Result<()> {
+    write_whole(file, profile.to_toml().as_bytes()).map_err(Error::file("cannot write", file))
 }
 
 fn pool(threads: usize) -> Result<rayon::ThreadPool> {

@@ -1,6 +1,8 @@
-//! Lists of lengths as they are written, with binary units.
+//! Lists of lengths as they are written, and the numbers of tokens that a forecast takes.
 
 use std::str::FromStr;
+
+use tributary_system::token_count;
 
 /// The most lengths in a list.
 const LENGTH_LIMIT: usize = 32;
@@ -42,25 +44,9 @@ pub fn tokens(text: &str) -> Result<usize, String> {
 
 /// A number of tokens, which may be 0.
 pub fn tokens_or_none(text: &str) -> Result<usize, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, unit) = match lower.strip_suffix('k') {
-        Some(digits) => (digits, 1 << 10),
-        None => lower.strip_suffix('m').map_or((lower.as_str(), 1), |digits| (digits, 1 << 20)),
-    };
-    let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(unit));
-    match count {
-        Some(count) if count <= TOKEN_LIMIT => Ok(count),
-        Some(_) => Err(format!("`{text}`: at most {} tokens", short(TOKEN_LIMIT))),
-        None => Err(format!("`{text}` is no number of tokens, such as 8192, 8k or 1m")),
-    }
-}
-
-/// Length of a context in as few characters as are exact.
-pub fn short(tokens: usize) -> String {
-    match tokens {
-        tokens if tokens >= 1 << 20 && tokens % (1 << 20) == 0 => format!("{}m", tokens >> 20),
-        tokens if tokens >= 1 << 10 && tokens % (1 << 10) == 0 => format!("{}k", tokens >> 10),
-        _ => tokens.to_string(),
+    match token_count::parse(text).map_err(|error| error.to_string())? {
+        count if count <= TOKEN_LIMIT => Ok(count),
+        _ => Err(format!("`{text}`: at most {} tokens", token_count::short(TOKEN_LIMIT))),
     }
 }
 
@@ -82,9 +68,7 @@ mod tests {
         for wrong in ["", "k", "0", "8k..", "8k..4k", "8q", "-1", "99999999m", "1.5k"] {
             assert!(wrong.parse::<Lengths>().is_err(), "{wrong}");
         }
-        for (tokens, text) in [(8192, "8k"), (1 << 20, "1m"), (3 << 19, "1536k"), (1000, "1000")] {
-            assert_eq!(short(tokens), text);
-            assert_eq!(lengths(text), [tokens]);
-        }
+        assert_eq!("17m".parse::<Lengths>(), Err("`17m`: at most 16m tokens".to_owned()));
+        assert_eq!((tokens_or_none("0"), tokens("0")), (Ok(0), Err("`0`: at least 1 token".to_owned())));
     }
 }

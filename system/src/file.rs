@@ -1,0 +1,96 @@
+//! Text of small files, and files that are there whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// A file's text without the space around it.
+pub fn text(path: impl AsRef<Path>) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Writes beside the name, makes sure that the bytes are on the disk, then renames, and makes sure of the folder too: the file is
+/// the old one or the new one, whenever the process or the machine stops. Several processes, of several hosts too, may write the
+/// same file at the same time: one of them is the last.
+///
+/// # Errors
+/// The system's. No part of the file stays behind.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = part_of(path);
+    let write = || -> io::Result<()> {
+        let mut file = File::create_new(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        File::open(parent(path))?.sync_all()
+    };
+    let written = write();
+    if written.is_err() {
+        // That this fails too changes nothing.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// The folder that a file is in.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A hidden name beside a file that no other writer has: hosts that share a folder may have processes of the same number.
+fn part_of(path: &Path) -> PathBuf {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (pid, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
+    path.with_file_name(format!(".{name}.part-{pid}-{count}-{}", since_1970.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_whoever_writes_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        write_whole(&path, b"old").unwrap();
+        assert_eq!(text(&path).as_deref(), Some("old"));
+        std::thread::scope(|scope| {
+            for letter in b'a'..b'i' {
+                let path = &path;
+                scope.spawn(move || write_whole(path, &[letter; 100_000]).unwrap());
+            }
+        });
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 100_000);
+        assert!((b'a'..b'i').contains(&bytes[0]) && bytes.iter().all(|&byte| byte == bytes[0]), "one writer's bytes");
+        assert_eq!(names(folder.path()), ["report.json"], "no part stays behind");
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("taken");
+        fs::create_dir_all(taken.join("inside")).unwrap();
+        assert!(write_whole(&taken, b"new").is_err(), "a folder is there");
+        assert_eq!(names(folder.path()), ["taken"]);
+        let error = write_whole(&folder.path().join("absent/file"), b"new").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn every_file_is_in_a_folder() {
+        assert_eq!(parent(Path::new("file")), Path::new("."));
+        assert_eq!(parent(Path::new("/a/file")), Path::new("/a"));
+    }
+}
