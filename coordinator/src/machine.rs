@@ -1,9 +1,10 @@
 //! What a planner is told of a machine: how fast it is, how much memory there is, and who shares it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Whose memory weights and requests take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryOf {
     /// The host's: activations are f32.

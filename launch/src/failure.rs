@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_engine::{Error, Failure, spoilt};
 use tributary_protocol::exit;
 
 /// A failure with an exit code of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Coded {
     /// The exit code.
     pub exit_code: u8,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::{Request, method_named};
+use tributary_coordinator::{Report, Request, method_named};
 use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way};
 use tributary_protocol::Returns;
 use tributary_study::dump;
@@ -111,7 +111,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
 /// Shows the answer to one of many requests.
 fn show_one(args: &PrefillArgs, (index, count): (usize, usize), answered: &Answered) -> anyhow::Result<()> {
     if args.json {
-        return print(&format!("{}\n", object(args, answered)?));
+        return print(&format!("{}\n", serde_json::to_string(&object(args, answered))?));
     }
     print(&format!("request {} of {count}\n", index + 1))?;
     show(args, answered)?;
@@ -119,18 +119,15 @@ fn show_one(args: &PrefillArgs, (index, count): (usize, usize), answered: &Answe
 }
 
 /// The report of a request, for programs.
-fn object(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<serde_json::Value> {
-    let mut object = serde_json::to_value(&answered.report)?;
-    if args.show_selected {
-        object["selected_rows"] = serde_json::json!(answered.answer.outcome.selected);
-    }
-    Ok(object)
+fn object(args: &PrefillArgs, answered: &Answered) -> Report {
+    let selected_rows = args.show_selected.then(|| answered.answer.outcome.selected.clone());
+    Report { selected_rows, ..answered.report.clone() }
 }
 
 fn show(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<()> {
     fail::fail_point!("launch::output");
     if args.json {
-        return print_json(&object(args, answered)?);
+        return print_json(&object(args, answered));
     }
     if args.show_selected {
         print(&format!("{}\n", highlight::selected(answered)))?;

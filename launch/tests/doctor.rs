@@ -254,7 +254,8 @@ fn facts_that_cannot_be_read_name_their_rank() {
 fn json_has_everything() {
     let value = serde_json::to_value(report(3, &[], bend(How::Processes))).expect("JSON");
     let fields = [
-        "version",
+        "schema",
+            "version",
         "launcher",
         "world",
         "one_process",

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tributary_engine::Answered;
 
 use crate::error::{Error, Result};
@@ -44,30 +45,80 @@ fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write_whole(path, bytes).map_err(Error::file("cannot write", path))
 }
 
-fn request(answered: &Answered) -> serde_json::Value {
+/// Name and version of `request.json` (`docs/schemas/dump.v1.json`). A field that goes, or means something else, makes another
+/// version.
+const SCHEMA: &str = "tributary.dump/1";
+
+/// `request.json`: token ids, the settings that shaped the result, and what was generated.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Dumped<'a> {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: &'static str,
+    /// Token ids before the first chunk.
+    prefix: &'a [u32],
+    /// Token ids of each chunk, in the request's own order.
+    chunks: Vec<&'a [u32]>,
+    /// Token ids behind the context.
+    query: &'a [u32],
+    /// Chunk numbers in the order of the layout.
+    order: &'a [u32],
+    /// The method's name.
+    method: &'static str,
+    /// Share of the context to recompute.
+    ratio: f64,
+    /// Rows to recompute at most.
+    budget: usize,
+    /// How attention becomes a score.
+    score: Option<&'static str>,
+    /// First scoring layer and the one after the last.
+    score_layers: Option<(usize, usize)>,
+    /// RoPE positions while scoring.
+    layout: Option<&'static str>,
+    /// Whether chunks are reordered.
+    reorder: bool,
+    /// By what they are reordered.
+    importance: Option<&'static str>,
+    /// Whether the first chunk may be selected.
+    include_first_chunk: bool,
+    /// EPIC's rows a chunk, if it was told.
+    per_chunk: Option<usize>,
+    /// Seed of every draw.
+    seed: u64,
+    /// What moves during recompute; absent for exact methods.
+    exchange: Option<&'static str>,
+    /// Number of ranks.
+    world: usize,
+    /// Type of the numbers.
+    dtype: &'a str,
+    /// Generated token ids.
+    generated: &'a [u32],
+}
+
+fn request(answered: &Answered) -> Dumped<'_> {
     let (plan, settings, outcome) = (&answered.planned.plan, &answered.report.settings, &answered.answer.outcome);
-    let chunks: Vec<&Vec<u32>> = plan.chunks.iter().map(|chunk| &chunk.ids).collect();
-    json!({
-        "prefix": plan.prefix,
-        "chunks": chunks,
-        "query": plan.query,
-        "order": outcome.order,
-        "method": settings.method,
-        "ratio": settings.ratio,
-        "budget": settings.budget,
-        "score": settings.score,
-        "score_layers": settings.score_layers,
-        "layout": settings.layout,
-        "reorder": settings.reorder,
-        "importance": settings.importance,
-        "include_first_chunk": settings.include_first_chunk,
-        "per_chunk": settings.per_chunk,
-        "seed": settings.seed,
-        "exchange": settings.exchange,
-        "world": settings.world,
-        "dtype": settings.environment.dtype,
-        "generated": outcome.tokens,
-    })
+    Dumped {
+        schema: SCHEMA,
+        prefix: &plan.prefix,
+        chunks: plan.chunks.iter().map(|chunk| chunk.ids.as_slice()).collect(),
+        query: &plan.query,
+        order: &outcome.order,
+        method: settings.method,
+        ratio: settings.ratio,
+        budget: settings.budget,
+        score: settings.score,
+        score_layers: settings.score_layers,
+        layout: settings.layout,
+        reorder: settings.reorder,
+        importance: settings.importance,
+        include_first_chunk: settings.include_first_chunk,
+        per_chunk: settings.per_chunk,
+        seed: settings.seed,
+        exchange: settings.exchange,
+        world: settings.world,
+        dtype: &settings.environment.dtype,
+        generated: &outcome.tokens,
+    }
 }
 
 fn tensors(answered: &Answered) -> Result<HashMap<String, Tensor>> {

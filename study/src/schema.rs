@@ -5,16 +5,18 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tributary_charts::statistics;
 
-/// Name and version of this schema; a program that does not know it must not read the file.
+/// Name and version of this schema (`docs/schemas/study.v1.json`); a program that does not know it must not read the file.
 pub const SCHEMA: &str = "tributary.study/1";
 
 /// One study.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Study {
-    /// [`SCHEMA`].
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
@@ -25,7 +27,7 @@ pub struct Study {
 }
 
 /// Where the numbers come from.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Provenance {
     /// When the study began, RFC 3339, UTC.
     pub began: String,
@@ -63,7 +65,7 @@ pub struct Provenance {
 }
 
 /// What was asked for.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Design {
     /// The model folder as the user named it.
     pub model: String,
@@ -102,7 +104,7 @@ pub struct Design {
 }
 
 /// How much of a request's context comes from the chunk cache.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
     /// Nothing.
@@ -124,7 +126,7 @@ impl fmt::Display for Cache {
 }
 
 /// One point of the sweep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Unique in the study, made of everything below up to `cache`; what `--resume` goes by.
     pub id: String,
@@ -157,7 +159,7 @@ pub struct Point {
 }
 
 /// One counted run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// Number of the run in the whole study: the order was random.
     pub run: usize,
@@ -178,7 +180,7 @@ pub struct Sample {
 }
 
 /// A phase and its length.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhaseTime {
     /// Its name.
     pub phase: String,
@@ -190,7 +192,7 @@ pub struct PhaseTime {
 }
 
 /// One rank's part in a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankSample {
     /// Which rank.
     pub rank: usize,
@@ -205,7 +207,7 @@ pub struct RankSample {
 }
 
 /// One phase on one rank.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SpanTime {
     /// Its name.
     pub phase: String,
@@ -218,7 +220,7 @@ pub struct SpanTime {
 }
 
 /// A run that failed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// Number of the run in the whole study.
     pub run: usize,
@@ -229,7 +231,7 @@ pub struct Failure {
 }
 
 /// What the samples of a point come to.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Number of samples.
     pub count: usize,
@@ -265,7 +267,7 @@ pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
 }
 
 /// What the planner predicted.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prediction {
     /// Time to first token; 0 where the profile is not of so many ranks, or there is none.
     pub ttft_ms: f64,
@@ -282,7 +284,7 @@ pub struct Prediction {
 }
 
 /// Difference from full prefill of the same request.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Accuracy {
     /// Largest absolute difference of a first-token logit.
     pub max_logit_difference: f64,

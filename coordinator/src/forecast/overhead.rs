@@ -2,6 +2,7 @@
 //! with its source. A running group measures what messages take (`Communicator::message_bytes`); these figures stand in where
 //! nothing runs yet.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Profile;
@@ -23,7 +24,7 @@ pub const PEER_BYTES: u64 = 448 << 20;
 pub const NETWORK_BYTES: u64 = 512 << 20;
 
 /// Bytes of a rank's memory that neither weights nor requests have, by what has them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Overhead {
     /// The driver's context, where a profile gives a GPU's whole memory.
     pub context_bytes: u64,

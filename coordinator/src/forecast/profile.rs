@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::MemoryOf;
@@ -20,7 +21,7 @@ const SHIPPED: [(&str, &str); 6] = [
 ];
 
 /// What a machine can do. All ranks are alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Its name.
@@ -51,7 +52,7 @@ pub struct Profile {
 }
 
 /// What one rank can do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RankRates {
     /// FLOPs a second in matrix products of many rows.
@@ -74,7 +75,7 @@ pub struct RankRates {
 }
 
 /// How fast ranks reach each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Seconds that a collective takes without payload.

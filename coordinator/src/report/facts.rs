@@ -1,12 +1,13 @@
 //! The settings that shaped a result, as they turned out.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::{Choice, Layers, Prefill, Selection};
 
 use crate::Planned;
 
 /// What the planner does not know: how the process was started.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Environment {
     /// The model folder, as the user named it.
     pub model: String,
@@ -34,7 +35,7 @@ pub struct Environment {
 }
 
 /// Every setting that shaped the result. What a method does not have is absent.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ResolvedSettings {
     /// How the process was started.
     #[serde(flatten)]

@@ -9,6 +9,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_comm::Traffic;
 use tributary_protocol::{DeviceMemory, Prefill, RankReport};
@@ -19,10 +20,17 @@ use crate::{ModelShape, Planned};
 pub use self::facts::{Environment, ResolvedSettings};
 pub use self::path::PhaseRow;
 
+/// Name and version of the report as JSON (`docs/schemas/prefill.v1.json`). A field that goes, or means something else, makes another
+/// version.
+pub const SCHEMA: &str = "tributary.prefill/1";
+
 /// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
 /// own; bytes are payload.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
     /// From the request's acceptance to the first token in the coordinator's hands.
     pub ttft_ms: f64,
     /// The same without first token and query rows, whose share of the pass they ride in is estimated from FLOPs. Only for
@@ -56,6 +64,9 @@ pub struct Report {
     pub chunk_cache: ChunkCacheRow,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
+    /// Numbers of the context rows that were recomputed, with chunks in the request's own order; where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selected_rows: Option<Vec<u32>>,
     /// The generated text.
     pub answer: String,
     /// The generated tokens.
@@ -65,7 +76,7 @@ pub struct Report {
 }
 
 /// One rank's part.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct RankRow {
     /// Which rank.
     pub rank: usize,
@@ -87,7 +98,7 @@ pub struct RankRow {
 }
 
 /// The pool that a device's tensors come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceMemoryRow {
     /// Bytes in tensors when the answer is out: weights, chunk caches, keys and values of the request.
     pub used_bytes: u64,
@@ -100,7 +111,7 @@ pub struct DeviceMemoryRow {
 }
 
 /// One phase on one rank.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SpanRow {
     /// Which phase.
     pub phase: &'static str,
@@ -113,7 +124,7 @@ pub struct SpanRow {
 }
 
 /// What one kind of collective moved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, JsonSchema)]
 pub struct BytesRow {
     /// Calls, as the busiest rank counts them.
     pub calls: u64,
@@ -128,7 +139,7 @@ pub struct BytesRow {
 }
 
 /// Numbers of tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TokenCounts {
     /// Before the first chunk.
     pub prefix: usize,
@@ -147,7 +158,7 @@ pub struct TokenCounts {
 }
 
 /// What the chunk cache did, all ranks together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkCacheRow {
     /// `cold` (nothing came from it), `partial` or `warm` (everything did).
     pub state: &'static str,
@@ -166,7 +177,7 @@ pub struct ChunkCacheRow {
 }
 
 /// The chunks, in the request's own order.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkRows {
     /// How many.
     pub count: usize,
@@ -194,6 +205,7 @@ pub fn report(
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
+        schema: SCHEMA,
         ttft_ms: ms(answer.ttft.as_secs_f64()),
         paper_clock_ms: paper::paper_clock_ms(plan, answer, &critical.phases, shape),
         total_ms: ms(answer.total.as_secs_f64()),
@@ -222,6 +234,7 @@ pub fn report(
         },
         chunk_cache: chunk_cache(plan.chunks.len(), &answer.reports),
         order: outcome.order.clone(),
+        selected_rows: None,
         answer: text,
         token_ids: outcome.tokens.clone(),
         notes,

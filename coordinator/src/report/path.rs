@@ -5,6 +5,7 @@
 //! gaps between phases, the plan's way to rank 0 and the token's way from it. Ranks' timelines begin when the plan reaches
 //! them; the small differences between those moments are part of what is unaccounted.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::{Phase, RankReport, Span};
 
@@ -12,7 +13,7 @@ use super::ms;
 use crate::dispatch::Answer;
 
 /// One phase of a request. Compute time is time that is not spent waiting.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PhaseRow {
     /// Which phase.
     pub phase: &'static str,

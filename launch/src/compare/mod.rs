@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
 use tributary_engine::{Config, Engine, Question, Ranks, Way};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
-use tributary_study::compare::{Runs, measure_one, render};
+use tributary_study::compare::{Compared, Comparison, Runs, measure_one, render};
 use tributary_study::spec::Spec;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
@@ -92,16 +91,13 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     for (name, question) in &questions {
         let tell = |what: String| progress.now(format!("{name}: {what}"));
         let methods = measure_one(&mut engine, question, &ways, runs, &tell)?;
-        results.push((name.clone(), question.expected().map(str::to_owned), methods));
+        let expected = question.expected().map(str::to_owned);
+        results.push(Compared { request: name.clone(), expected, methods });
     }
     drop(progress);
     engine.end()?;
     if args.json {
-        let requests: Vec<_> = results
-            .iter()
-            .map(|(name, expected, methods)| json!({ "request": name, "expected": expected, "methods": methods }))
-            .collect();
-        return print_json(&json!({ "repeat": args.repeat, "warmup": args.warmup, "requests": requests }));
+        return print_json(&Comparison::new(runs, results));
     }
     print(&render(&results))
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::median;
 use tributary_comm::Communicator;
@@ -21,9 +22,10 @@ use tributary_system::size::{Size, rounded};
 pub const WARM_UPS: u32 = 2;
 
 /// What one size came to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AllGather {
     /// Bytes that every rank has in the end.
+    #[schemars(with = "u64")]
     pub size_bytes: Size,
     /// Every counted run, as long as its slowest rank's, in the order of the runs.
     pub runs_ms: Vec<f64>,

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use rustix::process::{Resource, getrlimit};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tributary_engine::available_bytes;
 use tributary_kernels::cuda;
@@ -49,7 +50,7 @@ pub struct Facts {
 }
 
 /// A GPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Gpu {
     /// The maker's name for it.
@@ -65,7 +66,7 @@ pub struct Gpu {
 }
 
 /// A control group's limit of processor time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CpuLimit {
     /// Processors' worth of time.
@@ -75,7 +76,7 @@ pub struct CpuLimit {
 }
 
 /// Space of a file system, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Space {
     /// What may still be taken.
@@ -85,7 +86,7 @@ pub struct Space {
 }
 
 /// Soft limits of a process; absent: unlimited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Limits {
     /// Open files.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{CpuLimit, Facts, Gpu, Limits, Space};
 use super::network::Interface;
 
 /// A host, as its lowest rank sees it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Host {
     /// Its name.
     pub name: String,

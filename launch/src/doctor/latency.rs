@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use candle_core::Device;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::median;
 use tributary_comm::Communicator;
@@ -16,7 +17,7 @@ pub const RANK_BYTES: usize = 256;
 const CALLS: u32 = 20;
 
 /// What it came to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Latency {
     /// Bytes that each rank sends.
     pub rank_bytes: usize,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::exit;
 
@@ -13,9 +14,16 @@ use super::warnings::warnings;
 use crate::failure::Coded;
 use tributary_system::size::Size;
 
+/// Name and version of the report as JSON (`docs/schemas/doctor.v1.json`). A field that goes, or means something else, makes another
+/// version.
+const SCHEMA: &str = "tributary.doctor/1";
+
 /// Everything that `doctor` found. `render` makes it a text, serde a JSON object.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Report {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
     /// Version of this program, on rank 0.
     pub version: String,
     /// Who started the ranks, and through which library they talk.
@@ -47,7 +55,7 @@ pub struct Report {
 }
 
 /// A row of the rank table.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Rank {
     /// The rank.
     pub rank: usize,
@@ -70,7 +78,7 @@ pub struct Rank {
 }
 
 /// What the checks of the collectives came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Checks {
     /// Left out, as asked for.
@@ -83,9 +91,10 @@ pub enum Checks {
 }
 
 /// A size that was not measured.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LeftOut {
     /// Bytes that every rank would have had in the end.
+    #[schemars(with = "u64")]
     pub size_bytes: Size,
     /// Why not.
     pub reason: String,
@@ -121,6 +130,7 @@ impl Report {
         let hosts = hosts(facts);
         let Collectives { checks, between_gpus, latency, all_gathers, left_out } = collectives;
         let mut report = Self {
+            schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             launcher: launcher.to_owned(),
             world: facts.len(),

@@ -101,7 +101,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     match args.json {
-        true => print_json(&answer.json()),
+        true => print_json(&answer.report()),
         false => print(&render(&answer)),
     }
 }

@@ -1,17 +1,20 @@
 //! What the runs of one method came to, beside those of full prefill.
 
-use crate::schema::Accuracy;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::median;
+use tributary_coordinator::report::{PhaseRow, ResolvedSettings};
 use tributary_engine::Answered;
 
+use crate::schema::Accuracy;
+
 /// One method on one request.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Measured {
     /// The method and its options, as asked for.
     pub method: String,
     /// Every setting that shaped the result.
-    pub settings: serde_json::Value,
+    pub settings: ResolvedSettings,
     /// Whether it equals full prefill but for rounding.
     pub exact: bool,
     /// Time to first token of every counted run, in the order of the runs.
@@ -38,7 +41,7 @@ pub struct Measured {
     /// Whether it begins with the expected answer, word for word; absent where none is known.
     pub right: Option<bool>,
     /// Phases of the run with the median time.
-    pub phases: serde_json::Value,
+    pub phases: Vec<PhaseRow>,
 }
 
 impl Measured {
@@ -53,7 +56,7 @@ impl Measured {
         let report = &typical.report;
         Self {
             method: method.to_owned(),
-            settings: serde_json::to_value(&report.settings).unwrap_or_default(),
+            settings: report.settings.clone(),
             exact: report.exact,
             median_ttft_ms,
             min_ttft_ms: ttft_ms.iter().copied().fold(f64::INFINITY, f64::min),
@@ -66,7 +69,7 @@ impl Measured {
             accuracy: Accuracy::between(logits, reference),
             answer: report.answer.clone(),
             right: expected.map(|expected| begins_with(&report.answer, expected)),
-            phases: serde_json::to_value(&report.phases).unwrap_or_default(),
+            phases: report.phases.clone(),
         }
     }
 }

@@ -3,6 +3,8 @@
 mod measure;
 mod tables;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tributary_engine::{Engine, Question, Way};
 use tributary_protocol::REFERENCE;
 
@@ -10,6 +12,42 @@ pub use self::measure::Measured;
 pub use self::tables::render;
 use crate::error::Result;
 use crate::order::order;
+
+/// Name and version of a comparison as JSON (`docs/schemas/compare.v1.json`). A field that goes, or means something else, makes
+/// another version.
+pub const SCHEMA: &str = "tributary.compare/1";
+
+/// Everything that a comparison came to.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Comparison {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// Counted runs of each method on each request.
+    pub repeat: usize,
+    /// Runs of each method before those.
+    pub warmup: usize,
+    /// The requests, in the order in which they were asked.
+    pub requests: Vec<Compared>,
+}
+
+/// Several methods on one request.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Compared {
+    /// The request's name: that of its file.
+    pub request: String,
+    /// The answer that it should have; absent where none is known.
+    pub expected: Option<String>,
+    /// What every method came to, in the order asked for.
+    pub methods: Vec<Measured>,
+}
+
+impl Comparison {
+    /// Of `runs` on these requests.
+    pub fn new(runs: Runs, requests: Vec<Compared>) -> Self {
+        Self { schema: SCHEMA, repeat: runs.repeats, warmup: runs.warmups, requests }
+    }
+}
 
 /// How often each method runs.
 #[derive(Debug, Clone, Copy)]

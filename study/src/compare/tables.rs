@@ -3,21 +3,19 @@
 use tributary_charts::statistics::median;
 use tributary_charts::table::table;
 
+use super::Compared;
 use super::measure::Measured;
 
 /// Longest answer shown, in characters.
 const ANSWER_CHARS: usize = 40;
 
-/// A request's name, the expected answer, and what every method came to.
-type Result = (String, Option<String>, Vec<Measured>);
-
 /// All tables.
-pub fn render(results: &[Result]) -> String {
+pub fn render(results: &[Compared]) -> String {
     let mut text = String::new();
-    for (name, expected, methods) in results {
+    for Compared { request, expected, methods } in results {
         text += &match expected {
-            Some(expected) => format!("{name}: expected answer `{expected}`\n"),
-            None => format!("{name}\n"),
+            Some(expected) => format!("{request}: expected answer `{expected}`\n"),
+            None => format!("{request}\n"),
         };
         text += &one(methods);
         text.push('\n');
@@ -27,7 +25,7 @@ pub fn render(results: &[Result]) -> String {
         text += &all(results);
         text.push('\n');
     }
-    let runs = results.first().and_then(|(_, _, methods)| methods.first()).map_or(0, |method| method.ttft_ms.len());
+    let runs = results.first().and_then(|compared| compared.methods.first()).map_or(0, |method| method.ttft_ms.len());
     text += &format!(
         "TTFT: median of {runs} interleaved runs [least to largest], from the request's acceptance to the first token; \
          x full: that median over full's.\nbytes: received by all ranks until the first token. max |dlogit|, KL [nats], \
@@ -73,12 +71,12 @@ fn one(methods: &[Measured]) -> String {
     table(&rows)
 }
 
-fn all(results: &[Result]) -> String {
+fn all(results: &[Compared]) -> String {
     let names = ["method", "exact?", "x full (median)", "right", "top-1 as full", "largest |dlogit|"];
     let mut rows = vec![header(&names)];
-    let count = results.first().map_or(0, |(_, _, methods)| methods.len());
+    let count = results.first().map_or(0, |compared| compared.methods.len());
     for index in 0..count {
-        let of_method: Vec<&Measured> = results.iter().map(|(_, _, methods)| &methods[index]).collect();
+        let of_method: Vec<&Measured> = results.iter().map(|compared| &compared.methods[index]).collect();
         let ratios: Vec<f64> = of_method.iter().map(|method| method.ttft_ratio_to_full).collect();
         let judged = of_method.iter().filter(|method| method.right.is_some()).count();
         let right = of_method.iter().filter(|method| method.right == Some(true)).count();

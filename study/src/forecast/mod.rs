@@ -3,12 +3,13 @@
 
 pub mod lengths;
 mod render;
+mod report;
 
-use serde_json::{Value, json};
 use tributary_coordinator::ModelShape;
 use tributary_coordinator::forecast::{Crossover, Forecast, Profile, Scenario, crossover};
 
 pub use self::render::render;
+pub use self::report::Report;
 use crate::error::Result;
 
 /// Crossovers are looked for up to this length, or up to the longest asked for.
@@ -88,66 +89,6 @@ impl Answer {
             notes.push(format!("the model was made for {limit} positions; up to {longest} tokens are asked for"));
         }
         notes
-    }
-
-    /// The whole as JSON: times in milliseconds, memory and traffic in bytes.
-    pub fn json(&self) -> Value {
-        let points = self.lengths.iter().zip(&self.forecasts).flat_map(|(&tokens, found)| {
-            self.scenarios.iter().zip(found).map(move |(scenario, forecast)| self.point(tokens, scenario, forecast))
-        });
-        let crossovers = self.crossovers.iter().map(|&(index, found)| {
-            let (from, up_to) = match found {
-                Crossover::FromTheStart(tokens) | Crossover::At(tokens) => (Some(tokens), None),
-                Crossover::NotUpTo(tokens) => (None, Some(tokens)),
-            };
-            let scenario = &self.scenarios[index];
-            json!({
-                "method": scenario.settings.method.name,
-                "hit_rate": scenario.hit_rate,
-                "against": self.against,
-                "wins_from_tokens": from,
-                "wins_at_every_length": matches!(found, Crossover::FromTheStart(_)),
-                "loses_up_to_tokens": up_to,
-            })
-        });
-        json!({
-            "predicted": true,
-            "notes": self.notes(),
-            "model": self.model,
-            "profile": self.profile,
-            "world": self.world(),
-            "points": points.collect::<Vec<_>>(),
-            "crossovers": crossovers.collect::<Vec<_>>(),
-        })
-    }
-
-    fn point(&self, tokens: usize, scenario: &Scenario, forecast: &Forecast) -> Value {
-        let predicted = &forecast.predicted;
-        let phases = predicted.phases.iter().map(|phase| {
-            json!({
-                "phase": phase.phase.name(),
-                "ms": 1e3 * phase.seconds,
-                "exposed_ms": 1e3 * phase.exposed_s,
-            })
-        });
-        json!({
-            "context_tokens": tokens,
-            "method": scenario.settings.method.name,
-            "exact": forecast.plan.method.is_exact(),
-            "hit_rate": scenario.hit_rate,
-            "ratio": forecast.ratio,
-            "exchange": exchange(forecast),
-            "ttft_ms": 1e3 * predicted.ttft_s,
-            "exposed_ms": 1e3 * predicted.exposed_s,
-            "phases": phases.collect::<Vec<_>>(),
-            "total_flops": predicted.total_flops,
-            "critical_flops": predicted.critical_flops,
-            "received_bytes": predicted.received_bytes,
-            "rank_memory_bytes": forecast.rank_memory_bytes,
-            "rank_overhead_bytes": forecast.overhead,
-            "rank_has_bytes": self.profile.rank.memory_bytes,
-            "fits": forecast.fits,
-        })
     }
 }
 
