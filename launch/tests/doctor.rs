@@ -1,5 +1,8 @@
 //! `doctor` on groups of threads: the report of a healthy group, and of groups whose collectives are bent on purpose.
 
+#[path = "doctor/warnings.rs"]
+mod warnings;
+
 use std::thread;
 use std::time::Duration;
 
@@ -255,7 +258,7 @@ fn json_has_everything() {
     let value = serde_json::to_value(report(3, &[], bend(How::Processes))).expect("JSON");
     let fields = [
         "schema",
-            "version",
+        "version",
         "launcher",
         "world",
         "one_process",

@@ -7,6 +7,8 @@
 mod ends;
 #[allow(dead_code)] // no model is run here
 mod kit;
+#[path = "launch/lines.rs"]
+mod lines;
 #[path = "launch/templates.rs"]
 mod templates;
 

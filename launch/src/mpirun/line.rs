@@ -247,7 +247,3 @@ pub fn value_of<'a>(command: &'a [String], option: &str) -> Option<&'a str> {
 fn threads(command: &[String]) -> usize {
     value_of(command, "--threads").and_then(|threads| threads.parse().ok()).filter(|&threads| threads > 0).unwrap_or(1)
 }
-
-#[cfg(test)]
-#[path = "line_tests.rs"]
-mod tests;

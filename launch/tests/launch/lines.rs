@@ -1,6 +1,13 @@
 //! Lines as they must be, for every way of asking. What an option means to mpirun itself is tried with a real one.
 
-use super::*;
+use std::process::Command;
+
+use tributary::mpirun::hosts::Hosts;
+use tributary::mpirun::line::{Here, Launcher, Line, Wish, build, value_of};
+use tributary_engine::marker::LAUNCH_ID;
+
+/// Makes ranks that wait give up their core.
+const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -137,7 +144,8 @@ fn srun_lines() {
 #[test]
 fn words_are_quoted() {
     for (word, expected) in [("a-b_c/d:1=2,3", "a-b_c/d:1=2,3"), ("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'")] {
-        assert_eq!(quoted(word), expected);
+        let line = Line { program: "t".to_owned(), arguments: vec![word.to_owned()], ..Line::default() };
+        assert_eq!(line.to_string(), format!("t {expected}"));
     }
     // A shell reads back what went in.
     let line = Line { program: "printf".to_owned(), arguments: vec!["%s|".to_owned()], ..Line::default() };
@@ -155,7 +163,8 @@ fn options_of_the_command_are_found() {
     assert_eq!(value_of(&command, "--last"), None);
     assert_eq!(value_of(&command, "--absent"), None);
     for (command, count) in [("t", 1), ("t --threads 0", 1), ("t --threads x", 1), ("t --threads 7", 7)] {
-        assert_eq!(threads(&words(command)), count, "{command}");
+        let line = build(&wish(1, command), &Launcher::Srun, &here(2)).to_string();
+        assert!(line.contains(&format!(" --cpus-per-task={count} ")), "{command}: {line}");
     }
 }
 

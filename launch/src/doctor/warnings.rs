@@ -162,6 +162,3 @@ fn names(ranks: &[Facts], members: &[usize]) -> String {
 fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
-
-#[cfg(test)]
-mod tests;
