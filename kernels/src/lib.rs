@@ -12,6 +12,7 @@ mod cpu;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 pub mod cuda;
 mod device_list;
+mod distance;
 mod error;
 mod linear;
 mod merge;
@@ -27,6 +28,7 @@ mod rows;
 pub use attend::Kernels;
 pub use attention::{Keys, Partial, Readings, Reduce};
 pub use device_list::DeviceList;
+pub use distance::squared_distance;
 pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, Settings};
 use tributary_engine::Synthetic;
-use tributary_protocol::{Descriptor, Exchange, Importance, Layout, Returns, Sampling, Score};
+use tributary_protocol::{Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
 pub use tributary_study::spec::exchange;
 use tributary_study::spec::layers;
 
@@ -150,6 +150,10 @@ pub struct MethodArgs {
     pub heads_per_gather: Option<usize>,
     #[arg(long, value_name = "N", help = help::per_chunk())]
     pub per_chunk: Option<usize>,
+    #[arg(long, value_name = "values|keys", default_value = "values", help = help::drift_of())]
+    pub drift_of: DriftOf,
+    #[arg(long, value_name = "N", default_value_t = 1, help = help::drift_layers())]
+    pub drift_layers: usize,
 }
 
 /// An exchange, or the planner's choice.
@@ -248,6 +252,7 @@ pub fn settings(
         reorder: options.reorder.then_some(options.importance),
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
+        drift: Drift { of: options.drift_of, layers: options.drift_layers },
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

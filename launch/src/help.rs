@@ -52,6 +52,17 @@ pub fn per_chunk() -> String {
     format!("{names}: rows a chunk, 1 to 64, in place of --ratio [default: the ratio's budget, divided evenly]")
 }
 
+/// `--drift-of`.
+pub fn drift_of() -> String {
+    format!("{}: what is compared with the cache", taking(Choice::DriftOf))
+}
+
+/// `--drift-layers`.
+pub fn drift_layers() -> String {
+    let names = taking(Choice::DriftLayers);
+    format!("{names}: layers behind the first in which rows are compared; with more than one ever fewer rows go on")
+}
+
 fn taking(choice: Choice) -> String {
     Descriptor::names_taking(choice).join(", ")
 }
@@ -67,6 +78,8 @@ mod tests {
         assert_eq!(default_method(), "infoflow");
         assert_eq!(heads_per_gather(), "all-gather: KV heads gathered at a time [default: all]");
         assert!(per_chunk().starts_with("epic: rows a chunk, 1 to 64"), "{}", per_chunk());
+        assert_eq!(drift_of(), "cacheblend: what is compared with the cache");
+        assert!(drift_layers().starts_with("cacheblend: layers behind the first"), "{}", drift_layers());
         assert!(bench_methods().ends_with("[default: full ring all-gather infoflow]"), "{}", bench_methods());
     }
 }

@@ -24,8 +24,8 @@ pub use chunk_key::{ChunkKey, KeySpace};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
-    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Evidence, Exchange, Heads, Importance, InfoFlow, Layers, Layout,
-    METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,
+    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Drift, DriftOf, Evidence, Exchange, Heads, Importance, InfoFlow,
+    Layers, Layout, METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,
 };
 pub use order::Order;
 pub use phase::Phase;

@@ -107,7 +107,9 @@ pub struct Outcome {
     pub order: Vec<u32>,
     /// The recomputed rows, ascending, counted from the first prefix row with chunks in the request's own order.
     pub selected: Vec<u32>,
-    /// The rows that were recomputed once before, to measure what they attend to (relay's first hop), ascending.
+    /// The rows that were recomputed once before, to measure what they attend to (relay's first hop), ascending; or those that went
+    /// on from the first layer in which drift was measured, if there were more: those first that went on for longest, each such
+    /// group ascending.
     pub measured: Vec<u32>,
     /// Rows that could have been selected.
     pub candidates: usize,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Chunk, Plan};
+use crate::{Chunk, Drift, Plan};
 
 impl Plan {
     /// Chunk numbers in the request's own order.
@@ -113,9 +113,27 @@ impl Plan {
         self.method.evidence().map_or(0..0, |evidence| evidence.layers.of(layers))
     }
 
+    /// The rows that may be selected, with chunks in `order`, ascending.
+    pub fn candidate_rows(&self, order: &[u32]) -> Vec<u32> {
+        let runs = self.candidates(order);
+        let mut rows: Vec<u32> = runs.into_iter().flat_map(|(first, count)| first..first + count as u32).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    /// How the drift of rows is measured before some are selected, with chunks in `order`; none where nothing is.
+    pub fn drifts(&self, order: &[u32]) -> Option<Drift> {
+        let asks = self.budget > 0 && self.candidates(order).iter().any(|&(_, count)| count > 0);
+        self.method.drift().filter(|_| asks)
+    }
+
     /// In how many slices stale rows set out behind the messages of probes: one behind each layer of each probe but the last,
-    /// behind which the scores come. None where rows set out as they are computed, or at once because no probe follows.
+    /// behind which the scores come; and one behind the cached rows that drift is measured by. None where rows set out as they are
+    /// computed, or at once because no probe follows.
     pub fn slices_behind_probes(&self, layers: usize) -> Option<usize> {
+        if self.drifts(&self.request_order()).is_some() {
+            return self.chunks.iter().all(|chunk| chunk.warm).then_some(1);
+        }
         let probes = usize::from(self.reorders()) + usize::from(self.probes());
         let held_back = probes > 0 && self.chunks.iter().all(|chunk| chunk.warm);
         held_back.then(|| probes * self.probed_layers(layers).end.saturating_sub(1))

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Error, Event, Exchange, HEADER_BYTES, Importance, InfoFlow,
-    KeySpace, Layout, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan,
-    RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame, encode,
-    encode_frame,
+    Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Drift, DriftOf, Error, Event, Exchange, HEADER_BYTES,
+    Importance, InfoFlow, KeySpace, Layout, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION,
+    Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame,
+    encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -25,6 +25,9 @@ fn methods() -> impl Strategy<Value = Method> {
         layouts().prop_map(|layout| Method::ProphetKv { layout }),
         layouts().prop_map(|layout| Method::Relay { layout }),
         layouts().prop_map(|layout| Method::A3 { layout }),
+        (any::<bool>(), 1usize..9).prop_map(|(keys, layers)| {
+            Method::CacheBlend(Drift { of: if keys { DriftOf::Keys } else { DriftOf::Values }, layers })
+        }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })

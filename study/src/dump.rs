@@ -83,6 +83,10 @@ pub struct Dumped<'a> {
     include_first_chunk: bool,
     /// EPIC's rows a chunk, if it was told.
     per_chunk: Option<usize>,
+    /// What is compared with the cache.
+    drift_of: Option<&'static str>,
+    /// In how many layers behind the first.
+    drift_layers: Option<usize>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -113,6 +117,8 @@ fn request(answered: &Answered) -> Dumped<'_> {
         importance: settings.importance,
         include_first_chunk: settings.include_first_chunk,
         per_chunk: settings.per_chunk,
+        drift_of: settings.drift_of,
+        drift_layers: settings.drift_layers,
         seed: settings.seed,
         exchange: settings.exchange,
         world: settings.world,

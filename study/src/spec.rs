@@ -59,10 +59,13 @@ impl Spec {
                 "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
                 "heads" => settings.heads_per_gather = Some(number()?),
                 "rows" => settings.per_chunk = Some(number()?),
+                "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "drift-layers" => settings.drift.layers = number()?,
                 "world" => settings.world = number()?,
                 "threads" => way.threads = number()?,
                 _ => {
-                    let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, world, threads";
+                    let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
+                                 drift-layers, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
+use tributary_protocol::{Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
 
 use crate::{PATIENCE, infoflow, plan, reordered, with_ratio};
 
@@ -28,6 +28,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::ProphetKv { layout },
         Method::Relay { layout },
         Method::A3 { layout },
+        Method::CacheBlend(Drift::default()),
     ];
     let exact = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }];
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];

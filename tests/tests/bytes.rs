@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Importance, Layout, Method, Plan};
+use tributary_protocol::{Drift, DriftOf, Exchange, Importance, Layout, Method, Plan};
 use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 use tributary_worker::Model;
 
@@ -43,6 +43,8 @@ fn selective_methods() -> Vec<Method> {
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
         Method::A3 { layout: Layout::Global },
+        Method::CacheBlend(Drift::default()),
+        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2 }),
     ]
 }
 

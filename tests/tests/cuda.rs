@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::Work;
 use tributary_kernels::{Kernels, cuda};
-use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
     dummy_model_on, group, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
@@ -128,6 +128,7 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
         Method::Epic { per_chunk: None },
+        Method::CacheBlend(Drift { layers: 2, ..Drift::default() }),
         Method::None,
     ];
     for world in [1, 3] {

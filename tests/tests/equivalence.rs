@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
+use tributary_protocol::{Chunk, Drift, DriftOf, Exchange, Layout, Method, Outcome, Plan, Score};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::{
     dummy_model, infoflow, logits, plan, relative_error, reordered, run, run_all, tiny_config, with_ratio,
@@ -58,6 +58,8 @@ fn scoring_methods() -> Vec<Method> {
         Method::ProphetKv { layout: Layout::TlTp },
         Method::Relay { layout: Layout::Global },
         Method::A3 { layout: Layout::Global },
+        Method::CacheBlend(Drift::default()),
+        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2 }),
         Method::Random { seed: 3 },
     ]
 }

@@ -13,7 +13,7 @@ mod emulated {
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
-    use tributary_protocol::{Exchange, Layout, Method, Plan};
+    use tributary_protocol::{Drift, Exchange, Layout, Method, Plan};
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
     use tributary_worker::Model;
 
@@ -64,6 +64,7 @@ mod emulated {
             ("none, replicate", vec![of(Method::None, Exchange::Replicate)], 40),
             ("epic, replicate", vec![of(Method::Epic { per_chunk: None }, Exchange::Replicate)], 80),
             ("epic, pass-q", vec![of(Method::Epic { per_chunk: None }, Exchange::PassQ)], 80),
+            ("cacheblend, pass-q", vec![of(Method::CacheBlend(Drift::default()), Exchange::PassQ)], 80 + 3),
             ("infoflow, replicate", vec![of(flow(), Exchange::Replicate)], 80 + probe),
             ("infoflow, pass-q", vec![of(flow(), Exchange::PassQ)], 80 + probe),
             ("infoflow, selected", vec![of(flow(), Exchange::Selected)], 80 + probe),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
     dummy_model, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
 };
@@ -20,7 +20,13 @@ fn model() -> Arc<dyn Model> {
 }
 
 fn methods() -> Vec<Method> {
-    vec![Method::None, Method::Epic { per_chunk: None }, infoflow(1, 3), Method::Relay { layout: Layout::Global }]
+    vec![
+        Method::None,
+        Method::Epic { per_chunk: None },
+        infoflow(1, 3),
+        Method::Relay { layout: Layout::Global },
+        Method::CacheBlend(Drift::default()),
+    ]
 }
 
 fn kept(mut plan: Plan) -> Plan {

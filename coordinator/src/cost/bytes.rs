@@ -13,6 +13,7 @@
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
+//! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
 //! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
 //! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the owner, 0 elsewhere, and a_r = 0 |
@@ -22,10 +23,10 @@
 
 use tributary_comm::Collective;
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Drift, Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
-use super::homes::{Row, homes};
+use super::homes::{Row, drifting, homes};
 use crate::ModelShape;
 
 /// What is on its way.
@@ -39,8 +40,10 @@ pub enum Cargo {
     WarmStale,
     /// The probing query's partial outputs and their log-sum-exp.
     Partials,
-    /// Scores of context rows.
+    /// Scores of context rows, or their distances from what is cached of them.
     Scores,
+    /// What is cached of the first layers, to be compared.
+    Cached,
     /// Fresh keys and values of selected rows.
     Fresh,
     /// Queries to the keys.
@@ -127,8 +130,10 @@ impl Flows<'_> {
         if self.plan.probes() {
             flows.extend(self.probe(Phase::Probe, probed));
         }
-        if !self.selected.measured.is_empty() {
-            flows.extend(self.hop());
+        match self.plan.drifts(&self.selected.order) {
+            Some(drift) => flows.extend(self.drift(drift)),
+            None if !self.selected.measured.is_empty() => flows.extend(self.hop()),
+            None => {}
         }
         flows.extend(self.recompute());
         flows.retain(|flow| flow.received.iter().any(|&bytes| bytes > 0));
@@ -171,6 +176,26 @@ impl Flows<'_> {
         let rows: Vec<usize> = others(&counts).iter().map(|rows| rows * layers).collect();
         flows.push(self.flow((Phase::Probe, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
         flows.push(self.scores(Phase::Probe));
+        flows
+    }
+
+    /// Cached rows of the first layers on every rank, distances of the rows in play, and the keys and values of those that go on.
+    fn drift(&self, drift: Drift) -> Vec<Flow> {
+        let phase = Phase::Probe;
+        let kept = others(&self.plan.kept_counts(self.world));
+        let layer_bytes = self.shape.layer_kv_bytes();
+        let whole: Vec<usize> = kept.iter().map(|rows| rows * drift.layers).collect();
+        let cached = (phase, Cargo::Cached, Collective::AllGather);
+        let mut flows =
+            vec![self.flow(cached, drift.layers, &whole, layer_bytes), self.flow(cached, 1, &kept, layer_bytes / 2)];
+        let in_play = drifting(self.plan, self.world, self.shape, self.selected, drift);
+        for (layer, homes) in in_play.iter().enumerate() {
+            let counts: Vec<usize> = homes.iter().map(Vec::len).collect();
+            if layer > 0 {
+                flows.push(self.flow((phase, Cargo::Fresh, Collective::AllGather), 1, &others(&counts), layer_bytes));
+            }
+            flows.push(self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &others(&counts), SCORE_BYTES));
+        }
         flows
     }
 

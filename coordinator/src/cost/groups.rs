@@ -12,6 +12,7 @@
 //! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
+//! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | recompute, `replicate`, if rows were selected | L |
 //! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
 //! | a token of decoding, distributed | 2 · L, not counted here |
@@ -63,7 +64,13 @@ mod tests {
         for (exchange, recompute) in
             [(Exchange::Replicate, 2 * LAYERS), (Exchange::PassQ, 2 * LAYERS), (Exchange::Selected, 2 * LAYERS)]
         {
-            let cases = [("epic", 0), ("infoflow", probe), ("prophetkv", full_probe), ("relay", full_probe + hop)];
+            let cases = [
+                ("epic", 0),
+                ("infoflow", probe),
+                ("prophetkv", full_probe),
+                ("relay", full_probe + hop),
+                ("cacheblend", 3),
+            ];
             for (method, evidence) in cases {
                 let plan = of(method, exchange);
                 assert_eq!(count(&plan), evidence + recompute, "{method}, {exchange:?}");

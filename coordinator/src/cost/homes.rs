@@ -1,7 +1,9 @@
 //! Which rank computes and keeps which rows, for a plan and a selection.
 
+use std::collections::HashSet;
+
 use tributary_protocol::deal::{Homes, RowCost};
-use tributary_protocol::{Exchange, Plan};
+use tributary_protocol::{Drift, Exchange, Plan};
 
 use super::Selected;
 use crate::ModelShape;
@@ -31,4 +33,23 @@ pub(super) fn homes(
     let query = if query { plan.query_rows().collect() } else { Vec::new() };
     let homes = Homes::new(plan, world, &places, (rows, query), exchange, cost);
     homes.context.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect()
+}
+
+/// The rows whose drift is measured in each layer behind the first, on each rank: all that may be selected, then ever fewer.
+pub(super) fn drifting(
+    plan: &Plan,
+    world: usize,
+    shape: &ModelShape,
+    selected: &Selected,
+    drift: Drift,
+) -> Vec<Vec<Vec<Row>>> {
+    let rows = plan.candidate_rows(&selected.order);
+    let all = homes(plan, world, shape, selected, (&rows, false), Exchange::Replicate);
+    let places = plan.places(&selected.order);
+    let still = |rows: &[u32]| -> Vec<Vec<Row>> {
+        let stay: HashSet<u32> = rows.iter().map(|&row| places[row as usize]).collect();
+        all.iter().map(|rows| rows.iter().copied().filter(|row| stay.contains(&row.place)).collect()).collect()
+    };
+    let later: Vec<_> = drift.went_on(plan.budget, &selected.measured).into_iter().map(still).collect();
+    std::iter::once(all.clone()).chain(later).collect()
 }

@@ -1,6 +1,6 @@
 //! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
 
-use tributary_protocol::{Outcome, Plan, Selection, leading};
+use tributary_protocol::{Drift, Outcome, Plan, Selection, leading};
 
 /// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Selected {
     pub order: Vec<u32>,
     /// The recomputed rows, ascending.
     pub rows: Vec<u32>,
-    /// The rows that are recomputed once before, to measure what they attend to (relay's first hop), ascending.
+    /// The rows that are computed before to measure something ([`Outcome::measured`]).
     pub measured: Vec<u32>,
 }
 
@@ -29,10 +29,27 @@ impl Selected {
             None => return Self { order, ..Self::default() },
             Some(Selection::Nothing) => Vec::new(),
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
-            Some(Selection::Random | Selection::Evidence(_)) => spread(&runs, plan.budget),
+            Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
         };
-        Self { order, rows, measured: spread(&runs, plan.measured_rows()) }
+        let measured = match plan.method.drift() {
+            Some(drift) => went_on(&runs, drift, plan.budget),
+            None => spread(&runs, plan.measured_rows()),
+        };
+        Self { order, rows, measured }
     }
+}
+
+/// Rows that go on from the layers in which drift is measured, evenly spread, each layer's among those of the one before.
+fn went_on(runs: &[(u32, usize)], drift: Drift, budget: usize) -> Vec<u32> {
+    let counts = drift.left(budget);
+    let Some((&first, rest)) = counts[..drift.layers - 1].split_first() else { return Vec::new() };
+    let mut lists = vec![spread(runs, first)];
+    for &count in rest {
+        let last = lists.last().map_or(&[][..], Vec::as_slice);
+        let places = spread(&[(0, last.len())], count);
+        lists.push(places.into_iter().map(|place| last[place as usize]).collect());
+    }
+    Drift::longest_first(&lists)
 }
 
 /// `count` rows, or all there are, at even distances in the runs of rows given by their first row and length.

@@ -7,10 +7,10 @@
 use std::ops::Range;
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Drift, Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
-use super::homes::{Row, homes};
+use super::homes::{Row, drifting, homes};
 use super::sight::Sight;
 use crate::ModelShape;
 
@@ -106,6 +106,9 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
             let hop = of.hop();
             probe.iter_mut().zip(&hop).for_each(|(sum, more)| sum.add(more));
             phases.push((Phase::Probe, probe));
+        }
+        if let Some(drift) = plan.drifts(&selected.order) {
+            phases.push((Phase::Probe, of.drift(drift)));
         }
         phases.push((Phase::Recompute, of.recompute()));
     }
@@ -219,6 +222,31 @@ impl Count<'_> {
             work
         };
         homes.iter().zip(seen).map(rank).collect()
+    }
+
+    /// The rows whose drift is measured: the first layer with the whole context in sight, and those behind it for ever fewer, of
+    /// which the last one has keys and values only.
+    fn drift(&self, drift: Drift) -> Vec<RankWork> {
+        let shape = self.shape;
+        let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
+        let before_attention = shape.layer_kv_flops() + shape.layer_query_flops();
+        let rank = |rank: usize| {
+            let mut work = RankWork {
+                weight_bytes: (drift.layers + 1) as f64 * self.layer_bytes() as f64,
+                layers: drift.layers + 1,
+                ..RankWork::default()
+            };
+            for (layer, homes) in in_play.iter().enumerate() {
+                // Those that come to this layer are compared, unless it is the first, and then some go on.
+                let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
+                work.linear += came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
+                work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();
+            }
+            let last = in_play.last().map_or(0, |homes| homes[rank].len());
+            work.linear += last as f64 * shape.layer_kv_flops();
+            work
+        };
+        (0..self.world).map(rank).collect()
     }
 
     fn recompute(&self) -> Vec<RankWork> {

@@ -1,7 +1,7 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Choice, Command, Descriptor, Exchange, Importance, Layout, Method, Returns, Sampling, Score, Wishes,
+    Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, Method, Returns, Sampling, Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -28,6 +28,8 @@ pub struct Settings {
     pub include_first_chunk: bool,
     /// EPIC's rows a chunk; the budget divided evenly where absent.
     pub per_chunk: Option<usize>,
+    /// What CacheBlend compares with the cache, and in how many layers.
+    pub drift: Drift,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -61,6 +63,7 @@ impl Default for Settings {
             reorder: None,
             include_first_chunk: false,
             per_chunk: None,
+            drift: Drift::default(),
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -88,6 +91,7 @@ impl Settings {
             score_layers: self.score_layers,
             layout: self.layout,
             per_chunk: self.per_chunk,
+            drift: self.drift,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };

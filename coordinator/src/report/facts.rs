@@ -64,6 +64,10 @@ pub struct ResolvedSettings {
     pub include_first_chunk: bool,
     /// EPIC's rows a chunk, if it was told.
     pub per_chunk: Option<usize>,
+    /// What is compared with the cache.
+    pub drift_of: Option<&'static str>,
+    /// In how many layers behind the first.
+    pub drift_layers: Option<usize>,
     /// KV heads gathered at a time, if not all.
     pub heads_per_gather: Option<usize>,
     /// Tokens to generate at most.
@@ -106,6 +110,8 @@ impl ResolvedSettings {
             importance: plan.reorder.map(|importance| importance.name()),
             include_first_chunk: plan.include_first_chunk,
             per_chunk,
+            drift_of: plan.method.drift().map(|drift| drift.of.name()),
+            drift_layers: plan.method.drift().map(|drift| drift.layers),
             heads_per_gather,
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,

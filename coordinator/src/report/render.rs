@@ -33,6 +33,9 @@ fn headline(report: &Report) -> String {
     if let (Some(score), Some((first, end))) = (settings.score, settings.score_layers) {
         method.push(format!("score {score} of layers {first}..{end}"));
     }
+    if let (Some(of), Some(layers)) = (settings.drift_of, settings.drift_layers) {
+        method.push(format!("drift of {of} in {layers} layer{}", if layers == 1 { "" } else { "s" }));
+    }
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));

@@ -131,6 +131,10 @@ pub fn multiprocessors(_device: &CudaDevice) -> Result<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct RopeTables {}
 
+pub(crate) fn squared_distance(_a: &Tensor, _b: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
 pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<Tensor>> {
     Ok(None)
 }

@@ -1,5 +1,7 @@
 //! Choices that methods and plans share, with the names that users write.
 
+use std::collections::HashSet;
+
 /// How the attention a context row receives from the query's rows becomes its score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Score {
@@ -42,6 +44,57 @@ pub enum Exchange {
     Selected,
 }
 
+/// Which cached rows are compared with what they would be, had they seen the whole context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum DriftOf {
+    /// Values (the paper's).
+    Values,
+    /// Keys before RoPE.
+    Keys,
+}
+
+/// How far rows drift from what is cached of them: they run through the first layers at their global positions, and what they leave
+/// there is compared. With several layers ever fewer go on (CacheBlend's gradual filtering).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Drift {
+    /// What is compared.
+    pub of: DriftOf,
+    /// The layers behind the first in which it is: 1 or more.
+    pub layers: usize,
+}
+
+impl Default for Drift {
+    fn default() -> Self {
+        Self { of: DriftOf::Values, layers: 1 }
+    }
+}
+
+impl Drift {
+    /// How many rows go on behind each of the layers, of which the last leaves the budget: before it as many parts of the budget more
+    /// as layers follow, all layers' parts being equal.
+    pub fn left(&self, budget: usize) -> Vec<usize> {
+        (1..=self.layers).map(|layer| budget + budget * (self.layers - layer) / self.layers).collect()
+    }
+
+    /// The rows that went on from each layer but the last, each list within the one before, as one list: those first that went on for
+    /// longest.
+    pub fn longest_first(lists: &[Vec<u32>]) -> Vec<u32> {
+        let (mut rows, mut seen) = (Vec::new(), HashSet::new());
+        for &row in lists.iter().rev().flatten() {
+            if seen.insert(row) {
+                rows.push(row);
+            }
+        }
+        rows
+    }
+
+    /// Those lists again, of the list that [`longest_first`](Self::longest_first) makes of them.
+    pub fn went_on<'a>(&self, budget: usize, longest_first: &'a [u32]) -> Vec<&'a [u32]> {
+        let counts = self.left(budget).into_iter().take(self.layers - 1);
+        counts.map(|count| &longest_first[..count.min(longest_first.len())]).collect()
+    }
+}
+
 macro_rules! names {
     ($type:ty, $($variant:path => $name:literal),+) => {
         impl $type {
@@ -69,5 +122,6 @@ macro_rules! names {
 
 names!(Score, Score::Norm => "norm", Score::Mass => "mass");
 names!(Layout, Layout::Global => "global", Layout::HlHp => "hl-hp", Layout::HlTp => "hl-tp", Layout::TlTp => "tl-tp");
+names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");
 names!(Importance, Importance::Mass => "mass", Importance::Selected => "selected");
 names!(Exchange, Exchange::Replicate => "replicate", Exchange::PassQ => "pass-q", Exchange::Selected => "selected");

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Layout, METHODS, Method, Score};
+use super::{Drift, Layout, METHODS, Method, Score};
 
 /// What is known of a method before its parameters are.
 #[derive(Debug)]
@@ -55,6 +55,10 @@ pub enum Choice {
     PerChunk,
     /// KV heads gathered at a time.
     HeadsPerGather,
+    /// What is compared with the cache.
+    DriftOf,
+    /// In how many layers.
+    DriftLayers,
 }
 
 /// A command that has methods of its own choice.
@@ -85,6 +89,8 @@ pub struct Wishes {
     pub per_chunk: Option<usize>,
     /// KV heads gathered at a time; all where absent.
     pub heads_per_gather: Option<usize>,
+    /// What is compared with the cache, and in how many layers.
+    pub drift: Drift,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -130,6 +136,8 @@ pub enum Selection {
     Random,
     /// The best by scores that the query decides.
     Evidence(Evidence),
+    /// The best by how far they drift from what is cached of them.
+    Drift(Drift),
 }
 
 /// What is measured before rows are selected: the query's probe, and perhaps a pass after it.

@@ -3,6 +3,7 @@
 
 mod a3;
 mod all_gather;
+mod cacheblend;
 mod choices;
 mod descriptor;
 mod epic;
@@ -16,7 +17,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use choices::{Exchange, Importance, Layout, Score};
+pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score};
 pub use descriptor::{Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Prefill, Selection, Wishes, Wrong};
 pub use infoflow::InfoFlow;
 
@@ -61,10 +62,12 @@ pub enum Method {
         /// RoPE positions while scoring.
         layout: Layout,
     },
+    /// Recomputes the rows that drift most from what is cached of them in the first layers.
+    CacheBlend(Drift),
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 10] = [
+pub static METHODS: [&Descriptor; 11] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -75,6 +78,7 @@ pub static METHODS: [&Descriptor; 10] = [
     &prophetkv::DESCRIPTOR,
     &relay::DESCRIPTOR,
     &a3::DESCRIPTOR,
+    &cacheblend::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -98,6 +102,7 @@ impl Method {
             &Method::ProphetKv { layout } => (&prophetkv::DESCRIPTOR, prophetkv::prefill(layout)),
             &Method::Relay { layout } => (&relay::DESCRIPTOR, relay::prefill(layout)),
             &Method::A3 { layout } => (&a3::DESCRIPTOR, a3::prefill(layout)),
+            &Method::CacheBlend(drift) => (&cacheblend::DESCRIPTOR, cacheblend::prefill(drift)),
         }
     }
 
@@ -123,6 +128,14 @@ impl Method {
     pub fn evidence(&self) -> Option<Evidence> {
         match self.selection() {
             Some(Selection::Evidence(evidence)) => Some(evidence),
+            _ => None,
+        }
+    }
+
+    /// How it measures the drift of rows before it selects, if it does.
+    pub fn drift(&self) -> Option<Drift> {
+        match self.selection() {
+            Some(Selection::Drift(drift)) => Some(drift),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ const WISHES: Wishes = Wishes {
     layout: Layout::HlHp,
     per_chunk: Some(7),
     heads_per_gather: Some(2),
+    drift: Drift { of: DriftOf::Keys, layers: 3 },
     seed: 11,
 };
 
@@ -46,6 +47,8 @@ fn a_method_takes_what_it_says() {
             (Choice::Layout, Wishes { layout: Layout::Global, ..WISHES }),
             (Choice::PerChunk, Wishes { per_chunk: None, ..WISHES }),
             (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
+            (Choice::DriftOf, Wishes { drift: Drift { of: DriftOf::Values, ..WISHES.drift }, ..WISHES }),
+            (Choice::DriftLayers, Wishes { drift: Drift { layers: 1, ..WISHES.drift }, ..WISHES }),
         ];
         for (choice, wishes) in cases {
             assert_eq!(differs(wishes), descriptor.takes(choice), "{name}: {choice:?}");
@@ -69,6 +72,24 @@ fn evidence_is_what_the_papers_say() {
 }
 
 #[test]
+fn ever_fewer_rows_go_on_until_the_budget_is_left() {
+    let left = |layers, budget| Drift { layers, ..Drift::default() }.left(budget);
+    assert_eq!(left(1, 30), [30]);
+    assert_eq!(left(3, 30), [50, 40, 30]);
+    assert_eq!(left(4, 2), [3, 3, 2, 2], "few rows leave a few at a time");
+    assert_eq!(left(2, 0), [0, 0]);
+    let lists = [vec![1, 4, 6, 8, 9], vec![4, 6, 9, 1], vec![6, 9, 1]].map(|mut list| {
+        list.sort_unstable();
+        list
+    });
+    let one = Drift::longest_first(&lists[..2]);
+    assert_eq!(one, [1, 4, 6, 9, 8], "two lists of a drift in three layers");
+    let found = Drift { layers: 3, ..Drift::default() }.went_on(3, &one);
+    assert_eq!(found, [&[1, 4, 6, 9, 8][..], &[1, 4, 6, 9]]);
+    assert!(Drift::default().went_on(3, &[]).is_empty());
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_what_would_be_right() {
     let refused = |name: &str, wishes: Wishes| {
         let wrong = (Descriptor::find(name).expect("a method").make)(&wishes).expect_err("an impossible wish");
@@ -81,6 +102,11 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
     for rows in [0, 65] {
         let found = refused("epic", Wishes { per_chunk: Some(rows), ..WISHES });
         assert_eq!(found, format!("--per-chunk {rows}: must be from 1 to 64"));
+    }
+    for layers in [0, 40] {
+        let found = refused("cacheblend", Wishes { drift: Drift { layers, ..WISHES.drift }, ..WISHES });
+        let wanted = "must be from 1 to 39: the model has 40 layers, and in the first nothing drifts";
+        assert_eq!(found, format!("--drift-layers {layers}: {wanted}"));
     }
     for (first, end) in [(5, 5), (39, 41)] {
         let found = refused("infoflow", Wishes { score_layers: Some((first, end)), ..WISHES });

@@ -4,6 +4,7 @@
 mod all_gather;
 mod chunk_prefill;
 mod decode;
+mod drift;
 mod look_ahead;
 mod pass_q;
 mod query_probe;
@@ -17,6 +18,7 @@ mod selected;
 pub use all_gather::AllGather;
 pub use chunk_prefill::{ChunkPrefill, Part, Sending};
 pub use decode::{Decode, DecodeRow, SharedCaches};
+pub use drift::{Cached, Drifting, cached_rows};
 pub use look_ahead::LookAhead;
 pub use pass_q::PassQ;
 pub use query_probe::QueryProbe;

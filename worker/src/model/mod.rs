@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use tributary_kernels::Rope;
+use tributary_kernels::{Rope, gather};
 
 pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
@@ -67,6 +67,18 @@ impl Rows {
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The rows in the places `places`, in that order.
+    ///
+    /// # Panics
+    /// If an adapter is active on some of them: only a bug can do that.
+    ///
+    /// # Errors
+    /// A place beyond the last row; the tensor library's.
+    pub fn select(&self, places: &[u32]) -> Result<Self> {
+        assert!(self.adapted.is_none(), "rows with an adapter's matrices stay together");
+        Ok(Self::new(gather(&self.hidden, places)?))
     }
 
     /// The last `count` rows; of the run on which an adapter is active, what is left among them.

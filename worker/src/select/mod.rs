@@ -3,6 +3,7 @@
 //! them, in [`crate::strategy`].
 
 mod a3;
+mod cacheblend;
 mod epic;
 mod infoflow;
 mod none;
@@ -32,6 +33,9 @@ pub enum Need {
         /// One weight a row.
         weights: Vec<f32>,
     },
+    /// How far rows drift from what is cached of them, as the method's descriptor says: one number a context row, 0 for those that
+    /// may not be selected and those that did not go on to the last layer that is measured.
+    Drift,
     /// The answer: one score a context row; the budget's best are taken.
     Scores(Vec<f32>),
     /// The answer: these rows.
@@ -65,9 +69,7 @@ impl Candidates {
     pub fn new(plan: &Plan, order: &[u32]) -> Self {
         assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
         let first_row = plan.prefix_tokens() as u32;
-        let chunks = plan.candidates(order);
-        let mut rows: Vec<u32> = chunks.iter().flat_map(|&(first, length)| first..first + length as u32).collect();
-        rows.sort_unstable();
+        let (chunks, rows) = (plan.candidates(order), plan.candidate_rows(order));
         Self {
             first_row,
             context: plan.context_rows(),
@@ -127,5 +129,6 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::ProphetKv { .. } => Box::new(prophetkv::ProphetKv),
         Method::Relay { .. } => Box::new(relay::Relay::default()),
         Method::A3 { .. } => Box::new(a3::A3),
+        Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
     })
 }

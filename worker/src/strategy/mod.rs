@@ -10,6 +10,9 @@ mod auxiliary;
 #[cfg(test)]
 mod auxiliary_tests;
 pub mod chunks;
+mod drift;
+#[cfg(test)]
+mod drift_tests;
 mod evidence;
 mod full;
 #[cfg(test)]
@@ -53,7 +56,7 @@ pub struct Selection {
     pub order: Vec<u32>,
     /// The recomputed rows, ascending.
     pub rows: Vec<u32>,
-    /// The rows whose own attention was measured first, ascending.
+    /// The rows that were computed before to measure something, as [`Outcome::measured`](tributary_protocol::Outcome::measured).
     pub measured: Vec<u32>,
     /// How many rows could have been.
     pub candidates: usize,
@@ -92,6 +95,10 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
         && (layers.is_empty() || layers.end > config.layers)
     {
         let what = format!("score layers {layers:?} are no range of the model's {} layers", config.layers);
+        return Err(Error::Plan(what));
+    }
+    if let Some(drift) = method.drift().filter(|drift| drift.layers == 0 || drift.layers >= config.layers) {
+        let what = format!("drift in {} layers behind the first of {}", drift.layers, config.layers);
         return Err(Error::Plan(what));
     }
     match method.prefill() {

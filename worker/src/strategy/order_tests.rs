@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
+use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
 
 use super::selective::Selective;
 use super::{Strategy, chunks};
@@ -133,6 +133,8 @@ fn warm_rows_set_out_behind_the_probes_messages() {
         (infoflow(1), None, "ssspcfff", "pcsssfff"),
         (infoflow(3), mass, "ssspppcpppcfff", "ppspcpspspcfff"),
         (Method::Epic { per_chunk: None }, None, "sssfff", "sssfff"),
+        // What is cached of two layers comes first, the scores last: `s`, `c`, `f`.
+        (Method::CacheBlend(Drift::default()), None, "sssscffff", "scsssffff"),
     ];
     for (method, reorder, cold_order, warm_order) in cases {
         let cold = plan(method, reorder);

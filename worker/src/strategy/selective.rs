@@ -4,7 +4,7 @@
 use tributary_protocol::{Evidence, Layout, Phase, Plan};
 
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, evidence, recompute};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -82,6 +82,11 @@ impl Selective {
                     seen = evidence::pass(cx, plan, &chunks.cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
+                Need::Drift => {
+                    cx.enter(Phase::Probe, plan)?;
+                    let drift = plan.method.drift().ok_or(Error::Bug("the method does not measure drift"))?;
+                    (seen, measured) = drift::measure(cx, plan, chunks, &candidates, &order, drift)?;
+                }
                 Need::Scores(scores) => {
                     cx.enter(Phase::Select, plan)?;
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
@@ -120,7 +125,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
 }
 
 /// Rank 0's list on every rank.
-fn agree(cx: &mut Context<'_>, list: Option<Vec<u32>>) -> Result<Vec<u32>> {
+pub(super) fn agree(cx: &mut Context<'_>, list: Option<Vec<u32>>) -> Result<Vec<u32>> {
     let bytes = list.map(|list| tributary_protocol::encode(&list)).transpose()?;
     Ok(tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
 }

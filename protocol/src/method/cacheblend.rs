@@ -1,0 +1,32 @@
+//! CacheBlend: the rows whose keys or values change most once they know about other chunks.
+
+use super::{Choice, Claim, Descriptor, Drift, Method, Prefill, Selection, Wishes, Wrong};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "cacheblend",
+    summary: "the rows whose values (or keys) change most in the first layers, computed with the whole context in sight",
+    source: "CacheBlend (Yao et al. 2024)",
+    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    ratio: Some(0.15),
+    takes: &[Choice::Ratio, Choice::DriftOf, Choice::DriftLayers],
+    default_of: &[],
+    make,
+};
+
+fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+    let Drift { layers, .. } = wishes.drift;
+    // The first layer's keys and values know nothing of other tokens, so they are as they were.
+    if layers == 0 || layers >= wishes.layers {
+        let most = wishes.layers.saturating_sub(1);
+        let wanted = format!(
+            "must be from 1 to {most}: the model has {} layers, and in the first nothing drifts",
+            wishes.layers
+        );
+        return Err(Wrong { option: "--drift-layers", found: layers.to_string(), wanted });
+    }
+    Ok(Method::CacheBlend(wishes.drift))
+}
+
+pub(super) fn prefill(drift: Drift) -> Prefill {
+    Prefill::Chunks(Selection::Drift(drift))
+}

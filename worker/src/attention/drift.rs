@@ -1,0 +1,154 @@
+//! Some context rows at their global positions with the whole context in sight, of which every rank has gathered what is cached. In the
+//! first layer all keys are what they were cached as; behind it the rows' own keys and values, gathered from all ranks, stand in for
+//! the cached ones.
+
+use candle_core::Tensor;
+use tributary_comm::{Communicator, Pending, Start};
+use tributary_kernels::{Keys, gather, join, merge};
+use tributary_protocol::DriftOf;
+
+use super::rounds::start_all;
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::{KvCache, View};
+use crate::model::Qkv;
+use crate::placement::Placement;
+
+/// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
+pub struct Cached {
+    /// Keys and values of each layer but the last; of the last, what is compared.
+    pending: Vec<Vec<Pending>>,
+}
+
+impl Cached {
+    /// Starts the gathers of layers `0..=last`, all at once: `counts[r]` rows come from rank r. Of the last layer only what is compared
+    /// moves. `cache` has this rank's rows; its prefix says how wide a row is where there are none.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn start(
+        comm: &mut dyn Communicator,
+        cache: &KvCache,
+        counts: &[usize],
+        last: usize,
+        of: DriftOf,
+    ) -> Result<Self> {
+        let own = |layer: usize| -> Result<[Tensor; 2]> {
+            let parts = cache.own.iter().map(|block| &block.layers[layer]);
+            let (k, v): (Vec<&Tensor>, Vec<&Tensor>) = parts.map(|(k, v)| (k, v)).unzip();
+            let nothing = |x: &Tensor| x.narrow(0, 0, 0);
+            let (prefix_k, prefix_v) = &cache.prefix.layers[layer];
+            Ok(match k.is_empty() {
+                true => [nothing(prefix_k)?, nothing(prefix_v)?],
+                false => [join(&k, 0)?, join(&v, 0)?],
+            })
+        };
+        let mut pending = Vec::new();
+        for layer in 0..last {
+            let [k, v] = own(layer)?;
+            pending.push(start_all(comm, [&k, &v].map(|send| Start::AllGather { send, rows: counts }))?.into());
+        }
+        let [k, v] = own(last)?;
+        let compared = if of == DriftOf::Keys { &k } else { &v };
+        pending.push(start_all(comm, [Start::AllGather { send: compared, rows: counts }])?.into());
+        Ok(Self { pending })
+    }
+
+    /// The next layer's keys and values, or, of the last, what is compared: each rank's rows.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn next(&mut self, comm: &mut dyn Communicator) -> Result<Vec<Vec<Tensor>>> {
+        self.pending.remove(0).into_iter().map(|pending| Ok(comm.wait(pending)?)).collect()
+    }
+}
+
+/// Rows of a pass that measures drift, in one layer.
+pub struct Drifting<'a> {
+    /// Kernels and constants.
+    pub math: &'a Math,
+    /// The way to the other ranks.
+    pub comm: &'a mut dyn Communicator,
+    /// Where rows stand.
+    pub placement: &'a Placement,
+    /// The prefix.
+    pub prefix: &'a View,
+    /// The context rows that each rank keeps.
+    pub kept: &'a [Vec<u32>],
+}
+
+impl Drifting<'_> {
+    /// What this rank's rows attend to, of `rows` on each rank: to prefix and context. `cached` has keys and values of each rank's
+    /// context. With `fresh` the rows' own keys and values stand in for the cached ones.
+    ///
+    /// # Errors
+    /// Kernels' and communicator's.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        qkv: Qkv,
+        rows: &[Vec<u32>],
+        cached: &[Vec<Tensor>],
+        fresh: bool,
+    ) -> Result<Tensor> {
+        let at = self.placement.at(&rows[self.comm.rank()]);
+        let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let sending = match fresh {
+            true => Some(start_all(self.comm, [&qkv.k, &qkv.v].map(|send| Start::AllGather { send, rows: &counts }))?),
+            false => None,
+        };
+        let mut hidden = vec![false; self.kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
+        if fresh {
+            rows.iter().flatten().for_each(|&row| hidden[row as usize] = true);
+        }
+        let mut keys = self.prefix.keys(layer);
+        for (rank, kept) in self.kept.iter().enumerate().filter(|(_, kept)| !kept.is_empty()) {
+            let is_hidden = |&place: &u32| hidden[kept[place as usize] as usize];
+            let places: Vec<u32> = (0..kept.len() as u32).filter(is_hidden).collect();
+            let at = self.placement.at(kept).without(&places);
+            keys.push(Keys { k: cached[0][rank].clone(), v: cached[1][rank].clone(), at });
+        }
+        let part = self.math.attend(&qkv.q, &at, &keys)?;
+        let Some([sending_k, sending_v]) = sending else { return Ok(part.out) };
+        let (k, v) = (self.comm.wait(sending_k)?, self.comm.wait(sending_v)?);
+        let own: Vec<Keys> = std::iter::zip(k, v)
+            .zip(rows)
+            .filter(|(_, rows)| !rows.is_empty())
+            .map(|((k, v), rows)| Keys { k, v, at: self.placement.at(rows) })
+            .collect();
+        if own.is_empty() {
+            return Ok(part.out);
+        }
+        Ok(merge(&part, &self.math.attend(&qkv.q, &at, &own)?)?.out)
+    }
+}
+
+/// The cached rows `rows`, of parts that hold the rows `kept` of each rank.
+///
+/// # Errors
+/// The tensor library's.
+pub fn cached_rows(parts: &[Tensor], kept: &[Vec<u32>], rows: &[u32]) -> Result<Tensor> {
+    let mut places = vec![0; kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
+    kept.iter().flatten().enumerate().for_each(|(place, &row)| places[row as usize] = place as u32);
+    let filled: Vec<&Tensor> = parts.iter().filter(|part| part.dims()[0] > 0).collect();
+    let all = join(&filled, 0)?;
+    let places: Vec<u32> = rows.iter().map(|&row| places[row as usize]).collect();
+    Ok(gather(&all, &places)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_rows_are_found_by_their_numbers() {
+        let part = |from: f32, rows: usize| {
+            let numbers: Vec<f32> = (0..rows).map(|row| from + row as f32).collect();
+            Tensor::from_vec(numbers, (rows, 1, 1), &candle_core::Device::Cpu).expect("rows")
+        };
+        // Rank 0 keeps rows 5 to 7, rank 1 nothing, rank 2 rows 2 to 4.
+        let (parts, kept) = ([part(50.0, 3), part(0.0, 0), part(20.0, 3)], [vec![5, 6, 7], vec![], vec![2, 3, 4]]);
+        let found = cached_rows(&parts, &kept, &[7, 2, 5]).expect("rows");
+        assert_eq!(found.flatten_all().and_then(|rows| rows.to_vec1::<f32>()).expect("f32"), [52.0, 20.0, 50.0]);
+    }
+}

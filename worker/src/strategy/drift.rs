@@ -1,0 +1,112 @@
+//! How far context rows drift from what is cached of them: they run through the first layers at their global positions with the whole
+//! context in sight, on whatever rank, and what they leave in each layer behind the first is compared with the cache (CacheBlend,
+//! section 4: the difference of values in the first layer in which there is one, and gradual filtering over several).
+
+use candle_core::Tensor;
+use tributary_kernels::{cuda, squared_distance};
+use tributary_protocol::{Drift, DriftOf, Exchange, Layout, Plan};
+
+use super::chunks::Chunks;
+use super::recompute;
+use super::selective::agree;
+use crate::attention::{Cached, Drifting, cached_rows};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::model::Qkv;
+use crate::placement::Placement;
+use crate::select::{Candidates, top_rows};
+
+/// The drift of every candidate as `drift` says, one number a context row, the same on every rank; and, where several layers are
+/// measured, the rows that went on from the first of them. Stale rows that are held back set out behind the cached ones.
+///
+/// # Errors
+/// Kernels' and communicator's; distances that are not finite.
+pub(super) fn measure(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    chunks: &mut Chunks,
+    candidates: &Candidates,
+    order: &[u32],
+    drift: Drift,
+) -> Result<(Vec<f32>, Vec<u32>)> {
+    let placement = Placement::new(plan, order, Layout::Global);
+    let kept: Vec<Vec<u32>> = (0..cx.comm.size()).map(|rank| plan.kept_by(rank)).collect();
+    let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
+    let mut cached = Cached::start(cx.comm, &chunks.cache, &counts, drift.layers, drift.of)?;
+    if let Some(replication) = &mut chunks.replication {
+        replication.next_slice(cx.comm)?;
+    }
+    let prefix = chunks.cache.view_of_prefix(&placement);
+    let homes = recompute::homes(cx, plan, &placement, (&candidates.rows, Vec::new()), Exchange::Replicate);
+    let mut hidden = recompute::embed(cx, plan, &homes)?;
+    let (mut rows, rank) = (homes.context, cx.rank());
+    let (model, math) = (cx.models.main, cx.math.clone());
+    let mut stayed = Vec::new();
+    for (layer, left) in std::iter::once(None).chain(drift.left(plan.budget).into_iter().map(Some)).enumerate() {
+        math.progress.layer(layer)?;
+        // In the last layer nobody asks.
+        let asking = if layer == drift.layers { 0 } else { hidden.len() };
+        let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
+        let there = cached.next(cx.comm)?;
+        if let Some(left) = left {
+            let (new, old) = match (drift.of, layer == drift.layers) {
+                (DriftOf::Keys, _) => (&qkv.k, &there[0]),
+                (DriftOf::Values, true) => (&qkv.v, &there[0]),
+                (DriftOf::Values, false) => (&qkv.v, &there[1]),
+            };
+            let own = distances(new, old, &kept, &rows[rank])?;
+            let distances = gather(cx, candidates, &rows, &own)?;
+            if layer == drift.layers {
+                return Ok((distances, Drift::longest_first(&stayed)));
+            }
+            let all: Vec<u32> = rows.concat();
+            let score = |row: u32| distances[(row - candidates.first_row) as usize];
+            let best = agree(cx, (rank == 0).then(|| top_rows(&all, score, left)))?;
+            let stay = places_in(&rows[rank], &best);
+            rows.iter_mut().for_each(|rows| rows.retain(|row| best.binary_search(row).is_ok()));
+            (hidden, qkv) = (hidden.select(&stay)?, selected(&qkv, &stay)?);
+            stayed.push(best);
+        }
+        let mut attention =
+            Drifting { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
+        let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
+        hidden = model.finish(layer, hidden, attended)?;
+    }
+    Err(Error::Bug("drift is measured in one layer at least"))
+}
+
+/// The squared distances of this rank's `rows` from what is cached of them, `[rows]` f32.
+fn distances(new: &Tensor, cached: &[Tensor], kept: &[Vec<u32>], rows: &[u32]) -> Result<Tensor> {
+    let old = match rows.is_empty() {
+        true => new.clone(),
+        false => cached_rows(cached, kept, rows)?,
+    };
+    Ok(squared_distance(new, &old)?)
+}
+
+/// Every rank's distances on every rank, one a context row in the request's own order; 0 for rows that are on none.
+fn gather(cx: &mut Context<'_>, candidates: &Candidates, rows: &[Vec<u32>], own: &Tensor) -> Result<Vec<f32>> {
+    let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+    let parts = cx.comm.all_gather_v(own, &counts)?;
+    let mut all = vec![0.0; candidates.context];
+    for (rows, part) in rows.iter().zip(parts) {
+        for (&row, distance) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
+            all[(row - candidates.first_row) as usize] = distance;
+        }
+    }
+    match all.iter().all(|distance| distance.is_finite()) {
+        true => Ok(all),
+        false => Err(Error::NotFinite { what: "distances from the cache", rank: cx.rank() }),
+    }
+}
+
+/// Where those of `rows` stand that are among `stay`, which is ascending.
+fn places_in(rows: &[u32], stay: &[u32]) -> Vec<u32> {
+    let stays = |&place: &u32| stay.binary_search(&rows[place as usize]).is_ok();
+    (0..rows.len() as u32).filter(stays).collect()
+}
+
+fn selected(qkv: &Qkv, places: &[u32]) -> Result<Qkv> {
+    let pick = |x: &Tensor| tributary_kernels::gather(x, places);
+    Ok(Qkv { q: pick(&qkv.q)?, k: pick(&qkv.k)?, v: pick(&qkv.v)? })
+}
