@@ -58,10 +58,12 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
-        `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`."""
+        `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
+        `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
+        in the cache."""
         rope, order = at
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
@@ -74,6 +76,9 @@ class Model:
             if name + "self_attn.q_norm.weight" in self.weights:
                 q, k = (self.norm(t, name + f"self_attn.{part}_norm.weight") for part, t in (("q", q), ("k", k)))
             cache[layer][0][rows], cache[layer][1][rows] = k, v
+            if narrow is not None:
+                places = narrow(layer, rows, cache)
+                rows, x, q, seen = rows[places], x[places], q[places], seen[places]
             keys, values = (t.repeat_interleave(self.heads // self.kv_heads, 1)
                             for t in (self.rotate(cache[layer][0], rope), cache[layer][1]))
             scores = torch.einsum("qhd,khd->hqk", self.rotate(q, rope[rows]), keys) / math.sqrt(self.head_dim)
@@ -191,6 +196,29 @@ class Request:
 
         self.model.forward(self.ids, chosen + self.P, self.fresh_copy(), self.positions("global", order), watch=watch)
         return first + total / total.sum()
+
+    def cacheblend(self, order, of, layers, budget, candidates):
+        """Per context row: the squared difference of its values (or keys before RoPE) from the cached ones in layer `layers`,
+        once rows know the whole context. From each layer before it the most different go on: the budget and as many of
+        `layers` parts of it as layers follow. 0 for rows that did not come so far."""
+        which, total = (0 if of == "keys" else 1), torch.zeros(self.T, dtype=DTYPE)
+
+        def narrow(layer, rows, cache):
+            if layer == 0:
+                return torch.arange(len(rows))
+            difference = (cache[layer][which] - self.stale[layer][which])[rows].pow(2).sum((1, 2))
+            total.zero_()
+            total[rows - self.P] = difference
+            stay = top(total, budget + budget * (layers - layer) // layers, (rows - self.P).tolist()) + self.P
+            for part in (0, 1):
+                fresh = cache[layer][part][stay]
+                cache[layer][part].copy_(self.stale[layer][part])
+                cache[layer][part][stay] = fresh
+            return torch.isin(rows, stay).nonzero()[:, 0]
+
+        rows = torch.tensor(candidates, dtype=torch.long) + self.P
+        self.model.forward(self.ids, rows, self.fresh_copy(), self.positions("global", order), until=layers + 1, narrow=narrow)
+        return total
 
     def recompute(self, order, selected):
         """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""

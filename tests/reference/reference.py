@@ -39,6 +39,8 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.prophetkv(layout, order)
     if s["method"] == "a3":
         return r.a3(layout, order)
+    if s["method"] == "cacheblend":
+        return r.cacheblend(order, s["drift_of"], s["drift_layers"], budget, candidates)
     return r.relay(layout, order, budget, candidates)
 
 
@@ -64,8 +66,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
-    scored = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
-    found_order = reordered(r, s, budget) if scored and s["reorder"] else list(range(len(r.lengths)))
+    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
+    scored = asks or s["method"] == "cacheblend"
+    found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
     candidates = [row for row in range(r.T) if row not in barred]
@@ -120,7 +123,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "exchange": "replicate", "world": 1, "generated": []}
+            "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -144,6 +147,9 @@ def self_test(model: Model, folder: str) -> bool:
         for method in ("infoflow", "prophetkv", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
+        for of, layers in [("values", 1), ("keys", min(2, model.layers - 1))]:
+            changes = {"method": "cacheblend", "drift_of": of, "drift_layers": layers}
+            expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
@@ -154,7 +160,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "epic"}, {"method": "none"}):
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
 

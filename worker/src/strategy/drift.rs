@@ -6,9 +6,9 @@ use candle_core::Tensor;
 use tributary_kernels::{cuda, squared_distance};
 use tributary_protocol::{Drift, DriftOf, Exchange, Layout, Plan};
 
+use super::agree::agree;
 use super::chunks::Chunks;
 use super::recompute;
-use super::selective::agree;
 use crate::attention::{Cached, Drifting, cached_rows};
 use crate::context::Context;
 use crate::error::{Error, Result};

@@ -1,5 +1,6 @@
 //! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own shard.
 
+mod agree;
 pub mod ahead;
 #[cfg(test)]
 mod ahead_tests;

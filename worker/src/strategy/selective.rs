@@ -3,6 +3,7 @@
 
 use tributary_protocol::{Evidence, Layout, Phase, Plan};
 
+use super::agree::agree;
 use super::chunks::Chunks;
 use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute};
 use crate::context::Context;
@@ -122,10 +123,4 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     let scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     agree(cx, order)
-}
-
-/// Rank 0's list on every rank.
-pub(super) fn agree(cx: &mut Context<'_>, list: Option<Vec<u32>>) -> Result<Vec<u32>> {
-    let bytes = list.map(|list| tributary_protocol::encode(&list)).transpose()?;
-    Ok(tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
 }
