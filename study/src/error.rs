@@ -32,6 +32,12 @@ pub enum Error {
     /// A report cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
+    /// A row cannot be written as CSV.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
+    /// The page's template cannot be filled in.
+    #[error(transparent)]
+    Page(#[from] minijinja::Error),
 }
 
 impl Error {
@@ -41,7 +47,7 @@ impl Error {
             Error::Engine(error) => error.exit_code(),
             Error::Over { exit_code, .. } => *exit_code,
             Error::File { .. } => exit::DISK,
-            Error::Json(_) => exit::BUG,
+            Error::Json(_) | Error::Csv(_) | Error::Page(_) => exit::BUG,
         }
     }
 

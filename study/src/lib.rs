@@ -14,6 +14,7 @@ mod kit;
 mod notes;
 mod order;
 mod page;
+mod rows;
 pub mod scalar;
 mod scaling;
 pub mod schema;

@@ -1,8 +1,8 @@
 //! What a reader of a study's numbers should know.
 
-use super::csv::bytes_differ;
 use super::scaling::is_full;
 use super::schema::Study;
+use crate::rows::bytes_differ;
 
 /// What a reader of predictions for so many ranks should know, by the profile's name and ranks (0: no profile).
 pub fn profile_notes(profile: &str, ranks: usize, worlds: &[usize]) -> Vec<String> {

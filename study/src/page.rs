@@ -1,211 +1,138 @@
-//! The report as one page: charts and tables, nothing from elsewhere, light and dark. It opens from a disk.
+//! The report as one page: charts and tables, nothing from elsewhere, light and dark. It opens from a disk. How it looks stands in
+//! `page.html`, which escapes every text that it is given but for the charts.
 
-use super::charts::{charts, ranks};
-use super::csv::{formula_bytes, received_bytes};
-use super::notes::notes;
-use super::scaling::{full, is_full, strong_of};
-use super::schema::{Point, Study};
-use tributary_charts::svg::{escaped, style};
+use minijinja::{Environment, UndefinedBehavior, context};
+use serde::Serialize;
+use tributary_charts::svg::style;
 use tributary_system::size::rounded;
 use tributary_system::token_count::short;
 
-const PAGE_STYLE: &str = "\
-:root{color-scheme:light dark;--ground:#fff;--text:#22262c;--muted:#606873;--line:#e3e6ea;--card:#fff}\
-@media (prefers-color-scheme:dark){:root{--ground:#0f1114;--text:#e4e7eb;--muted:#9aa3ae;--line:#30363f;--card:#15181c}}\
-body{margin:0;background:var(--ground);color:var(--text);font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\
-main{max-width:1320px;margin:0 auto;padding:28px 20px 60px}h1{font-size:24px;margin:0 0 4px}\
-h2{font-size:18px;margin:36px 0 12px}p,li{color:var(--muted);max-width:90ch}p.lead{margin:0 0 20px}\
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));gap:18px}\
-.charts figure{margin:0;padding:6px;border:1px solid var(--line);border-radius:8px;background:var(--card)}\
-.charts svg{width:100%;height:auto;display:block}.wide{overflow-x:auto}\
-table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}\
-th,td{padding:4px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
-th{font-weight:600}th:first-child,td:first-child,.text{text-align:left}\
-dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;font-size:13px;margin:0}\
-dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}";
+use crate::charts::{charts, ranks};
+use crate::error::Result;
+use crate::notes::notes;
+use crate::rows::point_rows;
+use crate::schema::Study;
+
+/// The template's name. That it ends so makes it escape.
+const NAME: &str = "page.html";
+
+/// A run that failed, as the page lists it.
+#[derive(Serialize)]
+struct FailedRun<'a> {
+    point: &'a str,
+    cause: &'a str,
+    run: usize,
+    exit_code: u8,
+}
 
 /// The page.
-pub fn html(study: &Study) -> String {
-    let figures: String = charts(study).iter().map(|chart| format!("<figure>{}</figure>\n", chart.inline())).collect();
-    let notes: String = notes(study).iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
-    let title = format!("Time to first token: {}", study.design.model);
-    let title = escaped(&title);
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
-         <style>{PAGE_STYLE}{}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n<p class=\"lead\">{}</p>\n\
-         <div class=\"charts\">\n{figures}</div>\n<h2>Points</h2>\n<div class=\"wide\">{}</div>\n\
-         <h2>Accuracy</h2>\n{}\n<h2>Failures</h2>\n{}\n<h2>Provenance</h2>\n{}\n<h2>Notes</h2>\n<ul>\n{notes}</ul>\n\
-         </main>\n</body>\n</html>\n",
-        style(),
-        escaped(&lead(study)),
-        points(study),
-        accuracy(study),
-        failures(study),
-        provenance(study)
-    )
+///
+/// # Errors
+/// A template that cannot be filled in, which is a bug.
+pub fn html(study: &Study) -> Result<String> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.add_filter("number", number);
+    environment.add_filter("fixed", fixed);
+    environment.add_filter("scientific", scientific);
+    environment.add_filter("tokens", short);
+    environment.add_filter("ranks", ranks);
+    environment.add_filter("bytes", rounded);
+    environment.add_template(NAME, include_str!("page.html"))?;
+    let page = environment.get_template(NAME)?;
+    Ok(page.render(context! {
+        design => study.design,
+        provenance => study.provenance,
+        chart_style => style(),
+        charts => charts(study).iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
+        points => point_rows(study),
+        failures => failures(study),
+        notes => notes(study),
+    })?)
 }
 
-fn lead(study: &Study) -> String {
-    let design = &study.design;
-    let list = |items: Vec<String>| items.join(", ");
-    format!(
-        "Contexts of {} tokens in chunks of {}, a query of {}; {} ranks of {} threads; {} counted runs a point after {} \
-         warm-ups, all points interleaved in random order. Measured on {} ({}, {} cores).",
-        list(design.lengths.iter().map(|&length| short(length)).collect()),
-        design.chunk_tokens,
-        design.query_tokens,
-        list(design.worlds.iter().map(usize::to_string).collect()),
-        design.threads,
-        design.repeats,
-        design.warmups,
-        study.provenance.host,
-        study.provenance.cpu,
-        study.provenance.cores
-    )
-}
-
-/// A table; the first `text` columns hold words.
-fn table(names: &[&str], rows: &[Vec<String>], text: usize) -> String {
-    let cells = |row: &[String], tag: &str| -> String {
-        let cell = |(column, cell): (usize, &String)| {
-            let class = if column < text { " class=\"text\"" } else { "" };
-            format!("<{tag}{class}>{}</{tag}>", escaped(cell))
-        };
-        format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>())
-    };
-    let head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let body: String = rows.iter().map(|row| cells(row, "td")).collect();
-    format!("<table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody>\n</table>", cells(&head, "th"))
-}
-
-fn points(study: &Study) -> String {
-    let names = [
-        "method",
-        "cache",
-        "exchange",
-        "tokens",
-        "ranks",
-        "ratio",
-        "median [ms]",
-        "95 % interval [ms]",
-        "p95 [ms]",
-        "p99 [ms]",
-        "predicted [ms]",
-        "× full",
-        "efficiency",
-        "Karp-Flatt",
-        "bytes",
-        "formula",
-        "samples",
-    ];
-    table(&names, &study.points.iter().map(|point| point_row(study, point)).collect::<Vec<_>>(), 3)
-}
-
-fn point_row(study: &Study, point: &Point) -> Vec<String> {
-    let summary = point.summary.as_ref();
-    let ms = |value: Option<f64>| shown(value.map(|value| format!("{value:.2}")));
-    let strong = strong_of(study, point).filter(|strong| strong.world > strong.base_world && !is_full(point));
-    let to_full = full(study, point.context_tokens).zip(summary).map(|((_, full), own)| full / own.median_ttft_ms);
-    vec![
-        point.method.clone(),
-        if point.exact { "–".to_owned() } else { point.cache.to_string() },
-        shown(point.exchange.clone()),
-        point.context_tokens.to_string(),
-        format!("{}{}", point.world, if point.shares_cores { "*" } else { "" }),
-        shown(point.ratio),
-        ms(summary.map(|summary| summary.median_ttft_ms)),
-        shown(summary.map(|summary| format!("{:.2} – {:.2}", summary.ci95_ttft_ms.0, summary.ci95_ttft_ms.1))),
-        ms(summary.and_then(|summary| summary.p95_ttft_ms)),
-        ms(summary.and_then(|summary| summary.p99_ttft_ms)),
-        ms(Some(point.predicted.ttft_ms).filter(|&predicted| predicted > 0.0)),
-        ms(to_full),
-        ms(strong.as_ref().map(|strong| strong.efficiency)),
-        shown(strong.as_ref().and_then(|strong| strong.karp_flatt).map(|share| format!("{share:.3}"))),
-        shown(received_bytes(point)),
-        shown(formula_bytes(point)),
-        point.samples.len().to_string(),
-    ]
-}
-
-fn accuracy(study: &Study) -> String {
-    let row = |point: &Point| -> Option<Vec<String>> {
-        let accuracy = point.accuracy.as_ref()?;
-        Some(vec![
-            point.method.clone(),
-            if point.exact { "exact" } else { "approximate" }.to_owned(),
-            if point.exact { "–".to_owned() } else { point.cache.to_string() },
-            short(point.context_tokens),
-            ranks(point.world),
-            shown(point.ratio),
-            format!("{:.1e}", accuracy.max_logit_difference),
-            format!("{:.1e}", accuracy.kl_nats),
-            if accuracy.top1_agrees { "yes" } else { "no" }.to_owned(),
-        ])
-    };
-    let rows: Vec<Vec<String>> = study.points.iter().filter_map(row).collect();
-    if rows.is_empty() {
-        return "<p>Full prefill is not part of the study: there is nothing to compare with.</p>".to_owned();
-    }
-    let names = ["method", "claim", "cache", "tokens", "ranks", "ratio", "max |Δlogit|", "KL [nats]", "top-1 as full"];
-    format!("<div class=\"wide\">{}</div>", table(&names, &rows, 3))
-}
-
-fn failures(study: &Study) -> String {
+fn failures(study: &Study) -> Vec<FailedRun<'_>> {
     let all = study.points.iter().flat_map(|point| point.failures.iter().map(move |failure| (point, failure)));
-    let rows: Vec<Vec<String>> = all
-        .map(|(point, failure)| {
-            vec![point.id.clone(), failure.cause.clone(), failure.run.to_string(), failure.exit_code.to_string()]
-        })
-        .collect();
-    if rows.is_empty() {
-        return "<p>No run failed.</p>".to_owned();
-    }
-    format!("<div class=\"wide\">{}</div>", table(&["point", "cause", "run", "exit code"], &rows, 2))
+    let failed = all.map(|(point, failure)| FailedRun {
+        point: &point.id,
+        cause: &failure.cause,
+        run: failure.run,
+        exit_code: failure.exit_code,
+    });
+    failed.collect()
 }
 
-fn provenance(study: &Study) -> String {
-    let (from, design) = (&study.provenance, &study.design);
-    let facts = [
-        ("began", from.began.clone()),
-        ("command", from.command.join(" ")),
-        ("program", format!("tributary {}, build {}", from.version, from.build)),
-        ("commit", from.revision.clone().unwrap_or_else(|| "unknown".to_owned())),
-        ("host", format!("{}, {}", from.host, from.system)),
-        ("processor", format!("{}, {} cores, {}", from.cpu, from.cores, from.instruction_set)),
-        ("memory", rounded(from.memory_bytes)),
-        ("backend", from.backend.clone()),
-        ("model", format!("{} ({}), {}, kernels {}", design.model, design.load_format, design.dtype, design.kernels)),
-        ("model hash", from.model_hash.clone()),
-        ("profile of predictions", from.profile.clone()),
-        ("seed", design.seed.to_string()),
-    ];
-    let fact = |(name, value): &(&str, String)| format!("<dt>{name}</dt><dd>{}</dd>\n", escaped(value));
-    format!("<dl>\n{}</dl>", facts.iter().map(fact).collect::<String>())
+/// Stands where there is no value.
+const NONE: &str = "–";
+
+/// A number with as many digits as it has.
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
 }
 
-fn shown(value: Option<impl ToString>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| value.to_string())
+/// A number with so many digits behind the point.
+fn fixed(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// A number with two digits and its power of ten.
+fn scientific(value: f64) -> String {
+    format!("{value:.1e}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::kit::{measured, study};
-    use super::super::schema::Failure;
     use super::*;
+    use crate::kit::{measured, study};
+    use crate::schema::Failure;
+
+    /// The texts of all cells of the table behind a heading, row by row.
+    fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
+        let behind = page.split_once(&format!("<h2>{heading}</h2>")).expect("the heading").1;
+        let body = behind.split_once("<tbody>").expect("a table").1.split_once("</tbody>").expect("its end").0;
+        let cells = |row: &str| {
+            let cells = row.split("</td>").filter_map(|cell| cell.split_once("<td")?.1.split_once('>'));
+            cells.map(|(_, text)| text.to_owned()).collect()
+        };
+        body.split("</tr>").map(cells).filter(|row: &Vec<String>| !row.is_empty()).collect()
+    }
 
     #[test]
     fn a_page_needs_nothing_from_elsewhere() {
         let mut study = study(vec![measured("full", 512, 1, None, 9.0), measured("ring", 512, 2, None, 6.0)]);
         study.design.model = "<models>".to_owned();
         study.points[1].failures.push(Failure { run: 3, cause: "rank 1 & more".into(), exit_code: 69 });
-        let page = html(&study);
+        let page = html(&study).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>\n"), "{}", &page[..100]);
         assert!(page.contains("&lt;models&gt;") && !page.contains("<models>"));
         assert!(page.contains("rank 1 &amp; more") && page.contains("prefers-color-scheme:dark"));
         let links = page.replace("http://www.w3.org/2000/svg", "");
-        for word in ["http", "src=", "url(", "@import", "<script", "<link"] {
+        for word in ["http", "src=", "url(", "@import", "<script", "<link", "{{", "{%"] {
             assert!(!links.contains(word), "{word}");
         }
-        assert!(page.contains("<td>6.00</td>") && page.contains("<svg class=\"chart\""));
+        assert_eq!(page.matches("<svg class=\"chart\"").count(), charts(&study).len(), "charts are not escaped");
+    }
+
+    #[test]
+    fn tables_show_the_rows() {
+        let mut infoflow = measured("infoflow", 2048, 2, Some(0.15), 6.0);
+        infoflow.shares_cores = true;
+        let mut study =
+            study(vec![measured("full", 2048, 1, None, 9.0), measured("ring", 2048, 1, None, 8.0), infoflow]);
+        study.points.push(measured("ring", 2048, 2, None, 5.0));
+        study.points[1].accuracy = None;
+        let page = html(&study).unwrap();
+        let (points, accuracy) = (table(&page, "Points"), table(&page, "Accuracy"));
+        let wanted = "infoflow|cold|replicate|2048|2*|0.15|6.00|4.00 – 9.00|–|–|–|1.50|–|–|0|0|5";
+        assert_eq!((points.len(), points[2].join("|").as_str()), (4, wanted));
+        let ring = points[3].join("|");
+        assert!(ring.starts_with("ring|–|–|2048|2|–|5.00|") && ring.contains("|1.80|0.80|0.250|"), "{ring}");
+        let wanted = "infoflow|approximate|cold|2k|2 ranks|0.15|1.0e-6|0.0e0|yes";
+        assert_eq!((accuracy.len(), accuracy[1].join("|").as_str()), (3, wanted));
+        assert!(page.contains("<p>No run failed.</p>"));
+        study.points.iter_mut().for_each(|point| point.accuracy = None);
+        assert!(html(&study).unwrap().contains("there is nothing to compare with"));
     }
 }

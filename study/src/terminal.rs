@@ -3,10 +3,10 @@
 use tributary_charts::table::aligned;
 use tributary_system::size::rounded;
 
-use super::csv::{formula_bytes, received_bytes};
 use super::notes::notes;
-use super::scaling::{Scaled, full, is_full, strong, strong_of, weak_flops, weak_tokens};
-use super::schema::{Point, Study};
+use super::rows::{PointRow, point_rows};
+use super::scaling::{Scaled, strong, weak_flops, weak_tokens};
+use super::schema::Study;
 
 /// The whole table. Ends with a line break.
 pub fn render(study: &Study) -> String {
@@ -77,36 +77,32 @@ fn points(study: &Study) -> String {
     ];
     let mut rows =
         vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), COLUMNS.map(|(_, unit)| unit.to_owned()).to_vec()];
-    rows.extend(study.points.iter().map(|point| point_row(study, point)));
+    rows.extend(point_rows(study).iter().map(point_cells));
     format!("# time to first token\n{}", aligned(&rows, 2, &[1, 4, 5]))
 }
 
-fn point_row(study: &Study, point: &Point) -> Vec<String> {
-    let summary = point.summary.as_ref();
-    let ms = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
-    let strong = strong_of(study, point);
-    let grown = strong.as_ref().filter(|strong| strong.world > strong.base_world && !is_full(point));
-    let to_full = full(study, point.context_tokens).zip(summary).map(|((_, full), own)| full / own.median_ttft_ms);
-    let predicted = Some(point.predicted.ttft_ms).filter(|&ms| ms > 0.0);
+fn point_cells(row: &PointRow) -> Vec<String> {
+    let fixed = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
+    let interval = row.ci95_low_ttft_ms.zip(row.ci95_high_ttft_ms);
     vec![
-        point.context_tokens.to_string(),
-        point.method.clone(),
-        format!("{}{}", point.world, if point.shares_cores { "*" } else { "" }),
-        shown(point.ratio, |ratio| ratio.to_string()),
-        if point.exact { "-".to_owned() } else { point.cache.to_string() },
-        point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
-        ms(summary.map(|summary| summary.median_ttft_ms)),
-        shown(summary, |summary| format!("{:.2} to {:.2}", summary.ci95_ttft_ms.0, summary.ci95_ttft_ms.1)),
-        ms(summary.map(|summary| summary.min_ttft_ms)),
-        ms(summary.map(|summary| summary.max_ttft_ms)),
-        ms(predicted),
-        shown(to_full, |times| format!("{times:.2}")),
-        shown(grown, |grown| format!("{:.2}", grown.efficiency)),
-        shown(grown.and_then(|grown| grown.karp_flatt), |share| format!("{share:.3}")),
-        shown(received_bytes(point), |bytes| bytes.to_string()),
-        shown(formula_bytes(point), |bytes| bytes.to_string()),
-        shown(point.accuracy.as_ref(), |accuracy| format!("{:.1e}", accuracy.max_logit_difference)),
-        shown(point.accuracy.as_ref(), |accuracy| if accuracy.top1_agrees { "yes" } else { "no" }.to_owned()),
+        row.context_tokens.to_string(),
+        row.method.clone(),
+        format!("{}{}", row.world, if row.shares_cores { "*" } else { "" }),
+        shown(row.ratio, |ratio| ratio.to_string()),
+        if row.exact { "-".to_owned() } else { row.cache.clone() },
+        row.exchange.clone().unwrap_or_else(|| "-".to_owned()),
+        fixed(row.median_ttft_ms),
+        shown(interval, |(low, high)| format!("{low:.2} to {high:.2}")),
+        fixed(row.min_ttft_ms),
+        fixed(row.max_ttft_ms),
+        fixed(row.predicted_ttft_ms),
+        fixed(row.speed_up_to_full),
+        fixed(row.grown_efficiency()),
+        shown(row.karp_flatt, |share| format!("{share:.3}")),
+        shown(row.received_bytes, |bytes| bytes.to_string()),
+        shown(row.formula_bytes, |bytes| bytes.to_string()),
+        shown(row.max_logit_difference, |difference| format!("{difference:.1e}")),
+        shown(row.top1_agrees, |agrees| if agrees { "yes" } else { "no" }.to_owned()),
     ]
 }
 

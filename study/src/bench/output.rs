@@ -83,15 +83,15 @@ impl Output {
     /// Writes everything.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; a table or a page that cannot be made, which is a bug.
     pub fn finish(&self, study: &Study) -> Result<()> {
         self.save(study)?;
-        self.whole(POINTS, &csv::points(study))?;
-        self.whole(SAMPLES, &csv::samples(study))?;
+        self.whole(POINTS, &csv::points(study)?)?;
+        self.whole(SAMPLES, &csv::samples(study)?)?;
         for chart in charts(study) {
             self.whole(&format!("{CHARTS}/{}.svg", chart.name), &chart.alone())?;
         }
-        self.whole(PAGE, &page::html(study))
+        self.whole(PAGE, &page::html(study)?)
     }
 
     fn whole(&self, name: &str, text: &str) -> Result<()> {

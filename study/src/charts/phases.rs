@@ -1,7 +1,7 @@
 //! Where the time to first token went: phases of the critical path one after the other, waiting for other ranks hatched.
 
 use super::{Study, lengths_of, marked, measured, ranks, typical, worlds};
-use crate::csv;
+use crate::rows;
 use crate::scaling::Series;
 use crate::schema::{Point, Sample};
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale, text_width};
@@ -43,7 +43,7 @@ fn chart(study: &Study, length: usize, world: usize) -> Option<Chart> {
 
 /// All phases of the study with their colours, the same in every chart, and what is left.
 pub(super) fn legend(study: &Study) -> Vec<(usize, String)> {
-    let mut names: Vec<(usize, String)> = csv::phases(study).into_iter().take(UNACCOUNTED).enumerate().collect();
+    let mut names: Vec<(usize, String)> = rows::phases(study).into_iter().take(UNACCOUNTED).enumerate().collect();
     names.push((UNACCOUNTED, "unaccounted".to_owned()));
     names
 }
