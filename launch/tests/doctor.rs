@@ -1,5 +1,9 @@
 //! `doctor` on groups of threads: the report of a healthy group, and of groups whose collectives are bent on purpose.
 
+#[path = "doctor/options.rs"]
+mod options;
+#[path = "doctor/verdict.rs"]
+mod verdict;
 #[path = "doctor/warnings.rs"]
 mod warnings;
 

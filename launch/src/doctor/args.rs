@@ -40,35 +40,3 @@ fn gigabytes_per_s(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| format!("`{text}` is not a number above zero, such as 40"))
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        doctor: DoctorArgs,
-    }
-
-    fn parse(arguments: &[&str]) -> Result<DoctorArgs, clap::Error> {
-        Cli::try_parse_from([&["doctor"], arguments].concat()).map(|cli| cli.doctor)
-    }
-
-    #[test]
-    fn options_have_defaults_and_limits() {
-        let args = parse(&[]).unwrap();
-        assert_eq!(args.sizes, ["1MiB", "256MiB"].map(|text| text.parse().unwrap()));
-        assert_eq!((args.min_busbw, args.repeat, args.skip_checks, args.json), (None, 5, false, false));
-        let args = parse(&["--sizes", "4,8KiB", "--min-busbw", "0.5", "--repeat", "9"]).unwrap();
-        assert_eq!(args.sizes, ["4B", "8KiB"].map(|text| text.parse().unwrap()));
-        assert_eq!((args.min_busbw, args.repeat), (Some(0.5), 9));
-        let refused =
-            [["--sizes", ""], ["--sizes", "1MiB,"], ["--min-busbw", "0"], ["--min-busbw", "inf"], ["--repeat", "0"]];
-        for arguments in refused {
-            assert!(parse(&arguments).is_err(), "{arguments:?}");
-        }
-    }
-}
