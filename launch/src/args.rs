@@ -163,6 +163,20 @@ pub type ExchangeChoice = Option<Exchange>;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
+    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    #[arg(long, visible_alias = "world", value_name = "N")]
+    pub world_size: Option<usize>,
+    /// Threads of each rank
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// What carries messages, how long ranks wait, and what each keeps.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ranks")]
+pub struct ReachArgs {
     /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
     /// beside it
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
@@ -173,12 +187,6 @@ pub struct GroupArgs {
     /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
-    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
-    #[arg(long, visible_alias = "world", value_name = "N")]
-    pub world_size: Option<usize>,
-    /// Threads of each rank
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
     /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
     /// wait for each other, before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
@@ -220,7 +228,7 @@ pub struct RunArgs {
 
 /// NCCL's kernels for messages take a few multiprocessors (channels); with as many left to them they need not wait for a kernel of
 /// attention that keeps all others until it ends. 4 of 132 are 3 % of attention's rate while messages are under way.
-pub const MESSAGE_MULTIPROCESSORS: usize = 4;
+const MESSAGE_MULTIPROCESSORS: usize = 4;
 
 /// What carries messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -259,7 +267,7 @@ pub fn settings(
         owner: None,
         max_tokens: run.max_tokens,
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
-        timeout_ms: run.group.collective_timeout.saturating_mul(1000),
+        timeout_ms: run.group.reach.collective_timeout.saturating_mul(1000),
         returns,
         // One request after the other without anything kept, unless the command says otherwise.
         reuse: 0.0,
@@ -271,7 +279,7 @@ pub fn settings(
 const MAX_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// The seconds of a deadline.
-pub fn seconds() -> RangedU64ValueParser {
+fn seconds() -> RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MAX_SECONDS)
 }
 
@@ -288,7 +296,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A size, or `off`.
-pub fn chunk_cache(text: &str) -> Result<u64, String> {
+fn chunk_cache(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
         text => size(text),

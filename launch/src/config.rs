@@ -7,7 +7,8 @@ use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
 
 use crate::args::{
-    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, RunArgs, TemplateChoice,
+    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, ReachArgs, RunArgs,
+    TemplateChoice,
 };
 
 /// What an engine is told, from the options.
@@ -79,17 +80,24 @@ impl From<&IntakeArgs> for IntakeConfig {
 
 impl From<&GroupArgs> for GroupConfig {
     fn from(args: &GroupArgs) -> Self {
-        Self {
-            transport: args.backend.into(),
-            allow_shared_gpu: args.allow_shared_gpu,
-            message_multiprocessors: args.message_multiprocessors,
-            world: args.world_size,
-            threads: args.threads,
-            collective_timeout: Duration::from_secs(args.collective_timeout),
-            heartbeat_timeout: Duration::from_secs(args.heartbeat_timeout),
-            start_timeout: Duration::from_secs(args.start_timeout),
-            chunk_cache_bytes: args.chunk_cache,
-            max_message_bytes: args.max_message_bytes,
+        args.reach.group(args.world_size, args.threads)
+    }
+}
+
+impl ReachArgs {
+    /// The ranks as an engine is told of them: how many, where that is known, and with how many threads each.
+    pub fn group(&self, world: Option<usize>, threads: usize) -> GroupConfig {
+        GroupConfig {
+            transport: self.backend.into(),
+            allow_shared_gpu: self.allow_shared_gpu,
+            message_multiprocessors: self.message_multiprocessors,
+            world,
+            threads,
+            collective_timeout: Duration::from_secs(self.collective_timeout),
+            heartbeat_timeout: Duration::from_secs(self.heartbeat_timeout),
+            start_timeout: Duration::from_secs(self.start_timeout),
+            chunk_cache_bytes: self.chunk_cache,
+            max_message_bytes: self.max_message_bytes,
         }
     }
 }

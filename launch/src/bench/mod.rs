@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
@@ -16,10 +15,7 @@ use tributary_study::bench::{self as study, Output, Sweep, dry_run};
 use tributary_study::{scalar, terminal};
 
 use self::choices::Choices;
-use crate::args::{
-    Backend, DeviceChoice, GroupArgs, KernelChoice, Load, MESSAGE_MULTIPROCESSORS, ModelArgs, chunk_cache, seconds,
-    size,
-};
+use crate::args::{DeviceChoice, KernelChoice, Load, ModelArgs, ReachArgs, size};
 use crate::failure::usage;
 use crate::progress::Progress;
 use crate::ranks;
@@ -56,43 +52,10 @@ pub struct BenchArgs {
     force: bool,
     #[command(flatten)]
     reach: ReachArgs,
-}
-
-/// What carries messages, and how long ranks wait.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Ranks")]
-struct ReachArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
-    /// beside it
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    backend: Backend,
-    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
-    #[arg(long)]
-    allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way
-    #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
-    message_multiprocessors: usize,
-    /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
-    /// wait for each other, before the job ends
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
-    collective_timeout: u64,
-    /// mpi: seconds that a process may be silent before the job ends
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 10)]
-    heartbeat_timeout: u64,
-    /// Seconds that ranks may take to find each other, and then to load the model and to agree
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
-    start_timeout: u64,
-    /// Keys and values of chunks that each rank keeps, such as 4GiB; off: none [default: a quarter of the free memory, divided
-    /// among the ranks of a host]
-    #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
-    chunk_cache: Option<u64>,
     /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, such as 64GiB [default:
     /// nine tenths of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Ranks")]
     device_memory: Option<u64>,
-    /// mpi: longest message in bytes; what is longer goes in pieces
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
-    max_message_bytes: u64,
 }
 
 /// Runs the command; says what went wrong.
@@ -127,7 +90,6 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let Some(model) = choices.model.clone() else {
         return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
     };
-    let reach = &args.reach;
     let tokens = |tokens: Option<scalar::Tokens>, default| tokens.map_or(default, |tokens| tokens.0);
     // The number of chunks is each point's own; none of this request is ever run.
     let chunk_tokens = tokens(choices.chunk_tokens, choices::CHUNK_TOKENS);
@@ -136,7 +98,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         model,
         load_format: choices.load_format.unwrap_or(Load::Safetensors),
         device: choices.device.unwrap_or(DeviceChoice::Cpu),
-        device_memory: reach.device_memory,
+        device_memory: args.device_memory,
         dtype: choices.dtype,
         kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
     };
@@ -146,19 +108,11 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         prefix: Prefix::Bos,
         template: TemplateUse::None,
     };
-    let group = GroupArgs {
-        backend: reach.backend,
-        allow_shared_gpu: reach.allow_shared_gpu,
-        message_multiprocessors: reach.message_multiprocessors,
-        world_size: None,
-        threads: choices.threads.unwrap_or(1),
-        collective_timeout: reach.collective_timeout,
-        heartbeat_timeout: reach.heartbeat_timeout,
-        start_timeout: reach.start_timeout,
-        max_message_bytes: reach.max_message_bytes,
-        chunk_cache: reach.chunk_cache,
-    };
-    Ok(Config { model: model.config(choices.seed.unwrap_or(0)), intake, group: (&group).into() })
+    Ok(Config {
+        model: model.config(choices.seed.unwrap_or(0)),
+        intake,
+        group: args.reach.group(None, choices.threads.unwrap_or(1)),
+    })
 }
 
 fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
