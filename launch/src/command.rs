@@ -3,18 +3,21 @@
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 use tributary_engine::{launcher, reap, refuse};
 use tributary_protocol::exit;
 
 use crate::bench::{BenchArgs, bench};
 use crate::compare::{CompareArgs, compare};
+use crate::config_file::{self, Parsed, Refusal};
 use crate::doctor::{DoctorCommand, doctor};
+use crate::failure::usage_line;
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
 use crate::serve::{ServeArgs, serve};
+use crate::stdout::print;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
@@ -33,8 +36,8 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 #[derive(Debug, Parser)]
 #[command(name = "tributary", version, after_help = EXIT_CODES)]
 struct Cli {
-    /// What is told on standard error besides failures: off, error, warn, info, debug [default: $TRIBUTARY_LOG, or warn]
-    #[arg(long, global = true, value_name = "LEVEL")]
+    /// What is told on standard error besides failures: off, error, warn, info, debug [default: warn]
+    #[arg(long, global = true, value_name = "LEVEL", env = "TRIBUTARY_LOG", hide_env_values = true)]
     log: Option<LevelFilter>,
     #[command(subcommand)]
     command: Command,
@@ -74,13 +77,18 @@ struct ReapArgs {
 pub fn main() -> ExitCode {
     // Does nothing in a program without failpoints.
     let _scenario = fail::has_failpoints().then(fail::FailScenario::setup);
-    let cli = match Cli::try_parse() {
+    let description = description();
+    let matches = match config_file::parse(&description, std::env::args_os().collect()) {
+        Ok(Parsed::Run(matches)) => matches,
+        Ok(Parsed::Print(text)) => return print_once(&text),
+        Err(Refusal::Clap(error)) => return show(&error),
+        Err(Refusal::Line(line)) => refuse(&line, exit::USAGE),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => return show(&error),
     };
-    if let Err(error) = start_log(cli.log) {
-        refuse(&error, exit::USAGE);
-    }
+    start_log(cli.log);
     match cli.command {
         Command::Prefill(args) => prefill(&args),
         Command::Serve(args) => serve(&args),
@@ -91,20 +99,31 @@ pub fn main() -> ExitCode {
         Command::Reap(ReapArgs { pid, started_ticks }) => ExitCode::from(reap::reap(pid, started_ticks)),
         Command::Launch(mut args) => {
             args.log(cli.log);
+            if let Err(line) = args.look_into(|words| config_file::expanded(&description, words)) {
+                refuse(&line, exit::USAGE);
+            }
             ExitCode::from(launch(&args))
         }
     }
 }
 
+/// What clap knows of the commands, built to the last option: those that all commands have are in each.
+fn description() -> clap::Command {
+    let mut description = config_file::with_options(Cli::command());
+    description.build();
+    description
+}
+
+/// Prints a text, once and not once a rank.
+fn print_once(text: &str) -> ExitCode {
+    let printed = if launcher().is_none_or(|launcher| launcher.rank == 0) { print(text) } else { Ok(()) };
+    printed.map_or(ExitCode::from(exit::DISK), |()| ExitCode::SUCCESS)
+}
+
 /// Starts the log on standard error.
-fn start_log(level: Option<LevelFilter>) -> Result<(), String> {
-    let from_environment = || match std::env::var("TRIBUTARY_LOG") {
-        Ok(text) => text.parse().map_err(|_| format!("TRIBUTARY_LOG={text}: off, error, warn, info or debug")),
-        Err(_) => Ok(LevelFilter::WARN),
-    };
-    let level = level.map_or_else(from_environment, Ok)?;
+fn start_log(level: Option<LevelFilter>) {
+    let level = level.unwrap_or(LevelFilter::WARN);
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level).init();
-    Ok(())
 }
 
 /// Help and version as clap prints them; anything else in one line.
@@ -121,12 +140,6 @@ fn show(error: &clap::Error) -> ExitCode {
             let _ = error.print();
             ExitCode::from(exit::USAGE)
         }
-        _ => {
-            let text = error.to_string();
-            let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
-            let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
-            let line = lines.join(" ");
-            refuse(line.trim_start_matches("error: "), exit::USAGE)
-        }
+        _ => refuse(&usage_line(error), exit::USAGE),
     }
 }

@@ -34,6 +34,14 @@ pub fn configuration(what: impl Into<String>) -> anyhow::Error {
     Error::Configuration(what.into()).into()
 }
 
+/// What clap refuses, in one line.
+pub fn usage_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}
+
 /// A failure, and what it means if it has spoilt one of these devices.
 pub fn explained<'a>(
     error: anyhow::Error,

@@ -6,6 +6,7 @@ mod bench;
 pub mod command;
 mod compare;
 mod config;
+mod config_file;
 pub mod doctor;
 mod failure;
 mod help;

@@ -7,7 +7,7 @@ mod kit;
 
 use std::process::{Command, Output};
 
-use kit::job::{Fault, Job, LONG_MS, launchers, mpirun};
+use kit::job::{Fault, Job, LONG_MS, launchers, launches, mpirun};
 use kit::server::{Server, body, streamed};
 use kit::{demo, dump, request, tributary};
 
@@ -81,6 +81,26 @@ fn processes_answer_as_threads_do() {
             println!("world {world}, {way:?}: largest relative difference of a logit {error:.1e}");
             assert!(error < 1e-4, "world {world}, {way:?}: {error:e}");
         }
+    }
+}
+
+/// Every rank reads the file behind its command; what `launch` itself says of ranks stands before it.
+#[test]
+fn ranks_read_the_same_file_of_options() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cluster.toml").display().to_string();
+    let options = format!(
+        "model = \"{}\"\nworld-size = 9\nbackend = \"local\"\n[prefill]\nmethod = \"ring\"\nrequest = \"{}\"\njson = true\n",
+        demo(),
+        request("hop2-0")
+    );
+    std::fs::write(&path, options).expect("written");
+    for (name, mut launcher) in launches(2) {
+        let output = launcher.args(["--", "prefill", "--config", &path]).output().expect("the launcher starts");
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&report["method"], &report["settings"]["world"]), (&"ring".into(), &2.into()), "{name}");
+        assert!(report["settings"]["backend"].as_str().is_some_and(|backend| backend != "local"), "{name}: {report:#}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The options of `launch`, and what the user wants by them, checked as far as that can be done without a launcher.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -121,6 +122,30 @@ impl LaunchArgs {
         if let (Some(level), None) = (level, self.exec_under) {
             self.command.extend(["--log".to_owned(), level.to_string()]);
         }
+    }
+}
+
+impl LaunchArgs {
+    /// Looks into the file of options that the ranks' command names, before any rank is started: cores are dealt out by its
+    /// `--threads`. `expanded` gives a command line with what its file adds.
+    ///
+    /// # Errors
+    /// Those of `expanded`.
+    pub fn look_into(
+        &mut self,
+        expanded: impl Fn(Vec<OsString>) -> Result<Option<Vec<OsString>>, String>,
+    ) -> Result<(), String> {
+        let names_file = |word: &String| word == "--config" || word.starts_with("--config=");
+        if self.exec_under.is_some() || !self.command.iter().any(names_file) {
+            return Ok(());
+        }
+        let words = std::iter::once("tributary").chain(self.command.iter().map(String::as_str)).map(OsString::from);
+        let Some(expanded) = expanded(words.collect())? else { return Ok(()) };
+        let expanded: Vec<String> = expanded.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        if let (None, Some(threads)) = (value_of(&self.command, "--threads"), value_of(&expanded, "--threads")) {
+            self.command.extend(["--threads".to_owned(), threads.to_owned()]);
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,157 @@
+//! `--config FILE.toml`: options from a file. Its entries become arguments in front of those that were typed, and the whole is parsed
+//! once more, so that a value from the file is checked as if it had been typed. Nothing here lists an option: clap's own
+//! description of the command says which there are.
+//!
+//! An entry that equals its option's default adds nothing, so that what `--print-config` prints can be read again without conflicts
+//! between options that nobody chose.
+
+mod file;
+mod options;
+mod print;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+use self::file::{Entry, File};
+pub use self::options::with_options;
+use self::options::{COMMANDS, CONFIG, PRINT, found};
+use crate::failure::usage_line;
+
+/// What a command line comes to.
+pub enum Parsed {
+    /// A command to run.
+    Run(ArgMatches),
+    /// A text to print instead.
+    Print(String),
+}
+
+/// Why nothing is run.
+pub enum Refusal {
+    /// As clap says it; a wish for help is one too.
+    Clap(clap::Error),
+    /// One line.
+    Line(String),
+}
+
+impl From<clap::Error> for Refusal {
+    fn from(error: clap::Error) -> Self {
+        Self::Clap(error)
+    }
+}
+
+/// Reads a command line, the program's name first, and the file that it names.
+///
+/// # Errors
+/// What clap refuses; a file that cannot be read, or has a key or a value that cannot be.
+pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refusal> {
+    let typed = match typed(command, &arguments)? {
+        Typed::Whole(matches) => return Ok(Parsed::Run(matches)),
+        Typed::WithFile(typed) => typed,
+    };
+    let (name, options) = typed.subcommand().expect("a command with options");
+    let added = added(command, name, options, &arguments)?;
+    let all = joined(name, arguments, &added);
+    let parsed = command.clone().try_get_matches_from(&all);
+    if !options.get_flag(PRINT) {
+        return parsed.map(Parsed::Run).map_err(|error| explained(error, &added));
+    }
+    let matches = match parsed {
+        // What is missing is seen in what is printed.
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => lenient(command, &all)?,
+        other => other.map_err(|error| explained(error, &added))?,
+    };
+    let options = matches.subcommand_matches(name).expect("the same command");
+    Ok(Parsed::Print(print::print(found(command, name), options, &added)))
+}
+
+/// A command line with what its file adds; nothing if it names none.
+///
+/// # Errors
+/// As [`parse`], in one line.
+pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>, String> {
+    let line = |refusal| match refusal {
+        Refusal::Clap(error) => usage_line(&error),
+        Refusal::Line(line) => line,
+    };
+    let typed = typed(command, &arguments).map_err(|error| usage_line(&error))?;
+    let Typed::WithFile(typed) = typed else { return Ok(None) };
+    let (name, options) = typed.subcommand().expect("a command with options");
+    let added = added(command, name, options, &arguments).map_err(line)?;
+    Ok(Some(joined(name, arguments, &added)))
+}
+
+/// What was typed, before any file is read.
+enum Typed {
+    /// It names no file: this is all there is.
+    Whole(ArgMatches),
+    /// It names a file, or asks what is in force. Options that must be there may be missing.
+    WithFile(ArgMatches),
+}
+
+fn typed(command: &Command, arguments: &[OsString]) -> Result<Typed, clap::Error> {
+    let matches = match command.clone().try_get_matches_from(arguments) {
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            let matches = lenient(command, arguments)?;
+            return if asks(&matches) { Ok(Typed::WithFile(matches)) } else { Err(error) };
+        }
+        other => other?,
+    };
+    Ok(if asks(&matches) { Typed::WithFile(matches) } else { Typed::Whole(matches) })
+}
+
+fn lenient(command: &Command, arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    command.clone().ignore_errors(true).try_get_matches_from(arguments)
+}
+
+/// Whether a command line has something for this module.
+fn asks(matches: &ArgMatches) -> bool {
+    let with_options = matches.subcommand().filter(|(name, _)| COMMANDS.contains(name));
+    with_options.is_some_and(|(_, options)| options.contains_id(CONFIG) || options.get_flag(PRINT))
+}
+
+/// What the file adds to what was typed.
+fn added(command: &Command, name: &str, options: &ArgMatches, arguments: &[OsString]) -> Result<Vec<Entry>, Refusal> {
+    let Some(path) = options.get_one::<PathBuf>(CONFIG) else { return Ok(Vec::new()) };
+    let file = File::read(path, command, name).map_err(Refusal::Line)?;
+    let is_given = |entry: &Entry| {
+        // Where something is missing, what comes behind an error may have been left unread; the words themselves are all there.
+        let stands = |word: &OsString| {
+            word.to_str()
+                .and_then(|word| word.strip_prefix("--")?.split('=').next())
+                .is_some_and(|word| entry.is_called(word))
+        };
+        let source = options.value_source(&entry.id);
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+            || arguments.iter().take_while(|word| *word != "--").any(stands)
+    };
+    Ok(file.entries.into_iter().filter(|entry| !is_given(entry)).collect())
+}
+
+/// The arguments with those of the file behind the command's name. No option before the name has a value that is such a name.
+fn joined(name: &str, mut arguments: Vec<OsString>, added: &[Entry]) -> Vec<OsString> {
+    let at = arguments.iter().skip(1).position(|word| word == name).map_or(arguments.len(), |index| index + 2);
+    arguments.splice(at..at, added.iter().flat_map(|entry| entry.words.iter().map(OsString::from)));
+    arguments
+}
+
+/// An error that names the file where something from it is in the way.
+fn explained(error: clap::Error, added: &[Entry]) -> Refusal {
+    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().filter_map(|kind| error.get(kind));
+    let words = named.flat_map(|value| match value {
+        ContextValue::String(word) => vec![word.clone()],
+        ContextValue::Strings(words) => words.clone(),
+        _ => Vec::new(),
+    });
+    let names: Vec<String> = words
+        .map(|word| word.trim_start_matches('-').split([' ', '=', '<', '[']).next().unwrap_or_default().to_owned())
+        .collect();
+    let mut told = added.iter().filter(|entry| !entry.words.is_empty());
+    match told.find(|entry| names.iter().any(|name| entry.is_called(name))) {
+        Some(entry) => Refusal::Line(format!("{}: {}", entry.place, usage_line(&error))),
+        None => Refusal::Clap(error),
+    }
+}
