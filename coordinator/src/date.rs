@@ -1,93 +1,25 @@
-//! Just enough of a calendar for chat templates that ask for today's date, and for reports. UTC, Gregorian.
+//! Moments as text, for chat templates that ask for today's date, and for reports. UTC.
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
+use chrono::DateTime;
+use chrono::format::StrftimeItems;
 
-const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+use crate::error::{Error, Result};
 
-const DAY_S: u64 = 24 * 3600;
-
-/// Writes a moment, given in seconds after the beginning of 1970, by a `strftime` format. Known marks: `%Y %y %m %d %e %B
-/// %b %A %a %H %M %S %%`; others stay as they are.
-pub fn format(format: &str, unix_s: u64) -> String {
-    let (year, month, day) = civil(unix_s / DAY_S);
-    let month_name = MONTHS[month as usize - 1];
-    let weekday = WEEKDAYS[(unix_s / DAY_S % 7) as usize];
-    let in_day_s = unix_s % DAY_S;
-    let mut text = String::new();
-    let mut letters = format.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            text.push(letter);
-            continue;
-        }
-        match letters.next() {
-            Some('Y') => text += &year.to_string(),
-            Some('y') => text += &format!("{:02}", year % 100),
-            Some('m') => text += &format!("{month:02}"),
-            Some('d') => text += &format!("{day:02}"),
-            Some('e') => text += &format!("{day:2}"),
-            Some('B') => text += month_name,
-            Some('b') => text += &month_name[..3],
-            Some('A') => text += weekday,
-            Some('a') => text += &weekday[..3],
-            Some('H') => text += &format!("{:02}", in_day_s / 3600),
-            Some('M') => text += &format!("{:02}", in_day_s / 60 % 60),
-            Some('S') => text += &format!("{:02}", in_day_s % 60),
-            Some('%') => text.push('%'),
-            Some(other) => text.extend(['%', other]),
-            None => text.push('%'),
-        }
-    }
-    text
-}
-
-/// Year, month (from 1) and day (from 1) of a day counted from 1 January 1970.
-fn civil(mut days: u64) -> (u64, u64, u64) {
-    let mut year = 1970;
-    while days >= year_days(year) {
-        days -= year_days(year);
-        year += 1;
-    }
-    let mut month = 1;
-    while days >= month_days(year, month) {
-        days -= month_days(year, month);
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn year_days(year: u64) -> u64 {
-    365 + u64::from(is_leap(year))
-}
-
-fn month_days(year: u64, month: u64) -> u64 {
-    match month {
-        2 => 28 + u64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+/// Writes a moment, given in seconds after the beginning of 1970, by a `strftime` format.
+///
+/// # Errors
+/// [`Error::Date`] for a mark that is not known, or a moment that no calendar has.
+pub fn format(format: &str, unix_s: u64) -> Result<String> {
+    let failed = |cause: &'static str| Error::Date { format: format.to_owned(), cause };
+    let marks = StrftimeItems::new(format).parse().map_err(|_| failed("it has a mark that strftime does not know"))?;
+    let moment = i64::try_from(unix_s).ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    let moment = moment.ok_or_else(|| failed("the clock is beyond the calendar"))?;
+    Ok(moment.format_with_items(marks.iter()).to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::format;
+    use super::*;
 
     #[test]
     fn moments_are_written() {
@@ -96,11 +28,21 @@ mod tests {
             (951_782_399, "%d %b %Y %H:%M:%S %a", "28 Feb 2000 23:59:59 Mon"),
             (951_782_400, "%e %B %y", "29 February 00"),
             (1_735_689_599, "%d %b %Y, %A", "31 Dec 2024, Tuesday"),
+            (1_735_689_599, "%-d %B, %j, %I %p", "31 December, 366, 11 PM"),
             (4_107_542_400, "%Y-%m-%d", "2100-03-01"),
-            (0, "100%% %Q %", "100% %Q %"),
+            (951_868_800, "%e/%-m", " 1/3"),
+            (0, "100%% – %F", "100% – 1970-01-01"),
         ];
         for (unix_s, pattern, wanted) in cases {
-            assert_eq!(format(pattern, unix_s), wanted, "{unix_s}");
+            assert_eq!(format(pattern, unix_s).unwrap(), wanted, "{unix_s}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_date_is_refused() {
+        for (unix_s, pattern) in [(0, "on %!"), (0, "%"), (u64::MAX, "%Y")] {
+            let error = format(pattern, unix_s).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("the date `{pattern}`: ")), "{error}");
         }
     }
 }

@@ -96,6 +96,14 @@ pub enum Error {
     /// The model's chat template cannot be read or rendered.
     #[error("chat template: {0}; `--template none` goes without it")]
     Template(String),
+    /// A date cannot be written as it was asked for.
+    #[error("the date `{format}`: {cause}")]
+    Date {
+        /// The `strftime` format.
+        format: String,
+        /// What is wrong with it.
+        cause: &'static str,
+    },
     /// A setting has a value that it cannot have.
     #[error("{name} {found}: {wanted}")]
     Setting {
@@ -204,6 +212,7 @@ impl Error {
             | Error::EmptyDocument { .. }
             | Error::Tokenizer(_)
             | Error::Template(_)
+            | Error::Date { .. }
             | Error::Setting { .. }
             | Error::UnknownMethod { .. }
             | Error::TooManyTokens { .. } => exit::USAGE,

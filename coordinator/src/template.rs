@@ -125,7 +125,10 @@ impl Template {
         environment.add_function("raise_exception", |message: String| {
             Err::<String, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_function("strftime_now", move |pattern: String| date::format(&pattern, unix_s));
+        environment.add_function("strftime_now", move |pattern: String| {
+            date::format(&pattern, unix_s)
+                .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
+        });
         let mut messages = Vec::new();
         if let Some(system) = system {
             messages.push(context! { role => "system", content => system });
@@ -270,6 +273,7 @@ mod tests {
         let cases = [
             ("{{ messages[0].content", "chat template"),
             ("{{ raise_exception('no users here') }}", "no users here"),
+            ("{{ strftime_now('%d %!') }}{{ messages[0].content }}", "the date `%d %!`"),
             ("no message at all", "once and unchanged"),
             ("{{ messages[0].content }} {{ messages[0].content }}", "once and unchanged"),
             ("{{ messages[0].content | lower }}", "once and unchanged"),

@@ -30,7 +30,10 @@ impl Output {
     /// # Errors
     /// It has a study and nothing says what to do with it; it has none to go on with; it is a file.
     pub fn open(folder: Option<&Path>, resume: bool, force: bool) -> Result<Self> {
-        let folder = folder.map_or_else(|| now("tributary-bench-%Y%m%d-%H%M%S").into(), Path::to_owned);
+        let folder = match folder {
+            Some(folder) => folder.to_owned(),
+            None => now("tributary-bench-%Y%m%d-%H%M%S")?.into(),
+        };
         let shown = folder.display();
         if folder.exists() && !folder.is_dir() {
             return Err(Error::usage(format!("--out {shown}: it is a file; it must be a folder, new or old")));

@@ -21,7 +21,7 @@ pub const NO_PROFILE: &str = "none";
 pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Provenance> {
     let model = engine.folder().hash().get()?;
     Ok(Provenance {
-        began: now("%Y-%m-%dT%H:%M:%SZ"),
+        began: now("%Y-%m-%dT%H:%M:%SZ")?,
         command: std::env::args().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         revision: option_env!("TRIBUTARY_REVISION").map(str::to_owned),
@@ -41,7 +41,10 @@ pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Prov
 }
 
 /// This moment, UTC, by a format of [`date::format`].
-pub fn now(format: &str) -> String {
+///
+/// # Errors
+/// A clock that is beyond every calendar.
+pub fn now(format: &str) -> Result<String> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    date::format(format, since_1970.as_secs())
+    Ok(date::format(format, since_1970.as_secs())?)
 }
