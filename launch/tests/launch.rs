@@ -163,9 +163,9 @@ fn each_open_mpi_has_its_own_options() {
     let five = line(OPEN_MPI_5, &["-n", "4096"]);
     assert!(five.contains(" --map-by :OVERSUBSCRIBE --bind-to none "), "{five}");
     let bound = line(OPEN_MPI_5, &["-n", "1"]);
-    assert!(bound.contains(" --map-by slot:PE=1 --bind-to core "), "{bound}");
+    assert!(bound.contains(" --map-by 'slot:PE=1' --bind-to core "), "{bound}");
     let hosts = line(OPEN_MPI_4, &["-n", "3", "--hosts", "localhost:1,127.0.0.2:2"]);
-    assert!(hosts.contains(" --host localhost:1,127.0.0.2:2 --bind-to none "), "{hosts}");
+    assert!(hosts.contains(" --host 'localhost:1,127.0.0.2:2' --bind-to none "), "{hosts}");
 }
 
 #[test]

@@ -6,9 +6,12 @@
 //! could drain in (it is asked by SIGUSR1 instead, `supervise.rs`); but Open MPI 4.1.4 waits it out, several times over, for a rank that is stopped (measured: with 10 s the
 //! end of a job with one stopped rank takes 19 s, without it 1 s), and ranks of a command end at once on SIGTERM.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
+
+use shlex::Quoter;
 
 use super::hosts::Hosts;
 use tributary_engine::marker::LAUNCH_ID;
@@ -111,12 +114,8 @@ impl fmt::Display for Line {
 }
 
 /// A word as a POSIX shell must read it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
+fn quoted(word: &str) -> Cow<'_, str> {
+    Quoter::new().allow_nul(true).quote(word).expect("a quoter that takes NUL takes every text")
 }
 
 /// The line that starts `wish` on this machine.
