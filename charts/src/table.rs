@@ -1,8 +1,23 @@
 //! Text in aligned columns.
 
-/// Lays rows out: the first column to the left, the others to the right, two spaces between. Every line ends with a line
-/// break and has no space before it. Rows may be of different lengths.
-pub fn table(rows: &[Vec<String>]) -> String {
+/// How a table is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout<'a> {
+    /// Columns whose cells stand to the left; those of the others stand to the right.
+    pub left: &'a [usize],
+    /// Rows at the top that are marked as comments: `#` stands before them, and two spaces before the others. Absent: nothing
+    /// stands before any row.
+    pub commented_rows: Option<usize>,
+}
+
+impl Layout<'_> {
+    /// The first column to the left, and nothing before the rows.
+    pub const PLAIN: Layout<'static> = Layout { left: &[0], commented_rows: None };
+}
+
+/// Lays rows out in columns, two spaces between them. Every line ends with a line break and has no space before it. Rows may be
+/// of different lengths.
+pub fn table(rows: &[Vec<String>], layout: Layout<'_>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -10,31 +25,13 @@ pub fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// Rows in columns, `#` before those of the header and two spaces before the others; columns in `left` to the left, the
-/// others to the right. Rows have as many cells as the first.
-pub fn aligned(rows: &[Vec<String>], header_rows: usize, left: &[usize]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
-        let cell = |(column, cell): (usize, &String)| {
-            let width = widths[column];
-            if left.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        };
-        let mark = if index < header_rows { "#" } else { " " };
-        let line = row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ");
-        text += format!("{mark} {line}").trim_end();
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if layout.left.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        let mark = layout.commented_rows.map_or("", |commented| if index < commented { "# " } else { "  " });
+        let line = format!("{mark}{}", cells.collect::<Vec<_>>().join("  "));
+        text += line.trim_end();
         text.push('\n');
     }
     text
@@ -52,7 +49,16 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         let rows = [cells(["name", "ms"]), cells(["α", "1.25"]), cells(["longer", "3"]), cells(["x"])];
-        assert_eq!(table(&rows), "name      ms\nα       1.25\nlonger     3\nx\n");
-        assert_eq!(table(&[]), "");
+        assert_eq!(table(&rows, Layout::PLAIN), "name      ms\nα       1.25\nlonger     3\nx\n");
+        assert_eq!(table(&[], Layout::PLAIN), "");
+    }
+
+    #[test]
+    fn header_rows_are_comments() {
+        let rows =
+            [cells(["n", "name", "ms"]), cells(["", "", "[s]"]), cells(["10", "a", ""]), cells(["1", "long", "2.5"])];
+        let layout = Layout { left: &[1], commented_rows: Some(2) };
+        let wanted = "#  n  name   ms\n#           [s]\n  10  a\n   1  long  2.5\n";
+        assert_eq!(table(&rows, layout), wanted);
     }
 }

@@ -1,6 +1,6 @@
 //! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
 
-use tributary_charts::table::aligned;
+use tributary_charts::table::{Layout, table};
 use tributary_system::size::rounded;
 
 use super::notes::notes;
@@ -78,7 +78,7 @@ fn points(study: &Study) -> String {
     let mut rows =
         vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), COLUMNS.map(|(_, unit)| unit.to_owned()).to_vec()];
     rows.extend(point_rows(study).iter().map(point_cells));
-    format!("# time to first token\n{}", aligned(&rows, 2, &[1, 4, 5]))
+    format!("# time to first token\n{}", table(&rows, Layout { left: &[1, 4, 5], commented_rows: Some(2) }))
 }
 
 fn point_cells(row: &PointRow) -> Vec<String> {
@@ -145,8 +145,8 @@ fn scaled(rows: &[Scaled], is_strong: bool) -> String {
         "efficiency",
         "Karp-Flatt",
     ];
-    let mut table = vec![names.map(str::to_owned).to_vec()];
-    table.extend(rows.iter().map(|row| {
+    let mut cells = vec![names.map(str::to_owned).to_vec()];
+    cells.extend(rows.iter().map(|row| {
         vec![
             row.series.label(),
             row.tokens.to_string(),
@@ -160,7 +160,7 @@ fn scaled(rows: &[Scaled], is_strong: bool) -> String {
             shown(row.karp_flatt, |share| format!("{share:.3}")),
         ]
     }));
-    aligned(&table, 1, &[0])
+    table(&cells, Layout { left: &[0], commented_rows: Some(1) })
 }
 
 fn failures(study: &Study) -> String {

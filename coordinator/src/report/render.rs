@@ -1,7 +1,7 @@
 //! A report for a reader.
 
 use super::{BytesRow, Report};
-use tributary_charts::table::{cells, table};
+use tributary_charts::table::{Layout, cells, table};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
@@ -78,7 +78,7 @@ fn phases(report: &Report) -> String {
     let share = 100.0 * report.unaccounted_ms / report.ttft_ms;
     rows.push(vec!["unaccounted".into(), format!("{:.2}", report.unaccounted_ms), format!("{share:.1}")]);
     rows.push(vec!["TTFT".into(), format!("{:.2}", report.ttft_ms), "100.0".into()]);
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 fn bytes(report: &Report) -> String {
@@ -90,7 +90,7 @@ fn bytes(report: &Report) -> String {
         "longest wait [ms]",
     ])];
     rows.extend(report.bytes.iter().map(|(name, row)| bytes_row(name, row)));
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 fn bytes_row(name: &str, row: &BytesRow) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! The report as a text.
 
-use tributary_charts::table::table;
+use tributary_charts::table::{Layout, table};
 
 use super::bandwidth::WARM_UPS;
 use super::facts::{Gpu, Limits};
@@ -71,7 +71,7 @@ impl Report {
                 rank.version.clone(),
             ]);
         }
-        table(&rows)
+        table(&rows, Layout::PLAIN)
     }
 
     fn bandwidth(&self) -> String {
@@ -120,7 +120,7 @@ impl Report {
                 result.wrong_values.to_string(),
             ]);
         }
-        table(&rows)
+        table(&rows, Layout::PLAIN)
     }
 }
 
@@ -157,7 +157,7 @@ fn interface_table(interfaces: &[Interface]) -> String {
             if addresses.is_empty() { unknown() } else { addresses },
         ]);
     }
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 fn limits(limits: &Limits) -> String {

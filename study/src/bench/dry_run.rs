@@ -2,7 +2,7 @@
 
 use crate::notes::profile_notes;
 use crate::schema::{Design, Point};
-use tributary_charts::table::aligned;
+use tributary_charts::table::{Layout, table};
 use tributary_coordinator::forecast::Profile;
 use tributary_system::size::MIB;
 
@@ -32,7 +32,7 @@ pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> S
     }
     let all = runs * points.len();
     let mut text = format!("# dry run of {}: predicted, nothing was measured\n", design.model);
-    text += &aligned(&rows, 2, &[1, 4, 5]);
+    text += &table(&rows, Layout { left: &[1, 4, 5], commented_rows: Some(2) });
     text += &format!(
         "# {} points, {} warm-ups and {} counted runs each: {all} runs",
         points.len(),

@@ -1,7 +1,7 @@
 //! The comparison for a reader: a table a request, and one over all requests where there are several.
 
 use tributary_charts::statistics::median;
-use tributary_charts::table::table;
+use tributary_charts::table::{Layout, table};
 
 use super::Compared;
 use super::measure::Measured;
@@ -68,7 +68,7 @@ fn one(methods: &[Measured]) -> String {
             shortened(&method.answer),
         ]);
     }
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 fn all(results: &[Compared]) -> String {
@@ -91,7 +91,7 @@ fn all(results: &[Compared]) -> String {
             format!("{largest:.1e}"),
         ]);
     }
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 fn yes(is_so: bool) -> String {

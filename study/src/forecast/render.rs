@@ -1,6 +1,6 @@
 //! The predictions for a reader: a table of times, a table of what they are made of, the crossovers.
 
-use tributary_charts::table::table;
+use tributary_charts::table::{Layout, table};
 use tributary_coordinator::forecast::{Crossover, Forecast, Scenario};
 use tributary_protocol::Phase;
 use tributary_system::token_count::short;
@@ -77,7 +77,7 @@ fn times(answer: &Answer) -> String {
         };
         rows.push(std::iter::once(short(tokens)).chain(forecasts.iter().map(cell)).collect());
     }
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 /// Phases that some point has, in their order.
@@ -111,7 +111,7 @@ fn details(answer: &Answer) -> String {
             rows.push(row);
         }
     }
-    table(&rows)
+    table(&rows, Layout::PLAIN)
 }
 
 /// What the fullest rank needs, beside what it has.
