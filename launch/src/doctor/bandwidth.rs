@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_charts::statistics::median;
+use tributary_charts::statistics::{Summary, summary};
 use tributary_comm::Communicator;
 use tributary_kernels::cuda;
 
@@ -47,13 +47,13 @@ impl AllGather {
     /// The result of runs of so many ms. `copied` says whether ranks had to copy: threads of one process do not, and what
     /// they take says nothing about a bandwidth. There is at least one run.
     pub fn new(size: Size, world: usize, copied: bool, runs_ms: Vec<f64>, wrong_values: u64) -> Self {
-        let median_ms = median(&runs_ms);
+        let Summary { median: median_ms, min: min_ms, max: max_ms, .. } = summary(&runs_ms).expect("there is a run");
         let algorithm_gb_per_s = copied.then(|| gb_per_s(size.bytes(), median_ms));
         Self {
             size_bytes: size,
             median_ms,
-            min_ms: runs_ms.iter().copied().fold(f64::INFINITY, f64::min),
-            max_ms: runs_ms.iter().copied().fold(0.0, f64::max),
+            min_ms,
+            max_ms,
             algorithm_gb_per_s,
             bus_gb_per_s: algorithm_gb_per_s.map(|algorithm| algorithm * (world as f64 - 1.0) / world as f64),
             runs_ms,

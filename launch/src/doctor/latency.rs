@@ -5,7 +5,7 @@ use std::time::Instant;
 use candle_core::Device;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_charts::statistics::median;
+use tributary_charts::statistics::{Summary, summary};
 use tributary_comm::Communicator;
 
 use super::bandwidth::{WARM_UPS, collect, values};
@@ -35,13 +35,8 @@ impl Latency {
     /// Of runs of so many ms a call. There is at least one.
     fn new(runs_ms: &[f64]) -> Self {
         let runs_us: Vec<f64> = runs_ms.iter().map(|ms| ms * 1e3).collect();
-        Self {
-            rank_bytes: RANK_BYTES,
-            median_us: median(&runs_us),
-            min_us: runs_us.iter().copied().fold(f64::INFINITY, f64::min),
-            max_us: runs_us.iter().copied().fold(0.0, f64::max),
-            runs_us,
-        }
+        let Summary { median, min, max, .. } = summary(&runs_us).expect("there is a run");
+        Self { rank_bytes: RANK_BYTES, median_us: median, min_us: min, max_us: max, runs_us }
     }
 }
 

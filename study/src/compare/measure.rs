@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_charts::statistics::median;
+use tributary_charts::statistics::{Summary, median, summary};
 use tributary_coordinator::report::{PhaseRow, ResolvedSettings};
 use tributary_engine::Answered;
 
@@ -48,7 +48,8 @@ impl Measured {
     /// What `runs` came to, beside the runs of full prefill. Both have at least one run.
     pub fn new(method: &str, runs: &[Answered], full: &[Answered], expected: Option<&str>) -> Self {
         let ttft_ms: Vec<f64> = runs.iter().map(|run| run.report.ttft_ms).collect();
-        let median_ttft_ms = median(&ttft_ms);
+        let Summary { median: median_ttft_ms, min: min_ttft_ms, max: max_ttft_ms, .. } =
+            summary(&ttft_ms).expect("there is a run");
         let full_ms: Vec<f64> = full.iter().map(|run| run.report.ttft_ms).collect();
         let nearest = |run: &&Answered| (run.report.ttft_ms - median_ttft_ms).abs();
         let typical = runs.iter().min_by(|a, b| nearest(a).total_cmp(&nearest(b))).expect("there is a run");
@@ -59,8 +60,8 @@ impl Measured {
             settings: report.settings.clone(),
             exact: report.exact,
             median_ttft_ms,
-            min_ttft_ms: ttft_ms.iter().copied().fold(f64::INFINITY, f64::min),
-            max_ttft_ms: ttft_ms.iter().copied().fold(0.0, f64::max),
+            min_ttft_ms,
+            max_ttft_ms,
             ttft_ratio_to_full: median_ttft_ms / median(&full_ms),
             paper_clock_ms: runs.iter().map(|run| run.report.paper_clock_ms).collect(),
             ttft_ms,
