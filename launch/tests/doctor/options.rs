@@ -28,3 +28,13 @@ fn options_have_defaults_and_limits() {
         assert!(parse(&arguments).is_err(), "{arguments:?}");
     }
 }
+
+#[test]
+fn an_all_gather_is_of_whole_values() {
+    for text in ["0", "0MiB", "1", "6B", "4,7"] {
+        let error = parse(&["--sizes", text]).unwrap_err().to_string();
+        assert!(error.contains("is not a multiple of 4 bytes above zero"), "{text}: {error}");
+    }
+    let error = parse(&["--sizes", "1M"]).unwrap_err().to_string();
+    assert!(error.contains("`1M` is not a size such as 256MiB; units are B, kB"), "{error}");
+}
