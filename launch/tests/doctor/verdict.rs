@@ -9,7 +9,7 @@ fn facts(places: &[(&str, u32)]) -> Vec<Facts> {
 const TWO: [(&str, u32); 2] = [("a", 1), ("b", 2)];
 
 fn gathered(size: &str, median_ms: f64, wrong_values: u64) -> AllGather {
-    AllGather::new(size.parse().unwrap(), 2, true, vec![median_ms], wrong_values)
+    AllGather::new(size.parse().expect("a size"), 2, true, vec![median_ms], wrong_values)
 }
 
 fn report(
@@ -21,7 +21,7 @@ fn report(
 ) -> Report {
     let left_out = left_out
         .iter()
-        .map(|size| LeftOut { size_bytes: size.parse().unwrap(), reason: "too little memory".into() })
+        .map(|size| LeftOut { size_bytes: size.parse().expect("a size"), reason: "too little memory".into() })
         .collect();
     let collectives = Collectives { checks, all_gathers, left_out, ..Collectives::default() };
     Report::new("mpirun", &facts(places), collectives, min_busbw)

@@ -130,7 +130,7 @@ impl Modules {
         found.globs.iter().find_map(|glob| {
             let own = [glob.as_slice(), &[name.to_owned()]].concat();
             let first = glob.first()?;
-            let child = [module, &[first.clone()]].concat();
+            let child = [module, std::slice::from_ref(first)].concat();
             let is_ours = ["crate", "self", "super"].contains(&first.as_str()) || self.modules.contains_key(&child);
             is_ours.then(|| self.module_of(module, &own, depth + 1)).flatten()
         })
