@@ -2,6 +2,8 @@
 
 #[path = "doctor/options.rs"]
 mod options;
+#[path = "doctor/rendering.rs"]
+mod rendering;
 #[path = "doctor/verdict.rs"]
 mod verdict;
 #[path = "doctor/warnings.rs"]

@@ -18,11 +18,11 @@ use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast};
 /// What writes the schemas anew from the types.
 const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test schemas";
 
-/// How a schema is made of its name and what has it.
-type Make = fn(&str, &str) -> Value;
+/// A schema: its name, what has it, and how it is made of both.
+type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
-const SCHEMAS: [(&str, &str, Make); 6] = [
+const SCHEMAS: [Made; 6] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),

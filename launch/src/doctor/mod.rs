@@ -22,7 +22,7 @@ use tributary_protocol::exit;
 pub use args::DoctorArgs;
 pub use bandwidth::AllGather;
 pub use command::{DoctorCommand, doctor};
-pub use facts::{CpuLimit, Facts, Limits, Space};
+pub use facts::{CpuLimit, Facts, Gpu, Limits, Space};
 pub use hosts::Host;
 pub use latency::Latency;
 pub use network::Interface;

@@ -42,7 +42,7 @@ fn a_demand_is_met_by_the_largest_size() {
     for demanded in [None, Some(0.4), Some(0.5)] {
         assert_eq!(report(&TWO, Checks::Passed, speeds(), &[], demanded).verdict(), Ok(()), "{demanded:?}");
     }
-    let unfit = report(&TWO, Checks::LeftOut, speeds(), &[], Some(0.6)).verdict().unwrap_err();
+    let unfit = report(&TWO, Checks::LeftOut, speeds(), &[], Some(0.6)).verdict().expect_err("unfit");
     assert_eq!(unfit.exit_code, 78);
     let wanted = "the bus bandwidth of a 1000000000 B all-gather is 0.500 GB/s, --min-busbw asks for 0.6";
     assert_eq!(unfit.to_string(), wanted);
@@ -51,7 +51,7 @@ fn a_demand_is_met_by_the_largest_size() {
 #[test]
 fn a_demand_that_was_not_measured_is_not_met() {
     let fast = || vec![gathered("1MB", 0.001, 0)];
-    let threads = vec![AllGather::new("1GB".parse().unwrap(), 2, false, vec![0.01], 0)];
+    let threads = vec![AllGather::new("1GB".parse().expect("a size"), 2, false, vec![0.01], 0)];
     let table = [
         (report(&[("a", 1)], Checks::Passed, Vec::new(), &[], Some(1.0)), "one rank"),
         (report(&[("a", 1), ("a", 1)], Checks::Passed, threads, &[], Some(1.0)), "threads of one process"),
@@ -60,7 +60,7 @@ fn a_demand_that_was_not_measured_is_not_met() {
         (report(&TWO, Checks::Passed, Vec::new(), &[], Some(1.0)), "no all-gather was measured"),
     ];
     for (report, part) in table {
-        let unfit = report.verdict().unwrap_err();
+        let unfit = report.verdict().expect_err("unfit");
         assert!(unfit.exit_code == 78 && unfit.reason.contains(part), "`{part}`: {unfit:?}");
         assert!(unfit.reason.contains("--min-busbw 1"), "{unfit:?}");
         assert!(!unfit.reason.contains('\n'), "{unfit:?}");
@@ -72,11 +72,11 @@ fn a_demand_that_was_not_measured_is_not_met() {
 #[test]
 fn wrong_collectives_come_before_slow_ones() {
     let failed = Checks::Failed("rank 2 gave up: all-gather: 3 parts, not 4".into());
-    let unfit = report(&TWO, failed, Vec::new(), &[], Some(9.0)).verdict().unwrap_err();
+    let unfit = report(&TWO, failed, Vec::new(), &[], Some(9.0)).verdict().expect_err("unfit");
     let reason = "collectives: rank 2 gave up: all-gather: 3 parts, not 4".to_owned();
     assert_eq!(unfit, Unfit { exit_code: 70, reason });
     let wrong = vec![gathered("1MiB", 1.0, 0), gathered("2MiB", 1.0, 5)];
-    let unfit = report(&TWO, Checks::Passed, wrong, &[], Some(9.0)).verdict().unwrap_err();
+    let unfit = report(&TWO, Checks::Passed, wrong, &[], Some(9.0)).verdict().expect_err("unfit");
     assert_eq!(unfit.exit_code, 70);
     assert_eq!(unfit.to_string(), "collectives: an all-gather of 2 MiB gave 5 wrong values");
 }
@@ -84,7 +84,7 @@ fn wrong_collectives_come_before_slow_ones() {
 #[test]
 fn json_says_why() {
     let value = serde_json::to_value(report(&TWO, Checks::Passed, vec![gathered("1GB", 1000.0, 0)], &[], Some(0.6)));
-    let value = value.unwrap();
+    let value = value.expect("JSON");
     assert_eq!(value["unfit"]["exit_code"], 78);
     assert_eq!(value["checks"], "passed");
     assert_eq!(value["all_gathers"][0]["size_bytes"], 1_000_000_000);
