@@ -13,23 +13,14 @@ use crate::compare::{CompareArgs, compare};
 use crate::config_file::{self, Parsed, Refusal};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::failure::usage_line;
+use crate::help::{self, EXIT_CODES};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
+use crate::ranks;
+use crate::reference::{CompletionsArgs, ManArgs, completions, man};
 use crate::serve::{ServeArgs, serve};
 use crate::stdout::print;
-
-const EXIT_CODES: &str = "\
-Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
-76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
-
-const SERVE_HELP: &str = "\
-Ends: SIGTERM and SIGINT let what has begun be answered and turn new requests away (503); a second one ends at once. `tributary launch` \
-passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It passes SIGUSR1 on, which asks for the \
-same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.
-
-Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
-76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
 /// that must know about other chunks, only those are recomputed, and the first token comes early
@@ -45,20 +36,20 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true)]
     Prefill(Box<PrefillArgs>),
-    #[command(after_help = SERVE_HELP, allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArgs>),
-    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
     #[command(allow_negative_numbers = true)]
     Bench(Box<BenchArgs>),
-    #[command(after_help = EXIT_CODES, allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true)]
     Plan(Box<PlanArgs>),
-    #[command(after_help = EXIT_CODES)]
     Doctor(Box<DoctorCommand>),
-    #[command(after_help = EXIT_CODES)]
     Launch(Box<LaunchArgs>),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// Ends a silent process, for a process that ends because of it
     #[command(name = reap::COMMAND, hide = true)]
     Reap(ReapArgs),
@@ -80,7 +71,7 @@ pub fn main() -> ExitCode {
     let description = description();
     let matches = match config_file::parse(&description, std::env::args_os().collect()) {
         Ok(Parsed::Run(matches)) => matches,
-        Ok(Parsed::Print(text)) => return print_once(&text),
+        Ok(Parsed::Print(text)) => return once(|| print(&text)),
         Err(Refusal::Clap(error)) => return show(&error),
         Err(Refusal::Line(line)) => refuse(&line, exit::USAGE),
     };
@@ -96,6 +87,8 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),
         Command::Doctor(args) => doctor(&args),
+        Command::Completions(args) => once(|| completions(&declared(), &args)),
+        Command::Man(args) => once(|| man(declared(), &args)),
         Command::Reap(ReapArgs { pid, started_ticks }) => ExitCode::from(reap::reap(pid, started_ticks)),
         Command::Launch(mut args) => {
             args.log(cli.log);
@@ -107,17 +100,22 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What clap knows of the commands, built to the last option: those that all commands have are in each.
+/// The commands and their options.
+fn declared() -> clap::Command {
+    help::with_ends(config_file::with_options(Cli::command()))
+}
+
+/// The same with what clap adds: options that all commands have are in each.
 fn description() -> clap::Command {
-    let mut description = config_file::with_options(Cli::command());
+    let mut description = declared();
     description.build();
     description
 }
 
-/// Prints a text, once and not once a rank.
-fn print_once(text: &str) -> ExitCode {
-    let printed = if launcher().is_none_or(|launcher| launcher.rank == 0) { print(text) } else { Ok(()) };
-    printed.map_or(ExitCode::from(exit::DISK), |()| ExitCode::SUCCESS)
+/// Prints or writes something once, and not once a rank.
+fn once(what: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    let done = if launcher().is_none_or(|launcher| launcher.rank == 0) { what() } else { Ok(()) };
+    done.map_or_else(|error| ranks::refuse(&error), |()| ExitCode::SUCCESS)
 }
 
 /// Starts the log on standard error.

@@ -1,6 +1,56 @@
-//! Help texts that speak of methods, made from what methods say about themselves.
+//! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
 use tributary_protocol::{Choice, Command, Descriptor, METHODS, REFERENCE};
+
+/// How every command ends.
+pub const EXIT_CODES: &str = "\
+Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
+76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
+
+/// What each command puts out.
+const OUTPUTS: [(&str, &str); 9] = [
+    (
+        "prefill",
+        "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
+         --requests one a request, with both one a line.",
+    ),
+    (
+        "serve",
+        "Output: a line with address and number of ranks once requests are taken; all else is HTTP.\n\n\
+         Ends: SIGTERM and SIGINT let what has begun be answered and turn new requests away (503); a second one ends at once. \
+         `tributary launch` passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It \
+         passes SIGUSR1 on, which asks for the same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.",
+    ),
+    ("compare", "Output: a table a request, and one over all. With --json one object (docs/schemas/compare.v1.json)."),
+    (
+        "bench",
+        "Output: a table; in --out the study as report.json (docs/schemas/study.v1.json), a page, CSV and charts. With --dry-run the \
+         points alone, with --calibrate a profile.",
+    ),
+    ("plan", "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json)."),
+    (
+        "doctor",
+        "Output: tables of ranks and hosts, warnings, checks, bandwidth. With --json one object (docs/schemas/doctor.v1.json). Warnings \
+         change no exit code; wrong collectives end with 70, a bandwidth below --min-busbw with 78.",
+    ),
+    (
+        "launch",
+        "Output: that of the command, which rank 0 prints. The exit code is that of the rank that failed first.",
+    ),
+    ("completions", "Output: the script."),
+    ("man", "Output: the page; none where files are written."),
+];
+
+/// Adds to the end of every command's help what its output is, and its exit codes.
+pub fn with_ends(command: clap::Command) -> clap::Command {
+    let add = |command: clap::Command, (name, output): (&str, &str)| {
+        command.mut_subcommand(name, |command| {
+            let own = command.get_after_help().map_or_else(String::new, |own| format!("{own}\n\n"));
+            command.after_help(format!("{own}{output}\n\n{EXIT_CODES}"))
+        })
+    };
+    OUTPUTS.into_iter().fold(command, add)
+}
 
 /// The methods, those with an exact answer first.
 pub fn methods() -> String {

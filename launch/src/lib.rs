@@ -16,6 +16,7 @@ mod plan_command;
 mod prefill;
 mod progress;
 mod ranks;
+mod reference;
 mod request;
 mod serve;
 mod stdout;

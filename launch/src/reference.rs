@@ -1,0 +1,57 @@
+//! `tributary completions` and `tributary man`: what shells and readers of manuals know of the command, from clap's own description.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Command};
+use clap_complete::{Shell, generate};
+use clap_mangen::{Man, generate_to};
+
+use crate::stdout::print;
+
+const NAME: &str = "tributary";
+
+/// Prints a script by which a shell completes this command, such as for bash: source <(tributary completions bash)
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Prints the manual page of the command, or writes one for it and one for each of its commands
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Folder for the pages, tributary.1 and the others; it is made if it is not there. See them by: man -l DIR/tributary-serve.1
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+/// Prints the script. It offers no command that is hidden.
+///
+/// # Errors
+/// Those of standard output.
+pub fn completions(command: &Command, args: &CompletionsArgs) -> anyhow::Result<()> {
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let mut shown = Command::new(NAME).args(command.get_arguments()).subcommands(shown.cloned());
+    let mut script = Vec::new();
+    generate(args.shell, &mut shown, NAME, &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+/// Prints the page, or writes all.
+///
+/// # Errors
+/// The system's, with the folder's name.
+pub fn man(command: Command, args: &ManArgs) -> anyhow::Result<()> {
+    if let Some(folder) = &args.folder {
+        let written = std::fs::create_dir_all(folder).and_then(|()| generate_to(command, folder));
+        return written.with_context(|| format!("cannot write to {}", folder.display()));
+    }
+    // As the pages in a folder, of which none is for `help`.
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut page = Vec::new();
+    Man::new(command).render(&mut page)?;
+    print(&String::from_utf8_lossy(&page))
+}
