@@ -17,7 +17,7 @@ STEP = sh .ci/step
 OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode study deny clean tools mpi-tools openai-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode picture study deny clean tools mpi-tools openai-tools \
   slurm-test gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
+	@echo "make picture  the picture in README (docs/ttft.svg), measured anew; a quarter of an hour"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
@@ -111,6 +112,11 @@ bench: build
 
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
+
+# The picture in README, from a study of its own: a quarter of an hour on two cores that do nothing else.
+picture: build
+	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
+	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
 
 study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force

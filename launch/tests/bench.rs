@@ -273,7 +273,7 @@ fn a_point_beyond_the_memory_is_refused_with_both_numbers() {
 #[test]
 fn the_study_files_of_the_repository_are_sound() {
     let folder = root();
-    for name in ["studies/dummy-25m.toml", "studies/demo.toml"] {
+    for name in ["studies/dummy-25m.toml", "studies/demo.toml", "studies/picture.toml"] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"))
             .current_dir(&folder)
             .args(["bench", "--study", name, "--dry-run"])
