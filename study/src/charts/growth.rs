@@ -55,7 +55,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
         let look = Look {
             name: "weak-tokens".to_owned(),
             title: "Weak scaling at constant tokens a rank".to_owned(),
-            below: "base time over time, a line a base length; attention grows with the length, so exact methods stay below 1",
+            below: "base time over time; attention grows with the length: exact methods stay below 1",
             axis: "efficiency",
             value: |row| row.efficiency,
             ideal: |_| 1.0,
