@@ -27,7 +27,7 @@ use candle_core::Tensor;
 use tributary_protocol::Phase;
 
 pub use error::{Error, Result};
-pub use group::work::{Activity, Part, State, Work};
+pub use group::liveness::{Activity, Liveness, RankState, StepKind};
 pub use link::{Alarm, CoordinatorLink, WorkerLink, link};
 pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
@@ -92,7 +92,7 @@ impl KeptFree {
 ///
 /// No wait lasts for ever, and slow is not dead: when a wait has lasted as long as the timeout
 /// ([`set_deadline`](Self::set_deadline)), it goes on only as long as another rank computes and gets on, which it says by its
-/// [`work`](Self::work). After an error the communicator is dead: every later call fails with the first cause.
+/// [`liveness`](Self::liveness). After an error the communicator is dead: every later call fails with the first cause.
 ///
 /// Tensors are row-major by token; ranks may differ only in the number of rows (dimension 0), and every rank knows every
 /// other rank's number of rows before the call (it is in the plan, or follows from what was broadcast).
@@ -104,7 +104,7 @@ pub trait Communicator {
     fn size(&self) -> usize;
 
     /// What this rank is working at: a rank that computes says its steps here, so that it is known to get on.
-    fn work(&self) -> Work;
+    fn liveness(&self) -> Liveness;
 
     /// What the rank's messages need of its GPU while they are under way.
     fn kept_free(&self) -> KeptFree {

@@ -10,7 +10,7 @@ use tributary_system::process::{self, Namespace};
 
 /// How a backend of processes is started.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ProcessSettings {
     /// How long finding the other ranks may take.
     pub start_timeout: Duration,
     /// How long a rank may be silent: it says much more often that it is alive.
@@ -26,7 +26,7 @@ pub struct Settings {
     pub holding: fn(local_rank: usize) -> u64,
 }
 
-impl Default for Settings {
+impl Default for ProcessSettings {
     fn default() -> Self {
         Self {
             start_timeout: Duration::from_secs(120),
@@ -44,7 +44,7 @@ pub const PIECE_BYTES: usize = 8 << 20;
 
 /// What a rank knows of itself and the others after the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ProcessGroup {
     /// This rank.
     pub rank: usize,
     /// Number of ranks.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::local::{Local, seats};
-use tributary_comm::{Communicator, Error, Part, Result, conformance};
+use tributary_comm::{Communicator, Error, Result, StepKind, conformance};
 use tributary_protocol::Phase;
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ fn a_rank_that_computes_without_progress_is_named() {
         comm.set_deadline(Phase::Recompute, SHORT);
         let started = Instant::now();
         if comm.rank() == 1 {
-            comm.work().step(Part::Attention, Some(7));
+            comm.liveness().step(StepKind::Attention, Some(7));
             thread::sleep(5 * SHORT);
             let late = comm.barrier().unwrap_err();
             return (late, Duration::ZERO);
@@ -72,7 +72,7 @@ fn a_rank_that_computes_and_gets_on_is_waited_for() {
         let started = Instant::now();
         if comm.rank() == 1 {
             for layer in 0..12 {
-                comm.work().step(Part::Linear, Some(layer));
+                comm.liveness().step(StepKind::Linear, Some(layer));
                 thread::sleep(SHORT / 4);
             }
         }
@@ -99,7 +99,7 @@ fn a_stuck_rank_is_noticed_by_the_root_of_a_broadcast() {
 #[test]
 fn whoever_looks_out_ends_a_group_of_which_no_rank_waits() {
     let mut seats = seats(1);
-    let lookout = seats[0].lookout();
+    let group = seats[0].group();
     let seat = seats.pop().unwrap();
     let error = thread::scope(|scope| {
         let rank = scope.spawn(|| {
@@ -109,13 +109,13 @@ fn whoever_looks_out_ends_a_group_of_which_no_rank_waits() {
             comm.barrier().unwrap_err()
         });
         let stalled = loop {
-            assert!(!lookout.is_over(), "the rank is at work");
-            match lookout.end_if_stalled() {
+            assert!(!group.is_over(), "the rank is at work");
+            match group.end_if_stalled() {
                 Some(error) => break error,
                 None => thread::sleep(SHORT / 20),
             }
         };
-        assert!(lookout.is_over());
+        assert!(group.is_over());
         assert_eq!(rank.join().unwrap(), stalled, "the rank learns of it when it gets on");
         stalled
     });

@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_millis(300);
 /// How long a test may take before something hangs.
 const LONG: Duration = Duration::from_secs(20);
 
-const SETTINGS: nccl::Settings = nccl::Settings {
+const SETTINGS: nccl::NcclSettings = nccl::NcclSettings {
     start_timeout: LONG,
     allow_shared_gpu: false,
     unequal_gathers: UnequalGathers::ByHosts,
@@ -44,13 +44,13 @@ fn run_on<T: Send>(
     allow_shared_gpu: bool,
     rank: impl Fn(Result<Comm>, Device) -> T + Sync,
 ) -> Vec<T> {
-    run_with(world, gpu_of, nccl::Settings { allow_shared_gpu, ..SETTINGS }, rank)
+    run_with(world, gpu_of, nccl::NcclSettings { allow_shared_gpu, ..SETTINGS }, rank)
 }
 
 fn run_with<T: Send>(
     world: usize,
     gpu_of: impl Fn(usize) -> usize,
-    settings: nccl::Settings,
+    settings: nccl::NcclSettings,
     rank: impl Fn(Result<Comm>, Device) -> T + Sync,
 ) -> Vec<T> {
     thread::scope(|scope| {
@@ -85,7 +85,7 @@ fn rows(count: usize, value: f32, device: &Device) -> Tensor {
 }
 
 fn conforms(world: usize, unequal_gathers: UnequalGathers) {
-    let settings = nccl::Settings { unequal_gathers, ..SETTINGS };
+    let settings = nccl::NcclSettings { unequal_gathers, ..SETTINGS };
     let gpus = gpus();
     let outcomes = run_with(
         world,

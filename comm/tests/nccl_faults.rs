@@ -9,7 +9,7 @@ mod faults {
 
     use candle_core::{DType, Device, Tensor};
     use tributary_comm::local::{Seat, seats};
-    use tributary_comm::nccl::{Settings, UnequalGathers};
+    use tributary_comm::nccl::{NcclSettings, UnequalGathers};
     use tributary_comm::{Error, nccl};
     use tributary_protocol::Phase;
 
@@ -42,7 +42,7 @@ mod faults {
     #[ignore = "a_lost_connection_is_told runs it in a child"]
     fn child() {
         let fail_file = std::env::var(FAIL_FILE).expect("the name of a file");
-        let settings = Settings {
+        let settings = NcclSettings {
             start_timeout: LONG,
             allow_shared_gpu: false,
             unequal_gathers: UnequalGathers::ByHosts,

@@ -10,7 +10,7 @@ mod emulated {
 
     use candle_core::{Device, Tensor};
     use tributary_comm::local::{Seat, seats};
-    use tributary_comm::nccl::{Settings, UnequalGathers};
+    use tributary_comm::nccl::{NcclSettings, UnequalGathers};
     use tributary_comm::{Communicator, Start, nccl};
 
     const WORLD: usize = 3;
@@ -24,7 +24,7 @@ mod emulated {
 
     /// Runs one closure a rank, each with a GPU of its own.
     fn run(unequal_gathers: UnequalGathers, rank: impl Fn(&mut dyn Communicator, &Device) + Sync) {
-        let settings = Settings {
+        let settings = NcclSettings {
             start_timeout: Duration::from_secs(20),
             allow_shared_gpu: false,
             unequal_gathers,

@@ -18,7 +18,7 @@ pub enum Carrier {
     /// The same as all else.
     Own,
     /// NCCL, with a GPU or at least a stream of its own for every rank.
-    Nccl(nccl::Settings),
+    Nccl(nccl::NcclSettings),
 }
 
 /// What the choice depends on.

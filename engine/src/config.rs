@@ -129,8 +129,8 @@ pub struct GroupConfig {
 
 impl GroupConfig {
     /// How NCCL carries tensors.
-    pub fn nccl(&self) -> nccl::Settings {
-        nccl::Settings {
+    pub fn nccl(&self) -> nccl::NcclSettings {
+        nccl::NcclSettings {
             start_timeout: self.start_timeout,
             allow_shared_gpu: self.allow_shared_gpu,
             message_multiprocessors: self.message_multiprocessors,

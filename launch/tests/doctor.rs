@@ -16,7 +16,7 @@ use candle_core::Tensor;
 use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
-use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
+use tributary_comm::{Communicator, Liveness, Pending, Result, Start, Traffic};
 use tributary_protocol::Phase;
 
 const THREADS: usize = 2;
@@ -92,8 +92,8 @@ impl Communicator for Bent {
         self.inner.size()
     }
 
-    fn work(&self) -> Work {
-        self.inner.work()
+    fn liveness(&self) -> Liveness {
+        self.inner.liveness()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
-use tributary_comm::Work;
+use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::side_by_side::run_side_by_side;
@@ -244,20 +244,20 @@ fn phases_on_a_device_follow_one_another() {
 #[test]
 fn a_step_counts_when_the_device_has_passed_it() {
     let device = cuda::device(0).expect("a GPU, or an emulated one");
-    let work = Work::default();
-    let progress = Progress::on(&device, work.clone()).expect("a thread");
+    let liveness = Liveness::default();
+    let progress = Progress::on(&device, liveness.clone()).expect("a thread");
     for layer in 0..3 {
         progress.layer(layer).expect("an event");
         progress.attention();
         progress.attended();
     }
     let began = Instant::now();
-    while work.activity().layer != Some(2) {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", work.activity());
+    while liveness.activity().layer != Some(2) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", liveness.activity());
         std::thread::sleep(Duration::from_millis(1));
     }
     // On a CPU it counts at once.
-    let work = Work::default();
-    Progress::on(&Device::Cpu, work.clone()).expect("no thread").layer(1).expect("told");
-    assert_eq!(work.activity().layer, Some(1));
+    let liveness = Liveness::default();
+    Progress::on(&Device::Cpu, liveness.clone()).expect("no thread").layer(1).expect("told");
+    assert_eq!(liveness.activity().layer, Some(1));
 }

@@ -21,9 +21,9 @@ const TOLERANCE: f64 = 1e-3;
 /// As on one host, and as between hosts.
 const GATHERS: [UnequalGathers; 2] = [UnequalGathers::Messages, UnequalGathers::Broadcasts];
 
-fn settings(unequal_gathers: UnequalGathers) -> nccl::Settings {
+fn settings(unequal_gathers: UnequalGathers) -> nccl::NcclSettings {
     let start_timeout = Duration::from_secs(60);
-    nccl::Settings { start_timeout, allow_shared_gpu: false, unequal_gathers, message_multiprocessors: 4 }
+    nccl::NcclSettings { start_timeout, allow_shared_gpu: false, unequal_gathers, message_multiprocessors: 4 }
 }
 
 /// The same weights once a rank, each with a device or at least a stream of its own.

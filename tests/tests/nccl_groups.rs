@@ -9,7 +9,7 @@ mod emulated {
     use std::time::Duration;
 
     use candle_core::DType;
-    use tributary_comm::nccl::{Settings, UnequalGathers};
+    use tributary_comm::nccl::{NcclSettings, UnequalGathers};
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
@@ -99,7 +99,7 @@ mod emulated {
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn requests() {
         let (models, log) = (models(), std::env::var(LOG).unwrap_or_default());
-        let settings = Settings {
+        let settings = NcclSettings {
             start_timeout: Duration::from_secs(60),
             allow_shared_gpu: false,
             unequal_gathers: UnequalGathers::ByHosts,

@@ -34,7 +34,7 @@ fn requests_side_by_side_on_processes_answer_as_each_does_alone() {
 #[test]
 #[ignore = "a rank of the job that the test above starts"]
 fn a_rank_of_the_job() {
-    let (seat, facts) = mpi::start(process::Settings::default()).expect("the ranks find each other");
+    let (seat, facts) = mpi::start(process::ProcessSettings::default()).expect("the ranks find each other");
     let model = dummy_model(&tiny_config(&[]), 7);
     let (coordinator, worker) = link(4);
     let leads = facts.rank == 0;

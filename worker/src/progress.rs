@@ -2,7 +2,7 @@
 //! step counts when the device has passed it and not when the host has given it out; a thread of its own asks the device,
 //! because the rank's thread may stand in the driver.
 //!
-//! It judges nothing: the group does (`tributary_comm::Work`).
+//! It judges nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use candle_core::Device;
-use tributary_comm::{Part, Work};
+use tributary_comm::{Liveness, StepKind};
 use tributary_kernels::{Moment, cuda};
 
 use crate::error::Result;
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Where a rank tells its steps. Clones tell the same rank's.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    work: Work,
+    liveness: Liveness,
     /// Absent on a CPU.
     device: Option<Arc<OnDevice>>,
 }
@@ -52,12 +52,12 @@ impl Progress {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn on(device: &Device, work: Work) -> Result<Self> {
+    pub fn on(device: &Device, liveness: Liveness) -> Result<Self> {
         if device.is_cpu() {
-            return Ok(Self { work, device: None });
+            return Ok(Self { liveness, device: None });
         }
         let shared = Arc::new(Shared::default());
-        let (asked, told, of) = (Arc::clone(&shared), work.clone(), device.clone());
+        let (asked, told, of) = (Arc::clone(&shared), liveness.clone(), device.clone());
         let ask = move || {
             // A device that cannot be asked makes no progress, and the rank ends by that.
             if cuda::attach_thread(&of).is_ok() {
@@ -68,12 +68,12 @@ impl Progress {
         let thread = Some(
             thread.map_err(|error| tributary_comm::Error::Start(format!("no thread to watch the device: {error}")))?,
         );
-        Ok(Self { work, device: Some(Arc::new(OnDevice { device: device.clone(), shared, thread })) })
+        Ok(Self { liveness, device: Some(Arc::new(OnDevice { device: device.clone(), shared, thread })) })
     }
 
     /// A request begins.
     pub fn begin(&self, request: u64) {
-        self.work.begin(request);
+        self.liveness.begin(request);
     }
 
     /// A layer of a pass begins.
@@ -82,7 +82,7 @@ impl Progress {
     /// The device's.
     pub fn layer(&self, layer: usize) -> Result<()> {
         match &self.device {
-            None => self.work.step(Part::Linear, Some(layer)),
+            None => self.liveness.step(StepKind::Linear, Some(layer)),
             Some(on) => {
                 let begins = Moment::now(&on.device)?;
                 on.shared.lock().steps.push_back((begins, layer));
@@ -96,20 +96,20 @@ impl Progress {
     /// Attention begins in the layer that runs.
     pub fn attention(&self) {
         if self.device.is_none() {
-            self.work.turn_to(Part::Attention);
+            self.liveness.turn_to(StepKind::Attention);
         }
     }
 
     /// Attention has ended; the rest of the layer goes on.
     pub fn attended(&self) {
         if self.device.is_none() {
-            self.work.turn_to(Part::Linear);
+            self.liveness.turn_to(StepKind::Linear);
         }
     }
 }
 
 impl Shared {
-    fn ask(&self, work: &Work) {
+    fn ask(&self, liveness: &Liveness) {
         loop {
             let queue = self.lock();
             let idle = |queue: &mut Queue| !queue.closing && queue.steps.is_empty();
@@ -124,7 +124,7 @@ impl Shared {
                 std::thread::sleep(LOOK);
                 continue;
             };
-            work.step(Part::Linear, Some(layer));
+            liveness.step(StepKind::Linear, Some(layer));
             // The event is freed behind the lock's end.
             let _passed = self.lock().steps.pop_front();
         }

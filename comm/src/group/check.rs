@@ -3,34 +3,34 @@
 use candle_core::Tensor;
 
 use super::call::Form;
-use super::{Member, Place};
+use super::{Endpoint, Member};
 use crate::{Collective, Error, Result};
 
-impl<P: Place> Member<P> {
+impl<E: Endpoint> Member<E> {
     /// Ends the group because this rank's own arguments are wrong.
     pub(super) fn refuse(&self, sequence: u64, found: impl Into<String>, expected: impl Into<String>) -> Error {
-        let rank = self.place.rank();
+        let rank = self.endpoint.rank();
         let (found, expected) = (found.into(), expected.into());
         let error = Error::Mismatch { sequence, rank, found, other: rank, expected };
-        self.place.kill(error)
+        self.endpoint.kill(error)
     }
 
     /// Form and rows of a tensor to send, with its data in one piece.
     pub(super) fn pack(&self, sequence: u64, kind: Collective, tensor: &Tensor) -> Result<(Form, usize, Tensor)> {
-        self.place.alive()?;
+        self.endpoint.alive()?;
         let Some(form) = Form::of(tensor) else {
             let found = format!("{} of a scalar", kind.name());
             return Err(self.refuse(sequence, found, "a tensor with rows"));
         };
         match tensor.contiguous() {
             Ok(packed) => Ok((form, tensor.dims()[0], packed)),
-            Err(error) => Err(self.place.kill(error.into())),
+            Err(error) => Err(self.endpoint.kill(error.into())),
         }
     }
 
     /// Ends the group if a list has not one entry a rank.
     pub(super) fn one_a_rank(&self, sequence: u64, kind: Collective, what: &str, count: usize) -> Result<()> {
-        let world = self.place.world();
+        let world = self.endpoint.world();
         if count == world {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl<P: Place> Member<P> {
 
     /// Ends the group if a rank is none.
     pub(super) fn is_rank(&self, sequence: u64, kind: Collective, rank: usize) -> Result<()> {
-        let world = self.place.world();
+        let world = self.endpoint.world();
         if rank < world {
             return Ok(());
         }

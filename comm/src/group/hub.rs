@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use tributary_protocol::Phase;
 
 use super::call::Contribution;
+use super::liveness::{Activity, Liveness, Stall};
 use super::meeting::{Death, Meeting, Received};
-use super::work::{Activity, Stall, Work};
 use crate::{Error, Result};
 
 /// Shared by all ranks of a group.
 pub struct Hub {
     world: usize,
     /// What each rank is doing, as far as it runs in this process.
-    works: Vec<Work>,
+    livenesses: Vec<Liveness>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -58,8 +58,8 @@ const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 impl Hub {
     pub fn new(world: usize) -> Self {
         let state = State { calls: BTreeMap::new(), left: vec![false; world], death: None, next: 0 };
-        let works = (0..world).map(|_| Work::default()).collect();
-        Self { world, works, state: Mutex::new(state), changed: Condvar::new() }
+        let livenesses = (0..world).map(|_| Liveness::default()).collect();
+        Self { world, livenesses, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub fn world(&self) -> usize {
@@ -72,20 +72,20 @@ impl Hub {
     }
 
     /// What a rank of this process is working at.
-    pub fn work(&self, rank: usize) -> &Work {
-        &self.works[rank]
+    pub fn liveness(&self, rank: usize) -> &Liveness {
+        &self.livenesses[rank]
     }
 
     /// What a rank of this process is doing now.
     pub fn activity(&self, rank: usize) -> Activity {
-        self.works[rank].activity()
+        self.livenesses[rank].activity()
     }
 
     /// The first rank of this process that computes without progress for longer than it may.
     pub fn stall(&self) -> Option<(usize, Stall)> {
         let left = self.lock().left.clone();
-        let here = self.works.iter().enumerate().filter(|(rank, _)| !left[*rank]);
-        here.filter_map(|(rank, work)| Some((rank, work.stall()?))).next()
+        let here = self.livenesses.iter().enumerate().filter(|(rank, _)| !left[*rank]);
+        here.filter_map(|(rank, liveness)| Some((rank, liveness.stall()?))).next()
     }
 
     /// What is to be thought of a rank's wait, where all ranks run in this process.
@@ -205,7 +205,7 @@ impl Hub {
                 return self.die(state, rank, Death { rank, error, counterpart: None }).map(|()| Received::default());
             }
             waited = true;
-            self.works[rank].wait_for(operation, sequence, &missing, began);
+            self.livenesses[rank].wait_for(operation, sequence, &missing, began);
             let until = rest.saturating_sub(began.elapsed());
             if !until.is_zero() {
                 state = self.changed.wait_timeout(state, until).unwrap_or_else(PoisonError::into_inner).0;
@@ -223,7 +223,7 @@ impl Hub {
         drop(state);
         drop(done);
         if waited {
-            self.works[rank].go_on();
+            self.livenesses[rank].go_on();
         }
         Ok(received)
     }
@@ -331,16 +331,16 @@ mod tests {
     fn ranks_that_all_wait_are_dead_and_one_that_computes_keeps_the_group_alive() {
         let hub = Hub::new(2);
         let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(100) };
-        let enter = |rank: usize, timeout| hub.work(rank).enter(Phase::Probe, timeout);
+        let enter = |rank: usize, timeout| hub.liveness(rank).enter(Phase::Probe, timeout);
         enter(0, patience.deadline);
         enter(1, Duration::from_secs(60));
         let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine is up");
-        hub.work(0).wait_for(Collective::Barrier, 0, &[1], long_ago);
+        hub.liveness(0).wait_for(Collective::Barrier, 0, &[1], long_ago);
         assert!(matches!(hub.judge(&[1], patience), Verdict::GoesOn), "rank 1 computes");
-        hub.work(1).wait_for(Collective::AllGather, 0, &[0], long_ago);
+        hub.liveness(1).wait_for(Collective::AllGather, 0, &[0], long_ago);
         let Verdict::Over(states) = hub.judge(&[1], patience) else { panic!("both wait") };
         assert!(states[0].starts_with("rank 1 waits for 1."), "{states:?}");
-        hub.work(1).go_on();
+        hub.liveness(1).go_on();
         enter(1, Duration::ZERO);
         std::thread::sleep(Duration::from_millis(1));
         let Verdict::Stalled(error) = hub.judge(&[1], patience) else { panic!("rank 1 makes no progress") };

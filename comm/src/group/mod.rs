@@ -1,15 +1,15 @@
 //! What all backends share: a rank's calls with their checks, counters and deadlines ([`Member`]), and the place where
 //! the parts of a call meet ([`hub::Hub`]).
 //!
-//! A backend is a [`Place`]: it puts this rank's part of a call before the others and brings theirs here.
+//! A backend is an [`Endpoint`]: it puts this rank's part of a call before the others and brings theirs here.
 
 pub mod call;
 mod check;
 pub mod hub;
+pub mod liveness;
 mod meeting;
-mod outlook;
+mod monitor;
 mod prepare;
-pub mod work;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -21,16 +21,16 @@ use tributary_protocol::{Phase, within_limit};
 
 use self::call::{Call, Contribution, Payload};
 pub use self::hub::{Patience, Verdict};
+use self::liveness::Liveness;
 pub use self::meeting::Received;
-pub use self::outlook::{Behind, Outlook};
-use self::work::Work;
+pub use self::monitor::{GroupMonitor, LateRanks};
 use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].
 pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where this rank meets the others.
-pub trait Place {
+pub trait Endpoint {
     /// This rank.
     fn rank(&self) -> usize;
 
@@ -38,11 +38,11 @@ pub trait Place {
     fn world(&self) -> usize;
 
     /// What the rank is working at.
-    fn work(&self) -> &Work;
+    fn liveness(&self) -> &Liveness;
 
     /// Says what the rank is doing, for those who ask why it does not come, and how long its next calls may take.
     fn enter(&self, patience: Patience) {
-        self.work().enter(patience.phase, patience.deadline);
+        self.liveness().enter(patience.phase, patience.deadline);
     }
 
     /// Whether the group still lives.
@@ -85,7 +85,7 @@ pub trait Place {
     }
 
     /// The group as another thread of this rank sees it.
-    fn outlook(&self) -> Arc<dyn Outlook>;
+    fn monitor(&self) -> Arc<dyn GroupMonitor>;
 
     /// Waits until a device has passed the calls that were waited for, where it is the device that waits: bytes may rest on
     /// what they have brought. It is no wait for other ranks, or is counted as the device's.
@@ -104,8 +104,8 @@ pub trait Place {
 }
 
 /// The communicator of one rank. It stays on the thread that made it.
-pub struct Member<P: Place> {
-    place: P,
+pub struct Member<E: Endpoint> {
+    endpoint: E,
     /// Sequence number of the next call.
     next: u64,
     patience: Patience,
@@ -138,11 +138,11 @@ impl Started {
     }
 }
 
-impl<P: Place> Member<P> {
+impl<E: Endpoint> Member<E> {
     /// A communicator on this thread.
-    pub fn new(place: P) -> Self {
+    pub fn new(endpoint: E) -> Self {
         Self {
-            place,
+            endpoint,
             next: 0,
             patience: Patience { phase: Phase::Start, deadline: FIRST_DEADLINE },
             started: BTreeMap::new(),
@@ -153,20 +153,20 @@ impl<P: Place> Member<P> {
     }
 
     /// Where it meets the others.
-    pub(crate) fn place(&self) -> &P {
-        &self.place
+    pub(crate) fn endpoint(&self) -> &E {
+        &self.endpoint
     }
 
     /// Where it meets the others, to be set up.
-    pub(crate) fn place_mut(&mut self) -> &mut P {
-        &mut self.place
+    pub(crate) fn endpoint_mut(&mut self) -> &mut E {
+        &mut self.endpoint
     }
 
-    /// The communicator of the same rank over another place, made from this one; it goes on where this one is.
-    pub(crate) fn move_to<Q: Place>(self, make: impl FnOnce(P, Patience) -> Result<Q>) -> Result<Member<Q>> {
-        let Self { place, next, patience, .. } = self;
-        let place = make(place, patience)?;
-        Ok(Member { next, patience, ..Member::new(place) })
+    /// The communicator of the same rank over another endpoint, made from this one; it goes on where this one is.
+    pub(crate) fn move_to<F: Endpoint>(self, make: impl FnOnce(E, Patience) -> Result<F>) -> Result<Member<F>> {
+        let Self { endpoint, next, patience, .. } = self;
+        let endpoint = make(endpoint, patience)?;
+        Ok(Member { next, patience, ..Member::new(endpoint) })
     }
 
     /// The counters of the lap that runs.
@@ -176,7 +176,7 @@ impl<P: Place> Member<P> {
 
     /// Counts what is known by now of a device's waiting, in the laps that it belongs to.
     fn count_device_waits(&mut self) {
-        for (sequence, time) in self.place.device_waits() {
+        for (sequence, time) in self.endpoint.device_waits() {
             // What was waited for before the last reset is not known any more.
             if let Some((kind, lap)) = self.on_device.remove(&sequence) {
                 self.laps[lap].waited(kind, time);
@@ -186,10 +186,10 @@ impl<P: Place> Member<P> {
 
     /// Starts calls that follow each other; the time that it took since `began` is the first one's.
     fn start_all(&mut self, parts: Vec<Contribution>, began: Instant) -> Result<Vec<Pending>> {
-        let (rank, first) = (self.place.rank(), self.next);
+        let (rank, first) = (self.endpoint.rank(), self.next);
         let started: Vec<Started> = parts.iter().map(|part| Started::of(&part.call, rank)).collect();
         self.next += parts.len() as u64;
-        self.place.put_all(first, parts)?;
+        self.endpoint.put_all(first, parts)?;
         let mut pending = Vec::with_capacity(started.len());
         for (sequence, mut started) in (first..).zip(started) {
             if sequence == first {
@@ -212,7 +212,7 @@ impl<P: Place> Member<P> {
             let expected = "a call that this communicator has started";
             return Err(self.refuse(pending.sequence, "a wait for a foreign call", expected));
         };
-        let outcome = self.place.take(pending.sequence, self.patience);
+        let outcome = self.endpoint.take(pending.sequence, self.patience);
         if matches!(&outcome, Ok(received) if received.on_device) {
             self.on_device.insert(pending.sequence, (started.kind, self.laps.len() - 1));
         } else {
@@ -225,30 +225,30 @@ impl<P: Place> Member<P> {
     }
 }
 
-impl<P: Place> Communicator for Member<P> {
+impl<E: Endpoint> Communicator for Member<E> {
     fn rank(&self) -> usize {
-        self.place.rank()
+        self.endpoint.rank()
     }
 
     fn size(&self) -> usize {
-        self.place.world()
+        self.endpoint.world()
     }
 
-    fn work(&self) -> Work {
-        self.place.work().clone()
+    fn liveness(&self) -> Liveness {
+        self.endpoint.liveness().clone()
     }
 
     fn kept_free(&self) -> KeptFree {
-        self.place.kept_free()
+        self.endpoint.kept_free()
     }
 
     fn message_bytes(&self) -> u64 {
-        self.place.message_bytes()
+        self.endpoint.message_bytes()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {
         self.patience = Patience { phase, deadline };
-        self.place.enter(self.patience);
+        self.endpoint.enter(self.patience);
         self.count_device_waits();
     }
 
@@ -264,7 +264,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        self.place.settle()?;
+        self.endpoint.settle()?;
         let began = Instant::now();
         self.is_rank(self.next, Collective::BroadcastBytes, root)?;
         let is_root = root == self.rank();
@@ -286,7 +286,7 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        self.place.settle()?;
+        self.endpoint.settle()?;
         let began = Instant::now();
         self.is_rank(self.next, Collective::GatherBytes, root)?;
         let is_root = root == self.rank();
@@ -303,13 +303,13 @@ impl<P: Place> Communicator for Member<P> {
     }
 
     fn barrier(&mut self) -> Result<()> {
-        self.place.settle()?;
+        self.endpoint.settle()?;
         let pending = self.start(Call::Barrier, Payload::default(), Instant::now())?;
         self.finish(pending).map(drop)
     }
 
     fn abort(&mut self, cause: &str, exit_code: u8) {
-        self.place.kill(Error::Aborted { rank: self.rank(), cause: cause.to_owned(), exit_code });
+        self.endpoint.kill(Error::Aborted { rank: self.rank(), cause: cause.to_owned(), exit_code });
     }
 
     fn start_lap(&mut self) -> usize {

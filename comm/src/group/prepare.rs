@@ -3,10 +3,10 @@
 use candle_core::Tensor;
 
 use super::call::{Call, Contribution, Payload};
-use super::{Member, Place};
+use super::{Endpoint, Member};
 use crate::{Collective, Result, Start};
 
-impl<P: Place> Member<P> {
+impl<E: Endpoint> Member<E> {
     /// This rank's part of the call that will have the number `sequence`.
     pub(super) fn prepare(&self, sequence: u64, start: Start<'_>) -> Result<Contribution> {
         match start {
@@ -19,7 +19,7 @@ impl<P: Place> Member<P> {
             Start::AllGather { send, rows } => {
                 self.one_a_rank(sequence, Collective::AllGather, "row counts", rows.len())?;
                 let (form, send_rows, packed) = self.pack(sequence, Collective::AllGather, send)?;
-                let own_rows = rows[self.place.rank()];
+                let own_rows = rows[self.endpoint.rank()];
                 if send_rows != own_rows {
                     let found = format!("all-gather of {send_rows} rows");
                     return Err(self.refuse(sequence, found, format!("{own_rows} rows")));

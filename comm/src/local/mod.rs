@@ -5,16 +5,16 @@
 
 mod seat;
 
-pub use self::seat::{Lookout, Membership, Seat, seats};
+pub use self::seat::{LocalEndpoint, LocalGroup, Seat, seats};
 pub use crate::group::FIRST_DEADLINE;
 use crate::group::Member;
 
 /// The communicator of one rank. It stays on the thread that made it.
-pub type Local = Member<Membership>;
+pub type Local = Member<LocalEndpoint>;
 
 impl Local {
     /// Calls of the group that some rank has not finished. For tests of memory.
     pub fn open_calls(&self) -> usize {
-        self.place().hub().open_calls()
+        self.endpoint().hub().open_calls()
     }
 }

@@ -1,4 +1,4 @@
-//! A rank's membership of a group: from its seat to the moment it leaves.
+//! A rank's endpoint of a group: from its seat to the moment it leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
-use crate::group::work::Work;
-use crate::group::{Behind, Outlook, Patience, Place, Received, Verdict};
+use crate::group::liveness::Liveness;
+use crate::group::{Endpoint, GroupMonitor, LateRanks, Patience, Received, Verdict};
 use crate::{Collective, Error, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
-    membership: Membership,
+    endpoint: LocalEndpoint,
 }
 
 /// Leaves the group when it is dropped.
-pub struct Membership {
+pub struct LocalEndpoint {
     hub: Arc<Hub>,
     rank: usize,
 }
@@ -28,33 +28,33 @@ pub struct Membership {
 pub fn seats(world: usize) -> Vec<Seat> {
     assert!(world > 0, "a group has at least one rank");
     let hub = Arc::new(Hub::new(world));
-    (0..world).map(|rank| Seat { membership: Membership { hub: Arc::clone(&hub), rank } }).collect()
+    (0..world).map(|rank| Seat { endpoint: LocalEndpoint { hub: Arc::clone(&hub), rank } }).collect()
 }
 
 impl Seat {
     /// This seat's rank.
     pub fn rank(&self) -> usize {
-        self.membership.rank
+        self.endpoint.rank
     }
 
     /// The group, for a thread that watches it.
-    pub fn lookout(&self) -> Lookout {
-        Lookout { hub: Arc::clone(&self.membership.hub) }
+    pub fn group(&self) -> LocalGroup {
+        LocalGroup { hub: Arc::clone(&self.endpoint.hub) }
     }
 
     /// Sits down: to be called on the thread that will make the calls.
     pub fn take(self) -> Local {
-        Local::new(self.membership)
+        Local::new(self.endpoint)
     }
 }
 
 /// The group from outside its ranks' threads: for a thread that watches them.
 #[derive(Clone)]
-pub struct Lookout {
+pub struct LocalGroup {
     hub: Arc<Hub>,
 }
 
-impl Lookout {
+impl LocalGroup {
     /// Ends the group if one of its ranks computes without progress for longer than it may; gives that failure.
     pub fn end_if_stalled(&self) -> Option<Error> {
         let (rank, stall) = self.hub.stall()?;
@@ -72,13 +72,13 @@ impl Lookout {
     }
 }
 
-impl Membership {
+impl LocalEndpoint {
     pub(super) fn hub(&self) -> &Hub {
         &self.hub
     }
 }
 
-impl Place for Membership {
+impl Endpoint for LocalEndpoint {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -87,8 +87,8 @@ impl Place for Membership {
         self.hub.world()
     }
 
-    fn work(&self) -> &Work {
-        self.hub.work(self.rank)
+    fn liveness(&self) -> &Liveness {
+        self.hub.liveness(self.rank)
     }
 
     fn alive(&self) -> Result<()> {
@@ -107,18 +107,18 @@ impl Place for Membership {
         self.hub.kill(self.rank, error)
     }
 
-    fn outlook(&self) -> Arc<dyn Outlook> {
-        Arc::new(Window { hub: Arc::clone(&self.hub), rank: self.rank })
+    fn monitor(&self) -> Arc<dyn GroupMonitor> {
+        Arc::new(LocalMonitor { hub: Arc::clone(&self.hub), rank: self.rank })
     }
 }
 
 /// The group from another thread of the rank.
-struct Window {
+struct LocalMonitor {
     hub: Arc<Hub>,
     rank: usize,
 }
 
-impl Outlook for Window {
+impl GroupMonitor for LocalMonitor {
     fn alive(&self) -> Result<()> {
         self.hub.alive(self.rank)
     }
@@ -128,14 +128,14 @@ impl Outlook for Window {
     }
 
     fn reach(&self, calls: u64, stands: Option<Collective>) {
-        self.hub.work(self.rank).reach(calls, stands);
+        self.hub.liveness(self.rank).reach(calls, stands);
     }
 
-    fn behind(&self, sequence: u64) -> Behind {
+    fn behind(&self, sequence: u64) -> LateRanks {
         let late = |rank: &usize| self.hub.activity(*rank).reached <= sequence;
         let missing: Vec<usize> = (0..self.hub.world()).filter(late).collect();
         let states = missing.iter().map(|&rank| self.hub.activity(rank).of(rank)).collect();
-        Behind { missing, states }
+        LateRanks { missing, states }
     }
 
     fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
@@ -143,7 +143,7 @@ impl Outlook for Window {
     }
 }
 
-impl Drop for Membership {
+impl Drop for LocalEndpoint {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.kill(Error::panicked(self.rank));

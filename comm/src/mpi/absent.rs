@@ -1,15 +1,15 @@
 //! What stands in for the MPI backend where it was not built: every door says how to build it.
 
 use crate::group::call::Contribution;
-use crate::group::work::Work;
-use crate::group::{Member, Outlook, Patience, Place, Received};
-use crate::process::{Facts, Settings};
+use crate::group::liveness::Liveness;
+use crate::group::{Endpoint, GroupMonitor, Member, Patience, Received};
+use crate::process::{ProcessGroup, ProcessSettings};
 use crate::{Error, Result};
 
-#[path = "beats.rs"]
+#[path = "heartbeats.rs"]
 #[allow(dead_code)]
-mod beats;
-pub use beats::Silent;
+mod heartbeats;
+pub use heartbeats::Silent;
 
 /// Name and version of the MPI library.
 ///
@@ -23,7 +23,7 @@ pub fn library_version() -> Result<String> {
 ///
 /// # Errors
 /// [`Error::NotBuilt`], always.
-pub fn start(_: Settings) -> Result<(Seat, Facts)> {
+pub fn start(_: ProcessSettings) -> Result<(Seat, ProcessGroup)> {
     Err(not_built())
 }
 
@@ -43,10 +43,10 @@ pub struct Seat(Never);
 pub struct Ender(Never);
 
 /// There is none.
-pub struct Berth(Never);
+pub struct MpiEndpoint(Never);
 
 /// There is none.
-pub type Mpi = Member<Berth>;
+pub type Mpi = Member<MpiEndpoint>;
 
 impl Seat {
     /// Never called.
@@ -63,7 +63,7 @@ impl Seat {
 impl Mpi {
     /// Never called.
     pub fn receiving_on(self, _: candle_core::Device) -> Self {
-        match self.place().0 {}
+        match self.endpoint().0 {}
     }
 }
 
@@ -104,7 +104,7 @@ impl Vigil {
     }
 }
 
-impl Place for Berth {
+impl Endpoint for MpiEndpoint {
     fn rank(&self) -> usize {
         match self.0 {}
     }
@@ -113,7 +113,7 @@ impl Place for Berth {
         match self.0 {}
     }
 
-    fn work(&self) -> &Work {
+    fn liveness(&self) -> &Liveness {
         match self.0 {}
     }
 
@@ -133,7 +133,7 @@ impl Place for Berth {
         match self.0 {}
     }
 
-    fn outlook(&self) -> std::sync::Arc<dyn Outlook> {
+    fn monitor(&self) -> std::sync::Arc<dyn GroupMonitor> {
         match self.0 {}
     }
 }

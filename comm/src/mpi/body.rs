@@ -86,8 +86,8 @@ impl Opened<'_> {
     }
 }
 
-/// Room for a body that is on its way.
-pub enum Room {
+/// Memory for a body that is on its way.
+pub enum ReceiveBuffer {
     U8(Vec<u8>),
     U32(Vec<u32>),
     I64(Vec<i64>),
@@ -97,8 +97,8 @@ pub enum Room {
     F64(Vec<f64>),
 }
 
-impl Room {
-    /// Room for what rank `from` sends to `to` in this call, which it says has `body_bytes`.
+impl ReceiveBuffer {
+    /// Memory for what rank `from` sends to `to` in this call, which it says has `body_bytes`.
     ///
     /// # Errors
     /// A length that is not the call's, a dtype that is not sent, no memory.
@@ -113,28 +113,28 @@ impl Room {
             }
         }
         match call.form() {
-            None => Ok(Room::U8(zeroed(bytes)?)),
-            Some(Form { dtype: DType::U8, .. }) => Ok(Room::U8(zeroed(bytes)?)),
-            Some(Form { dtype: DType::U32, .. }) => Ok(Room::U32(zeroed(bytes)?)),
-            Some(Form { dtype: DType::I64, .. }) => Ok(Room::I64(zeroed(bytes)?)),
-            Some(Form { dtype: DType::BF16, .. }) => Ok(Room::BF16(zeroed(bytes)?)),
-            Some(Form { dtype: DType::F16, .. }) => Ok(Room::F16(zeroed(bytes)?)),
-            Some(Form { dtype: DType::F32, .. }) => Ok(Room::F32(zeroed(bytes)?)),
-            Some(Form { dtype: DType::F64, .. }) => Ok(Room::F64(zeroed(bytes)?)),
+            None => Ok(ReceiveBuffer::U8(zeroed(bytes)?)),
+            Some(Form { dtype: DType::U8, .. }) => Ok(ReceiveBuffer::U8(zeroed(bytes)?)),
+            Some(Form { dtype: DType::U32, .. }) => Ok(ReceiveBuffer::U32(zeroed(bytes)?)),
+            Some(Form { dtype: DType::I64, .. }) => Ok(ReceiveBuffer::I64(zeroed(bytes)?)),
+            Some(Form { dtype: DType::BF16, .. }) => Ok(ReceiveBuffer::BF16(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F16, .. }) => Ok(ReceiveBuffer::F16(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F32, .. }) => Ok(ReceiveBuffer::F32(zeroed(bytes)?)),
+            Some(Form { dtype: DType::F64, .. }) => Ok(ReceiveBuffer::F64(zeroed(bytes)?)),
             Some(Form { dtype, .. }) => Err(Error::Tensor(format!("{dtype:?} is not sent over MPI"))),
         }
     }
 
-    /// The room as bytes.
+    /// The buffer as bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Room::U8(values) => values,
-            Room::U32(values) => cast_slice_mut(values),
-            Room::I64(values) => cast_slice_mut(values),
-            Room::BF16(values) => cast_slice_mut(values),
-            Room::F16(values) => cast_slice_mut(values),
-            Room::F32(values) => cast_slice_mut(values),
-            Room::F64(values) => cast_slice_mut(values),
+            ReceiveBuffer::U8(values) => values,
+            ReceiveBuffer::U32(values) => cast_slice_mut(values),
+            ReceiveBuffer::I64(values) => cast_slice_mut(values),
+            ReceiveBuffer::BF16(values) => cast_slice_mut(values),
+            ReceiveBuffer::F16(values) => cast_slice_mut(values),
+            ReceiveBuffer::F32(values) => cast_slice_mut(values),
+            ReceiveBuffer::F64(values) => cast_slice_mut(values),
         }
     }
 
@@ -144,7 +144,7 @@ impl Room {
     /// [`Error::Frame`] if it is not.
     pub fn is_undamaged(&self, wanted: Option<u32>, from: usize) -> Result<()> {
         match (self, wanted) {
-            (Room::U8(bytes), Some(wanted)) if checksum(&[bytes]) != wanted => {
+            (ReceiveBuffer::U8(bytes), Some(wanted)) if checksum(&[bytes]) != wanted => {
                 Err(Error::Frame(format!("{} bytes from rank {from} with a wrong checksum", bytes.len())))
             }
             _ => Ok(()),
@@ -157,7 +157,7 @@ impl Room {
     /// A tensor that cannot be made.
     pub fn into_payload(self, call: &Call, from: usize, to: usize, world: usize) -> Result<Payload> {
         let Some(form) = call.form() else {
-            let Room::U8(bytes) = self else { return Err(Error::Frame("bytes of a dtype".to_owned())) };
+            let ReceiveBuffer::U8(bytes) = self else { return Err(Error::Frame("bytes of a dtype".to_owned())) };
             let carries = matches!(call, Call::BroadcastBytes { root } if *root == from)
                 || matches!(call, Call::GatherBytes { root } if *root == to);
             return Ok(Payload { tensors: Vec::new(), bytes: carries.then(|| Arc::new(bytes)) });
@@ -166,13 +166,13 @@ impl Room {
         let shape: Shape = std::iter::once(rows).chain(form.row_dims.iter().copied()).collect::<Vec<_>>().into();
         let device = &Device::Cpu;
         let tensor = match self {
-            Room::U8(values) => Tensor::from_vec(values, shape, device),
-            Room::U32(values) => Tensor::from_vec(values, shape, device),
-            Room::I64(values) => Tensor::from_vec(values, shape, device),
-            Room::BF16(values) => Tensor::from_vec(values, shape, device),
-            Room::F16(values) => Tensor::from_vec(values, shape, device),
-            Room::F32(values) => Tensor::from_vec(values, shape, device),
-            Room::F64(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::U8(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::U32(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::I64(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::BF16(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::F16(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::F32(values) => Tensor::from_vec(values, shape, device),
+            ReceiveBuffer::F64(values) => Tensor::from_vec(values, shape, device),
         }?;
         let tensors = match call {
             Call::AllToAll { .. } => (0..world).map(|rank| (rank == to).then(|| tensor.clone())).collect(),
@@ -206,9 +206,9 @@ mod tests {
             let sent = whole.to_dtype(dtype).unwrap().narrow(0, 2, 3).unwrap();
             let call = Call::AllGather { form: Form::of(&sent).unwrap(), rows: vec![1, 3] };
             let body = Body::Tensor(sent.clone());
-            let mut room = Room::for_call(&call, 1, 0, body.bytes() as u64).unwrap();
-            room.bytes_mut().copy_from_slice(body.open().bytes().unwrap());
-            let payload = room.into_payload(&call, 1, 0, 2).unwrap();
+            let mut buffer = ReceiveBuffer::for_call(&call, 1, 0, body.bytes() as u64).unwrap();
+            buffer.bytes_mut().copy_from_slice(body.open().bytes().unwrap());
+            let payload = buffer.into_payload(&call, 1, 0, 2).unwrap();
             let found = payload.tensors[0].as_ref().unwrap();
             let difference = (found.to_dtype(DType::F64).unwrap() - sent.to_dtype(DType::F64).unwrap()).unwrap();
             assert_eq!(found.dtype(), dtype);
@@ -220,15 +220,15 @@ mod tests {
     fn a_length_that_is_not_the_calls_is_refused() {
         let form = Form { dtype: DType::F32, row_dims: vec![4] };
         let call = Call::AllGather { form, rows: vec![1, 3] };
-        assert!(Room::for_call(&call, 1, 0, 48).is_ok());
+        assert!(ReceiveBuffer::for_call(&call, 1, 0, 48).is_ok());
         for bytes in [0, 47, 49, u64::MAX] {
-            assert!(matches!(Room::for_call(&call, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
+            assert!(matches!(ReceiveBuffer::for_call(&call, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
         }
         let message = Call::BroadcastBytes { root: 1 };
         let limit = MESSAGE_LIMIT_BYTES as u64;
-        assert!(Room::for_call(&message, 1, 0, limit).is_ok());
+        assert!(ReceiveBuffer::for_call(&message, 1, 0, limit).is_ok());
         for bytes in [limit + 1, 4 << 30, u64::MAX >> 1] {
-            assert!(matches!(Room::for_call(&message, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
+            assert!(matches!(ReceiveBuffer::for_call(&message, 1, 0, bytes), Err(Error::Frame(_))), "{bytes}");
         }
     }
 
@@ -240,11 +240,11 @@ mod tests {
         let letter = Letter::call(0, 3, call.clone(), body).unwrap();
         let head: Head = decode_frame(&letter.head).unwrap();
         for bit in 0..8 * sent.len() {
-            let mut room = Room::for_call(&head.call, 1, 0, head.body_bytes).unwrap();
-            room.bytes_mut().copy_from_slice(letter.body.open().bytes().unwrap());
-            room.is_undamaged(head.body_checksum, 1).unwrap();
-            room.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(room.is_undamaged(head.body_checksum, 1), Err(Error::Frame(_))), "bit {bit}");
+            let mut buffer = ReceiveBuffer::for_call(&head.call, 1, 0, head.body_bytes).unwrap();
+            buffer.bytes_mut().copy_from_slice(letter.body.open().bytes().unwrap());
+            buffer.is_undamaged(head.body_checksum, 1).unwrap();
+            buffer.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(buffer.is_undamaged(head.body_checksum, 1), Err(Error::Frame(_))), "bit {bit}");
         }
     }
 }

@@ -5,7 +5,7 @@ use tributary_protocol::{checksum, encode_frame};
 use super::body::Body;
 use crate::Result;
 use crate::group::call::Call;
-use crate::group::work::Activity;
+use crate::group::liveness::Activity;
 
 /// The longest head; a longer one is damaged.
 pub const HEAD_LIMIT_BYTES: usize = 1 << 20;

@@ -7,14 +7,14 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, CommunicatorCollectives as _, Destination as _, Source as _};
 use tributary_protocol::PROTOCOL_VERSION;
 
-use crate::process::{Facts, Peer};
+use crate::process::{Peer, ProcessGroup};
 use crate::{Error, Result};
 
 /// Bytes in which a rank introduces itself.
 const CARD_BYTES: usize = 512;
 
-/// Initializes MPI and exchanges the ranks' cards; `holding` as in [`Settings`](crate::process::Settings).
-pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Facts), (Option<Universe>, Error)> {
+/// Initializes MPI and exchanges the ranks' cards; `holding` as in [`ProcessSettings`](crate::process::ProcessSettings).
+pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, ProcessGroup), (Option<Universe>, Error)> {
     let refuse = |what: &str| Error::Start(what.to_owned());
     // Only this thread calls MPI, and it is the one that initializes it.
     let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
@@ -43,7 +43,7 @@ pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Facts),
     let (local_rank, local_size) = local_place(&local, rank);
     let sharing = sharing(&local, holding(local_rank));
     drop(local);
-    Ok((universe, Facts { rank, size, local_rank, local_size, sharing, library, peers }))
+    Ok((universe, ProcessGroup { rank, size, local_rank, local_size, sharing, library, peers }))
 }
 
 /// Connects every pair of ranks: the lower one says hello, the higher one answers. Libraries connect two processes when the

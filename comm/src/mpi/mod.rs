@@ -5,8 +5,8 @@
 //! ones go in pieces. Nothing here retries: after a failure the group is dead and the process must end by
 //! `std::process::exit`, because MPI cannot be left in order while messages are on their way.
 
-mod beats;
 mod body;
+mod heartbeats;
 mod letter;
 mod meet;
 mod owner;
@@ -20,19 +20,19 @@ use std::time::Duration;
 
 use candle_core::{Device, Tensor};
 
-pub use self::beats::Silent;
 use self::body::Body;
+pub use self::heartbeats::Silent;
 use self::letter::Letter;
 use self::post::Post;
 use crate::download::download;
 use crate::group::call::{Call, Contribution};
-use crate::group::work::Work;
-use crate::group::{Behind, Member, Outlook, Patience, Place, Received, Verdict};
-use crate::process::{Facts, Settings};
+use crate::group::liveness::Liveness;
+use crate::group::{Endpoint, GroupMonitor, LateRanks, Member, Patience, Received, Verdict};
+use crate::process::{ProcessGroup, ProcessSettings};
 use crate::{Collective, Error, Result};
 
 /// The communicator of this process's rank.
-pub type Mpi = Member<Berth>;
+pub type Mpi = Member<MpiEndpoint>;
 
 /// Name and version of the MPI library that this program runs with.
 ///
@@ -48,34 +48,34 @@ pub fn library_version() -> Result<String> {
 /// # Errors
 /// [`Error::Start`] if the library fails, [`Error::StartTimeout`] if the ranks do not find each other in time,
 /// [`Error::Version`] if they speak different versions of the protocol.
-pub fn start(settings: Settings) -> Result<(Seat, Facts)> {
+pub fn start(settings: ProcessSettings) -> Result<(Seat, ProcessGroup)> {
     let (sender, receiver) = sync_channel(1);
     let (limit, device) = (settings.start_timeout, settings.device.clone());
     let run = move || owner::run(&settings, &sender);
     let thread = std::thread::Builder::new().name("mpi".to_owned()).spawn(run);
     let thread = thread.map_err(|error| Error::Start(format!("no thread for MPI: {error}")))?;
-    let (post, facts) = match receiver.recv_timeout(limit) {
+    let (post, group) = match receiver.recv_timeout(limit) {
         Ok(outcome) => outcome?,
         Err(RecvTimeoutError::Timeout) => return Err(Error::StartTimeout(limit)),
         Err(RecvTimeoutError::Disconnected) => return Err(Error::Start("MPI failed at its start".to_owned())),
     };
-    Ok((Seat { berth: Berth { post, owner: Some(thread), device } }, facts))
+    Ok((Seat { endpoint: MpiEndpoint { post, owner: Some(thread), device } }, group))
 }
 
 /// This process's place in the group, to be taken on the thread that will make the calls.
 pub struct Seat {
-    berth: Berth,
+    endpoint: MpiEndpoint,
 }
 
 impl Seat {
     /// What can end the group from any thread.
     pub fn ender(&self) -> Ender {
-        Ender { post: Arc::clone(&self.berth.post) }
+        Ender { post: Arc::clone(&self.endpoint.post) }
     }
 
     /// Sits down.
     pub fn take(self) -> Mpi {
-        Mpi::new(self.berth)
+        Mpi::new(self.endpoint)
     }
 }
 
@@ -107,7 +107,7 @@ impl Ender {
         if self.post.has_left() {
             return None;
         }
-        let stall = self.post.hub.work(self.post.rank).stall()?;
+        let stall = self.post.hub.liveness(self.post.rank).stall()?;
         Some(stall.of(self.post.rank, format!(" ({words})")))
     }
 
@@ -118,7 +118,7 @@ impl Ender {
 
     /// Begins to listen to the other ranks, for a thread that does so about every `pause`.
     pub fn vigil(&self, timeout: Duration, pause: Duration) -> Vigil {
-        let vigil = beats::Vigil::new(&self.post.beats, timeout, pause);
+        let vigil = heartbeats::Vigil::new(&self.post.heartbeats, timeout, pause);
         Vigil { post: Arc::clone(&self.post), vigil }
     }
 }
@@ -126,32 +126,32 @@ impl Ender {
 /// Who of the other ranks is silent, as one thread hears it.
 pub struct Vigil {
     post: Arc<Post>,
-    vigil: beats::Vigil,
+    vigil: heartbeats::Vigil,
 }
 
 impl Vigil {
     /// Listens: the ranks that have been silent for longer than the timeout and have not left in peace.
     pub fn listen(&mut self) -> Vec<Silent> {
-        self.vigil.look(&self.post.beats, &self.post.in_the_group())
+        self.vigil.look(&self.post.heartbeats, &self.post.in_the_group())
     }
 }
 
 impl Mpi {
     /// The same, with received tensors put on a device.
     pub fn receiving_on(mut self, device: Device) -> Self {
-        self.place_mut().device = device;
+        self.endpoint_mut().device = device;
         self
     }
 }
 
 /// What a rank holds of the backend.
-pub struct Berth {
+pub struct MpiEndpoint {
     post: Arc<Post>,
     owner: Option<JoinHandle<()>>,
     device: Device,
 }
 
-impl Berth {
+impl MpiEndpoint {
     /// The letters that carry this rank's part of a call to those who need it.
     fn letters(&self, sequence: u64, part: &Contribution) -> Result<Vec<Letter>> {
         let (rank, world) = (self.post.rank, self.post.world);
@@ -181,7 +181,7 @@ impl Berth {
     }
 }
 
-impl Place for Berth {
+impl Endpoint for MpiEndpoint {
     fn rank(&self) -> usize {
         self.post.rank
     }
@@ -190,8 +190,8 @@ impl Place for Berth {
         self.post.world
     }
 
-    fn work(&self) -> &Work {
-        self.post.hub.work(self.post.rank)
+    fn liveness(&self) -> &Liveness {
+        self.post.hub.liveness(self.post.rank)
     }
 
     fn alive(&self) -> Result<()> {
@@ -225,12 +225,12 @@ impl Place for Berth {
         self.post.kill(error)
     }
 
-    fn outlook(&self) -> Arc<dyn Outlook> {
-        Arc::clone(&self.post) as Arc<dyn Outlook>
+    fn monitor(&self) -> Arc<dyn GroupMonitor> {
+        Arc::clone(&self.post) as Arc<dyn GroupMonitor>
     }
 }
 
-impl Outlook for Post {
+impl GroupMonitor for Post {
     fn alive(&self) -> Result<()> {
         self.hub.alive(self.rank)
     }
@@ -240,10 +240,10 @@ impl Outlook for Post {
     }
 
     fn reach(&self, calls: u64, stands: Option<Collective>) {
-        self.hub.work(self.rank).reach(calls, stands);
+        self.hub.liveness(self.rank).reach(calls, stands);
     }
 
-    fn behind(&self, sequence: u64) -> Behind {
+    fn behind(&self, sequence: u64) -> LateRanks {
         self.behind(sequence)
     }
 
@@ -252,7 +252,7 @@ impl Outlook for Post {
     }
 }
 
-impl Drop for Berth {
+impl Drop for MpiEndpoint {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.kill(Error::panicked(self.post.rank));

@@ -16,14 +16,14 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, Destination as _, Equivalence as _, Source as _};
 use tributary_protocol::decode_frame;
 
-use super::body::Room;
+use super::body::ReceiveBuffer;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
 use super::meet::meet;
 use super::pace::Pace;
 use super::post::Post;
 use crate::group::call::Contribution;
-use crate::group::work::Activity;
-use crate::process::{Facts, Settings};
+use crate::group::liveness::Activity;
+use crate::process::{ProcessGroup, ProcessSettings};
 use crate::{Error, Result};
 
 /// The longest rest while something is on its way or waited for, and while nothing is.
@@ -31,27 +31,27 @@ const BUSY_REST: Duration = Duration::from_micros(50);
 const IDLE_REST: Duration = Duration::from_millis(1);
 
 /// Finds the others, says what came of it, and carries letters until all ranks have said farewell.
-pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) {
+pub fn run(settings: &ProcessSettings, ready: &SyncSender<Result<(Arc<Post>, ProcessGroup)>>) {
     fail::fail_point!("comm::mpi::start");
     let universe = match meet(settings.holding) {
-        Ok((universe, facts)) => {
+        Ok((universe, group)) => {
             let (world, post) =
-                (universe.world(), Arc::new(Post::new(facts.rank, facts.size, settings.heartbeat_timeout)));
+                (universe.world(), Arc::new(Post::new(group.rank, group.size, settings.heartbeat_timeout)));
             let urgent = world.duplicate();
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             // Each rank has a thread here besides those that compute.
-            let crowded = facts.local_size * (settings.threads + 1) > cores;
+            let crowded = group.local_size * (settings.threads + 1) > cores;
             let owner = Owner {
                 world,
                 urgent,
                 post: Arc::clone(&post),
                 piece_bytes: settings.piece_bytes.clamp(1, i32::MAX as usize),
                 crowded,
-                arriving: RefCell::new((0..facts.size).map(|_| None).collect()),
-                busy: RefCell::new(vec![false; facts.size]),
+                arriving: RefCell::new((0..group.size).map(|_| None).collect()),
+                busy: RefCell::new(vec![false; group.size]),
             };
             // Who started this thread may have given up waiting.
-            let _ = ready.send(Ok((post, facts)));
+            let _ = ready.send(Ok((post, group)));
             owner.serve();
             fail::fail_point!("comm::mpi::leave");
             universe
@@ -69,7 +69,7 @@ pub fn run(settings: &Settings, ready: &SyncSender<Result<(Arc<Post>, Facts)>>) 
 /// A call whose body is on its way.
 struct Arriving {
     head: Head,
-    room: Room,
+    buffer: ReceiveBuffer,
     filled_bytes: usize,
 }
 
@@ -139,7 +139,7 @@ impl Owner {
             }
             Some(Kind::Beat) => {
                 let activity: Activity = decode_frame(&bytes)?;
-                self.post.beats.heard(from, activity);
+                self.post.heartbeats.heard(from, activity);
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
         }
@@ -219,8 +219,8 @@ impl Owner {
         match kind {
             Some(Kind::Call) => {
                 let head: Head = decode_frame(&bytes)?;
-                let room = Room::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
-                self.arrived(from, Arriving { head, room, filled_bytes: 0 })
+                let buffer = ReceiveBuffer::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
+                self.arrived(from, Arriving { head, buffer, filled_bytes: 0 })
             }
             Some(Kind::Farewell) => {
                 self.post.left(from);
@@ -240,7 +240,7 @@ impl Owner {
             return Err(Error::Frame(format!("a piece of {length} bytes from rank {from} that no call has")));
         };
         let begin = arriving.filled_bytes;
-        self.fill(message, &mut arriving.room.bytes_mut()[begin..begin + length]);
+        self.fill(message, &mut arriving.buffer.bytes_mut()[begin..begin + length]);
         arriving.filled_bytes += length;
         self.arrived(from, arriving)
     }
@@ -251,18 +251,18 @@ impl Owner {
             self.arriving.borrow_mut()[from] = Some(arriving);
             return Ok(());
         }
-        let Arriving { head: Head { sequence, call, body_checksum, .. }, room, .. } = arriving;
-        room.is_undamaged(body_checksum, from)?;
+        let Arriving { head: Head { sequence, call, body_checksum, .. }, buffer, .. } = arriving;
+        buffer.is_undamaged(body_checksum, from)?;
         let (rank, world) = (self.post.rank, self.post.world);
-        let payload = room.into_payload(&call, from, rank, world)?;
+        let payload = buffer.into_payload(&call, from, rank, world)?;
         self.post.hub.bring(from, rank, sequence, Contribution { call, payload });
         self.post.hub.alive(rank)
     }
 
     /// Receives a message that has been matched.
-    fn fill(&self, message: Message, room: &mut [u8]) {
+    fn fill(&self, message: Message, buffer: &mut [u8]) {
         scope(|scope| {
-            let mut request = message.immediate_matched_receive_into(scope, room);
+            let mut request = message.immediate_matched_receive_into(scope, buffer);
             let mut pace = Pace::for_transfer();
             loop {
                 request = match request.test() {

@@ -1,4 +1,4 @@
-//! The desk between the rank's thread and the thread that owns MPI.
+//! The post: where the rank's thread and the thread that owns MPI meet.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tributary_protocol::Phase;
 
-use super::beats::Beats;
+use super::heartbeats::Heartbeats;
 use super::letter::{Kind, Letter};
 use crate::Error;
 use crate::group::hub::Hub;
-use crate::group::{Behind, Patience, Verdict};
+use crate::group::{LateRanks, Patience, Verdict};
 
 /// By how much a rank lets each of those before it speak first, where all have the same to say, and the most of that.
 const TURN: Duration = Duration::from_millis(50);
@@ -28,15 +28,15 @@ pub struct Post {
     pub rank: usize,
     pub world: usize,
     /// Signs of life.
-    pub beats: Beats,
-    desk: Mutex<Desk>,
+    pub heartbeats: Heartbeats,
+    outbox: Mutex<Outbox>,
     changed: Condvar,
     /// Whether the rank's thread waits for a part.
     waited_for: AtomicBool,
 }
 
 #[derive(Default)]
-struct Desk {
+struct Outbox {
     letters: Vec<Letter>,
     /// Short letters that overtake the others.
     urgent: Vec<Letter>,
@@ -50,7 +50,7 @@ struct Desk {
     leaving: bool,
 }
 
-impl Desk {
+impl Outbox {
     fn hand_over_urgent(&mut self, letters: Vec<Letter>) {
         self.urgent_handed += letters.len();
         self.urgent.extend(letters);
@@ -60,9 +60,9 @@ impl Desk {
 impl Post {
     pub fn new(rank: usize, world: usize, heartbeat_timeout: Duration) -> Self {
         let farewells = (0..world).map(|other| other == rank).collect();
-        let desk = Mutex::new(Desk { farewells, ..Desk::default() });
-        let (hub, beats) = (Hub::new(world), Beats::new(world, heartbeat_timeout));
-        Self { hub, rank, world, beats, desk, changed: Condvar::new(), waited_for: AtomicBool::new(false) }
+        let outbox = Mutex::new(Outbox { farewells, ..Outbox::default() });
+        let (hub, heartbeats) = (Hub::new(world), Heartbeats::new(world, heartbeat_timeout));
+        Self { hub, rank, world, heartbeats, outbox, changed: Condvar::new(), waited_for: AtomicBool::new(false) }
     }
 
     /// Hands letters over.
@@ -70,13 +70,13 @@ impl Post {
         if letters.is_empty() {
             return;
         }
-        self.desk().letters.extend(letters);
+        self.outbox().letters.extend(letters);
         self.changed.notify_all();
     }
 
     /// Hands letters over that overtake the others.
     pub fn send_urgently(&self, letters: Vec<Letter>) {
-        self.desk().hand_over_urgent(letters);
+        self.outbox().hand_over_urgent(letters);
         self.changed.notify_all();
     }
 
@@ -106,8 +106,8 @@ impl Post {
     /// process may end behind it.
     pub fn tell(&self, error: &Error) {
         let Some(handed) = self.announce(error) else { return };
-        let waits = |desk: &mut Desk| desk.urgent_left < handed;
-        let waited = self.changed.wait_timeout_while(self.desk(), TELL_LIMIT, waits);
+        let waits = |outbox: &mut Outbox| outbox.urgent_left < handed;
+        let waited = self.changed.wait_timeout_while(self.outbox(), TELL_LIMIT, waits);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -118,13 +118,13 @@ impl Post {
             Error::Aborted { cause, exit_code, .. } => (cause.clone(), *exit_code),
             other => (other.to_string(), other.exit_code()),
         };
-        let mut desk = self.desk();
-        if !std::mem::replace(&mut desk.told, true) {
+        let mut outbox = self.outbox();
+        if !std::mem::replace(&mut outbox.told, true) {
             let letter = |to| Letter::abort(to, &cause, exit_code).ok();
-            desk.hand_over_urgent(self.others().filter_map(letter).collect());
+            outbox.hand_over_urgent(self.others().filter_map(letter).collect());
         }
-        let handed = desk.urgent_handed;
-        drop(desk);
+        let handed = outbox.urgent_handed;
+        drop(outbox);
         self.changed.notify_all();
         Some(handed)
     }
@@ -133,7 +133,7 @@ impl Post {
     /// ended would be sought in vain, and at length.
     pub fn beat(&self) {
         fail::fail_point!("comm::mpi::beat", |_| ());
-        if self.world == 1 || !self.beats.is_due(self.hub.work(self.rank).phase()) {
+        if self.world == 1 || !self.heartbeats.is_due(self.hub.liveness(self.rank).phase()) {
             return;
         }
         if self.hub.alive(self.rank).is_ok() {
@@ -143,17 +143,17 @@ impl Post {
     }
 
     /// The ranks whose device has not come to a call, as far as they have said: they are missing.
-    pub fn behind(&self, sequence: u64) -> Behind {
-        let late = |rank: &usize| self.beats.last(*rank).is_none_or(|last| last.reached <= sequence);
+    pub fn behind(&self, sequence: u64) -> LateRanks {
+        let late = |rank: &usize| self.heartbeats.last(*rank).is_none_or(|last| last.reached <= sequence);
         let missing: Vec<usize> = self.others().filter(late).collect();
-        Behind { states: self.states(&missing), missing }
+        LateRanks { states: self.states(&missing), missing }
     }
 
     /// What is to be thought of this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
     /// are not looked for here: the thread that keeps a vigil finds them.
     pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
         let all_wait = || {
-            let waits = |rank| self.beats.last(rank).is_some_and(|last| last.has_waited(patience.deadline));
+            let waits = |rank| self.heartbeats.last(rank).is_some_and(|last| last.has_waited(patience.deadline));
             self.in_the_group().into_iter().all(waits)
         };
         if patience.phase != Phase::Start && !all_wait() {
@@ -166,7 +166,7 @@ impl Post {
 
     /// What ranks said last.
     fn states(&self, ranks: &[usize]) -> Vec<String> {
-        let state = |&rank: &usize| match self.beats.last(rank) {
+        let state = |&rank: &usize| match self.heartbeats.last(rank) {
             Some(last) => last.of(rank),
             None => format!("rank {rank} has never been heard"),
         };
@@ -175,55 +175,55 @@ impl Post {
 
     /// The other ranks that have not left.
     pub fn in_the_group(&self) -> BTreeSet<usize> {
-        let desk = self.desk();
-        self.others().filter(|&rank| !desk.farewells[rank]).collect()
+        let outbox = self.outbox();
+        self.others().filter(|&rank| !outbox.farewells[rank]).collect()
     }
 
     /// Says farewell to the others, behind everything that was sent before.
     pub fn leave(&self) {
         let letters = self.others().map(|to| Letter::bare(to, Kind::Farewell)).collect();
         self.send(letters);
-        self.desk().leaving = true;
+        self.outbox().leaving = true;
         self.changed.notify_all();
     }
 
     /// Whether this rank has said farewell: what its process does now concerns nobody else.
     pub fn has_left(&self) -> bool {
-        self.desk().leaving
+        self.outbox().leaving
     }
 
     /// Takes a farewell.
     pub fn left(&self, from: usize) {
         self.hub.leave(from);
-        self.desk().farewells[from] = true;
+        self.outbox().farewells[from] = true;
     }
 
     /// Whether all ranks have said farewell, this one too, and everything has been sent.
     pub fn is_over(&self) -> bool {
-        let desk = self.desk();
-        desk.leaving && desk.letters.is_empty() && desk.farewells.iter().all(|&left| left)
+        let outbox = self.outbox();
+        outbox.leaving && outbox.letters.is_empty() && outbox.farewells.iter().all(|&left| left)
     }
 
     /// Takes the letters that are waiting.
     pub fn letters(&self) -> Vec<Letter> {
-        std::mem::take(&mut self.desk().letters)
+        std::mem::take(&mut self.outbox().letters)
     }
 
     /// Takes the urgent letters that are waiting.
     pub fn urgent_letters(&self) -> Vec<Letter> {
-        std::mem::take(&mut self.desk().urgent)
+        std::mem::take(&mut self.outbox().urgent)
     }
 
     /// Notes that so many urgent letters have left.
     pub fn urgent_have_left(&self, count: usize) {
-        self.desk().urgent_left += count;
+        self.outbox().urgent_left += count;
         self.changed.notify_all();
     }
 
     /// Rests until a letter is handed over, so long at most.
     pub fn rest(&self, limit: Duration) {
-        let idle = |desk: &mut Desk| desk.letters.is_empty() && desk.urgent.is_empty();
-        let waited = self.changed.wait_timeout_while(self.desk(), limit, idle);
+        let idle = |outbox: &mut Outbox| outbox.letters.is_empty() && outbox.urgent.is_empty();
+        let waited = self.changed.wait_timeout_while(self.outbox(), limit, idle);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -232,8 +232,8 @@ impl Post {
         (0..self.world).filter(move |&other| other != rank)
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,8 @@ mod settings;
 
 use candle_core::Device;
 
-pub use self::settings::{Settings, UnequalGathers};
-use crate::group::{Member, Place};
+pub use self::settings::{NcclSettings, UnequalGathers};
+use crate::group::{Endpoint, Member};
 use crate::{Communicator, Error, Result};
 
 /// Name and version of the NCCL library.
@@ -28,8 +28,8 @@ pub fn allow_shared_gpu() -> Result<()> {
 ///
 /// # Errors
 /// [`Error::NotBuilt`], always; the group is dead then.
-pub fn start<P: Place + 'static>(control: Member<P>, _: &Device, _: Settings) -> Result<Box<dyn Communicator>> {
-    Err(control.place().kill(not_built()))
+pub fn start<E: Endpoint + 'static>(control: Member<E>, _: &Device, _: NcclSettings) -> Result<Box<dyn Communicator>> {
+    Err(control.endpoint().kill(not_built()))
 }
 
 fn not_built() -> Error {

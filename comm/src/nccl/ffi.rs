@@ -13,7 +13,7 @@ use cudarc::driver::sys as driver;
 use cudarc::nccl::sys::{self, ncclResult_t as Code};
 use tributary_system::process;
 
-use super::lack::{self, Ask, cuda};
+use super::failure::{self, Ask, cuda};
 use super::memory::free_bytes;
 use crate::{Error, Result};
 
@@ -40,7 +40,7 @@ pub enum Progress {
 
 /// One message of a call, in device memory.
 #[derive(Debug, Clone, Copy)]
-pub enum Work {
+pub enum Message {
     Send {
         address: u64,
         bytes: usize,
@@ -160,13 +160,13 @@ impl Handle {
     }
 
     /// Puts messages on a stream, as one group.
-    pub fn submit(&self, works: &[Work], stream: &CudaStream) -> Result<Progress> {
+    pub fn submit(&self, messages: &[Message], stream: &CudaStream) -> Result<Progress> {
         let open = self.lock();
         let communicator = address(&open)?;
         let stream = stream.cu_stream().cast::<sys::CUstream_st>();
         // SAFETY: a group is the calling thread's; it is closed below on every way out.
         check("ncclGroupStart", unsafe { sys::ncclGroupStart() }, communicator)?;
-        let put = works.iter().try_for_each(|work| put(*work, communicator, stream));
+        let put = messages.iter().try_for_each(|message| put(*message, communicator, stream));
         // SAFETY: the group was opened above.
         let ended = check("ncclGroupEnd", unsafe { sys::ncclGroupEnd() }, communicator);
         put.and(ended)
@@ -206,8 +206,8 @@ fn progress_of(open: &Option<usize>, ask: Ask) -> Result<Progress> {
     let mut state = Code::ncclSuccess;
     // SAFETY: the communicator has not been ended: whoever ends it takes its address out under the lock that `open` is from.
     let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
-    judged("ncclCommGetAsyncError", code, communicator, ask)?;
-    judged("a collective", state, communicator, ask)
+    outcome_of("ncclCommGetAsyncError", code, communicator, ask)?;
+    outcome_of("a collective", state, communicator, ask)
 }
 
 impl Drop for Handle {
@@ -244,25 +244,25 @@ fn config() -> sys::ncclConfig_t {
     }
 }
 
-fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> Result<()> {
+fn put(message: Message, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> Result<()> {
     let byte = sys::ncclDataType_t::ncclUint8;
     let place = |address: u64| address as usize as *mut c_void;
     // SAFETY: the addresses are of device memory of at least that many bytes, which the caller keeps until the stream has
-    // passed this work; the communicator has not been ended, the stream lives.
+    // passed this message; the communicator has not been ended, the stream lives.
     let (call, code) = unsafe {
-        match work {
-            Work::Send { address, bytes, peer } => {
+        match message {
+            Message::Send { address, bytes, peer } => {
                 ("ncclSend", sys::ncclSend(place(address), bytes, byte, peer as c_int, communicator, stream))
             }
-            Work::Receive { address, bytes, peer } => {
+            Message::Receive { address, bytes, peer } => {
                 ("ncclRecv", sys::ncclRecv(place(address), bytes, byte, peer as c_int, communicator, stream))
             }
-            Work::Broadcast { address, bytes, root } => {
+            Message::Broadcast { address, bytes, root } => {
                 // The root's bytes stay where they are: nothing is copied where both addresses are one.
                 let (from, to) = (place(address), place(address));
                 ("ncclBroadcast", sys::ncclBroadcast(from, to, bytes, byte, root as c_int, communicator, stream))
             }
-            Work::Gather { from, to, bytes } => {
+            Message::Gather { from, to, bytes } => {
                 ("ncclAllGather", sys::ncclAllGather(place(from), place(to), bytes, byte, communicator, stream))
             }
         }
@@ -271,10 +271,10 @@ fn put(work: Work, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> 
 }
 
 fn check(call: &'static str, code: Code, communicator: sys::ncclComm_t) -> Result<Progress> {
-    judged(call, code, communicator, Ask::Driver(free_bytes))
+    outcome_of(call, code, communicator, Ask::Driver(free_bytes))
 }
 
-fn judged(call: &'static str, code: Code, communicator: sys::ncclComm_t, ask: Ask) -> Result<Progress> {
+fn outcome_of(call: &'static str, code: Code, communicator: sys::ncclComm_t, ask: Ask) -> Result<Progress> {
     match code {
         Code::ncclSuccess => return Ok(Progress::Done),
         Code::ncclInProgress => return Ok(Progress::Underway),
@@ -291,6 +291,6 @@ fn judged(call: &'static str, code: Code, communicator: sys::ncclComm_t, ask: As
         unsafe { CStr::from_ptr(more) }.to_string_lossy().trim().replace('\n', " ")
     };
     let cause = if more.is_empty() { text.into_owned() } else { format!("{text}: {more}") };
-    let (exit_code, advice) = lack::judge(code, &more, ask);
+    let (exit_code, advice) = failure::classify(code, &more, ask);
     Err(Error::Nccl { call, cause: format!("{cause}{advice}"), exit_code })
 }

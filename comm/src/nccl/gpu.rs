@@ -3,8 +3,8 @@
 use candle_core::{CudaDevice, Device};
 use tributary_system::host;
 
+use super::failure::cuda;
 use super::ffi::{self, SHARED_GPU_VARIABLE};
-use super::lack::cuda;
 use super::version_text;
 use crate::{Error, Result};
 

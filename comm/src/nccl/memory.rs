@@ -6,7 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr
 use candle_core::{CudaDevice, CudaStorage, DType, Shape, Storage, Tensor, op::BackpropOp};
 use cudarc::driver::sys as driver;
 
-use super::lack::{self, cuda};
+use super::failure::{self, cuda};
 use crate::{Error, Result};
 
 /// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.
@@ -48,7 +48,7 @@ impl Buffer {
         let count = dims.iter().product::<usize>().max(1);
         // SAFETY: nobody reads it before the call that fills it has ended: it becomes a tensor only then.
         let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) };
-        let storage = storage.map_err(|error| lack::received(error, count * dtype.size_in_bytes()))?;
+        let storage = storage.map_err(|error| failure::received(error, count * dtype.size_in_bytes()))?;
         Ok(Self { storage, dims })
     }
 

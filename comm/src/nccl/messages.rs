@@ -3,7 +3,7 @@
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Tensor};
 
-use super::ffi::Work;
+use super::ffi::Message;
 use super::memory::{Buffer, address_of};
 use super::settings::UnequalGathers;
 use crate::group::call::{Call, Form, Payload};
@@ -33,7 +33,7 @@ impl Gathers {
 
 /// A call's tensors on this rank.
 pub struct Messages {
-    pub works: Vec<Work>,
+    pub messages: Vec<Message>,
     /// What is sent: kept until the call has ended.
     sent: Vec<Tensor>,
     incoming: Incoming,
@@ -42,23 +42,23 @@ pub struct Messages {
 /// Where what is received lies.
 enum Incoming {
     /// Each in memory of its own, in the order in which they are given.
-    Parts(Vec<Part>),
+    Parts(Vec<ReceivedPart>),
     /// All ranks' rows, as many each, one behind the other; the own rank's is the tensor that was sent.
     Together { buffer: Buffer, rows: usize, world: usize, own: (usize, Tensor) },
 }
 
-enum Part {
+enum ReceivedPart {
     /// This rank's own contribution: it changes hands without a copy.
     Own(Tensor),
     Received(Buffer),
 }
 
 /// What stays the same for all parts of a call.
-struct Post<'a> {
+struct MessageBuilder<'a> {
     form: &'a Form,
     device: &'a CudaDevice,
     compute: &'a CudaStream,
-    works: Vec<Work>,
+    messages: Vec<Message>,
     sent: Vec<Tensor>,
 }
 
@@ -77,37 +77,37 @@ impl Messages {
         let form = call.form().expect("a call with tensors has a form");
         let tensors = payload.tensors.into_iter().map(|tensor| tensor.expect("a call brings its own tensors"));
         let tensors: Vec<Tensor> = tensors.collect();
-        let mut post = Post { form, device, compute, works: Vec::new(), sent: Vec::new() };
+        let mut builder = MessageBuilder { form, device, compute, messages: Vec::new(), sent: Vec::new() };
         let incoming = match call {
             Call::Exchange { to, from, rows, .. } => {
-                post.send(&tensors[0], *to, rank)?;
-                let part = post.receive(*rows, *from, (rank, &tensors[0]))?;
+                builder.send(&tensors[0], *to, rank)?;
+                let part = builder.receive(*rows, *from, (rank, &tensors[0]))?;
                 Incoming::Parts(vec![part])
             }
-            Call::AllGather { rows, .. } => match (post.together(rows, rank, &tensors[0])?, gathers) {
+            Call::AllGather { rows, .. } => match (builder.together(rows, rank, &tensors[0])?, gathers) {
                 (Some(incoming), _) => incoming,
-                (None, Gathers::Broadcasts) => post.broadcasts(rows, rank, &tensors[0])?,
+                (None, Gathers::Broadcasts) => builder.broadcasts(rows, rank, &tensors[0])?,
                 (None, Gathers::Messages) => {
-                    (0..rows.len()).try_for_each(|to| post.send(&tensors[0], to, rank))?;
-                    post.receive_all(rows, (rank, &tensors[0]))?
+                    (0..rows.len()).try_for_each(|to| builder.send(&tensors[0], to, rank))?;
+                    builder.receive_all(rows, (rank, &tensors[0]))?
                 }
             },
             Call::AllToAll { rows, .. } => {
-                tensors.iter().enumerate().try_for_each(|(to, tensor)| post.send(tensor, to, rank))?;
-                post.receive_all(rows, (rank, &tensors[rank]))?
+                tensors.iter().enumerate().try_for_each(|(to, tensor)| builder.send(tensor, to, rank))?;
+                builder.receive_all(rows, (rank, &tensors[rank]))?
             }
             Call::BroadcastBytes { .. } | Call::GatherBytes { .. } | Call::Barrier => {
                 return Err(Error::Tensor("a call without tensors is not NCCL's".to_owned()));
             }
         };
-        Ok(Self { works: post.works, sent: post.sent, incoming })
+        Ok(Self { messages: builder.messages, sent: builder.sent, incoming })
     }
 
     /// What was received, in the order of the call; the stream that computes is behind the call's end.
     pub fn into_tensors(self) -> Result<Vec<Tensor>> {
         drop(self.sent);
         match self.incoming {
-            Incoming::Parts(parts) => Ok(parts.into_iter().map(Part::into_tensor).collect()),
+            Incoming::Parts(parts) => Ok(parts.into_iter().map(ReceivedPart::into_tensor).collect()),
             Incoming::Together { buffer, rows, world, own: (rank, mine) } => {
                 let all = buffer.into_tensor();
                 let of = |source| if source == rank { Ok(mine.clone()) } else { all.narrow(0, source * rows, rows) };
@@ -117,39 +117,39 @@ impl Messages {
     }
 }
 
-impl Part {
+impl ReceivedPart {
     fn into_tensor(self) -> Tensor {
         match self {
-            Part::Own(tensor) => tensor,
-            Part::Received(buffer) => buffer.into_tensor(),
+            ReceivedPart::Own(tensor) => tensor,
+            ReceivedPart::Received(buffer) => buffer.into_tensor(),
         }
     }
 }
 
-impl Post<'_> {
+impl MessageBuilder<'_> {
     fn send(&mut self, tensor: &Tensor, peer: usize, rank: usize) -> Result<()> {
         let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
         if peer == rank || bytes == 0 {
             return Ok(());
         }
         let address = address_of(tensor, self.compute)?;
-        self.works.push(Work::Send { address, bytes, peer });
+        self.messages.push(Message::Send { address, bytes, peer });
         self.sent.push(tensor.clone());
         Ok(())
     }
 
     /// Room for `rows` rows of rank `peer`; what this rank sends itself is `own`.
-    fn receive(&mut self, rows: usize, peer: usize, own: (usize, &Tensor)) -> Result<Part> {
+    fn receive(&mut self, rows: usize, peer: usize, own: (usize, &Tensor)) -> Result<ReceivedPart> {
         if peer == own.0 {
-            return Ok(Part::Own(own.1.clone()));
+            return Ok(ReceivedPart::Own(own.1.clone()));
         }
-        let mut buffer = self.room(rows)?;
+        let mut buffer = self.buffer(rows)?;
         let bytes = self.form.bytes(rows) as usize;
         if bytes > 0 {
             let address = buffer.address(self.compute)?;
-            self.works.push(Work::Receive { address, bytes, peer });
+            self.messages.push(Message::Receive { address, bytes, peer });
         }
-        Ok(Part::Received(buffer))
+        Ok(ReceivedPart::Received(buffer))
     }
 
     /// Room for `rows[r]` rows of every rank r.
@@ -166,9 +166,9 @@ impl Post<'_> {
         if rows.len() == 1 || !equal || bytes == 0 || !bytes.is_multiple_of(ALIGNMENT_BYTES) {
             return Ok(None);
         }
-        let mut buffer = self.room(rows[rank] * rows.len())?;
+        let mut buffer = self.buffer(rows[rank] * rows.len())?;
         let (from, to) = (address_of(mine, self.compute)?, buffer.address(self.compute)?);
-        self.works.push(Work::Gather { from, to, bytes });
+        self.messages.push(Message::Gather { from, to, bytes });
         self.sent.push(mine.clone());
         let own = (rank, mine.clone());
         Ok(Some(Incoming::Together { buffer, rows: rows[rank], world: rows.len(), own }))
@@ -181,13 +181,13 @@ impl Post<'_> {
             let bytes = self.form.bytes(count) as usize;
             let (address, part) = if root == rank {
                 let address = if bytes > 0 { address_of(mine, self.compute)? } else { 0 };
-                (address, Part::Own(mine.clone()))
+                (address, ReceivedPart::Own(mine.clone()))
             } else {
-                let mut buffer = self.room(count)?;
-                (buffer.address(self.compute)?, Part::Received(buffer))
+                let mut buffer = self.buffer(count)?;
+                (buffer.address(self.compute)?, ReceivedPart::Received(buffer))
             };
             if bytes > 0 && rows.len() > 1 {
-                self.works.push(Work::Broadcast { address, bytes, root });
+                self.messages.push(Message::Broadcast { address, bytes, root });
             }
             parts.push(part);
         }
@@ -195,7 +195,7 @@ impl Post<'_> {
         Ok(Incoming::Parts(parts))
     }
 
-    fn room(&self, rows: usize) -> Result<Buffer> {
+    fn buffer(&self, rows: usize) -> Result<Buffer> {
         let dtype: DType = self.form.dtype;
         let dims = std::iter::once(rows).chain(self.form.row_dims.iter().copied()).collect();
         Buffer::new(self.device, dtype, dims)

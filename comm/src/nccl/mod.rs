@@ -10,8 +10,8 @@
 //!
 //! Because the host does not wait, two others look after the group:
 //!
-//! * A watching thread a rank (`watch.rs`) looks every few milliseconds how far the device is, which the device itself writes
-//!   to memory of the host (`mark.rs`). When a call that the device has come to outlives its deadline, or NCCL reports an
+//! * A watching thread a rank (`watchdog.rs`) looks every few milliseconds how far the device is, which the device itself writes
+//!   to memory of the host (`device_counter.rs`). When a call that the device has come to outlives its deadline, or NCCL reports an
 //!   error, or the group dies by another rank's word, it ends the group and then NCCL's communicator. What
 //!   the device waits for comes to an end by that, and so does a rank's thread that stands in the driver. What has been
 //!   received then is worth nothing.
@@ -26,27 +26,27 @@
 //! test.
 
 mod connect;
+mod device_counter;
+mod endpoint;
+mod failure;
 mod ffi;
 mod gpu;
-mod lack;
-mod mark;
 mod memory;
 mod messages;
-mod place;
 mod settings;
-mod watch;
+mod watchdog;
 
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 use tributary_protocol::Phase;
 
+use self::endpoint::NcclEndpoint;
 use self::ffi::{Handle, Progress};
 use self::gpu::Card;
 use self::messages::Gathers;
-use self::place::Links;
-pub use self::settings::{Settings, UnequalGathers};
-use crate::group::{Member, Outlook, Place};
+pub use self::settings::{NcclSettings, UnequalGathers};
+use crate::group::{Endpoint, GroupMonitor, Member};
 use crate::{Communicator, Error, Result};
 
 /// Name and version of the NCCL library that this program runs with.
@@ -74,27 +74,27 @@ pub fn allow_shared_gpu() -> Result<()> {
 /// # Errors
 /// [`Error::Start`] if the device is no GPU or NCCL cannot connect the ranks, [`Error::SharedGpu`] if two have one GPU,
 /// [`Error::StartTimeout`] if it takes too long; the control communicator's. The group is dead then.
-pub fn start<P: Place + 'static>(
-    mut control: Member<P>,
+pub fn start<E: Endpoint + 'static>(
+    mut control: Member<E>,
     device: &Device,
-    settings: Settings,
+    settings: NcclSettings,
 ) -> Result<Box<dyn Communicator>> {
     control.set_deadline(Phase::Start, settings.start_timeout);
     let before = gpu::cuda_device(device).and_then(|card| Ok((card.clone(), memory::outside_the_pool_bytes(card)?)));
-    let (card, before_bytes) = before.map_err(|error| control.place().kill(error))?;
-    let (handle, terms) = connect(&mut control, device, settings).map_err(|error| control.place().kill(error))?;
+    let (card, before_bytes) = before.map_err(|error| control.endpoint().kill(error))?;
+    let (handle, terms) = connect(&mut control, device, settings).map_err(|error| control.endpoint().kill(error))?;
     let rank = control.rank();
     let gathers = Gathers::of(settings.unequal_gathers, terms.several_hosts);
     ffi::without_events(&card);
-    let mut links = control.move_to(|place, patience| {
+    let mut endpoint = control.move_to(|inner, patience| {
         let multiprocessors = settings.message_multiprocessors;
-        Links::new(place, patience, card.clone(), (handle, gathers), multiprocessors)
+        NcclEndpoint::new(inner, patience, card.clone(), (handle, gathers), multiprocessors)
     })?;
-    let connected = connect::connect_all(&mut links, &card).and_then(|()| memory::outside_the_pool_bytes(&card));
-    let now_bytes = connected.map_err(|error| links.place().kill(error))?;
+    let connected = connect::connect_all(&mut endpoint, &card).and_then(|()| memory::outside_the_pool_bytes(&card));
+    let now_bytes = connected.map_err(|error| endpoint.endpoint().kill(error))?;
     // Ranks that share the card have taken it together.
-    links.place_mut().message_bytes = now_bytes.saturating_sub(before_bytes) / terms.sharing[rank].max(1) as u64;
-    Ok(Box::new(links))
+    endpoint.endpoint_mut().message_bytes = now_bytes.saturating_sub(before_bytes) / terms.sharing[rank].max(1) as u64;
+    Ok(Box::new(endpoint))
 }
 
 /// What rank 0 tells the others.
@@ -108,7 +108,7 @@ struct Terms {
 }
 
 /// Shows all ranks' cards to rank 0, gets the terms from it, and connects.
-fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Settings) -> Result<(Handle, Terms)> {
+fn connect<E: Endpoint>(control: &mut Member<E>, device: &Device, settings: NcclSettings) -> Result<(Handle, Terms)> {
     let device = gpu::cuda_device(device)?;
     let (rank, world) = (control.rank(), control.size());
     let cards = control.gather_bytes(0, tributary_protocol::encode(&Card::of(device)?)?)?;
@@ -123,11 +123,11 @@ fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Setting
     let terms: Terms = tributary_protocol::decode(&control.broadcast_bytes(0, terms)?)?;
     let length = terms.id.len();
     let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
-    device.cuda_stream().context().bind_to_thread().map_err(lack::cuda)?;
+    device.cuda_stream().context().bind_to_thread().map_err(failure::cuda)?;
     let handle = Handle::connect(id, world, rank)?;
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));
-    until_done(&handle, &*control.place().outlook(), limit, &late).inspect_err(|_| handle.abort())?;
+    until_done(&handle, &*control.endpoint().monitor(), limit, &late).inspect_err(|_| handle.abort())?;
     // NCCL has read its own files by now, and put what stands there into the environment.
     if gpu::calls_block() {
         return Err(gpu::blocking(rank));
@@ -139,7 +139,7 @@ fn connect<P: Place>(control: &mut Member<P>, device: &Device, settings: Setting
 /// too late.
 fn until_done(
     handle: &Handle,
-    outlook: &dyn Outlook,
+    monitor: &dyn GroupMonitor,
     mut limit: Duration,
     late: &dyn Fn() -> Option<Error>,
 ) -> Result<()> {
@@ -150,7 +150,7 @@ fn until_done(
     let began = Instant::now();
     loop {
         // First: whoever ends the group ends NCCL behind it, and the group knows why.
-        outlook.alive()?;
+        monitor.alive()?;
         if handle.progress()? == Progress::Done {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How a group is started.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct NcclSettings {
     /// How long connecting may take.
     pub start_timeout: Duration,
     /// Whether two ranks may share a GPU, for tests of function: no time measured so counts.

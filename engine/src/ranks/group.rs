@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tributary_comm::local::{self, Lookout};
+use tributary_comm::local::{self, LocalGroup};
 use tributary_comm::{Alarm, CoordinatorLink, link};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Event, KeySpace};
@@ -27,7 +27,7 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 pub struct Group {
     link: CoordinatorLink,
     ranks: Vec<JoinHandle<Result<(), Error>>>,
-    lookout: Lookout,
+    lookout: LocalGroup,
     message_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl Group {
         let mut worker_link = Some(worker_link);
         let mut ranks = Vec::with_capacity(settings.world);
         let seats = local::seats(settings.world);
-        let lookout = seats[0].lookout();
+        let lookout = seats[0].group();
         let (tell, told) = mpsc::channel();
         for (rank, seat) in seats.into_iter().enumerate() {
             let (model, link) = (models[rank % models.len()].clone(), worker_link.take());
@@ -134,7 +134,7 @@ impl Group {
 
 /// Ends the group if one of its ranks computes without progress for longer than it may, until nothing can come of the group
 /// any more. Tells the coordinator of such an end, which may wait for that very rank.
-fn watch(lookout: &Lookout, alarm: &Alarm) {
+fn watch(lookout: &LocalGroup, alarm: &Alarm) {
     while !lookout.is_over() {
         lookout.end_if_stalled();
         std::thread::sleep(LOOK);

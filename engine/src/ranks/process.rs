@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender};
-use tributary_comm::process::{Facts, Settings};
+use tributary_comm::process::{ProcessGroup, ProcessSettings};
 use tributary_comm::{CoordinatorLink, link};
 use tributary_coordinator::Room;
 use tributary_protocol::KeySpace;
@@ -44,7 +44,7 @@ pub struct Process {
     /// Who started it.
     pub launcher: Launcher,
     /// What it knows of the group.
-    pub facts: Facts,
+    pub facts: ProcessGroup,
     seat: Option<mpi::Seat>,
     ender: Ender,
     watch: Watch,
@@ -67,8 +67,14 @@ impl Process {
         let holding = if group.allow_shared_gpu { device::gpu_number } else { |_| 0 };
         let heartbeat_timeout = group.heartbeat_timeout;
         let threads = group.threads;
-        let settings =
-            Settings { start_timeout, heartbeat_timeout, threads, piece_bytes, holding, ..Settings::default() };
+        let settings = ProcessSettings {
+            start_timeout,
+            heartbeat_timeout,
+            threads,
+            piece_bytes,
+            holding,
+            ..ProcessSettings::default()
+        };
         let (seat, facts) = mpi::start(settings)?;
         if let Err(error) = check_world(&launcher, &facts) {
             // It is so on every rank: one says it.
@@ -227,7 +233,7 @@ impl Serving {
 }
 
 /// A library that knows nothing of the launcher makes every process a world of its own.
-fn check_world(launcher: &Launcher, facts: &Facts) -> Result<()> {
+fn check_world(launcher: &Launcher, facts: &ProcessGroup) -> Result<()> {
     let Launcher { name, rank, size, local_rank } = launcher;
     if (facts.rank, facts.size) != (*rank, *size) {
         return Err(Error::configuration(format!(

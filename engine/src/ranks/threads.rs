@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn threads_share_a_gpu_or_have_one_each() {
         let threads = Threads::new(3);
-        let nccl = Carrier::Nccl(nccl::Settings {
+        let nccl = Carrier::Nccl(nccl::NcclSettings {
             start_timeout: Duration::from_secs(1),
             allow_shared_gpu: false,
             message_multiprocessors: 4,

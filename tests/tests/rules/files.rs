@@ -22,7 +22,7 @@ const UNSAFE: [&str; 7] = [
     "kernels/src/cpu/",
     "kernels/src/cuda/",
     "comm/src/nccl/ffi.rs",
-    "comm/src/nccl/mark.rs",
+    "comm/src/nccl/device_counter.rs",
     "comm/src/nccl/memory.rs",
     "worker/src/model/weights.rs",
     // An allocator that counts.

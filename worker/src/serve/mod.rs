@@ -44,7 +44,7 @@ pub fn serve<'a>(
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
     let models = models.into();
-    let progress = Progress::on(models.main.device(), comm.work()).map_err(|error| fail(comm, link, 0, error))?;
+    let progress = Progress::on(models.main.device(), comm.liveness()).map_err(|error| fail(comm, link, 0, error))?;
     checkpoint(comm.rank(), Phase::Idle);
     let mut rank = Rank {
         models,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Pending, Result, Start, Traffic, Work};
+use tributary_comm::{Communicator, Liveness, Pending, Result, Start, Traffic};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
 
@@ -36,8 +36,8 @@ impl Communicator for Noted<'_> {
         self.inner.size()
     }
 
-    fn work(&self) -> Work {
-        self.inner.work()
+    fn liveness(&self) -> Liveness {
+        self.inner.liveness()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

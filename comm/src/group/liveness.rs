@@ -18,11 +18,11 @@ const TIMES_LONGER: u32 = 10;
 
 /// What a rank is working at. The rank says each of its steps; other threads read it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Work(Arc<Mutex<Doing>>);
+pub struct Liveness(Arc<Mutex<Doing>>);
 
 /// The kind of work between two signs of progress: steps are compared with others of their kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum StepKind {
     /// Everything outside the layers of the model.
     Other,
     /// Norms, projections and the MLP of a layer.
@@ -36,13 +36,13 @@ struct Doing {
     request: u64,
     phase: Phase,
     layer: Option<usize>,
-    part: Part,
+    part: StepKind,
     /// When the rank last got on: a step, or a call that has ended.
     advanced: Instant,
     /// The least limit of a step, and how long all may wait.
     timeout: Duration,
     /// The longest steps of this request.
-    longest: BTreeMap<(Phase, Part), Duration>,
+    longest: BTreeMap<(Phase, StepKind), Duration>,
     /// What the rank's thread waits for.
     waits: Option<Wait>,
     /// How many calls the rank's device has come to, where devices carry the calls' tensors.
@@ -69,14 +69,14 @@ pub struct Activity {
     /// The layer of the model, inside of one.
     pub layer: Option<usize>,
     /// Whether it computes or waits.
-    pub state: State,
+    pub state: RankState,
     /// How many calls its device has come to, where devices carry the calls' tensors.
     pub reached: u64,
 }
 
 /// Whether a rank computes or waits, and for how long.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub enum State {
+pub enum RankState {
     /// It computes.
     Computes {
         /// Milliseconds since it last got on.
@@ -106,14 +106,14 @@ pub struct Stall {
     pub limit: Duration,
 }
 
-impl Default for Work {
+impl Default for Liveness {
     /// That of a rank which has just started.
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Doing {
             request: 0,
             phase: Phase::Start,
             layer: None,
-            part: Part::Other,
+            part: StepKind::Other,
             advanced: Instant::now(),
             timeout: Duration::MAX,
             longest: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Default for Work {
     }
 }
 
-impl Work {
+impl Liveness {
     /// A request begins: steps of earlier ones are not compared with its steps.
     pub fn begin(&self, request: u64) {
         let mut doing = self.lock();
@@ -134,14 +134,14 @@ impl Work {
     }
 
     /// A step begins, and with it the one before has ended: work of this kind, in this layer where it is in one.
-    pub fn step(&self, part: Part, layer: Option<usize>) {
+    pub fn step(&self, part: StepKind, layer: Option<usize>) {
         let mut doing = self.lock();
         doing.advance();
         (doing.part, doing.layer) = (part, layer);
     }
 
     /// The other kind of work begins in the same layer.
-    pub fn turn_to(&self, part: Part) {
+    pub fn turn_to(&self, part: StepKind) {
         let mut doing = self.lock();
         doing.advance();
         doing.part = part;
@@ -153,7 +153,7 @@ impl Work {
         doing.advance();
         doing.timeout = timeout;
         if doing.phase != phase {
-            (doing.phase, doing.part, doing.layer) = (phase, Part::Other, None);
+            (doing.phase, doing.part, doing.layer) = (phase, StepKind::Other, None);
         }
     }
 
@@ -230,7 +230,7 @@ impl Doing {
     }
 
     fn activity(&self) -> Activity {
-        let waits = |wait: &Wait, on_device: bool| State::Waits {
+        let waits = |wait: &Wait, on_device: bool| RankState::Waits {
             operation: wait.operation,
             call: wait.call,
             ranks: wait.ranks.clone(),
@@ -240,7 +240,7 @@ impl Doing {
         let state = match (&self.waits, &self.stands) {
             (Some(wait), _) => waits(wait, false),
             (None, Some(stands)) => waits(stands, true),
-            (None, None) => State::Computes { for_ms: milliseconds(self.advanced.elapsed()) },
+            (None, None) => RankState::Computes { for_ms: milliseconds(self.advanced.elapsed()) },
         };
         let Self { request, phase, layer, reached, .. } = *self;
         Activity { request, phase, layer, state, reached }
@@ -250,7 +250,7 @@ impl Doing {
 impl Activity {
     /// Whether the rank has waited for others at least so long.
     pub(crate) fn has_waited(&self, limit: Duration) -> bool {
-        matches!(self.state, State::Waits { for_ms, .. } if u128::from(for_ms) >= limit.as_millis())
+        matches!(self.state, RankState::Waits { for_ms, .. } if u128::from(for_ms) >= limit.as_millis())
     }
 
     /// The sentence about a rank that is doing this.
@@ -272,7 +272,7 @@ impl fmt::Display for Activity {
         let Self { request, phase, layer, state, .. } = self;
         let seconds = |for_ms: u64| for_ms as f64 / 1000.0;
         match state {
-            State::Computes { for_ms } => {
+            RankState::Computes { for_ms } => {
                 f.write_str("computes")?;
                 if let Some(layer) = layer {
                     write!(f, " layer {layer}")?;
@@ -283,7 +283,7 @@ impl fmt::Display for Activity {
                 }
                 write!(f, ", {:.1} s after its last progress", seconds(*for_ms))
             }
-            State::Waits { operation, call, ranks, for_ms, on_device } => {
+            RankState::Waits { operation, call, ranks, for_ms, on_device } => {
                 let what = if *on_device { "waits on its device" } else { "waits" };
                 write!(f, "{what} for {:.1} s", seconds(*for_ms))?;
                 if !ranks.is_empty() {
@@ -307,85 +307,85 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(100);
 
-    fn working(timeout: Duration) -> Work {
-        let work = Work::default();
-        work.enter(Phase::Probe, timeout);
-        work
+    fn probing(timeout: Duration) -> Liveness {
+        let liveness = Liveness::default();
+        liveness.enter(Phase::Probe, timeout);
+        liveness
     }
 
     #[test]
     fn a_step_longer_than_the_timeout_is_a_stall_and_a_wait_is_not() {
-        let work = working(SHORT);
-        work.begin(3);
-        work.step(Part::Linear, Some(5));
-        assert_eq!(work.stall(), None);
+        let liveness = probing(SHORT);
+        liveness.begin(3);
+        liveness.step(StepKind::Linear, Some(5));
+        assert_eq!(liveness.stall(), None);
         sleep(2 * SHORT);
-        let stall = work.stall().expect("no progress for twice the timeout");
+        let stall = liveness.stall().expect("no progress for twice the timeout");
         assert_eq!((stall.limit, stall.activity.layer), (SHORT, Some(5)));
         let told = stall.activity.of(2);
         assert!(told.starts_with("rank 2 computes layer 5 in probe of request 3, "), "{told}");
         // The same time spent in a wait is none.
-        work.wait_for(Collective::Barrier, 7, &[1], Instant::now());
+        liveness.wait_for(Collective::Barrier, 7, &[1], Instant::now());
         sleep(2 * SHORT);
-        assert_eq!(work.stall(), None);
-        assert!(work.activity().has_waited(SHORT) && !work.activity().has_waited(100 * SHORT));
-        let told = work.activity().of(2);
+        assert_eq!(liveness.stall(), None);
+        assert!(liveness.activity().has_waited(SHORT) && !liveness.activity().has_waited(100 * SHORT));
+        let told = liveness.activity().of(2);
         assert!(
             told.starts_with("rank 2 waits for ") && told.ends_with(" for ranks [1] in barrier (call 7, probe)"),
             "{told}"
         );
         // Behind the wait the step's time begins anew; what was before it is the longest of its kind so far.
-        work.go_on();
+        liveness.go_on();
         sleep(2 * SHORT);
-        assert_eq!(work.stall(), None);
+        assert_eq!(liveness.stall(), None);
     }
 
     #[test]
     fn a_rank_that_is_slow_from_the_first_step_on_may_be_slow() {
-        let work = working(SHORT);
-        work.begin(1);
-        work.step(Part::Linear, Some(0));
+        let liveness = probing(SHORT);
+        liveness.begin(1);
+        liveness.step(StepKind::Linear, Some(0));
         sleep(SHORT / 2);
-        work.step(Part::Linear, Some(1));
+        liveness.step(StepKind::Linear, Some(1));
         sleep(2 * SHORT);
-        assert_eq!(work.stall(), None, "ten times the longest comparable step is longer than the timeout");
-        work.turn_to(Part::Attention);
+        assert_eq!(liveness.stall(), None, "ten times the longest comparable step is longer than the timeout");
+        liveness.turn_to(StepKind::Attention);
         sleep(2 * SHORT);
-        assert!(work.stall().is_some(), "no step of this kind has been seen");
+        assert!(liveness.stall().is_some(), "no step of this kind has been seen");
         // A new request: what was slow before is forgotten.
-        work.begin(2);
-        work.step(Part::Linear, Some(0));
+        liveness.begin(2);
+        liveness.step(StepKind::Linear, Some(0));
         sleep(2 * SHORT);
-        assert!(work.stall().is_some());
+        assert!(liveness.stall().is_some());
     }
 
     #[test]
     fn the_start_is_no_stall() {
-        let work = Work::default();
-        work.enter(Phase::Start, SHORT);
+        let liveness = Liveness::default();
+        liveness.enter(Phase::Start, SHORT);
         sleep(2 * SHORT);
-        assert_eq!(work.stall(), None);
+        assert_eq!(liveness.stall(), None);
     }
 
     #[test]
     fn a_device_that_stands_in_a_call_waits_and_one_that_comes_on_makes_progress() {
-        let work = working(SHORT);
+        let liveness = probing(SHORT);
         sleep(2 * SHORT);
-        work.reach(4, Some(Collective::AllGather));
-        assert_eq!(work.stall(), None);
+        liveness.reach(4, Some(Collective::AllGather));
+        assert_eq!(liveness.stall(), None);
         sleep(2 * SHORT);
-        work.reach(4, Some(Collective::AllGather));
-        assert!(work.activity().has_waited(2 * SHORT), "the wait goes on when the same is said again");
-        let told = work.activity().of(0);
+        liveness.reach(4, Some(Collective::AllGather));
+        assert!(liveness.activity().has_waited(2 * SHORT), "the wait goes on when the same is said again");
+        let told = liveness.activity().of(0);
         assert!(
             told.contains("waits on its device for ") && told.ends_with(" in all-gather (call 3, probe)"),
             "{told}"
         );
-        work.reach(3, None);
-        assert!(work.activity().has_waited(SHORT), "older news does not count");
-        work.reach(4, None);
-        assert_eq!((work.stall(), work.activity().reached), (None, 4));
+        liveness.reach(3, None);
+        assert!(liveness.activity().has_waited(SHORT), "older news does not count");
+        liveness.reach(4, None);
+        assert_eq!((liveness.stall(), liveness.activity().reached), (None, 4));
         sleep(2 * SHORT);
-        assert!(work.stall().is_some());
+        assert!(liveness.stall().is_some());
     }
 }

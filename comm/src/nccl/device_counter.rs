@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaStream, sys};
 
-use super::lack::cuda;
+use super::failure::cuda;
 use crate::Result;
 
 /// The number. It begins at 0.
-pub struct Mark {
+pub struct DeviceCounter {
     /// Pinned memory of the host. It is never freed, because the device may still write there when the group has died: a page
     /// a communicator.
     host: &'static AtomicU32,
@@ -17,7 +17,7 @@ pub struct Mark {
     device: sys::CUdeviceptr,
 }
 
-impl Mark {
+impl DeviceCounter {
     /// Takes the memory. The thread's context is that of the streams which will write.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! It asks the driver nothing. A thread that gives a launch to a full stream waits in the driver with the driver's lock held,
 //! and every call to the driver waits for it then. The device itself says how far it is: it writes to memory of the host
-//! ([`Mark`]), and times are the host's.
+//! ([`DeviceCounter`]), and times are the host's.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream};
 
+use super::device_counter::DeviceCounter;
+use super::failure::cuda;
 use super::ffi::Handle;
-use super::lack::cuda;
-use super::mark::Mark;
-use crate::group::{Behind, Outlook, Patience, Verdict};
+use crate::group::{GroupMonitor, LateRanks, Patience, Verdict};
 use crate::{Collective, Error, Result};
 
 /// How often it looks while calls are under way.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Calls that are put on the device as one, and that it has not finished.
-struct Flying {
+struct CallsInFlight {
     /// The last of them.
     sequence: u64,
     kind: Collective,
@@ -34,13 +34,13 @@ struct Flying {
 }
 
 /// What the watching thread shares with the rank's.
-pub struct Watched {
+pub struct WatchedCalls {
     pub handle: Handle,
-    pub outlook: Arc<dyn Outlook>,
+    pub monitor: Arc<dyn GroupMonitor>,
     pub rank: usize,
     context: Arc<CudaContext>,
     /// How far the device is.
-    mark: Mark,
+    counter: DeviceCounter,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -48,23 +48,29 @@ pub struct Watched {
 #[derive(Default)]
 struct Queue {
     /// In the order of the calls, which is that of the device.
-    flying: VecDeque<Flying>,
+    in_flight: VecDeque<CallsInFlight>,
     /// What the device was told to write last.
     written: u32,
     closing: bool,
 }
 
 /// The watching thread. It ends with this.
-pub struct Watch {
-    watched: Arc<Watched>,
+pub struct Watchdog {
+    watched: Arc<WatchedCalls>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl Watchdog {
     /// Starts to watch.
-    pub fn start(handle: Handle, outlook: Arc<dyn Outlook>, rank: usize, context: Arc<CudaContext>) -> Result<Self> {
-        let (queue, mark) = (Mutex::new(Queue::default()), Mark::new()?);
-        let watched = Arc::new(Watched { handle, outlook, rank, context, mark, queue, changed: Condvar::new() });
+    pub fn start(
+        handle: Handle,
+        monitor: Arc<dyn GroupMonitor>,
+        rank: usize,
+        context: Arc<CudaContext>,
+    ) -> Result<Self> {
+        let (queue, counter) = (Mutex::new(Queue::default()), DeviceCounter::new()?);
+        let watched =
+            Arc::new(WatchedCalls { handle, monitor, rank, context, counter, queue, changed: Condvar::new() });
         let shared = Arc::clone(&watched);
         let thread = std::thread::Builder::new().name(format!("nccl-{rank}")).spawn(move || shared.watch());
         let thread = thread.map_err(|error| Error::Start(format!("no thread to watch NCCL: {error}")))?;
@@ -77,8 +83,8 @@ impl Watch {
     /// The driver's.
     pub fn calls_begin(&self, sequence: u64, kind: Collective, patience: Patience, stream: &CudaStream) -> Result<()> {
         let begins = self.write_next(stream)?;
-        let flying = Flying { sequence, kind, patience, begins, ready_since: None };
-        self.watched.lock().flying.push_back(flying);
+        let in_flight = CallsInFlight { sequence, kind, patience, begins, ready_since: None };
+        self.watched.lock().in_flight.push_back(in_flight);
         self.watched.changed.notify_all();
         Ok(())
     }
@@ -95,7 +101,7 @@ impl Watch {
     /// keep this thread.
     fn write_next(&self, stream: &CudaStream) -> Result<u32> {
         let next = self.watched.lock().written.wrapping_add(1);
-        self.watched.mark.write(stream, next)?;
+        self.watched.counter.write(stream, next)?;
         self.watched.lock().written = next;
         Ok(next)
     }
@@ -111,20 +117,20 @@ impl Watch {
     }
 }
 
-impl std::ops::Deref for Watch {
-    type Target = Watched;
+impl std::ops::Deref for Watchdog {
+    type Target = WatchedCalls;
 
-    fn deref(&self) -> &Watched {
+    fn deref(&self) -> &WatchedCalls {
         &self.watched
     }
 }
 
-impl Watched {
+impl WatchedCalls {
     /// The end of the group because a call has lasted as long as its deadline and nobody can end it any more: names the ranks
     /// whose devices have not come to it. None while a rank computes and gets on.
     pub fn overdue(&self, sequence: u64, operation: Collective, patience: Patience) -> Option<Error> {
-        let Behind { missing, mut states } = self.outlook.behind(sequence);
-        match self.outlook.judge(&missing, patience) {
+        let LateRanks { missing, mut states } = self.monitor.behind(sequence);
+        match self.monitor.judge(&missing, patience) {
             Verdict::GoesOn => return None,
             Verdict::Stalled(error) => return Some(error),
             Verdict::Over(_) => {}
@@ -139,7 +145,7 @@ impl Watched {
     /// Ends the group, then what the device still does for it. In this order: whoever the end of the device's work wakes
     /// must find the group dead, and not take what has been received for something.
     pub fn end(&self, error: Error) -> Error {
-        let seen = self.outlook.kill(error);
+        let seen = self.monitor.kill(error);
         self.handle.abort();
         seen
     }
@@ -151,7 +157,7 @@ impl Watched {
         }
         loop {
             let queue = self.lock();
-            let idle = |queue: &mut Queue| !queue.closing && queue.flying.is_empty();
+            let idle = |queue: &mut Queue| !queue.closing && queue.in_flight.is_empty();
             let queue = self.changed.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
             if queue.closing {
                 return;
@@ -169,7 +175,7 @@ impl Watched {
 
     /// Looks how far the device is.
     fn look(&self) -> Result<()> {
-        self.outlook.alive()?;
+        self.monitor.alive()?;
         // While the rank's thread hands a call to NCCL, it looks itself.
         if let Some(progress) = self.handle.try_progress() {
             progress?;
@@ -188,18 +194,18 @@ impl Watched {
 
     /// The oldest call that the device has come to and not finished.
     fn oldest(&self) -> Option<(u64, Collective, Patience, Instant)> {
-        let at = self.mark.read();
+        let at = self.counter.read();
         // The numbers go round.
         let has_come_to = |number: u32| at.wrapping_sub(number) < u32::MAX / 2;
         let mut queue = self.lock();
-        while let Some(first) = queue.flying.front_mut() {
+        while let Some(first) = queue.in_flight.front_mut() {
             if has_come_to(first.begins.wrapping_add(1)) {
-                self.outlook.reach(first.sequence + 1, None);
-                queue.flying.pop_front();
+                self.monitor.reach(first.sequence + 1, None);
+                queue.in_flight.pop_front();
                 continue;
             }
             if first.ready_since.is_none() && has_come_to(first.begins) {
-                self.outlook.reach(first.sequence + 1, Some(first.kind));
+                self.monitor.reach(first.sequence + 1, Some(first.kind));
                 first.ready_since = Some(Instant::now());
             }
             return first.ready_since.map(|since| (first.sequence, first.kind, first.patience, since));

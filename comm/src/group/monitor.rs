@@ -4,7 +4,7 @@ use super::{Patience, Verdict};
 use crate::{Collective, Error, Result};
 
 /// What a watching thread can see of the group, and do to it.
-pub trait Outlook: Send + Sync {
+pub trait GroupMonitor: Send + Sync {
     /// Whether the group still lives.
     ///
     /// # Errors
@@ -19,14 +19,14 @@ pub trait Outlook: Send + Sync {
     fn reach(&self, calls: u64, stands: Option<Collective>);
 
     /// Which ranks' devices have not come to a call.
-    fn behind(&self, sequence: u64) -> Behind;
+    fn behind(&self, sequence: u64) -> LateRanks;
 
     /// What is to be thought of a wait for these ranks that has lasted as long as its deadline.
     fn judge(&self, missing: &[usize], patience: Patience) -> Verdict;
 }
 
 /// Ranks that have not come to a call.
-pub struct Behind {
+pub struct LateRanks {
     pub missing: Vec<usize>,
     /// What is known of them.
     pub states: Vec<String>,

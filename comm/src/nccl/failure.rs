@@ -35,7 +35,7 @@ pub enum Ask {
 }
 
 /// The exit code of a failure, and what to do about it.
-pub fn judge(code: Code, said: &str, ask: Ask) -> (u8, String) {
+pub fn classify(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let said = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
     let other = match code {
@@ -92,8 +92,8 @@ mod tests {
 
     const FREE: Option<u64> = Some(100 << 20);
 
-    fn judged(code: Code, said: &str) -> (u8, String) {
-        judge(code, said, Ask::Driver(|| FREE))
+    fn classified(code: Code, said: &str) -> (u8, String) {
+        classify(code, said, Ask::Driver(|| FREE))
     }
 
     #[test]
@@ -101,21 +101,24 @@ mod tests {
         for said in
             ["Failed to CUDA calloc 4194304 bytes", "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'"]
         {
-            let (exit_code, advice) = judged(Code::ncclUnhandledCudaError, said);
+            let (exit_code, advice) = classified(Code::ncclUnhandledCudaError, said);
             assert_eq!(exit_code, 71, "{said}");
             assert!(advice.contains("(100.0 MiB are free): give ranks less with --device-memory"), "{advice}");
-            let spoilt = judge(Code::ncclUnhandledCudaError, said, Ask::Driver(|| None));
+            let spoilt = classify(Code::ncclUnhandledCudaError, said, Ask::Driver(|| None));
             assert_eq!(spoilt, (70, String::new()), "a spoilt context");
-            let unasked = judge(Code::ncclUnhandledCudaError, said, Ask::Nobody);
+            let unasked = classify(Code::ncclUnhandledCudaError, said, Ask::Nobody);
             assert_eq!(unasked.0, 71, "{said}: {}", unasked.1);
         }
         for said in ["Failed to malloc 64 bytes", "Call to mmap failed: Cannot allocate memory"] {
-            assert_eq!(judged(Code::ncclSystemError, said).0, 71, "{said}");
+            assert_eq!(classified(Code::ncclSystemError, said).0, 71, "{said}");
         }
-        assert_eq!(judged(Code::ncclUnhandledCudaError, "Failed to CUDA host alloc 64 bytes").0, 71);
-        assert_eq!(judged(Code::ncclSystemError, "Call to connect failed: Connection refused"), (69, String::new()));
-        assert_eq!(judged(Code::ncclUnhandledCudaError, "Cuda failure 'invalid argument'"), (70, String::new()));
-        assert_eq!(judged(Code::ncclInternalError, "out of memory"), (70, String::new()));
-        assert_eq!(judged(Code::ncclInvalidUsage, "Duplicate GPU detected"), (78, String::new()));
+        assert_eq!(classified(Code::ncclUnhandledCudaError, "Failed to CUDA host alloc 64 bytes").0, 71);
+        assert_eq!(
+            classified(Code::ncclSystemError, "Call to connect failed: Connection refused"),
+            (69, String::new())
+        );
+        assert_eq!(classified(Code::ncclUnhandledCudaError, "Cuda failure 'invalid argument'"), (70, String::new()));
+        assert_eq!(classified(Code::ncclInternalError, "out of memory"), (70, String::new()));
+        assert_eq!(classified(Code::ncclInvalidUsage, "Duplicate GPU detected"), (78, String::new()));
     }
 }

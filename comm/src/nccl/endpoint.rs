@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
-use super::ffi::{Handle, Progress, Work as Message, most_urgent};
-use super::lack::cuda;
+use super::failure::cuda;
+use super::ffi::{Handle, Message, Progress, most_urgent};
 use super::messages::{Gathers, Messages};
 use super::until_done;
-use super::watch::Watch;
+use super::watchdog::Watchdog;
 use crate::group::call::Contribution;
-use crate::group::work::Work;
-use crate::group::{Outlook, Patience, Place, Received};
+use crate::group::liveness::Liveness;
+use crate::group::{Endpoint, GroupMonitor, Patience, Received};
 use crate::{Collective, Error, KeptFree, Result};
 
 /// How long leaving in peace may take.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a rank holds of the backend.
-pub struct Links<P: Place> {
+pub struct NcclEndpoint<E: Endpoint> {
     device: CudaDevice,
     /// The stream that computes: candle's.
     compute: Arc<CudaStream>,
     /// The stream on which messages go.
     messages: Arc<CudaStream>,
-    watch: Watch,
+    watchdog: Watchdog,
     gathers: Gathers,
     patience: Cell<Patience>,
     /// Multiprocessors that messages need, and those that they need now.
@@ -38,16 +38,16 @@ pub struct Links<P: Place> {
     /// Bytes of the device that NCCL has taken for this rank.
     pub message_bytes: u64,
     /// Calls that were started and not waited for.
-    flights: RefCell<BTreeMap<u64, Flight>>,
+    in_flight: RefCell<BTreeMap<u64, CallInFlight>>,
     waits: RefCell<VecDeque<DeviceWait>>,
     /// The device has passed the last call that was waited for.
     passed: RefCell<Option<Arc<CudaEvent>>>,
     // Dropped last.
-    inner: P,
+    inner: E,
 }
 
 /// A call that was started.
-struct Flight {
+struct CallInFlight {
     messages: Messages,
     /// The end of its group.
     done: Arc<CudaEvent>,
@@ -60,10 +60,10 @@ struct DeviceWait {
     ends: Arc<CudaEvent>,
 }
 
-impl<P: Place> Links<P> {
+impl<E: Endpoint> NcclEndpoint<E> {
     /// Of a rank that NCCL has connected.
     pub fn new(
-        inner: P,
+        inner: E,
         patience: Patience,
         device: CudaDevice,
         (handle, gathers): (Handle, Gathers),
@@ -74,21 +74,21 @@ impl<P: Place> Links<P> {
         // A message goes before what computes, wherever a multiprocessor has a choice: other ranks wait for it.
         let made = most_urgent(&context).and_then(|urgent| context.new_stream_with_priority(urgent).map_err(cuda));
         let made = made.and_then(|messages| {
-            let watch = Watch::start(handle, inner.outlook(), inner.rank(), context)?;
-            Ok((messages, watch))
+            let watchdog = Watchdog::start(handle, inner.monitor(), inner.rank(), context)?;
+            Ok((messages, watchdog))
         });
-        let (messages, watch) = made.map_err(|error| inner.kill(error))?;
+        let (messages, watchdog) = made.map_err(|error| inner.kill(error))?;
         Ok(Self {
             device,
             compute,
             messages,
-            watch,
+            watchdog,
             gathers,
             patience: Cell::new(patience),
             multiprocessors,
             kept_free: KeptFree::default(),
             message_bytes: 0,
-            flights: RefCell::default(),
+            in_flight: RefCell::default(),
             waits: RefCell::default(),
             passed: RefCell::default(),
             inner,
@@ -109,47 +109,48 @@ impl<P: Place> Links<P> {
         }
         // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.
         let Some(&(sequence, kind, _)) = calls.last() else { return Ok(()) };
-        let works: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.works).copied().collect();
-        let launched = self.launch(sequence, kind, &works);
+        let all: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.messages).copied().collect();
+        let launched = self.launch(sequence, kind, &all);
         let done = Arc::new(launched.map_err(|error| {
             // What NCCL may still read and write is freed behind it, in the order of the device.
-            let error = self.watch.end(error);
+            let error = self.watchdog.end(error);
             let _ = self.compute.join(&self.messages);
             error
         })?);
-        let flights =
-            calls.into_iter().map(|(sequence, _, messages)| (sequence, Flight { messages, done: Arc::clone(&done) }));
-        self.flights.borrow_mut().extend(flights);
-        if !works.is_empty() {
+        let in_flight = calls
+            .into_iter()
+            .map(|(sequence, _, messages)| (sequence, CallInFlight { messages, done: Arc::clone(&done) }));
+        self.in_flight.borrow_mut().extend(in_flight);
+        if !all.is_empty() {
             self.kept_free.set(self.multiprocessors);
         }
         Ok(())
     }
 
     /// Puts messages on the device, behind what has been computed so far; their end.
-    fn launch(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<CudaEvent> {
+    fn launch(&self, sequence: u64, kind: Collective, all: &[Message]) -> Result<CudaEvent> {
         let ready = self.compute.record_event(None).map_err(cuda)?;
         self.messages.wait(&ready).map_err(cuda)?;
-        self.watch.calls_begin(sequence, kind, self.patience.get(), &self.messages)?;
-        self.submit(sequence, kind, works)?;
-        self.watch.calls_end(&self.messages)?;
+        self.watchdog.calls_begin(sequence, kind, self.patience.get(), &self.messages)?;
+        self.submit(sequence, kind, all)?;
+        self.watchdog.calls_end(&self.messages)?;
         self.messages.record_event(None).map_err(cuda)
     }
 
     /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each other.
-    fn submit(&self, sequence: u64, kind: Collective, works: &[Message]) -> Result<()> {
-        if works.is_empty() || self.watch.handle.submit(works, &self.messages)? == Progress::Done {
+    fn submit(&self, sequence: u64, kind: Collective, all: &[Message]) -> Result<()> {
+        if all.is_empty() || self.watchdog.handle.submit(all, &self.messages)? == Progress::Done {
             return Ok(());
         }
         let patience = self.patience.get();
-        self.watch.outlook.reach(sequence + 1, Some(kind));
-        let late = || self.watch.overdue(sequence, kind, patience);
-        until_done(&self.watch.handle, &*self.watch.outlook, patience.deadline, &late)
+        self.watchdog.monitor.reach(sequence + 1, Some(kind));
+        let late = || self.watchdog.overdue(sequence, kind, patience);
+        until_done(&self.watchdog.handle, &*self.watchdog.monitor, patience.deadline, &late)
     }
 
     /// Makes the device wait for a call's end.
-    fn land(&self, sequence: u64, flight: Flight) -> Result<Received> {
-        let Flight { messages, done } = flight;
+    fn land(&self, sequence: u64, call: CallInFlight) -> Result<Received> {
+        let CallInFlight { messages, done } = call;
         let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
         let begins = self.compute.record_event(timed).map_err(cuda)?;
         self.compute.wait(&done).map_err(cuda)?;
@@ -186,16 +187,16 @@ impl<P: Place> Links<P> {
     fn leave(&self) -> Result<()> {
         self.inner.alive()?;
         self.pass(Some(LEAVE_LIMIT))?; // nobody watches any more
-        if self.watch.handle.finalize()? == Progress::Underway {
+        if self.watchdog.handle.finalize()? == Progress::Underway {
             let late = || Some(Error::StartTimeout(LEAVE_LIMIT));
-            until_done(&self.watch.handle, &*self.watch.outlook, LEAVE_LIMIT, &late)?;
+            until_done(&self.watchdog.handle, &*self.watchdog.monitor, LEAVE_LIMIT, &late)?;
         }
-        self.watch.handle.destroy();
+        self.watchdog.handle.destroy();
         Ok(())
     }
 }
 
-impl<P: Place> Place for Links<P> {
+impl<E: Endpoint> Endpoint for NcclEndpoint<E> {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -204,8 +205,8 @@ impl<P: Place> Place for Links<P> {
         self.inner.world()
     }
 
-    fn work(&self) -> &Work {
-        self.inner.work()
+    fn liveness(&self) -> &Liveness {
+        self.inner.liveness()
     }
 
     fn enter(&self, patience: Patience) {
@@ -234,20 +235,20 @@ impl<P: Place> Place for Links<P> {
     }
 
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received> {
-        if !self.flights.borrow().contains_key(&sequence) {
+        if !self.in_flight.borrow().contains_key(&sequence) {
             return self.inner.take(sequence, patience);
         }
-        // Of a dead group the flight stays: it is freed behind NCCL's end.
+        // Of a dead group the call stays: it is freed behind NCCL's end.
         self.inner.alive()?;
-        let flight = self.flights.borrow_mut().remove(&sequence).expect("it is there");
-        if self.flights.borrow().is_empty() {
+        let call = self.in_flight.borrow_mut().remove(&sequence).expect("it is there");
+        if self.in_flight.borrow().is_empty() {
             self.kept_free.set(0);
         }
-        self.land(sequence, flight).map_err(|error| self.kill(error))
+        self.land(sequence, call).map_err(|error| self.kill(error))
     }
 
     fn kill(&self, error: Error) -> Error {
-        self.watch.end(error)
+        self.watchdog.end(error)
     }
 
     fn kept_free(&self) -> KeptFree {
@@ -258,8 +259,8 @@ impl<P: Place> Place for Links<P> {
         self.message_bytes
     }
 
-    fn outlook(&self) -> Arc<dyn Outlook> {
-        self.inner.outlook()
+    fn monitor(&self) -> Arc<dyn GroupMonitor> {
+        self.inner.monitor()
     }
 
     fn settle(&self) -> Result<()> {
@@ -282,16 +283,16 @@ impl<P: Place> Place for Links<P> {
     }
 }
 
-impl<P: Place> Drop for Links<P> {
+impl<E: Endpoint> Drop for NcclEndpoint<E> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.kill(Error::panicked(self.inner.rank()));
         }
-        self.watch.close();
-        if self.flights.get_mut().is_empty() && self.leave().is_ok() {
+        self.watchdog.close();
+        if self.in_flight.get_mut().is_empty() && self.leave().is_ok() {
             return;
         }
-        self.watch.handle.abort();
+        self.watchdog.handle.abort();
         // What was received and not waited for is freed behind it.
         let _ = self.compute.join(&self.messages);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tributary_protocol::Phase;
 
-use crate::group::work::Activity;
+use crate::group::liveness::Activity;
 
 /// How many signs of life a process gives within the timeout, and how far apart they are at least and at most.
 const A_TIMEOUT: u32 = 10;
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(50);
 
 /// What has been heard of the other ranks.
-pub struct Beats {
+pub struct Heartbeats {
     period: Duration,
     state: Mutex<State>,
 }
@@ -56,7 +56,7 @@ pub struct Vigil {
     silences: Vec<(u64, Duration)>,
 }
 
-impl Beats {
+impl Heartbeats {
     /// Of a group of `world` ranks, with as many signs of life as the timeout wants.
     pub fn new(world: usize, timeout: Duration) -> Self {
         let state = State { gave: None, heard: vec![Heard::default(); world] };
@@ -100,24 +100,24 @@ impl Beats {
 
 impl Vigil {
     /// Begins now; whoever keeps it looks about every `pause`.
-    pub fn new(beats: &Beats, timeout: Duration, pause: Duration) -> Self {
-        let silences = beats.lock().heard.iter().map(|heard| (heard.count, Duration::ZERO)).collect();
+    pub fn new(heartbeats: &Heartbeats, timeout: Duration, pause: Duration) -> Self {
+        let silences = heartbeats.lock().heard.iter().map(|heard| (heard.count, Duration::ZERO)).collect();
         Self { timeout, longest_look: 3 * pause, looked: Instant::now(), silences }
     }
 
     /// Looks: the silent ranks among `ranks`. There are none while this process is silent itself: others name it then.
-    pub fn look(&mut self, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
-        let silent = self.look_at(Instant::now(), beats, ranks);
-        if beats.is_heard(self.timeout / 2) { silent } else { Vec::new() }
+    pub fn look(&mut self, heartbeats: &Heartbeats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
+        let silent = self.look_at(Instant::now(), heartbeats, ranks);
+        if heartbeats.is_heard(self.timeout / 2) { silent } else { Vec::new() }
     }
 
     /// Ranks that are lost together, as with their host, gave their last signs of life up to a period apart: so nobody is named
     /// while another rank has missed its last sign and may be silent too, but not for longer than it takes to know.
-    fn look_at(&mut self, now: Instant, beats: &Beats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
-        let missed = 2 * beats.period;
+    fn look_at(&mut self, now: Instant, heartbeats: &Heartbeats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
+        let missed = 2 * heartbeats.period;
         let passed = now.saturating_duration_since(self.looked).min(self.longest_look);
         self.looked = now;
-        let heard = beats.lock().heard.clone();
+        let heard = heartbeats.lock().heard.clone();
         let (mut silent, mut longest, mut doubtful) = (Vec::new(), Duration::ZERO, false);
         for (rank, (heard, (count, silence))) in heard.into_iter().zip(&mut self.silences).enumerate() {
             *silence = if *count == heard.count { *silence + passed } else { Duration::ZERO };
@@ -139,7 +139,7 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::work::Work;
+    use crate::group::liveness::Liveness;
 
     const TIMEOUT: Duration = Duration::from_secs(2);
     const PAUSE: Duration = Duration::from_millis(100);
@@ -150,39 +150,39 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_not_heard_for_the_timeout_is_silent() {
-        let beats = Beats::new(3, TIMEOUT);
+        let heartbeats = Heartbeats::new(3, TIMEOUT);
         let (others, mut now) = (BTreeSet::from([1, 2]), Instant::now());
-        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let mut vigil = Vigil::new(&heartbeats, TIMEOUT, PAUSE);
         for look in 0..25 {
             now += PAUSE;
-            beats.heard(1, Work::default().activity());
-            let silent = silent_ranks(vigil.look_at(now, &beats, &others));
+            heartbeats.heard(1, Liveness::default().activity());
+            let silent = silent_ranks(vigil.look_at(now, &heartbeats, &others));
             let wanted = if PAUSE * (look + 1) > TIMEOUT { vec![2] } else { vec![] };
             assert_eq!(silent, wanted, "look {look}");
         }
-        beats.heard(2, Work::default().activity());
-        assert_eq!(vigil.look_at(now + PAUSE, &beats, &others), [], "a rank that is heard again is not silent");
+        heartbeats.heard(2, Liveness::default().activity());
+        assert_eq!(vigil.look_at(now + PAUSE, &heartbeats, &others), [], "a rank that is heard again is not silent");
         // A rank that nobody asks about, since it has left, is not told.
         for look in 0..25 {
             now += PAUSE;
-            assert!(vigil.look_at(now, &beats, &BTreeSet::new()).is_empty(), "look {look}");
+            assert!(vigil.look_at(now, &heartbeats, &BTreeSet::new()).is_empty(), "look {look}");
         }
     }
 
     #[test]
     fn ranks_that_are_lost_together_are_named_together() {
-        let beats = Beats::new(4, TIMEOUT);
+        let heartbeats = Heartbeats::new(4, TIMEOUT);
         let (others, mut now) = (BTreeSet::from([1, 2, 3]), Instant::now());
-        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let mut vigil = Vigil::new(&heartbeats, TIMEOUT, PAUSE);
         let mut named = Vec::new();
         // Rank 2 gives its last sign two looks after rank 3.
         for look in 0..40 {
             now += PAUSE;
-            beats.heard(1, Work::default().activity());
+            heartbeats.heard(1, Liveness::default().activity());
             if look < 2 {
-                beats.heard(2, Work::default().activity());
+                heartbeats.heard(2, Liveness::default().activity());
             }
-            let silent = silent_ranks(vigil.look_at(now, &beats, &others));
+            let silent = silent_ranks(vigil.look_at(now, &heartbeats, &others));
             if !silent.is_empty() {
                 named.push((look, silent));
             }
@@ -193,51 +193,51 @@ mod tests {
 
     #[test]
     fn a_rank_in_doubt_does_not_hide_a_silent_one_for_long() {
-        let beats = Beats::new(3, TIMEOUT);
+        let heartbeats = Heartbeats::new(3, TIMEOUT);
         let (others, mut now) = (BTreeSet::from([1, 2]), Instant::now());
-        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let mut vigil = Vigil::new(&heartbeats, TIMEOUT, PAUSE);
         // Rank 1 is heard every half second only, which is late but no silence.
         let first = (0..40).find(|look| {
             now += PAUSE;
             if look % 5 == 0 {
-                beats.heard(1, Work::default().activity());
+                heartbeats.heard(1, Liveness::default().activity());
             }
-            !vigil.look_at(now, &beats, &others).is_empty()
+            !vigil.look_at(now, &heartbeats, &others).is_empty()
         });
-        let latest = (TIMEOUT + 2 * beats.period).as_millis() / PAUSE.as_millis();
+        let latest = (TIMEOUT + 2 * heartbeats.period).as_millis() / PAUSE.as_millis();
         assert!(first.is_some_and(|look| look >= 20 && look <= latest as i32), "{first:?}, {latest}");
     }
 
     #[test]
     fn a_process_that_is_silent_itself_names_nobody() {
-        let beats = Beats::new(2, Duration::ZERO);
-        let mut vigil = Vigil::new(&beats, Duration::from_millis(20), PAUSE);
+        let heartbeats = Heartbeats::new(2, Duration::ZERO);
+        let mut vigil = Vigil::new(&heartbeats, Duration::from_millis(20), PAUSE);
         std::thread::sleep(Duration::from_millis(50));
-        assert!(vigil.look(&beats, &BTreeSet::from([1])).is_empty(), "it has not given a sign of life");
-        assert!(beats.is_due(Phase::Idle));
-        let silent = vigil.look_at(Instant::now(), &beats, &BTreeSet::from([1]));
+        assert!(vigil.look(&heartbeats, &BTreeSet::from([1])).is_empty(), "it has not given a sign of life");
+        assert!(heartbeats.is_due(Phase::Idle));
+        let silent = vigil.look_at(Instant::now(), &heartbeats, &BTreeSet::from([1]));
         assert_eq!(silent_ranks(silent), [1]);
     }
 
     #[test]
     fn a_process_that_was_stopped_itself_takes_nobody_for_silent() {
-        let beats = Beats::new(2, TIMEOUT);
-        let mut vigil = Vigil::new(&beats, TIMEOUT, PAUSE);
+        let heartbeats = Heartbeats::new(2, TIMEOUT);
+        let mut vigil = Vigil::new(&heartbeats, TIMEOUT, PAUSE);
         let now = Instant::now() + 100 * TIMEOUT;
-        assert_eq!(vigil.look_at(now, &beats, &BTreeSet::from([1])), []);
+        assert_eq!(vigil.look_at(now, &heartbeats, &BTreeSet::from([1])), []);
     }
 
     #[test]
     fn signs_of_life_are_as_many_as_the_timeout_wants() {
         for (timeout_ms, period_ms) in [(10_000, 1000), (2000, 200), (60_000, 1000), (100, 50)] {
-            let beats = Beats::new(2, Duration::from_millis(timeout_ms));
-            assert_eq!(beats.period, Duration::from_millis(period_ms), "{timeout_ms} ms");
-            assert!(beats.is_due(Phase::Idle), "the first one at once");
+            let heartbeats = Heartbeats::new(2, Duration::from_millis(timeout_ms));
+            assert_eq!(heartbeats.period, Duration::from_millis(period_ms), "{timeout_ms} ms");
+            assert!(heartbeats.is_due(Phase::Idle), "the first one at once");
         }
-        let beats = Beats::new(2, Duration::from_secs(3600));
-        assert!(beats.is_due(Phase::Idle) && !beats.is_due(Phase::Idle));
-        assert!(!beats.is_due(Phase::Probe), "too soon");
+        let heartbeats = Heartbeats::new(2, Duration::from_secs(3600));
+        assert!(heartbeats.is_due(Phase::Idle) && !heartbeats.is_due(Phase::Idle));
+        assert!(!heartbeats.is_due(Phase::Probe), "too soon");
         std::thread::sleep(SOON);
-        assert!(beats.is_due(Phase::Probe) && !beats.is_due(Phase::Probe), "a new phase");
+        assert!(heartbeats.is_due(Phase::Probe) && !heartbeats.is_due(Phase::Probe), "a new phase");
     }
 }
