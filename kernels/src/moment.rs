@@ -14,7 +14,7 @@ pub struct Moment(At);
 #[derive(Debug, Clone)]
 enum At {
     Host(Instant),
-    Device(cuda::Event),
+    Device(cuda::DeviceEvent),
 }
 
 impl Moment {
@@ -24,7 +24,7 @@ impl Moment {
     /// The driver refuses.
     pub fn now(device: &Device) -> Result<Self> {
         match device {
-            Device::Cuda(device) => Ok(Self(At::Device(cuda::Event::record(device)?))),
+            Device::Cuda(device) => Ok(Self(At::Device(cuda::DeviceEvent::record(device)?))),
             _ => Ok(Self(At::Host(Instant::now()))),
         }
     }

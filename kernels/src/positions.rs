@@ -16,10 +16,10 @@ pub const SHARED: u32 = u32::MAX;
 /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, neither is [`PAD`], and the segments are equal or the key's is
 /// [`SHARED`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Positions(Arc<Stand>);
+pub struct Positions(Arc<HeadPositions>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Stand {
+enum HeadPositions {
     /// Every KV head has the same rows.
     Same(Lists),
     /// One entry a KV head, none of which stands per head itself.
@@ -42,7 +42,7 @@ impl Positions {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self(Arc::new(Stand::Same(Lists { rope, order, segment })))
+        Self(Arc::new(HeadPositions::Same(Lists { rope, order, segment })))
     }
 
     /// Rows that stand elsewhere in each KV head: an entry a head, all of one length. For keys only.
@@ -55,7 +55,7 @@ impl Positions {
             assert!(head.heads().is_none(), "positions per KV head within one");
             assert_eq!(head.len(), heads[0].len(), "rows of every KV head");
         }
-        Self(Arc::new(Stand::PerHead(heads)))
+        Self(Arc::new(HeadPositions::PerHead(heads)))
     }
 
     /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
@@ -74,16 +74,16 @@ impl Positions {
     /// The number of KV heads, where each has positions of its own.
     pub fn heads(&self) -> Option<usize> {
         match &*self.0 {
-            Stand::Same(_) => None,
-            Stand::PerHead(heads) => Some(heads.len()),
+            HeadPositions::Same(_) => None,
+            HeadPositions::PerHead(heads) => Some(heads.len()),
         }
     }
 
     /// Where the rows of one KV head stand: these very positions where all heads have the same.
     pub fn of_head(&self, head: usize) -> &Positions {
         match &*self.0 {
-            Stand::Same(_) => self,
-            Stand::PerHead(heads) => &heads[head],
+            HeadPositions::Same(_) => self,
+            HeadPositions::PerHead(heads) => &heads[head],
         }
     }
 
@@ -93,8 +93,8 @@ impl Positions {
     /// If each KV head has its own: whoever reads them has to go head by head.
     fn lists(&self) -> &Lists {
         match &*self.0 {
-            Stand::Same(lists) => lists,
-            Stand::PerHead(heads) => panic!("positions of {} KV heads are read as one", heads.len()),
+            HeadPositions::Same(lists) => lists,
+            HeadPositions::PerHead(heads) => panic!("positions of {} KV heads are read as one", heads.len()),
         }
     }
 
@@ -150,22 +150,22 @@ impl Positions {
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
         match &*self.0 {
-            Stand::Same(Lists { rope, order, segment }) => Self::new(pick(rope), pick(order), pick(segment)),
-            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect()),
+            HeadPositions::Same(Lists { rope, order, segment }) => Self::new(pick(rope), pick(order), pick(segment)),
+            HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect()),
         }
     }
 
     /// The same rows with those at `hidden` taken out of everybody's sight, in every KV head alike.
     pub fn without(&self, hidden: &[u32]) -> Self {
         match &*self.0 {
-            Stand::Same(Lists { rope, order, segment }) => {
+            HeadPositions::Same(Lists { rope, order, segment }) => {
                 let mut order = order.to_vec();
                 for &row in hidden {
                     order[row as usize] = PAD;
                 }
                 Self::new(rope.clone(), order, segment.clone())
             }
-            Stand::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect()),
+            HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect()),
         }
     }
 

@@ -16,7 +16,7 @@
 mod report;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::cuda::{Event, device, download, identity, launch_cost, pool, uniform, visible_share};
+use tributary_kernels::cuda::{DeviceEvent, device, download, identity, launch_cost, pool, uniform, visible_share};
 use tributary_kernels::{
     Kernels, Keys, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, add, linear, merge, rms_norm, silu_mul,
 };
@@ -75,9 +75,9 @@ impl Case {
         for _ in 0..COPIES {
             drop(before.copy().unwrap());
         }
-        let begin = Event::record(device).unwrap();
+        let begin = DeviceEvent::record(device).unwrap();
         let result = (self.work)();
-        let end = Event::record(device).unwrap();
+        let end = DeviceEvent::record(device).unwrap();
         self.late += usize::from(begin.has_passed());
         self.times_ms.push(end.seconds_since(&begin).unwrap() * 1e3);
         drop(result);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::inputs::Inputs;
-use super::lanes::{PANEL, Place, TILE, TILE_PANELS};
+use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
 use super::level::{Level, dispatch};
 use super::merge::merge;
 use super::pack::{Aligned, KeySource, PackKeys, PackValues, QuerySource};
@@ -69,7 +69,7 @@ struct Scratch {
     stage: Aligned,
     top: Vec<f32>,
     sum: Vec<f32>,
-    places: Vec<Place>,
+    places: Vec<CausalPosition>,
 }
 
 /// See [`crate::Kernels::attend`].

@@ -14,7 +14,7 @@ pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
 /// What decides which keys a query row sees. Its order is never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CausalPosition {
     pub(super) order: u32,
     pub(super) segment: u32,
 }
@@ -80,7 +80,7 @@ pub(super) trait Lanes: Copy {
     ///
     /// # Safety
     /// `order` and `segment` are valid for `N` reads.
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self;
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self;
 
     /// Asks for the memory at an address, which need not be valid: it is a hint.
     fn prefetch<T>(at: *const T);
@@ -217,7 +217,7 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
         Self(std::array::from_fn(|i| {
             // SAFETY: the caller promises `N` readable entries, and i < N.
             let (order, segment) = unsafe { (*order.add(i), *segment.add(i)) };

@@ -3,19 +3,19 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Lanes, PANEL, Place, TILE};
+use super::lanes::{CausalPosition, Lanes, PANEL, TILE};
 
 /// What masks a panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mask<'a> {
     order: &'a [u32],
     segment: &'a [u32],
-    places: &'a [Place],
+    places: &'a [CausalPosition],
 }
 
 impl<'a> Mask<'a> {
     /// `order` and `segment` of the panel's keys, `places` of the strip's rows.
-    pub(super) fn new(order: &'a [u32], segment: &'a [u32], places: &'a [Place]) -> Self {
+    pub(super) fn new(order: &'a [u32], segment: &'a [u32], places: &'a [CausalPosition]) -> Self {
         assert_eq!(order.len(), PANEL, "orders of a panel");
         assert_eq!(segment.len(), PANEL, "segments of a panel");
         Self { order, segment, places }

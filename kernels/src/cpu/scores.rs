@@ -5,7 +5,7 @@
 use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
-use super::lanes::{Lanes, PANEL, Place};
+use super::lanes::{CausalPosition, Lanes, PANEL};
 use super::level::{Kernel, Level, dispatch};
 use super::micro::{Mask, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
@@ -34,7 +34,7 @@ struct RowTile {
     /// `[kv_heads]` of strips, see [`QuerySource::pack`].
     q: Vec<Aligned>,
     /// Of each stacked row.
-    places: Vec<Place>,
+    places: Vec<CausalPosition>,
     /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its probabilities 0.
     lse: Vec<f32>,
     /// Row of the query tensor, of each query row.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::lanes::{PANEL, Place};
+use super::lanes::{CausalPosition, PANEL};
 use crate::{Keys, PAD, Positions, SHARED};
 
 /// What a group of rows has in common.
@@ -34,7 +34,7 @@ impl Span {
     const EMPTY: Self = Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, whole: true };
 
     /// Of query rows.
-    pub(super) fn of_rows(places: &[Place]) -> Self {
+    pub(super) fn of_rows(places: &[CausalPosition]) -> Self {
         let mut span = Self::EMPTY;
         for place in places {
             span.order = (span.order.0.min(place.order), span.order.1.max(place.order));
@@ -78,7 +78,7 @@ pub(super) struct Rows {
     pub(super) index: Vec<u32>,
     /// Rotary position.
     pub(super) rope: Vec<u32>,
-    pub(super) place: Vec<Place>,
+    pub(super) place: Vec<CausalPosition>,
 }
 
 impl Rows {
@@ -89,7 +89,7 @@ impl Rows {
             if order != PAD {
                 rows.index.push(i as u32);
                 rows.rope.push(rope[i]);
-                rows.place.push(Place { order, segment });
+                rows.place.push(CausalPosition { order, segment });
             }
         }
         rows

@@ -6,11 +6,11 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::inputs::{Elements, Inputs, Matrix};
-use super::lanes::Place;
+use super::lanes::CausalPosition;
 use super::level::{Level, dispatch};
 use super::merge::merge;
 use super::pack::Aligned;
-use super::single_walk::{Heads, MOST_ROWS, Room, Walk};
+use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
 use crate::error::Result;
@@ -27,7 +27,7 @@ struct Call<'a> {
     keys: &'a [Keys],
     /// Keys and values of each block.
     blocks: Vec<(Matrix<'a>, Matrix<'a>)>,
-    place: Place,
+    place: CausalPosition,
     /// Packed query heads, see [`packed`].
     q: Aligned,
     kv_heads: usize,
@@ -56,7 +56,7 @@ pub(super) fn attend(level: Level, q: &Tensor, at_q: &Positions, keys: &[Keys], 
         return Ok(None);
     }
     let kv_heads = keys[0].k.dim(1)?;
-    let (group, place) = (heads / kv_heads, Place { order: at_q.order()[0], segment: at_q.segment()[0] });
+    let (group, place) = (heads / kv_heads, CausalPosition { order: at_q.order()[0], segment: at_q.segment()[0] });
     let device = q.device();
     let inputs = Inputs::new(q, keys)?;
     let held = inputs.hold();
@@ -116,18 +116,18 @@ impl Call<'_> {
 
     fn run(&self, task: Task<'_>) {
         let mut heads = self.heads();
-        let mut room = Room::new(self.q.get().len());
+        let mut scratch = Scratch::new(self.q.get().len());
         let mut start = 0; // of the block, among all keys
         for (block, matrices) in self.keys.iter().zip(&self.blocks) {
             let count = block.at.len();
             let rows = task.keys.start.max(start)..task.keys.end.min(start + count);
             if rows.start < rows.end {
                 let rows = rows.start - start..rows.end - start;
-                self.walk(block, matrices, rows, &mut heads, &mut room);
+                self.walk(block, matrices, rows, &mut heads, &mut scratch);
             }
             start += count;
         }
-        self.finish(&heads, &room, task);
+        self.finish(&heads, &scratch, task);
     }
 
     /// Takes some rows of a block into the result.
@@ -137,7 +137,7 @@ impl Call<'_> {
         (k, v): &(Matrix<'_>, Matrix<'_>),
         rows: Range<usize>,
         heads: &mut [Heads],
-        room: &mut Room,
+        scratch: &mut Scratch,
     ) {
         let (place, head_dim, q) = (self.place, self.head_dim, self.q.get());
         let (order, segment) = (&block.at.order()[rows.clone()], &block.at.segment()[rows.clone()]);
@@ -146,7 +146,7 @@ impl Call<'_> {
             ($k:expr, $v:expr) => {
                 dispatch(
                     self.level,
-                    Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, room },
+                    Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, scratch },
                 )
             };
         }
@@ -159,7 +159,7 @@ impl Call<'_> {
     }
 
     /// Divides by the sums and writes the task's result.
-    fn finish(&self, heads: &[Heads], room: &Room, task: Task<'_>) {
+    fn finish(&self, heads: &[Heads], scratch: &Scratch, task: Task<'_>) {
         let (group, head_dim, padded) = (self.group, self.head_dim, padded(self.group));
         for bundle in heads {
             let first = bundle.first - bundle.kv_head * padded; // in the group
@@ -168,7 +168,7 @@ impl Call<'_> {
                 if sum == 0.0 {
                     continue; // no key was seen: (0, −∞) stands there already
                 }
-                let from = &room.out.get()[(bundle.first + row) * head_dim..][..head_dim];
+                let from = &scratch.out.get()[(bundle.first + row) * head_dim..][..head_dim];
                 let to = &mut task.out[head * head_dim..][..head_dim];
                 to.iter_mut().zip(from).for_each(|(to, value)| *to = value / sum);
                 task.lse[head] = (bundle.top_of(row) + sum.log2()) / LOG2_E;

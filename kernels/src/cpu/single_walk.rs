@@ -7,7 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::inputs::Matrix;
-use super::lanes::{Lanes, Place};
+use super::lanes::{CausalPosition, Lanes};
 use super::level::Kernel;
 use super::pack::Aligned;
 use super::stored::Stored;
@@ -48,14 +48,14 @@ impl Heads {
 }
 
 /// What a task works in.
-pub(super) struct Room {
+pub(super) struct Scratch {
     /// Sum of 2^(score − top) · value, as the queries are packed.
     pub(super) out: Aligned,
     /// `[TILE, rows]` scores, then probabilities, of a bundle.
     p: Aligned,
 }
 
-impl Room {
+impl Scratch {
     /// For so many values of packed queries.
     pub(super) fn new(len: usize) -> Self {
         Self { out: Aligned::new(len), p: Aligned::new(TILE * MOST_ROWS + WIDEST) }
@@ -72,12 +72,12 @@ pub(super) struct Walk<'a, T> {
     /// Of these rows.
     pub(super) segment: &'a [u32],
     /// Where the query stands.
-    pub(super) place: Place,
+    pub(super) place: CausalPosition,
     pub(super) head_dim: usize,
     /// Packed queries, `[.., head_dim]`.
     pub(super) q: &'a [f32],
     pub(super) heads: &'a mut [Heads],
-    pub(super) room: &'a mut Room,
+    pub(super) scratch: &'a mut Scratch,
 }
 
 /// Rows of a tile that the query sees, in the block.
@@ -89,10 +89,10 @@ struct Seen {
 impl<T: Stored> Kernel for Walk<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let Self { k, v, first, order, segment, place, head_dim, q, heads, room } = self;
+        let Self { k, v, first, order, segment, place, head_dim, q, heads, scratch } = self;
         assert_eq!(order.len(), segment.len(), "orders and segments");
         assert_eq!(head_dim % V::N, 0, "whole vectors");
-        assert_eq!(room.out.get().len(), q.len(), "room for the result");
+        assert_eq!(scratch.out.get().len(), q.len(), "room for the result");
         let last = first + order.len().saturating_sub(1);
         for heads in heads.iter() {
             assert!(matches!(heads.rows, 1 | 2 | MOST_ROWS), "{} heads at a time", heads.rows);
@@ -114,8 +114,8 @@ impl<T: Stored> Kernel for Walk<'_, T> {
                     v_step: v.1.row_step(),
                     head_dim,
                     q: &q[from..],
-                    p: room.p.get_mut(),
-                    out: &mut room.out.get_mut()[from..],
+                    p: scratch.p.get_mut(),
+                    out: &mut scratch.out.get_mut()[from..],
                 };
                 // SAFETY: the caller promises the instructions; the asserts above are what `absorb` asks for, because no
                 // row lies behind the last one.
@@ -134,7 +134,7 @@ impl<T: Stored> Kernel for Walk<'_, T> {
 impl Seen {
     /// What a query at `place` sees of a tile's rows, `first` being the number of the first.
     #[inline(always)]
-    fn of(first: usize, order: &[u32], segment: &[u32], place: Place) -> Self {
+    fn of(first: usize, order: &[u32], segment: &[u32], place: CausalPosition) -> Self {
         let sees =
             |order: u32, segment: u32| (order <= place.order) & ((segment == place.segment) | (segment == SHARED));
         let mut rows = [0; TILE];
@@ -168,7 +168,7 @@ struct Bundle<'a, T> {
 impl<T: Stored> Bundle<'_, T> {
     /// # Safety
     /// The machine has the instructions of `V`; `head_dim` is a whole number of vectors, `q` and `out` have ROWS heads, `p` is a
-    /// [`Room`]'s, and the rows that were seen have this head in `k` and `v`.
+    /// [`Scratch`]'s, and the rows that were seen have this head in `k` and `v`.
     #[inline(always)]
     unsafe fn absorb<V: Lanes, const ROWS: usize>(mut self, heads: &mut Heads, seen: &Seen) {
         // SAFETY: the caller's promises; WIDEST lanes are at least a vector.

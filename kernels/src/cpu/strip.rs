@@ -6,7 +6,7 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{Lanes, PANEL, Place, TILE, TILE_PANELS};
+use super::lanes::{CausalPosition, Lanes, PANEL, TILE, TILE_PANELS};
 use super::level::Kernel;
 use super::micro::{Mask, careful_product, product, scores};
 use super::sight::Sight;
@@ -45,7 +45,7 @@ pub(super) struct Strip<'a> {
     /// `[head_dim, rows]`: rotated, multiplied by scale · log₂ e.
     pub(super) q: &'a [f32],
     /// `[rows]`.
-    pub(super) places: &'a [Place],
+    pub(super) places: &'a [CausalPosition],
     /// `[rows]`: largest score so far, [`LOWEST`] at first.
     pub(super) top: &'a mut [f32],
     /// `[rows, WIDEST]`: parts of the sum of 2^(score − top).

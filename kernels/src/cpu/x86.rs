@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::lanes::{Lanes, Place, exp2_fraction};
+use super::lanes::{CausalPosition, Lanes, exp2_fraction};
 use crate::SHARED;
 
 /// Eight f32 in AVX2, with FMA and F16C.
@@ -136,7 +136,7 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
             let (order, segment) = (_mm256_loadu_si256(order.cast()), _mm256_loadu_si256(segment.cast()));
@@ -252,7 +252,7 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: Place) -> Self {
+    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
             let (order, segment) = (_mm512_loadu_si512(order.cast()), _mm512_loadu_si512(segment.cast()));

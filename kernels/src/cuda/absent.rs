@@ -1,20 +1,20 @@
 //! Stands in for the CUDA kernels in builds without the feature `cuda`: no tensor lies on a GPU, so every operation answers
 //! `None`, and whoever asks for a device hears what to build.
 
-mod facts;
+mod device_info;
 
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
 use crate::{DeviceList, Keys, Partial, Positions, Reduce, Rope};
 
-pub use facts::{Identity, Memory, Pool};
+pub use device_info::{Identity, Memory, Pool};
 
 /// A point in a device's work: there is none.
 #[derive(Debug, Clone)]
-pub enum Event {}
+pub enum DeviceEvent {}
 
-impl Event {
+impl DeviceEvent {
     /// # Errors
     /// [`Error::NotBuilt`], always.
     pub fn record(_device: &CudaDevice) -> Result<Self> {
@@ -28,7 +28,7 @@ impl Event {
 
     /// # Errors
     /// None: there is no event.
-    pub fn seconds_since(&self, _earlier: &Event) -> Result<f64> {
+    pub fn seconds_since(&self, _earlier: &DeviceEvent) -> Result<f64> {
         match *self {}
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaContext, result, sys};
 
-use super::facts::Identity;
+use super::device_info::Identity;
 use super::{failure, memory, module};
 use crate::error::{Error, Result};
 

@@ -5,7 +5,7 @@ use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys;
 
 use super::call::Output;
-use super::facts::{Memory, Pool};
+use super::device_info::{Memory, Pool};
 use super::failure;
 use crate::error::Result;
 

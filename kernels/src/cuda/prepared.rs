@@ -10,7 +10,7 @@ use candle_core::{CudaDevice, Device, Tensor};
 
 use super::call::Input;
 use super::inputs::input;
-use super::sight::{KeyOrder, QueryOrder, Tiling, Work};
+use super::sight::{KeyOrder, LaunchWork, QueryOrder, Tiling};
 use crate::error::Result;
 use crate::{Keys, Positions};
 
@@ -75,7 +75,7 @@ impl Prepared {
         let blocks: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
         let keys = KeyOrder::new(&blocks);
         let queries = QueryOrder::new(at, &keys);
-        let work = Work::new(&queries, tiling);
+        let work = LaunchWork::new(&queries, tiling);
         let lists: [&[u32]; LISTS] = [
             &queries.rows,
             &queries.rope,

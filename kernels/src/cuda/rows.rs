@@ -54,8 +54,8 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     let device = from.device().clone();
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
     let size = x.dtype().size_in_bytes();
-    let place = Place { byte: 0, stride_bytes: run * size };
-    copy(&device, &stream, (&mut out, place), &from, stride * size, rows, run * size)?;
+    let to = Destination { byte: 0, stride_bytes: run * size };
+    copy(&device, &stream, (&mut out, to), &from, stride * size, rows, run * size)?;
     Ok(out.tensor())
 }
 
@@ -81,7 +81,7 @@ fn runs(x: &Tensor) -> Option<(usize, usize, usize)> {
 }
 
 /// Where in an output rows go.
-struct Place {
+struct Destination {
     byte: usize,
     stride_bytes: usize,
 }
@@ -91,7 +91,7 @@ type Stream = std::sync::Arc<cudarc::driver::CudaStream>;
 fn copy(
     device: &candle_core::CudaDevice,
     stream: &Stream,
-    (out, place): (&mut Output, Place),
+    (out, destination): (&mut Output, Destination),
     from: &Input<'_>,
     stride_bytes: usize,
     rows: usize,
@@ -99,11 +99,16 @@ fn copy(
 ) -> Result<()> {
     let (to, to_guard) = out.address(stream);
     let (at, at_guard) = from.address(stream);
-    let to = to + place.byte as u64;
-    let all = to | at | (place.stride_bytes | stride_bytes | bytes) as u64;
+    let to = to + destination.byte as u64;
+    let all = to | at | (destination.stride_bytes | stride_bytes | bytes) as u64;
     let word = 1usize << all.trailing_zeros().min(4);
     let mut call = Call::new(device, stream, &format!("copy_rows_{word}"))?;
-    call.word(to).word(at).count(place.stride_bytes / word).count(stride_bytes / word).count(rows).count(bytes / word);
+    call.word(to)
+        .word(at)
+        .count(destination.stride_bytes / word)
+        .count(stride_bytes / word)
+        .count(rows)
+        .count(bytes / word);
     let (grid, threads) = grid(rows, bytes / word);
     // SAFETY: the arguments of copy_rows; every row lies within the tensors that the addresses and strides were made from.
     unsafe { call.launch(grid, threads, 0) }?;
@@ -160,7 +165,7 @@ pub fn join(parts: &[&Tensor], dim: usize) -> Result<Option<Tensor>> {
     for (part, from) in parts.iter().zip(&inputs) {
         let rows: usize = part.dims()[..dim].iter().product();
         let bytes = part.elem_count() / rows * dtype.size_in_bytes();
-        copy(&device, &stream, (&mut out, Place { byte, stride_bytes }), from, bytes, rows, bytes)?;
+        copy(&device, &stream, (&mut out, Destination { byte, stride_bytes }), from, bytes, rows, bytes)?;
         byte += bytes;
     }
     Ok(Some(out.tensor()))

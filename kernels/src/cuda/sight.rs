@@ -208,7 +208,7 @@ impl Hull {
 
 /// The work of a launch.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Work {
+pub(super) struct LaunchWork {
     /// Lists of key tiles, one after the other.
     pub tiles: Vec<u32>,
     /// Query tile, begin of its part of the list, begin of the unmarked tiles there, end, slot: the longest first.
@@ -219,7 +219,7 @@ pub(super) struct Work {
     pub slots: usize,
 }
 
-impl Work {
+impl LaunchWork {
     /// Cuts the work so that it ends soon: long lists into parts where there are few query tiles.
     pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
         let lists: Vec<Vec<u32>> = queries.lists(tiling).collect();

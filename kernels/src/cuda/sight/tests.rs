@@ -26,7 +26,7 @@ proptest! {
         let order = QueryOrder::new(&at, &keys);
         let all = Positions::concat(&blocks);
         let tiling = Tiling { rows: 12, keys: 4, group, kv_heads: 2, resident };
-        let work = Work::new(&order, tiling);
+        let work = LaunchWork::new(&order, tiling);
         let sees = |place: usize, key: usize| {
             let [shared, begin, end] = order.sight[place];
             (key as u32) < shared || (begin..end).contains(&(key as u32))
@@ -49,7 +49,7 @@ proptest! {
 
 /// Every pair that sees each other is in exactly one item; unmarked tiles are seen whole by all rows.
 fn check_work(
-    work: &Work,
+    work: &LaunchWork,
     order: &QueryOrder,
     keys: &KeyOrder,
     tiling: Tiling,
@@ -98,7 +98,7 @@ fn few_queries_over_many_keys_are_cut_so_that_all_blocks_end_together() {
         [(64, 64, 264, 32, 64), (1, 64, 264, 32, 16), (64, 128, 132, 16, 32)]
     {
         let order = QueryOrder::new(&Positions::run(32768, queries), &keys);
-        let work = Work::new(&order, Tiling { rows: side, keys: side, group: 4, kv_heads: 8, resident });
+        let work = LaunchWork::new(&order, Tiling { rows: side, keys: side, group: 4, kv_heads: 8, resident });
         assert_eq!(work.items.len(), items, "{queries} queries, tiles of {side}");
         assert!(work.items.iter().all(|item| item[3] - item[1] == length));
         assert!(work.tiles.iter().all(|entry| entry & MASKED == 0));
@@ -109,8 +109,10 @@ fn few_queries_over_many_keys_are_cut_so_that_all_blocks_end_together() {
 fn many_queries_are_not_cut() {
     let at = Positions::run(0, 4096);
     let keys = KeyOrder::new(&[&at]);
-    let work =
-        Work::new(&QueryOrder::new(&at, &keys), Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 });
+    let work = LaunchWork::new(
+        &QueryOrder::new(&at, &keys),
+        Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 },
+    );
     assert_eq!((work.items.len(), work.slots), (128, 0));
     let masked = work.tiles.iter().filter(|&&entry| entry & MASKED != 0).count();
     assert_eq!(masked, 128, "one tile on the staircase for each tile of 32 queries");

@@ -10,9 +10,9 @@ use crate::error::Result;
 
 /// A point in the work of a device's stream. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Event(Arc<CudaEvent>);
+pub struct DeviceEvent(Arc<CudaEvent>);
 
-impl Event {
+impl DeviceEvent {
     /// The point behind all work that the device has been given so far.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ impl Event {
     ///
     /// # Errors
     /// Work before them failed; they are of different devices.
-    pub fn seconds_since(&self, earlier: &Event) -> Result<f64> {
+    pub fn seconds_since(&self, earlier: &DeviceEvent) -> Result<f64> {
         let milliseconds = earlier.0.elapsed_ms(&self.0).map_err(failure::of)?;
         Ok(f64::from(milliseconds) * 1e-3)
     }
