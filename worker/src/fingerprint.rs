@@ -1,6 +1,6 @@
 //! What tells one model from another: a hash of everything that shapes its results.
 
-mod known;
+mod known_hashes;
 #[cfg(test)]
 mod tests;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use blake3::Hasher;
 
-use self::known::{Known, Stamp};
+use self::known_hashes::{FileStamp, KnownHashes};
 use crate::error::{Error, Result};
 use crate::model::{LoadFormat, weight_files};
 
@@ -33,17 +33,17 @@ pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> R
     add(&mut hasher, &folder.join("config.json"), content_hash)?;
     match format {
         LoadFormat::Safetensors => {
-            let mut known = cache.and_then(|cache| Known::read(cache, folder));
+            let mut known = cache.and_then(|cache| KnownHashes::read(cache, folder));
             for path in weight_files(folder)? {
                 add(&mut hasher, &path, |path| {
-                    let before = Stamp::of(path)?;
+                    let before = FileStamp::of(path)?;
                     if let Some(hash) = known.as_ref().and_then(|known| known.hash_of(path, &before)) {
                         return Ok(hash);
                     }
                     let hash = content_hash(path)?;
                     weight_bytes_read += before.bytes;
                     if let Some(known) = &mut known
-                        && Stamp::of(path)? == before
+                        && FileStamp::of(path)? == before
                     {
                         known.remember(path, before, hash);
                     }

@@ -10,7 +10,7 @@ use crate::strategy::Prefilled;
 use tributary_kernels::cuda;
 
 /// The first token of a request.
-pub struct First {
+pub struct FirstToken {
     /// What was drawn, on every rank.
     pub drawn: Drawn,
     /// Its logits, on the owner.
@@ -23,7 +23,7 @@ pub struct First {
 ///
 /// # Errors
 /// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and communicator's.
-pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<First> {
+pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<FirstToken> {
     cx.enter(Phase::FirstToken, plan)?;
     let mut sampler = Sampler::new(plan.sampling);
     let logits = prefilled.last.as_ref().map(|last| logits(cx.models.main, last)).transpose()?;
@@ -32,7 +32,7 @@ pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> 
     let bytes = own.map(|drawn| tributary_protocol::encode(&drawn)).transpose()?;
     let drawn: std::result::Result<Drawn, Refusal> =
         tributary_protocol::decode(&cx.comm.broadcast_bytes(prefilled.owner, bytes)?)?;
-    Ok(First { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
+    Ok(FirstToken { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
 }
 
 /// Logits of rows, on the host.

@@ -20,7 +20,7 @@ pub struct Sequence {
     pub alone: bool,
     /// The positions that its rotary tables must cover.
     pub positions: usize,
-    held: Held,
+    held: CacheState,
     /// On the owner: what draws its tokens, and the newest of them.
     drawing: Option<Drawing>,
 }
@@ -34,7 +34,7 @@ pub struct Drawing {
 }
 
 /// What this rank holds of a sequence.
-enum Held {
+enum CacheState {
     /// Nothing: the owner decodes alone, and this is another rank.
     Nothing,
     /// The cache as the prefill left it.
@@ -61,7 +61,7 @@ impl Sequence {
     pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
         let Prefilled { owner, alone, .. } = prefilled;
         let positions = prefilled.placement.positions(plan.max_tokens);
-        let held = if rank == owner || !alone { Held::Filled(Box::new(prefilled)) } else { Held::Nothing };
+        let held = if rank == owner || !alone { CacheState::Filled(Box::new(prefilled)) } else { CacheState::Nothing };
         let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
         Self { owner, alone, positions, held, drawing }
     }
@@ -71,10 +71,10 @@ impl Sequence {
     /// # Errors
     /// The tensor library's.
     pub fn turn(&mut self, rope: &Rope) -> Result<()> {
-        self.held = match std::mem::replace(&mut self.held, Held::Nothing) {
-            Held::Filled(prefilled) => {
+        self.held = match std::mem::replace(&mut self.held, CacheState::Nothing) {
+            CacheState::Filled(prefilled) => {
                 let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, rope)?;
-                Held::Turned(Box::new(turned))
+                CacheState::Turned(Box::new(turned))
             }
             as_it_is => as_it_is,
         };
@@ -84,8 +84,8 @@ impl Sequence {
     /// The turned cache; absent where this rank holds nothing, and before [`turn`](Self::turn).
     pub fn turned(&mut self) -> Option<&mut Turned> {
         match &mut self.held {
-            Held::Turned(turned) => Some(turned),
-            Held::Nothing | Held::Filled(_) => None,
+            CacheState::Turned(turned) => Some(turned),
+            CacheState::Nothing | CacheState::Filled(_) => None,
         }
     }
 

@@ -28,21 +28,21 @@ pub struct ChunkPrefill<'a> {
     /// Keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
     /// The replication, if there is one.
-    pub sending: Option<Sending<'a>>,
+    pub outgoing: Option<OutgoingRows<'a>>,
 }
 
 /// How this rank's context rows leave it, layer by layer.
-pub struct Sending<'a> {
+pub struct OutgoingRows<'a> {
     /// The way out.
     pub comm: &'a mut dyn Communicator,
     /// What is on its way.
     pub replication: &'a mut Replication,
     /// Where the rows are, in the order in which they leave.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ChunkRows>,
 }
 
 /// Rows of one chunk.
-pub enum Part {
+pub enum ChunkRows {
     /// From the chunk cache.
     Cached(Block),
     /// A run of the batch.
@@ -54,7 +54,7 @@ pub enum Part {
     },
 }
 
-impl Sending<'_> {
+impl OutgoingRows<'_> {
     /// Sends a layer whose fresh rows are in `k` and `v`.
     ///
     /// # Errors
@@ -67,13 +67,13 @@ impl Sending<'_> {
 
     /// This rank's rows as one tensor: a part of the batch where nothing is cached, else put together.
     fn rows(&self, fresh: &Tensor, cached: impl Fn(&Block) -> &Tensor) -> Result<Tensor> {
-        let all_fresh = self.parts.iter().all(|part| matches!(part, Part::Fresh { .. }));
-        if let (true, Some(Part::Fresh { from, .. })) = (all_fresh, self.parts.first()) {
+        let all_fresh = self.parts.iter().all(|part| matches!(part, ChunkRows::Fresh { .. }));
+        if let (true, Some(ChunkRows::Fresh { from, .. })) = (all_fresh, self.parts.first()) {
             return Ok(fresh.narrow(0, *from, fresh.dim(0)? - from)?);
         }
-        let part = |part: &Part| match part {
-            Part::Cached(block) => Ok(cached(block).clone()),
-            Part::Fresh { from, count } => Ok(fresh.narrow(0, *from, *count)?),
+        let part = |part: &ChunkRows| match part {
+            ChunkRows::Cached(block) => Ok(cached(block).clone()),
+            ChunkRows::Fresh { from, count } => Ok(fresh.narrow(0, *from, *count)?),
         };
         let parts = self.parts.iter().map(part).collect::<Result<Vec<_>>>()?;
         match parts.is_empty() {
@@ -89,8 +89,8 @@ impl Attention for ChunkPrefill<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        if let Some(sending) = &mut self.sending {
-            sending.layer(layer, &qkv.k, &qkv.v)?;
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.layer(layer, &qkv.k, &qkv.v)?;
         }
         let mut keys = self.before.keys(layer);
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });

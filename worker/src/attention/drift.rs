@@ -15,12 +15,12 @@ use crate::model::Qkv;
 use crate::placement::Placement;
 
 /// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
-pub struct Cached {
+pub struct CachedLayers {
     /// Keys and values of each layer but the last; of the last, what is compared.
     pending: Vec<Vec<Pending>>,
 }
 
-impl Cached {
+impl CachedLayers {
     /// Starts the gathers of layers `0..=last`, all at once: `counts[r]` rows come from rank r. Of the last layer only what is compared
     /// moves. `cache` has this rank's rows; its prefix says how wide a row is where there are none.
     ///
@@ -64,7 +64,7 @@ impl Cached {
 }
 
 /// Rows of a pass that measures drift, in one layer.
-pub struct Drifting<'a> {
+pub struct DriftPass<'a> {
     /// Kernels and constants.
     pub math: &'a Math,
     /// The way to the other ranks.
@@ -77,7 +77,7 @@ pub struct Drifting<'a> {
     pub kept: &'a [Vec<u32>],
 }
 
-impl Drifting<'_> {
+impl DriftPass<'_> {
     /// What this rank's rows attend to, of `rows` on each rank: to prefix and context. `cached` has keys and values of each rank's
     /// context. With `fresh` the rows' own keys and values stand in for the cached ones.
     ///

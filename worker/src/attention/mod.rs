@@ -16,9 +16,9 @@ mod rounds;
 mod selected;
 
 pub use all_gather::AllGather;
-pub use chunk_prefill::{ChunkPrefill, Part, Sending};
+pub use chunk_prefill::{ChunkPrefill, ChunkRows, OutgoingRows};
 pub use decode::{Decode, DecodeRow, SharedCaches};
-pub use drift::{Cached, Drifting, cached_rows};
+pub use drift::{CachedLayers, DriftPass, cached_rows};
 pub use look_ahead::LookAhead;
 pub use pass_q::PassQ;
 pub use query_probe::QueryProbe;

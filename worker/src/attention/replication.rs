@@ -13,12 +13,12 @@ use crate::kv::Block;
 pub struct Replication {
     counts: Vec<usize>,
     started: Vec<[Pending; 2]>,
-    held: Option<Held>,
+    held: Option<HeldRows>,
 }
 
 /// Rows that are there and have not all set out. Messages go one after the other, so what a probe waits for would stand
 /// behind all of them if they set out at once; one slice goes behind each of its messages, while the probe computes on.
-struct Held {
+struct HeldRows {
     /// This rank's context rows, and the prefix, which says how wide a row is where there are none.
     own: Vec<Block>,
     prefix: Block,
@@ -49,7 +49,7 @@ impl Replication {
     /// on every rank, or, of no slices, at the [end](Self::finish). `prefix` has every layer too.
     pub fn hold(&mut self, own: Vec<Block>, prefix: Block, slices: usize) {
         assert!(self.started.is_empty(), "{} layers have set out", self.started.len());
-        self.held = Some(Held { own, prefix, slices, begun: 0 });
+        self.held = Some(HeldRows { own, prefix, slices, begun: 0 });
     }
 
     /// Starts the next slice of the layers that are held back; nothing if none is.
@@ -94,7 +94,7 @@ impl Replication {
     }
 }
 
-impl Held {
+impl HeldRows {
     /// This rank's rows of a layer.
     fn layer(&self, layer: usize) -> Result<(Tensor, Tensor)> {
         if self.own.is_empty() {

@@ -107,34 +107,34 @@ impl Hidden {
 /// Blocks and where their rows stand in one pass.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    blocks: Vec<(Block, Stand)>,
+    blocks: Vec<(Block, BlockPositions)>,
 }
 
 /// Where the rows of a block stand.
 #[derive(Debug, Clone)]
-enum Stand {
+enum BlockPositions {
     /// In every layer alike.
     Everywhere(Positions),
     /// One entry a layer.
     PerLayer(Vec<Positions>),
 }
 
-impl Stand {
+impl BlockPositions {
     fn new(rows: &BlockRows, at: &dyn Fn(&[u32]) -> Positions) -> Self {
         let of_layer = |rows: &LayerRows| match rows {
             LayerRows::AllHeads(rows) => at(rows),
             LayerRows::PerHead(heads) => Positions::per_head(heads.iter().map(|rows| at(rows)).collect()),
         };
         match rows {
-            BlockRows::Everywhere(rows) => Stand::Everywhere(at(rows)),
-            BlockRows::PerLayer(layers) => Stand::PerLayer(layers.iter().map(of_layer).collect()),
+            BlockRows::Everywhere(rows) => BlockPositions::Everywhere(at(rows)),
+            BlockRows::PerLayer(layers) => BlockPositions::PerLayer(layers.iter().map(of_layer).collect()),
         }
     }
 
     fn of(&self, layer: usize) -> &Positions {
         match self {
-            Stand::Everywhere(at) => at,
-            Stand::PerLayer(layers) => &layers[layer],
+            BlockPositions::Everywhere(at) => at,
+            BlockPositions::PerLayer(layers) => &layers[layer],
         }
     }
 }
@@ -148,14 +148,14 @@ impl View {
             let places: Vec<u32> = (0..rows.len() as u32).filter(is_hidden).collect();
             if places.is_empty() { at } else { at.without(&places) }
         };
-        let stand = |block: &&Block| ((*block).clone(), Stand::new(block.held(), &at));
+        let stand = |block: &&Block| ((*block).clone(), BlockPositions::new(block.held(), &at));
         Self { blocks: blocks.iter().map(stand).collect() }
     }
 
     /// One block at the given positions.
     pub fn of(block: Block, at: Positions) -> Self {
         assert_eq!(block.rows().len(), at.len(), "a position for every row of a block");
-        Self { blocks: vec![(block, Stand::Everywhere(at))] }
+        Self { blocks: vec![(block, BlockPositions::Everywhere(at))] }
     }
 
     /// These blocks, then those of `more`.
@@ -167,7 +167,7 @@ impl View {
 
     /// The keys of one layer.
     pub fn keys(&self, layer: usize) -> Vec<Keys> {
-        let key = |(block, at): &(Block, Stand)| {
+        let key = |(block, at): &(Block, BlockPositions)| {
             let (k, v) = block.layers[layer].clone();
             Keys { k, v, at: at.of(layer).clone() }
         };

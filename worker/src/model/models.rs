@@ -11,12 +11,12 @@ pub struct Models<'a> {
     pub main: &'a dyn Model,
     /// Its adapters.
     pub adapters: Adapters,
-    beside: BTreeMap<String, Beside<'a>>,
+    auxiliary: BTreeMap<String, AuxiliaryModel<'a>>,
 }
 
 /// A model beside the main one.
 #[derive(Clone, Copy)]
-enum Beside<'a> {
+enum AuxiliaryModel<'a> {
     /// This rank has its weights.
     Here(&'a dyn Model),
     /// Rank 0 has them.
@@ -25,7 +25,7 @@ enum Beside<'a> {
 
 impl<'a> From<&'a dyn Model> for Models<'a> {
     fn from(main: &'a dyn Model) -> Self {
-        Self { main, adapters: Adapters::default(), beside: BTreeMap::new() }
+        Self { main, adapters: Adapters::default(), auxiliary: BTreeMap::new() }
     }
 }
 
@@ -39,30 +39,30 @@ impl<'a> Models<'a> {
     /// These and another one, of which this rank has the weights.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, model: &'a dyn Model) -> Self {
-        self.beside.insert(name.into(), Beside::Here(model));
+        self.auxiliary.insert(name.into(), AuxiliaryModel::Here(model));
         self
     }
 
     /// These and another one, of which rank 0 has the weights and this rank the shape.
     #[must_use]
     pub fn with_elsewhere(mut self, name: impl Into<String>, config: &'a Config) -> Self {
-        self.beside.insert(name.into(), Beside::Elsewhere(config));
+        self.auxiliary.insert(name.into(), AuxiliaryModel::Elsewhere(config));
         self
     }
 
     /// The model of this name beside the main one, if this rank has its weights.
-    pub fn beside(&self, name: &str) -> Option<&'a dyn Model> {
-        match self.beside.get(name)? {
-            Beside::Here(model) => Some(*model),
-            Beside::Elsewhere(_) => None,
+    pub fn auxiliary(&self, name: &str) -> Option<&'a dyn Model> {
+        match self.auxiliary.get(name)? {
+            AuxiliaryModel::Here(model) => Some(*model),
+            AuxiliaryModel::Elsewhere(_) => None,
         }
     }
 
     /// The shape of the model of this name beside the main one; none where no rank has such a model.
-    pub fn config_beside(&self, name: &str) -> Option<&'a Config> {
-        self.beside.get(name).map(|beside| match beside {
-            Beside::Here(model) => model.config(),
-            Beside::Elsewhere(config) => config,
+    pub fn auxiliary_config(&self, name: &str) -> Option<&'a Config> {
+        self.auxiliary.get(name).map(|model| match model {
+            AuxiliaryModel::Here(model) => model.config(),
+            AuxiliaryModel::Elsewhere(config) => config,
         })
     }
 }

@@ -30,7 +30,7 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
 
 /// A model's tensors, made one by one on a device.
 pub(super) struct Weights {
-    source: Source,
+    source: WeightSource,
     /// Of matrices.
     pub dtype: DType,
     /// Where they go.
@@ -38,7 +38,7 @@ pub(super) struct Weights {
 }
 
 /// Where tensors come from.
-enum Source {
+enum WeightSource {
     /// Mapped files.
     Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf> },
     /// Random numbers from this seed.
@@ -59,13 +59,13 @@ impl Weights {
             }
             files.insert(path, file);
         }
-        let source = Source::Files { folder: folder.to_owned(), files, index };
+        let source = WeightSource::Files { folder: folder.to_owned(), files, index };
         Ok(Self { source, dtype, device: device.clone() })
     }
 
     /// Random numbers from a seed.
     pub fn dummy(seed: u64, dtype: DType, device: &Device) -> Self {
-        Self { source: Source::Dummy(seed), dtype, device: device.clone() }
+        Self { source: WeightSource::Dummy(seed), dtype, device: device.clone() }
     }
 
     /// The tensor of that name and shape, in the model's dtype.
@@ -86,8 +86,8 @@ impl Weights {
 
     fn get_as(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let (folder, files, index) = match &self.source {
-            Source::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, &self.device),
-            Source::Files { folder, files, index } => (folder, files, index),
+            WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, &self.device),
+            WeightSource::Files { folder, files, index } => (folder, files, index),
         };
         let Some(path) = index.get(name) else {
             let (folder, name) = (folder.clone(), name.to_owned());

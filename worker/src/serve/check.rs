@@ -45,7 +45,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
 fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
     let Auxiliary { model, ids, query, stands_for, .. } = auxiliary;
     let bad = |what: String| Err(Error::Plan(what));
-    let Some(config) = models.config_beside(model) else {
+    let Some(config) = models.auxiliary_config(model) else {
         return bad(format!("there is no model `{model}` beside the main one"));
     };
     if *query == 0 || ids.len() != query + stands_for.len() {

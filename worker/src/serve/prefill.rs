@@ -8,14 +8,14 @@ use super::Rank;
 use super::check::check;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::first_token::{First, first_token};
+use crate::first_token::{FirstToken, first_token};
 use crate::placement::Placement;
 use crate::sequence::Sequence;
 use crate::strategy::{self, Selection};
 
 /// What a rank has to tell at the end of a prefill: its report, and the outcome if it is the owner; or why the request is over, and what
 /// had moved until then.
-type Told = std::result::Result<(RankReport, Option<Outcome>), (Refusal, Traffic)>;
+type PrefillResult = std::result::Result<(RankReport, Option<Outcome>), (Refusal, Traffic)>;
 
 impl Rank<'_> {
     /// Fills the cache of a request and draws its first token.
@@ -47,7 +47,7 @@ impl Rank<'_> {
         let mut cx = self.context(plan)?;
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
         let is_owner = cx.rank() == prefilled.owner;
-        let First { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
+        let FirstToken { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
         if let Some(link) = link {
             link.send(Event::FirstToken { request: plan.request, drawn })?;
         }
@@ -78,19 +78,19 @@ impl Rank<'_> {
     }
 
     /// Gathers what every rank has to tell on rank 0, which tells the coordinator.
-    fn answer(&mut self, plan: &Plan, told: Told) -> Result<()> {
+    fn answer(&mut self, plan: &Plan, told: PrefillResult) -> Result<()> {
         let gathered = self.gather(&told)?;
         let Some(link) = self.link else { return Ok(()) };
         let (told, refused): (Vec<_>, Vec<_>) = gathered.into_iter().partition(|told| told.is_ok());
         let request = plan.request;
-        let (refusals, traffic): (Vec<_>, Vec<_>) = refused.into_iter().filter_map(Told::err).unzip();
+        let (refusals, traffic): (Vec<_>, Vec<_>) = refused.into_iter().filter_map(PrefillResult::err).unzip();
         if let Some(refusal) = refusals.into_iter().next() {
             if !told.is_empty() {
                 return Err(Error::Bug("a request failed on some ranks and not on the others"));
             }
             return Ok(link.send(Event::Refused { request, refusal, traffic })?);
         }
-        let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(Told::ok).unzip();
+        let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(PrefillResult::ok).unzip();
         let outcome = outcomes.into_iter().flatten().next().ok_or(Error::Bug("no rank drew the first token"))?;
         Ok(link.send(Event::Prefilled { request, outcome, reports })?)
     }

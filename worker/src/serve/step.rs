@@ -16,7 +16,7 @@ use crate::sequence::{Sequence, Turned};
 use crate::timeline::Timeline;
 
 /// What came of a sequence: the number of its request, and its next token.
-type Stepped = (u64, std::result::Result<Drawn, Refusal>);
+type NextToken = (u64, std::result::Result<Drawn, Refusal>);
 
 impl Rank<'_> {
     /// Draws the next token of each of these sequences on its owner.
@@ -34,7 +34,7 @@ impl Rank<'_> {
         let (seconds, waited_s) = spans.iter().fold((0.0, 0.0), |(s, w), span| (s + span.seconds, w + span.waited_s));
         let traffic = Traffic::sum(self.comm.laps());
         let report = StepReport { rank, seconds, waited_s, traffic, sequences: own.len() };
-        let gathered: Vec<(StepReport, Vec<Stepped>)> = self.gather(&(report, own))?;
+        let gathered: Vec<(StepReport, Vec<NextToken>)> = self.gather(&(report, own))?;
         let Some(link) = self.link else { return Ok(()) };
         let (reports, tokens): (Vec<_>, Vec<_>) = gathered.into_iter().unzip();
         let mut found: BTreeMap<u64, _> = tokens.into_iter().flatten().collect();
@@ -47,7 +47,7 @@ impl Rank<'_> {
     }
 
     /// Computes the newest rows of this rank's sequences, and its part of those that are shared; the tokens drawn here.
-    fn drawn(&mut self, requests: &[u64]) -> Result<Vec<Stepped>> {
+    fn drawn(&mut self, requests: &[u64]) -> Result<Vec<NextToken>> {
         let listed: BTreeSet<u64> = requests.iter().copied().collect();
         if listed.len() != requests.len() || !listed.iter().all(|request| self.sequences.contains_key(request)) {
             return Err(Error::Bug("a step lists a sequence twice, or one that does not run"));
@@ -66,7 +66,7 @@ impl Rank<'_> {
     }
 
     /// Draws a sequence's next token from its logits.
-    fn draw(&mut self, request: u64, logits: &[f32]) -> Result<Stepped> {
+    fn draw(&mut self, request: u64, logits: &[f32]) -> Result<NextToken> {
         let rank = self.comm.rank();
         let drawing = self.sequences.get_mut(&request).and_then(Sequence::drawing);
         let drawing = drawing.ok_or(Error::Bug("a sequence is drawn where it has no sampler"))?;

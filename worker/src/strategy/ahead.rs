@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::model::Rows;
 
 /// What this rank's rows of the cache received.
-pub struct Ahead {
+pub struct LookAheadScores {
     /// The rows, as numbered in the plan. A row that was recomputed is there twice: stale, which receives nothing, and fresh.
     pub rows: Vec<u32>,
     /// Per layer `[kv_heads, rows]` f32: the sum over the look-ahead's rows of their attention, the mean over a KV head's heads.
@@ -25,7 +25,7 @@ pub struct Ahead {
 ///
 /// # Errors
 /// Kernels' and communicator's.
-pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<Ahead>> {
+pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<LookAheadScores>> {
     let Prefilled { owner, cache, alone, placement, selection, .. } = prefilled;
     let (rank, is_owner) = (cx.rank(), cx.rank() == *owner);
     if plan.look_ahead.is_none() || (*alone && !is_owner) {
@@ -49,7 +49,7 @@ pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> R
     };
     let model = cx.models.main;
     model.up_to_attention(model.config().layers - 1, embedded, &mut attention)?;
-    let ahead = Ahead { rows: kept, received: attention.received };
+    let ahead = LookAheadScores { rows: kept, received: attention.received };
     if tracing::enabled!(tracing::Level::DEBUG) {
         let share = ahead.share(rows.len())?;
         tracing::debug!(rank, rows = rows.len(), kept = ahead.rows.len(), share, "looked ahead");
@@ -69,7 +69,7 @@ fn embed(cx: &Context<'_>, plan: &Plan, is_owner: bool) -> Result<Rows> {
     })
 }
 
-impl Ahead {
+impl LookAheadScores {
     /// The share of the attention of so many rows that this rank's keys received, the mean over layers and heads.
     fn share(&self, rows: usize) -> Result<f64> {
         let mut given = 0.0;

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use tributary_kernels::{Kernels, Keys, Positions, Readings};
 use tributary_protocol::{Exchange, InfoFlow, Layout, LookAhead, Method, Plan, Score};
 
-use super::ahead::{Ahead, look_ahead};
+use super::ahead::{LookAheadScores, look_ahead};
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
 use crate::error::Result;
@@ -76,7 +76,7 @@ fn naive(model: &dyn Model, adapters: &Adapters, plan: &Plan) -> Received {
 
 /// The same from the cache that a plan's method leaves, all ranks' rows together; and how many ranks took part.
 fn found(model: &dyn Model, adapters: &Adapters, plan: &Plan, world: usize) -> (Received, usize) {
-    let of_ranks: Vec<Option<Ahead>> = kit::on_ranks(world, |comm| {
+    let of_ranks: Vec<Option<LookAheadScores>> = kit::on_ranks(world, |comm| {
         let (mut cache, progress) = (ChunkCache::none(), Progress::default());
         let models = Models::from(model).with_adapters(adapters.clone());
         let mut cx = Context::new(models, comm, Kernels::Auto, (plan, 64), &progress, &mut cache).expect("a context");
@@ -85,8 +85,8 @@ fn found(model: &dyn Model, adapters: &Adapters, plan: &Plan, world: usize) -> (
     });
     let config = model.config();
     let mut sum = vec![vec![vec![0.0; plan.total_rows()]; config.kv_heads]; config.layers];
-    let of_ranks: Vec<Ahead> = of_ranks.into_iter().flatten().collect();
-    for Ahead { rows, received } in &of_ranks {
+    let of_ranks: Vec<LookAheadScores> = of_ranks.into_iter().flatten().collect();
+    for LookAheadScores { rows, received } in &of_ranks {
         for (sum, received) in sum.iter_mut().zip(received) {
             assert_eq!(received.dims()[1], rows.len());
             for (sum, received) in sum.iter_mut().zip(received.to_vec2::<f32>().expect("f32")) {

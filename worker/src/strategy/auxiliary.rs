@@ -37,7 +37,7 @@ fn read_all(cx: &Context<'_>, plan: &Plan) -> Result<std::result::Result<Vec<Vec
 }
 
 fn read(cx: &Context<'_>, plan: &Plan, auxiliary: &Auxiliary) -> Result<Vec<f32>> {
-    let model = cx.models.beside(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
+    let model = cx.models.auxiliary(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
     let math = cx.math_of(model, auxiliary.ids.len())?;
     let read = Reading::of(model, math, model.embed(&auxiliary.ids)?, auxiliary.query)?;
     let read = cuda::download(&read)?.to_vec1::<f32>()?;

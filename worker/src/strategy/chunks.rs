@@ -3,7 +3,7 @@
 use tributary_kernels::{Positions, SHARED};
 use tributary_protocol::{ChunkKey, Exchange, Phase, Plan, Source};
 
-use crate::attention::{ChunkPrefill, Part, Replication, Sending};
+use crate::attention::{ChunkPrefill, ChunkRows, OutgoingRows, Replication};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
@@ -39,17 +39,17 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let mut replication = replicates.then(|| Replication::new(plan.kept_counts(size)));
     let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.models.main.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
-    let sending = at_once.map(|replication| Sending { comm: &mut *cx.comm, replication, parts });
+    let outgoing = at_once.map(|replication| OutgoingRows { comm: &mut *cx.comm, replication, parts });
     let sources = stock.missing_sources(plan);
     let batch = match &stock.prefix {
         Some(prefix) if sources.is_empty() => {
-            send_cached(sending, prefix)?;
+            send_cached(outgoing, prefix)?;
             Block::default()
         }
         prefix => {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let layers = Vec::new();
-            let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, sending };
+            let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, outgoing };
             cx.models.main.prompt(embed(cx.models.main, &sources, &cx.models.adapters)?, &mut attention)?;
             let block = Block::of(stock.missing_rows(plan), attention.layers);
             block.complete(cx.models.main.config().layers)
@@ -148,14 +148,14 @@ impl Stock {
     }
 
     /// Where each of this rank's chunks is: in the chunk cache, or a run of the batch.
-    fn parts(&self, plan: &Plan) -> Vec<Part> {
+    fn parts(&self, plan: &Plan) -> Vec<ChunkRows> {
         let mut from = self.missing_prefix(plan).len();
         let part = |(chunk, block): &(usize, Option<Block>)| match block {
-            Some(block) => Part::Cached(block.clone()),
+            Some(block) => ChunkRows::Cached(block.clone()),
             None => {
                 let count = plan.chunks[*chunk].rows();
                 from += count;
-                Part::Fresh { from: from - count, count }
+                ChunkRows::Fresh { from: from - count, count }
             }
         };
         self.chunks.iter().map(part).collect()
@@ -165,8 +165,8 @@ impl Stock {
     fn filled(self, plan: &Plan, batch: &Block) -> Result<KvCache> {
         let parts = self.parts(plan);
         let own = parts.into_iter().map(|part| match part {
-            Part::Cached(block) => Ok(block),
-            Part::Fresh { from, count } => batch.narrow(from, count),
+            ChunkRows::Cached(block) => Ok(block),
+            ChunkRows::Fresh { from, count } => batch.narrow(from, count),
         });
         let own = own.collect::<Result<_>>()?;
         let prefix = match self.prefix {
@@ -178,10 +178,10 @@ impl Stock {
 }
 
 /// The layers of a rank that computes nothing. Its `prefix` says how wide a row is where it has no chunk either.
-fn send_cached(sending: Option<Sending<'_>>, prefix: &Block) -> Result<()> {
-    let Some(mut sending) = sending else { return Ok(()) };
+fn send_cached(outgoing: Option<OutgoingRows<'_>>, prefix: &Block) -> Result<()> {
+    let Some(mut outgoing) = outgoing else { return Ok(()) };
     for (layer, (k, v)) in prefix.layers.iter().enumerate() {
-        sending.layer(layer, k, v)?;
+        outgoing.layer(layer, k, v)?;
     }
     Ok(())
 }

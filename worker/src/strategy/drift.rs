@@ -9,7 +9,7 @@ use tributary_protocol::{Drift, DriftOf, Exchange, Layout, Plan};
 use super::agree::agree;
 use super::chunks::Chunks;
 use super::recompute;
-use crate::attention::{Cached, Drifting, cached_rows};
+use crate::attention::{CachedLayers, DriftPass, cached_rows};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::model::Qkv;
@@ -32,7 +32,7 @@ pub(super) fn measure(
     let placement = Placement::new(plan, order, Layout::Global);
     let kept: Vec<Vec<u32>> = (0..cx.comm.size()).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
-    let mut cached = Cached::start(cx.comm, &chunks.cache, &counts, drift.layers, drift.of)?;
+    let mut cached = CachedLayers::start(cx.comm, &chunks.cache, &counts, drift.layers, drift.of)?;
     if let Some(replication) = &mut chunks.replication {
         replication.next_slice(cx.comm)?;
     }
@@ -68,7 +68,7 @@ pub(super) fn measure(
             stayed.push(best);
         }
         let mut attention =
-            Drifting { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
+            DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
         let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
         hidden = model.finish(layer, hidden, attended)?;
     }

@@ -19,7 +19,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// What changes when a file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     /// Its length.
     pub bytes: u64,
     inode: u64,
@@ -29,7 +29,7 @@ pub(super) struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     pub fn of(path: &Path) -> std::io::Result<Self> {
         let file = fs::metadata(path)?;
         Ok(Self {
@@ -48,12 +48,12 @@ impl Stamp {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
-    stamp: Stamp,
+    stamp: FileStamp,
     hash: [u8; 32],
 }
 
 /// Hashes of a model folder's weight files.
-pub(super) struct Known {
+pub(super) struct KnownHashes {
     /// Where they are remembered.
     file: PathBuf,
     /// By the path of each file, links resolved.
@@ -61,7 +61,7 @@ pub(super) struct Known {
     is_new: bool,
 }
 
-impl Known {
+impl KnownHashes {
     /// Those that are remembered of a model folder in `cache`; none for a folder that is not there.
     pub fn read(cache: &Path, folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
@@ -72,12 +72,12 @@ impl Known {
     }
 
     /// The hash of a file that is as it was then.
-    pub fn hash_of(&self, path: &Path, stamp: &Stamp) -> Option<[u8; 32]> {
+    pub fn hash_of(&self, path: &Path, stamp: &FileStamp) -> Option<[u8; 32]> {
         let entry = self.entries.get(&fs::canonicalize(path).ok()?)?;
         (entry.stamp == *stamp).then_some(entry.hash)
     }
 
-    pub fn remember(&mut self, path: &Path, stamp: Stamp, hash: [u8; 32]) {
+    pub fn remember(&mut self, path: &Path, stamp: FileStamp, hash: [u8; 32]) {
         if let (true, Ok(path)) = (stamp.is_settled(), fs::canonicalize(path)) {
             self.entries.insert(path, Entry { stamp, hash });
             self.is_new = true;
