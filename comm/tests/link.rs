@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tributary_comm::{Error, link};
-use tributary_protocol::{Drawn, Event, Order};
+use tributary_protocol::{DrawnToken, Event, Order};
 
 #[test]
 fn the_link_carries_both_ways_and_notices_the_end() {
@@ -11,7 +11,7 @@ fn the_link_carries_both_ways_and_notices_the_end() {
     let wait = Duration::from_millis(20);
     assert_eq!(worker.next(wait), Ok(None));
     assert_eq!(coordinator.next(wait), Ok(None));
-    let first = Event::FirstToken { request: 1, drawn: Drawn { token: 2, margin: 0.5 } };
+    let first = Event::FirstToken { request: 1, drawn: DrawnToken { token: 2, margin: 0.5 } };
     worker.send(first.clone()).unwrap();
     assert_eq!(coordinator.next(wait), Ok(Some(first.clone())));
     worker.send(first.clone()).unwrap();

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use tributary_system::size::rounded;
 
-use tributary_protocol::{Descriptor, Refusal, Wrong, exit};
+use tributary_protocol::{Descriptor, InvalidOption, Refusal, exit};
 
 use crate::MemoryOf;
 
 /// A method's parameter that cannot be.
-impl From<Wrong> for Error {
-    fn from(wrong: Wrong) -> Self {
+impl From<InvalidOption> for Error {
+    fn from(wrong: InvalidOption) -> Self {
         Error::Setting { name: wrong.option, found: wrong.found, wanted: wrong.wanted }
     }
 }

@@ -25,11 +25,11 @@ pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_f
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
     CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Drift, DriftOf, Evidence, Exchange, Heads, Importance, InfoFlow,
-    Layers, Layout, METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes, Wrong,
+    InvalidOption, Layers, Layout, METHODS, Method, Prefill, REFERENCE, Score, Selection, Wishes,
 };
 pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
-pub use report::{ChunkCacheReport, DeviceMemory, Drawn, Event, Outcome, RankReport, Refusal, Span, StepReport};
+pub use report::{ChunkCacheReport, DeviceMemory, DrawnToken, Event, Outcome, RankReport, Refusal, Span, StepReport};
 pub use rows::{leading, leading_counts};
 pub use traffic::{Collective, Traffic, TrafficEntry};

@@ -10,7 +10,7 @@ pub enum Event {
         /// Number of the request.
         request: u64,
         /// What was drawn.
-        drawn: Drawn,
+        drawn: DrawnToken,
     },
     /// The end of [`Order::Prefill`](crate::Order::Prefill), which has sent a first token before.
     Prefilled {
@@ -31,7 +31,7 @@ pub enum Event {
     /// The end of [`Order::Decode`](crate::Order::Decode).
     Stepped {
         /// For each sequence of the order, in its order, the number of its request and what came of it.
-        tokens: Vec<(u64, Result<Drawn, Refusal>)>,
+        tokens: Vec<(u64, Result<DrawnToken, Refusal>)>,
         /// One report a rank, in rank order.
         reports: Vec<StepReport>,
     },
@@ -64,7 +64,7 @@ pub enum Event {
 
 /// A token that was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Drawn {
+pub struct DrawnToken {
     /// Its id.
     pub token: u32,
     /// How clear the choice was: the difference between the two largest logits over the larger one's absolute value. Two ways to
@@ -101,7 +101,7 @@ pub struct StepReport {
 pub struct Outcome {
     /// The generated tokens; one that ended the answer is the last.
     pub tokens: Vec<u32>,
-    /// For each token how clear the choice was ([`Drawn::margin`]).
+    /// For each token how clear the choice was ([`DrawnToken::margin`]).
     pub margins: Vec<f32>,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Auxiliary, Chunk, Collective, DeviceMemory, Drawn, Drift, DriftOf, Error, Event, Exchange, HEADER_BYTES,
+    Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, HEADER_BYTES,
     Importance, InfoFlow, KeySpace, Layout, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION,
     Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame,
     encode, encode_frame,
@@ -144,7 +144,7 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_single_bit_is_guarded() {
-    let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
+    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5 } };
     let frame = encode_frame(&event).unwrap();
     for bit in 0..8 * frame.len() {
         let mut damaged = frame.clone();
@@ -155,7 +155,7 @@ fn every_single_bit_is_guarded() {
 
 #[test]
 fn nothing_may_stand_behind_the_message() {
-    let event = Event::FirstToken { request: 7, drawn: Drawn { token: 12, margin: 0.5 } };
+    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5 } };
     let mut payload = encode_frame(&event).unwrap().split_off(HEADER_BYTES);
     assert_eq!(decode_frame::<Event>(&framed(&payload)), Ok(event));
     payload.push(0);
@@ -212,11 +212,11 @@ fn events_and_orders_come_back() {
     step.traffic.count(Collective::AllToAll, 1, 2);
     let refusal = || Refusal { exit_code: 65, cause: "not a number".into() };
     let events = [
-        Event::FirstToken { request: 1, drawn: Drawn { token: 2, margin: 0.25 } },
+        Event::FirstToken { request: 1, drawn: DrawnToken { token: 2, margin: 0.25 } },
         Event::Prefilled { request: 1, outcome, reports: vec![RankReport::default(), report.clone()] },
         Event::Kept { request: 1, reports: vec![report] },
         Event::Stepped {
-            tokens: vec![(1, Ok(Drawn { token: 2, margin: 0.0 })), (2, Err(refusal()))],
+            tokens: vec![(1, Ok(DrawnToken { token: 2, margin: 0.0 })), (2, Err(refusal()))],
             reports: vec![step.clone()],
         },
         Event::Released { running: vec![1, 0] },

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Drawn, Event, Exchange, Method, Order, Plan, Returns, Sampling};
+use tributary_protocol::{Chunk, DrawnToken, Event, Exchange, Method, Order, Plan, Returns, Sampling};
 use tributary_worker::{ChunkCache, Config, LoadFormat, Model, load, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
@@ -68,7 +68,7 @@ impl Group<'_> {
     }
 
     /// One step of these sequences; what was drawn.
-    fn step(&self, requests: &[u64]) -> Vec<Drawn> {
+    fn step(&self, requests: &[u64]) -> Vec<DrawnToken> {
         self.0.send(Order::Decode(requests.to_vec())).unwrap();
         match self.event() {
             Event::Stepped { tokens, .. } => tokens.into_iter().map(|(_, drawn)| drawn.unwrap()).collect(),
@@ -187,13 +187,13 @@ fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
 /// How far answers are from those of the plain kernels.
 fn difference(model: &dyn Model, name: &str) {
     let [ours, plain] = [Kernels::Auto, Kernels::Plain].map(|kernels| {
-        with_rank(model, kernels, |group| -> Vec<Drawn> {
+        with_rank(model, kernels, |group| -> Vec<DrawnToken> {
             (1..=3).for_each(|request| group.prefill(plan(request, 200, 34)));
             (0..32).flat_map(|_| group.step(&[1, 2, 3])).collect()
         })
     });
     let same = ours.iter().zip(&plain).take_while(|(ours, plain)| ours.token == plain.token).count();
-    let far = |(ours, plain): (&Drawn, &Drawn)| (ours.margin - plain.margin).abs();
+    let far = |(ours, plain): (&DrawnToken, &DrawnToken)| (ours.margin - plain.margin).abs();
     let margin = ours.iter().zip(&plain).take(same).map(far).fold(0.0, f32::max);
     println!(
         "{name:5} beside the plain kernels: the first {same} of {} tokens are the same, max |margin − margin| {margin:.1e}",

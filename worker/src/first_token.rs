@@ -1,6 +1,6 @@
 //! From a filled cache to the first token, whose arrival stops the clock.
 
-use tributary_protocol::{Drawn, Phase, Plan, Refusal};
+use tributary_protocol::{DrawnToken, Phase, Plan, Refusal};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use tributary_kernels::cuda;
 /// The first token of a request.
 pub struct FirstToken {
     /// What was drawn, on every rank.
-    pub drawn: Drawn,
+    pub drawn: DrawnToken,
     /// Its logits, on the owner.
     pub logits: Option<Vec<f32>>,
     /// The draws so far.
@@ -30,7 +30,7 @@ pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> 
     let logits = logits.map(|mut rows| rows.swap_remove(0));
     let own = logits.as_ref().map(|logits| draw(&mut sampler, logits, cx.rank()));
     let bytes = own.map(|drawn| tributary_protocol::encode(&drawn)).transpose()?;
-    let drawn: std::result::Result<Drawn, Refusal> =
+    let drawn: std::result::Result<DrawnToken, Refusal> =
         tributary_protocol::decode(&cx.comm.broadcast_bytes(prefilled.owner, bytes)?)?;
     Ok(FirstToken { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
 }
@@ -44,7 +44,7 @@ pub fn logits(model: &dyn Model, rows: &Rows) -> Result<Vec<Vec<f32>>> {
 }
 
 /// A token from a row's logits; a refusal if they are not finite.
-pub fn draw(sampler: &mut Sampler, logits: &[f32], rank: usize) -> std::result::Result<Drawn, Refusal> {
+pub fn draw(sampler: &mut Sampler, logits: &[f32], rank: usize) -> std::result::Result<DrawnToken, Refusal> {
     match logits.iter().all(|logit| logit.is_finite()) {
         true => Ok(sampler.draw(logits)),
         false => Err(Error::NotFinite { what: "logits", rank }.refusal()),

@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_protocol::{Drawn, Sampling};
+use tributary_protocol::{DrawnToken, Sampling};
 
 /// Draws tokens, reproducibly from the seed.
 pub struct Sampler {
@@ -17,8 +17,8 @@ impl Sampler {
     }
 
     /// A token, and how clear the choice was.
-    pub fn draw(&mut self, logits: &[f32]) -> Drawn {
-        Drawn { token: self.token(logits), margin: margin(logits) }
+    pub fn draw(&mut self, logits: &[f32]) -> DrawnToken {
+        DrawnToken { token: self.token(logits), margin: margin(logits) }
     }
 
     /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature), cut to the
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_lower_id_of_a_tie() {
-        assert_eq!(sampler(0.0, 1.0).draw(&[0.0, 3.0, 3.0, 1.0]), Drawn { token: 1, margin: 0.0 });
+        assert_eq!(sampler(0.0, 1.0).draw(&[0.0, 3.0, 3.0, 1.0]), DrawnToken { token: 1, margin: 0.0 });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tributary_protocol::{Drawn, Refusal, Traffic, exit};
+use tributary_protocol::{DrawnToken, Refusal, Traffic, exit};
 
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
@@ -18,9 +18,9 @@ const ON_THE_WAY: usize = 64;
 #[derive(Debug)]
 pub enum Update {
     /// The first token, and the time from the request's acceptance to it.
-    FirstToken(Drawn, Duration),
+    FirstToken(DrawnToken, Duration),
     /// Another token.
-    Token(Drawn),
+    Token(DrawnToken),
     /// The answer. Nothing comes behind it.
     Done(Box<Done>),
     /// The request has failed. Nothing comes behind it.

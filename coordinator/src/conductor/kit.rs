@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tributary_comm::{CoordinatorLink, WorkerLink, link};
-use tributary_protocol::{Collective, Drawn, KeySpace, Outcome, StepReport, Traffic};
+use tributary_protocol::{Collective, DrawnToken, KeySpace, Outcome, StepReport, Traffic};
 
 use super::*;
 use crate::dispatch::Clock;
@@ -148,8 +148,8 @@ pub fn sent(bytes: u64) -> Traffic {
     traffic
 }
 
-pub fn drawn(token: u32) -> Drawn {
-    Drawn { token, margin: 0.5 }
+pub fn drawn(token: u32) -> DrawnToken {
+    DrawnToken { token, margin: 0.5 }
 }
 
 /// Runs clients against a conductor; how it ended.

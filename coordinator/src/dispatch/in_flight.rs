@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_protocol::{Drawn, Outcome, Phase, Plan, RankReport, Span, StepReport};
+use tributary_protocol::{DrawnToken, Outcome, Phase, Plan, RankReport, Span, StepReport};
 
 use super::{Answer, Clock};
 use crate::{Error, Result};
@@ -17,7 +17,7 @@ pub struct InFlight {
     tokenize: Duration,
     queued: Duration,
     ttft: Option<Duration>,
-    first: Option<Drawn>,
+    first: Option<DrawnToken>,
     outcome: Outcome,
     reports: Vec<RankReport>,
     /// What decoding took on each rank: seconds, and those spent waiting.
@@ -48,7 +48,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Error::Protocol`] if it came before.
-    pub fn first_token(&mut self, drawn: Drawn) -> Result<()> {
+    pub fn first_token(&mut self, drawn: DrawnToken) -> Result<()> {
         let ttft = self.clock.elapsed();
         match self.first.replace(drawn) {
             None => self.ttft = Some(ttft),
@@ -79,7 +79,7 @@ impl InFlight {
 
     /// Another token, and what the step that drew it took: its time, and of the bytes that it moved the share of this sequence, which
     /// is number `index` of `sequences`.
-    pub fn next_token(&mut self, drawn: Drawn, step: &[StepReport], (index, sequences): (usize, usize)) {
+    pub fn next_token(&mut self, drawn: DrawnToken, step: &[StepReport], (index, sequences): (usize, usize)) {
         assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
         self.outcome.tokens.push(drawn.token);
         self.outcome.margins.push(drawn.margin);

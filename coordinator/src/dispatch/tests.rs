@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use tributary_comm::{WorkerLink, link};
-use tributary_protocol::{Drawn, Refusal, StepReport};
+use tributary_protocol::{DrawnToken, Refusal, StepReport};
 
 use super::*;
 use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
@@ -73,8 +73,8 @@ fn serve(worker: &WorkerLink, events: &[(u64, Event)], heard: &Receiver<()>) {
     while worker.next(Duration::from_millis(10)).is_ok() {}
 }
 
-fn drawn(token: u32) -> Drawn {
-    Drawn { token, margin: 0.5 }
+fn drawn(token: u32) -> DrawnToken {
+    DrawnToken { token, margin: 0.5 }
 }
 
 fn first(request: u64, token: u32) -> Event {

@@ -1,6 +1,6 @@
 //! Sequence parallelism by gathering every layer's keys and values.
 
-use super::{Choice, Claim, Command, Descriptor, Method, Wishes, Wrong};
+use super::{Choice, Claim, Command, Descriptor, InvalidOption, Method, Wishes};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "all-gather",
@@ -13,10 +13,10 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     make,
 };
 
-fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
     let (heads_per_gather, kv_heads) = (wishes.heads_per_gather, wishes.kv_heads);
     match heads_per_gather {
-        Some(heads) if heads == 0 || heads > kv_heads => Err(Wrong {
+        Some(heads) if heads == 0 || heads > kv_heads => Err(InvalidOption {
             option: "--heads-per-gather",
             found: heads.to_string(),
             wanted: format!("must be from 1 to the model's {kv_heads} KV heads"),

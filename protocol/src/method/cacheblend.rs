@@ -1,6 +1,6 @@
 //! CacheBlend: the rows whose keys or values change most once they know about other chunks.
 
-use super::{Choice, Claim, Descriptor, Drift, Method, Prefill, Selection, Wishes, Wrong};
+use super::{Choice, Claim, Descriptor, Drift, InvalidOption, Method, Prefill, Selection, Wishes};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "cacheblend",
@@ -13,7 +13,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     make,
 };
 
-fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
     let Drift { layers, .. } = wishes.drift;
     // The first layer's keys and values know nothing of other tokens, so they are as they were.
     if layers == 0 || layers >= wishes.layers {
@@ -22,7 +22,7 @@ fn make(wishes: &Wishes) -> Result<Method, Wrong> {
             "must be from 1 to {most}: the model has {} layers, and in the first nothing drifts",
             wishes.layers
         );
-        return Err(Wrong { option: "--drift-layers", found: layers.to_string(), wanted });
+        return Err(InvalidOption { option: "--drift-layers", found: layers.to_string(), wanted });
     }
     Ok(Method::CacheBlend(wishes.drift))
 }

@@ -23,7 +23,7 @@ pub struct Descriptor {
     /// The commands that take it where no method is named. Comparisons take all methods.
     pub default_of: &'static [Command],
     /// The method with the user's parameters, or what is wrong with them.
-    pub make: fn(&Wishes) -> Result<Method, Wrong>,
+    pub make: fn(&Wishes) -> Result<Method, InvalidOption>,
 }
 
 /// What may be expected of a method's answer.
@@ -97,7 +97,7 @@ pub struct Wishes {
 
 /// A wish that a method cannot fulfil.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
+pub struct InvalidOption {
     /// The option.
     pub option: &'static str,
     /// Its value.

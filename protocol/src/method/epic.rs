@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Choice, Claim, Descriptor, Method, Wishes, Wrong};
+use super::{Choice, Claim, Descriptor, InvalidOption, Method, Wishes};
 
 /// Rows a chunk that it may be told to recompute.
 const ROWS: RangeInclusive<usize> = 1..=64;
@@ -18,9 +18,9 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     make,
 };
 
-fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
     match wishes.per_chunk {
-        Some(rows) if !ROWS.contains(&rows) => Err(Wrong {
+        Some(rows) if !ROWS.contains(&rows) => Err(InvalidOption {
             option: "--per-chunk",
             found: rows.to_string(),
             wanted: format!("must be from {} to {}", ROWS.start(), ROWS.end()),

@@ -1,8 +1,8 @@
 //! InfoFlow: what the query attends to in a few late layers.
 
 use super::{
-    Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Layout, Method, Prefill, Score, Selection, Wishes,
-    Wrong,
+    Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Layout, Method, Prefill, Score,
+    Selection, Wishes,
 };
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
@@ -36,13 +36,13 @@ pub(super) fn prefill(&InfoFlow { score, layers: (from, to), layout }: &InfoFlow
 
 /// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26 of 40 layers, 2..4 of 5,
 /// 0..1 of 1.
-fn make(wishes: &Wishes) -> Result<Method, Wrong> {
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
     let count = wishes.layers;
     let layers = match wishes.score_layers {
         None => (55 * count / 100, (65 * count).div_ceil(100)),
         Some((first, end)) if first < end && end <= count => (first, end),
         Some((first, end)) => {
-            return Err(Wrong {
+            return Err(InvalidOption {
                 option: "--score-layers",
                 found: format!("{first}..{end}"),
                 wanted: format!("must be FIRST..END with FIRST < END, and the model has {count} layers"),

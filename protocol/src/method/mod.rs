@@ -18,7 +18,9 @@ mod ring;
 mod tests;
 
 pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score};
-pub use descriptor::{Choice, Claim, Command, Descriptor, Evidence, Heads, Layers, Prefill, Selection, Wishes, Wrong};
+pub use descriptor::{
+    Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
+};
 pub use infoflow::InfoFlow;
 
 /// A way to fill the cache of a long prompt, with its parameters.

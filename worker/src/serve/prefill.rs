@@ -2,7 +2,7 @@
 
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
-use tributary_protocol::{DeviceMemory, Drawn, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
+use tributary_protocol::{DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
 
 use super::Rank;
 use super::check::check;
@@ -127,7 +127,7 @@ fn device_memory(cx: &Context<'_>) -> Result<Option<DeviceMemory>> {
     Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes, message_bytes }))
 }
 
-fn outcome(plan: &Plan, selection: Selection, drawn: Drawn, logits: Option<Vec<f32>>) -> Outcome {
+fn outcome(plan: &Plan, selection: Selection, drawn: DrawnToken, logits: Option<Vec<f32>>) -> Outcome {
     Outcome {
         tokens: vec![drawn.token],
         margins: vec![drawn.margin],

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::{Positions, Rope};
-use tributary_protocol::{Drawn, Event, Phase, Refusal, StepReport};
+use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
 use super::Rank;
 use crate::attention::{Decode, DecodeRow, SharedCaches};
@@ -16,7 +16,7 @@ use crate::sequence::{Sequence, Turned};
 use crate::timeline::Timeline;
 
 /// What came of a sequence: the number of its request, and its next token.
-type NextToken = (u64, std::result::Result<Drawn, Refusal>);
+type NextToken = (u64, std::result::Result<DrawnToken, Refusal>);
 
 impl Rank<'_> {
     /// Draws the next token of each of these sequences on its owner.

@@ -118,7 +118,7 @@ fn a_step_of_a_sequence_that_does_not_run_is_a_bug() {
 }
 
 /// What a plan's answer is, token by token.
-fn answer(models: Models<'_>, world: usize, plan: &Plan) -> (Outcome, Vec<tributary_protocol::Drawn>) {
+fn answer(models: Models<'_>, world: usize, plan: &Plan) -> (Outcome, Vec<tributary_protocol::DrawnToken>) {
     let mut found = None;
     let ended = with_group(models, world, |link| {
         let first = outcome(prefill(link, plan)).0;
