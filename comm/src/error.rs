@@ -12,15 +12,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A failure between ranks. After one of them the communicator is dead.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A collective that nobody can end any more: all ranks wait, for as long as the timeout; or the start took too long.
+    /// A collective cannot end any more: all ranks have waited for as long as the timeout, or the start took too long.
     #[error(
         "rank {rank}: {} (call {sequence}, {phase}) not finished after {after:?}; waiting for ranks {missing:?}: {}",
         operation.name(), states.join("; ")
     )]
     Timeout {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// What for.
+        /// The collective that it waited for.
         operation: Collective,
         /// The call's place in the sequence of calls.
         sequence: u64,
@@ -28,7 +28,7 @@ pub enum Error {
         phase: Phase,
         /// The ranks that have not made the call.
         missing: Vec<usize>,
-        /// What is known of them.
+        /// What each of them was last known to do, one sentence each.
         states: Vec<String>,
         /// The deadline.
         after: Duration,
@@ -38,11 +38,11 @@ pub enum Error {
     Stalled {
         /// Which rank.
         rank: usize,
-        /// Where it runs, in parentheses; empty where that is no question.
+        /// The process it runs in, in parentheses; empty where all ranks share one process.
         place: String,
-        /// What it computes, and for how long.
+        /// The activity in which it is stuck, and for how long.
         activity: String,
-        /// How long that may take.
+        /// The longest time that it may take.
         limit: Duration,
     },
     /// A rank gave up.
@@ -66,7 +66,7 @@ pub enum Error {
     Mismatch {
         /// The call's place in the sequence of calls.
         sequence: u64,
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
         /// The call of the rank that noticed.
         found: String,
@@ -106,7 +106,7 @@ pub enum Error {
     Nccl {
         /// The function, or what it was for.
         call: &'static str,
-        /// What NCCL says.
+        /// NCCL's own words.
         cause: String,
         /// The exit code that stands for it.
         exit_code: u8,
@@ -114,7 +114,7 @@ pub enum Error {
     /// The GPU has no memory for what a call receives.
     #[error("no memory on the GPU for the {bytes} bytes that a call receives; give ranks less with --device-memory")]
     OutOfMemory {
-        /// What was asked for.
+        /// The bytes that were asked for.
         bytes: usize,
     },
     /// Ranks that have one GPU between them.

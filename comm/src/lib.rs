@@ -45,7 +45,7 @@ pub struct Pending {
 pub enum Start<'a> {
     /// As [`Communicator::start_exchange`].
     Exchange {
-        /// What goes to rank `to`.
+        /// The tensor that goes to rank `to`.
         send: &'a Tensor,
         /// The rank that gets it.
         to: usize,
@@ -63,15 +63,15 @@ pub enum Start<'a> {
     },
     /// As [`Communicator::start_all_to_all_v`].
     AllToAll {
-        /// What goes to each rank.
+        /// The tensor that goes to each rank.
         send: &'a [Tensor],
         /// Rows that come from each rank.
         rows: &'a [usize],
     },
 }
 
-/// How many multiprocessors of a rank's GPU whoever computes there should leave alone just now, because messages are under way
-/// that need some: a kernel that keeps all of them would hold the messages up until it ends. A clone tells the same rank's number.
+/// The number of multiprocessors of a rank's GPU that computation should leave alone just now, because messages under way need
+/// them: a kernel that keeps all of them would hold the messages up until it ends. A clone tells the same rank's number.
 #[derive(Debug, Clone, Default)]
 pub struct KeptFree(Arc<AtomicUsize>);
 
@@ -87,7 +87,7 @@ impl KeptFree {
     }
 }
 
-/// What a rank can say to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
+/// The calls by which a rank talks to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
 /// rows) takes every step too. A communicator lives on the thread that took its seat.
 ///
 /// No wait lasts for ever, and slow is not dead: when a wait has lasted as long as the timeout
@@ -103,10 +103,10 @@ pub trait Communicator {
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// What this rank is working at: a rank that computes says its steps here, so that it is known to get on.
+    /// The record of this rank's progress: a rank that computes says its steps here, so that it is known to get on.
     fn liveness(&self) -> Liveness;
 
-    /// What the rank's messages need of its GPU while they are under way.
+    /// The multiprocessors that the rank's messages need of its GPU while they are under way.
     fn kept_free(&self) -> KeptFree {
         KeptFree::default()
     }
@@ -122,12 +122,12 @@ pub trait Communicator {
     fn set_deadline(&mut self, phase: Phase, deadline: Duration);
 
     /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
-    /// Where a backend pays for every start (NCCL), calls that are started together cost one: what belongs together, such as
-    /// keys and values, is started together. They end together there: who waits for one has waited for all, and the
-    /// time counts for that one. All ranks start the same calls together. Gives as many as it was given.
+    /// Where a backend pays for every start (NCCL), calls that are started together cost one, so keys and values are started
+    /// together. They also end together there: a rank that waits for one has waited for all, and the time counts for that one.
+    /// All ranks start the same calls together. There is one answer for each start.
     ///
     /// # Errors
-    /// Those of the calls; then none of them can be waited for.
+    /// The errors of the calls; after one of them no call of this start can be waited for.
     fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>>;
 
     /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
@@ -193,12 +193,12 @@ pub trait Communicator {
     /// number; lap 0 begins with [`reset_traffic`](Self::reset_traffic).
     fn start_lap(&mut self) -> usize;
 
-    /// What has moved through this rank in each lap since the last [`reset_traffic`](Self::reset_traffic), per collective.
-    /// Where it is a device that waits, its waits are known once it has passed them: whoever wants them all makes sure that
-    /// it has before this.
+    /// The traffic of this rank in each lap since the last [`reset_traffic`](Self::reset_traffic), per collective. Where the
+    /// device waits instead of the thread, a wait is known once the device has passed it: a caller that wants all waits makes
+    /// sure of that first.
     fn laps(&mut self) -> &[Traffic];
 
-    /// Sets the counters to zero. What a device still waits for from before is never counted.
+    /// Sets the counters to zero. A wait from before that a device has not passed yet is never counted.
     fn reset_traffic(&mut self);
 
     /// All [`laps`](Self::laps) together.

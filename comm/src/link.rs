@@ -47,7 +47,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Tells it, if the coordinator reads.
+    /// Sends the event to the coordinator.
     ///
     /// # Errors
     /// As [`CoordinatorLink::send`], with the coordinator at the other end.

@@ -1,4 +1,4 @@
-//! Ranks as processes: what one must know of the others to tell whether they live, and how a backend is started.
+//! Ranks as processes: the facts by which one rank tells whether the others live, and the settings of a backend.
 //!
 //! Knows no library and no launcher.
 
@@ -8,7 +8,7 @@ use candle_core::Device;
 use tributary_system::host;
 use tributary_system::process::{self, Namespace};
 
-/// How a backend of processes is started.
+/// The settings with which a backend of processes is started.
 #[derive(Debug, Clone)]
 pub struct ProcessSettings {
     /// How long finding the other ranks may take.
@@ -17,12 +17,12 @@ pub struct ProcessSettings {
     pub heartbeat_timeout: Duration,
     /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are shared.
     pub threads: usize,
-    /// Longest message in bytes; what is longer goes in pieces.
+    /// Longest message in bytes; a longer body goes in pieces.
     pub piece_bytes: usize,
-    /// Where received tensors are put.
+    /// The device on which received tensors are put.
     pub device: Device,
-    /// A number for what the rank of a number on its host may have to share with other ranks there, such as its GPU; 0: nothing.
-    /// Asked once this rank knows its number.
+    /// Gives a number that stands for the thing (a GPU) which the rank of this number on its host holds and may share with other
+    /// ranks there; 0 if it holds nothing. Called once this rank knows its number.
     pub holding: fn(local_rank: usize) -> u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for ProcessSettings {
 /// Longest message by default: long enough for any network's bandwidth, far below MPI's limit of 2 GiB.
 pub const PIECE_BYTES: usize = 8 << 20;
 
-/// What a rank knows of itself and the others after the start.
+/// The group of processes as a rank knows it after the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessGroup {
     /// This rank.
@@ -51,9 +51,9 @@ pub struct ProcessGroup {
     pub size: usize,
     /// Number of this rank among those that share memory with it.
     pub local_rank: usize,
-    /// How many share memory with it, itself included.
+    /// Number of ranks that share memory with it, itself included.
     pub local_size: usize,
-    /// How many of those have what this rank holds, itself included.
+    /// Number of those that hold the same thing (a GPU) as this rank, itself included.
     pub sharing: usize,
     /// The library that carries messages, with its version.
     pub library: String,
@@ -70,9 +70,9 @@ pub struct Peer {
     pub host: String,
     /// The system that counts its number: one boot of one kernel, one namespace of processes.
     pub system: String,
-    /// Its number there.
+    /// Its process number on that system.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since boot; with the number it names a process for good.
+    /// The time it started, in the kernel's ticks since boot; with the number it names a process for good.
     pub started_ticks: u64,
     /// Whether this process can look at it: same host, same process numbers.
     pub visible: bool,
@@ -107,7 +107,7 @@ impl Peer {
     }
 }
 
-/// Where process numbers mean the same: one boot of one system, and one namespace of it, because containers count alike.
+/// The name of the system in which a process number is unique: one boot of one host, and one namespace, since containers count alike.
 fn system() -> String {
     let namespace = Namespace::Process.of_this_process().unwrap_or_default();
     format!("{} {}", host::boot_id().unwrap_or_default(), namespace.display())

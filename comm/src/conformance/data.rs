@@ -79,7 +79,7 @@ pub(super) fn bytes(tag: Tag, count: usize) -> Vec<u8> {
     values(tag, count).into_iter().map(|value| value as u8).collect()
 }
 
-/// What the counters must say; kept beside the communicator's own.
+/// The counts that the communicator's counters must equal.
 #[derive(Default)]
 pub(super) struct Ledger {
     wanted: Traffic,

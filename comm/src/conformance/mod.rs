@@ -1,7 +1,7 @@
 //! The claims of [`Communicator`], checked on a living group: every backend runs this one function on each of its ranks.
 //!
-//! Contents are checked, not only shapes, and counters to the byte. What needs a failing rank (deadlines, aborts, mismatches)
-//! is tested per backend.
+//! Contents are checked, not only shapes, and counters to the byte. Deadlines, aborts and mismatches need a failing rank and
+//! are tested per backend.
 
 mod control;
 mod data;

@@ -6,12 +6,12 @@ use super::data::{Ledger, Tag, expect, tensor};
 use super::{Check, count_of, others, said};
 use crate::{Collective, Communicator};
 
-/// What all tensors of a call share.
+/// The properties that all tensors of a call share.
 #[derive(Clone, Copy)]
 pub(super) struct Form<'a> {
     pub(super) row_dims: &'static [usize],
     pub(super) dtype: DType,
-    /// Where they are sent from.
+    /// The device they are sent from.
     pub(super) device: &'a Device,
 }
 

@@ -1,4 +1,4 @@
-//! What one rank says in one collective call, and whether two ranks' calls fit each other.
+//! A rank's part of one collective call, and the check that two ranks' calls fit each other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Contribution {
     pub payload: Payload,
 }
 
-/// What a rank hands over. Tensors share their storage with the sender's: nothing is copied.
+/// The data that a rank hands over. Tensors share their storage with the sender's: nothing is copied.
 #[derive(Default)]
 pub struct Payload {
     /// One a receiver (all-to-all), or one for the only or every receiver.
@@ -32,10 +32,10 @@ pub enum Call {
     Barrier,
 }
 
-/// What all ranks' tensors share: everything but the number of rows.
+/// The form that all ranks' tensors share: everything but the number of rows.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Form {
-    /// What a value is.
+    /// The type of a value.
     #[serde(with = "dtype")]
     pub dtype: DType,
     /// Dimensions 1 and up.

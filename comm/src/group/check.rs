@@ -1,4 +1,4 @@
-//! What a rank can see in its own arguments before it makes a call. Wrong ones end the group.
+//! Checks of a rank's own arguments before it makes a call. Wrong arguments end the group.
 
 use candle_core::Tensor;
 
@@ -38,7 +38,7 @@ impl<E: Endpoint> Member<E> {
         Err(self.refuse(sequence, found, format!("one a rank, {world}")))
     }
 
-    /// Ends the group if a rank is none.
+    /// Ends the group if this number is not that of a rank.
     pub(super) fn is_rank(&self, sequence: u64, kind: Collective, rank: usize) -> Result<()> {
         let world = self.endpoint.world();
         if rank < world {

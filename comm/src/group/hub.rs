@@ -1,4 +1,4 @@
-//! The place where ranks meet: one entry a call, with what each rank has put into it, and the group's first failure.
+//! The place where ranks meet: one entry a call with the parts that ranks have put into it, and the group's first failure.
 //!
 //! All ranks of one process may share one, or each process has its own, with one rank and images of the others: then the
 //! others' parts are brought by [`Hub::bring`].
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Shared by all ranks of a group.
 pub struct Hub {
     world: usize,
-    /// What each rank is doing, as far as it runs in this process.
+    /// The progress of each rank that runs in this process.
     livenesses: Vec<Liveness>,
     state: Mutex<State>,
     changed: Condvar,
@@ -33,25 +33,25 @@ struct State {
     next: u64,
 }
 
-/// How long to wait, and in what phase: for the error.
+/// The deadline of a wait, and the phase that its error names.
 #[derive(Clone, Copy)]
 pub struct Patience {
     pub phase: Phase,
     pub deadline: Duration,
 }
 
-/// What is to be thought of a wait that has lasted as long as its deadline.
+/// The verdict on a wait that has lasted as long as its deadline.
 #[derive(Debug)]
 pub enum Verdict {
-    /// A rank computes and gets on, or may be silent, which others find out: the wait is a state.
+    /// A rank computes and gets on, or may be silent, which the heartbeats find out: the wait goes on.
     GoesOn,
-    /// Nobody can end the wait any more; what is known of the ranks that are missing.
+    /// No rank can end the wait any more. The sentences say what each missing rank was last known to do.
     Over(Vec<String>),
     /// A rank of this process computes without progress.
     Stalled(Error),
 }
 
-/// A wait that has outlived its deadline is judged again after this share of it, or after so much time if that is less.
+/// A wait that has outlived its deadline is judged again after this fraction of the deadline, or after this time if it is shorter.
 const JUDGED_AGAIN: u32 = 8;
 const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -71,7 +71,7 @@ impl Hub {
         self.lock().calls.len()
     }
 
-    /// What a rank of this process is working at.
+    /// The record of the progress of a rank of this process.
     pub fn liveness(&self, rank: usize) -> &Liveness {
         &self.livenesses[rank]
     }
@@ -88,7 +88,7 @@ impl Hub {
         here.filter_map(|(rank, liveness)| Some((rank, liveness.stall()?))).next()
     }
 
-    /// What is to be thought of a rank's wait, where all ranks run in this process.
+    /// The verdict on a rank's wait, where all ranks run in this process.
     pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
         let states = || missing.iter().map(|&rank| self.activity(rank).of(rank)).collect();
         if patience.phase == Phase::Start {
@@ -111,7 +111,7 @@ impl Hub {
         self.insert(self.lock(), rank, sequence, part, &all)
     }
 
-    /// Puts this process's part into a call; what the others take out of it is their own affair.
+    /// Puts this process's part into a call; the other ranks take their copies of it in their own processes.
     pub fn put_mine(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
         let mut state = self.lock();
         let world = self.world;
@@ -142,7 +142,7 @@ impl Hub {
         let _ = self.insert(state, from, sequence, part, &[]);
     }
 
-    /// Puts a part in. A rank that has left is missed if it is one of the `needed`.
+    /// Puts a part in. The group ends if one of the `needed` ranks has left without making the call.
     fn insert(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -347,7 +347,7 @@ mod tests {
         assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{error}");
         assert_eq!(error.exit_code(), 75);
         hub.leave(1);
-        assert!(matches!(hub.judge(&[1], patience), Verdict::Over(_)), "who has left is not waited for");
+        assert!(matches!(hub.judge(&[1], patience), Verdict::Over(_)), "a rank that has left is not waited for");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a rank is doing, in its own words, and when it last got on: the facts on which the rule of liveness rests.
+//! A rank's record of its activity and of its last progress: the facts on which the rule of liveness rests.
 //!
 //! A rank that waits for others is in a state, however long it lasts. A rank that computes must get on: a step that takes
 //! longer than its limit is a stall. The limit is the timeout of a collective, or ten times the longest step of the same kind
@@ -16,7 +16,7 @@ use crate::{Collective, Error};
 /// How many times longer than its longest comparable step so far a rank may compute without progress.
 const TIMES_LONGER: u32 = 10;
 
-/// What a rank is working at. The rank says each of its steps; other threads read it. Clones share it.
+/// The record of a rank's progress. The rank writes each of its steps here; other threads read it. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Liveness(Arc<Mutex<Doing>>);
 
@@ -37,17 +37,17 @@ struct Doing {
     phase: Phase,
     layer: Option<usize>,
     part: StepKind,
-    /// When the rank last got on: a step, or a call that has ended.
+    /// The time of the rank's last progress: a step, or a call that has ended.
     advanced: Instant,
-    /// The least limit of a step, and how long all may wait.
+    /// The shortest limit of a step, and the longest wait of all ranks for each other.
     timeout: Duration,
-    /// The longest steps of this request.
+    /// The longest step of this request by phase and kind.
     longest: BTreeMap<(Phase, StepKind), Duration>,
-    /// What the rank's thread waits for.
+    /// The call that the rank's thread waits for.
     waits: Option<Wait>,
-    /// How many calls the rank's device has come to, where devices carry the calls' tensors.
+    /// Number of calls that the rank's device has come to, where devices carry the calls' tensors.
     reached: u64,
-    /// The call in which the device stands.
+    /// The call in which the device waits.
     stands: Option<Wait>,
 }
 
@@ -59,14 +59,14 @@ struct Wait {
     since: Instant,
 }
 
-/// What a rank is doing at one moment, for other ranks.
+/// The activity of a rank at one moment, told to other ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Activity {
     /// Number of the request; 0 before the first.
     pub request: u64,
     /// Its phase.
     pub phase: Phase,
-    /// The layer of the model, inside of one.
+    /// The layer of the model; none outside the layers.
     pub layer: Option<usize>,
     /// Whether it computes or waits.
     pub state: RankState,
@@ -84,15 +84,15 @@ pub enum RankState {
     },
     /// It waits for other ranks in a collective call.
     Waits {
-        /// Which call.
+        /// The kind of the call.
         operation: Collective,
         /// The call's place in the sequence of calls.
         call: u64,
         /// The ranks that have not made the call, as far as they are known.
         ranks: Vec<usize>,
-        /// Milliseconds since it waits.
+        /// Milliseconds since the wait began.
         for_ms: u64,
-        /// Whether it is its device that waits.
+        /// Whether its device waits, instead of its thread.
         on_device: bool,
     },
 }
@@ -100,14 +100,14 @@ pub enum RankState {
 /// A rank that computes without progress for longer than it may.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
-    /// What it computes.
+    /// The activity in which it is stuck.
     pub activity: Activity,
-    /// How long it may.
+    /// The longest time that it may take.
     pub limit: Duration,
 }
 
 impl Default for Liveness {
-    /// That of a rank which has just started.
+    /// The record of a rank that has just started.
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Doing {
             request: 0,
@@ -133,14 +133,14 @@ impl Liveness {
         doing.longest.clear();
     }
 
-    /// A step begins, and with it the one before has ended: work of this kind, in this layer where it is in one.
+    /// A step of this kind begins, in this layer if it belongs to one; the step before it has ended.
     pub fn step(&self, part: StepKind, layer: Option<usize>) {
         let mut doing = self.lock();
         doing.advance();
         (doing.part, doing.layer) = (part, layer);
     }
 
-    /// The other kind of work begins in the same layer.
+    /// A step of another kind begins in the same layer.
     pub fn turn_to(&self, part: StepKind) {
         let mut doing = self.lock();
         doing.advance();
@@ -197,7 +197,7 @@ impl Liveness {
         self.lock().phase
     }
 
-    /// What the rank is doing now.
+    /// The rank's activity now.
     pub fn activity(&self) -> Activity {
         self.lock().activity()
     }

@@ -1,4 +1,4 @@
-//! One collective call of the group: who has made it, what each has put in, and the failure when two calls do not fit.
+//! One collective call of the group: the parts of the ranks that have made it, and the failure when two calls do not fit.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::Error;
 
 /// One collective call.
 pub struct Meeting {
-    /// One a rank that has made the call.
+    /// One entry a rank: its part, once it has made the call.
     pub made: Vec<Option<Contribution>>,
     /// Ranks that have got what they wait for, or have left.
     pub finished: Vec<bool>,
@@ -23,12 +23,12 @@ pub struct Death {
     pub counterpart: Option<(usize, Error)>,
 }
 
-/// What a rank takes out of a finished call.
+/// The data that a rank takes out of a finished call.
 #[derive(Default)]
 pub struct Received {
     pub tensors: Vec<Tensor>,
     pub bytes: Vec<Arc<Vec<u8>>>,
-    /// Whether it is a device that waits for the tensors, in its own order, and not the rank's thread.
+    /// Whether the device waits for the tensors, in its own order, instead of the rank's thread.
     pub on_device: bool,
 }
 
@@ -53,7 +53,7 @@ impl Meeting {
         Self { made: (0..world).map(|_| None).collect(), finished: vec![false; world] }
     }
 
-    /// Those of the ranks that have not made the call.
+    /// The ranks among `ranks` that have not made the call.
     pub fn absent(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
         ranks.into_iter().filter(|&rank| self.made[rank].is_none()).collect()
     }
@@ -74,7 +74,7 @@ impl Meeting {
         Some(Death { rank, error, counterpart: Some((other, seen_there)) })
     }
 
-    /// What `rank` gets. A tensor that has one receiver is moved out, so that nothing holds it any longer.
+    /// The data for `rank`. A tensor that has one receiver is moved out, so that nothing holds it any longer.
     pub fn take(&mut self, rank: usize) -> Received {
         let part = self.made[rank].as_ref().expect("the rank has made the call");
         let mut received = Received::default();

@@ -1,4 +1,4 @@
-//! What all backends share: a rank's calls with their checks, counters and deadlines ([`Member`]), and the place where
+//! The parts that all backends share: a rank's calls with their checks, counters and deadlines ([`Member`]), and the place where
 //! the parts of a call meet ([`hub::Hub`]).
 //!
 //! A backend is an [`Endpoint`]: it puts this rank's part of a call before the others and brings theirs here.
@@ -29,7 +29,7 @@ use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, T
 /// The deadline of calls before the first [`Communicator::set_deadline`].
 pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Where this rank meets the others.
+/// A rank's end of a backend: the way by which its calls reach the other ranks.
 pub trait Endpoint {
     /// This rank.
     fn rank(&self) -> usize;
@@ -37,7 +37,7 @@ pub trait Endpoint {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// What the rank is working at.
+    /// The record of the rank's progress.
     fn liveness(&self) -> &Liveness;
 
     /// Says what the rank is doing, for those who ask why it does not come, and how long its next calls may take.
@@ -57,7 +57,7 @@ pub trait Endpoint {
     /// A dead group, a call that does not fit the others'.
     fn put(&self, sequence: u64, part: Contribution) -> Result<()>;
 
-    /// Puts this rank's parts into calls that follow each other from `first` on; what they share of the way is paid once.
+    /// Puts this rank's parts into calls that follow each other from `first` on; a cost that they share is paid once.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -74,7 +74,7 @@ pub trait Endpoint {
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
 
-    /// What the messages need of the rank's GPU, where they need anything.
+    /// The multiprocessors that the messages need of the rank's GPU; none by default.
     fn kept_free(&self) -> KeptFree {
         KeptFree::default()
     }
@@ -84,11 +84,11 @@ pub trait Endpoint {
         0
     }
 
-    /// The group as another thread of this rank sees it.
+    /// A monitor of the group for another thread of this rank.
     fn monitor(&self) -> Arc<dyn GroupMonitor>;
 
-    /// Waits until a device has passed the calls that were waited for, where it is the device that waits: bytes may rest on
-    /// what they have brought. It is no wait for other ranks, or is counted as the device's.
+    /// Waits until the device has passed the calls that were waited for, where the device waits instead of the thread: bytes that
+    /// are sent next may depend on tensors of those calls. This is not counted as a wait for other ranks.
     ///
     /// # Errors
     /// A dead group.
@@ -96,8 +96,8 @@ pub trait Endpoint {
         Ok(())
     }
 
-    /// How long a device has stood waiting in calls that it has passed since the last time, by their sequence numbers, where
-    /// it is the device that waits. Those that it has not passed are told later.
+    /// How long the device has waited in each call that it has passed since the last time, by the call's sequence number, where
+    /// the device waits instead of the thread. Calls that it has not passed are told later.
     fn device_waits(&self) -> Vec<(u64, Duration)> {
         Vec::new()
     }
@@ -109,7 +109,7 @@ pub struct Member<E: Endpoint> {
     /// Sequence number of the next call.
     next: u64,
     patience: Patience,
-    /// Started and not waited for.
+    /// Calls that were started and not waited for.
     started: BTreeMap<u64, Started>,
     /// Counters by laps; there is at least one.
     laps: Vec<Traffic>,
@@ -118,7 +118,7 @@ pub struct Member<E: Endpoint> {
     stays: PhantomData<*const ()>,
 }
 
-/// What is counted when a call ends.
+/// The counts of a call that are added up when it ends.
 struct Started {
     kind: Collective,
     sent_bytes: u64,
@@ -152,12 +152,12 @@ impl<E: Endpoint> Member<E> {
         }
     }
 
-    /// Where it meets the others.
+    /// Its end of the backend.
     pub(crate) fn endpoint(&self) -> &E {
         &self.endpoint
     }
 
-    /// Where it meets the others, to be set up.
+    /// Its end of the backend, to be set up.
     pub(crate) fn endpoint_mut(&mut self) -> &mut E {
         &mut self.endpoint
     }
@@ -177,7 +177,7 @@ impl<E: Endpoint> Member<E> {
     /// Counts what is known by now of a device's waiting, in the laps that it belongs to.
     fn count_device_waits(&mut self) {
         for (sequence, time) in self.endpoint.device_waits() {
-            // What was waited for before the last reset is not known any more.
+            // A call that was waited for before the last reset is not known any more.
             if let Some((kind, lap)) = self.on_device.remove(&sequence) {
                 self.laps[lap].waited(kind, time);
             }

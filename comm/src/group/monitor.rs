@@ -1,9 +1,9 @@
-//! A rank's group as another thread of the rank sees it: one that watches a device which carries the calls' tensors.
+//! The group as seen by another thread of the rank, which watches the device that carries the calls' tensors.
 
 use super::{Patience, Verdict};
 use crate::{Collective, Error, Result};
 
-/// What a watching thread can see of the group, and do to it.
+/// The means by which a watching thread sees the group, and ends it.
 pub trait GroupMonitor: Send + Sync {
     /// Whether the group still lives.
     ///
@@ -14,20 +14,20 @@ pub trait GroupMonitor: Send + Sync {
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
 
-    /// Says how many calls this rank's device has come to, and the last one's kind if it stands in it: for those who ask
-    /// why it does not come.
+    /// Says how many calls this rank's device has come to, and the last one's kind if the device waits in it: for ranks that ask
+    /// why this one does not come.
     fn reach(&self, calls: u64, stands: Option<Collective>);
 
     /// Which ranks' devices have not come to a call.
     fn behind(&self, sequence: u64) -> LateRanks;
 
-    /// What is to be thought of a wait for these ranks that has lasted as long as its deadline.
+    /// The verdict on a wait for these ranks that has lasted as long as its deadline.
     fn judge(&self, missing: &[usize], patience: Patience) -> Verdict;
 }
 
 /// Ranks that have not come to a call.
 pub struct LateRanks {
     pub missing: Vec<usize>,
-    /// What is known of them.
+    /// What each of them was last known to do, one sentence each.
     pub states: Vec<String>,
 }

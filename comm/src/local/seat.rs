@@ -15,7 +15,7 @@ pub struct Seat {
     endpoint: LocalEndpoint,
 }
 
-/// Leaves the group when it is dropped.
+/// A rank's end of the group of threads. The rank leaves the group when this is dropped.
 pub struct LocalEndpoint {
     hub: Arc<Hub>,
     rank: usize,
@@ -37,7 +37,7 @@ impl Seat {
         self.endpoint.rank
     }
 
-    /// The group, for a thread that watches it.
+    /// A view of the group for a thread that watches it.
     pub fn group(&self) -> LocalGroup {
         LocalGroup { hub: Arc::clone(&self.endpoint.hub) }
     }
@@ -48,7 +48,7 @@ impl Seat {
     }
 }
 
-/// The group from outside its ranks' threads: for a thread that watches them.
+/// The group of threads as seen by a thread that watches the ranks.
 #[derive(Clone)]
 pub struct LocalGroup {
     hub: Arc<Hub>,
@@ -66,7 +66,7 @@ impl LocalGroup {
         self.hub.cause().filter(|error| matches!(error, Error::Stalled { .. }))
     }
 
-    /// Whether nothing can come of the group any more: it is dead, or all ranks have left.
+    /// Whether the group has ended: it is dead, or all ranks have left.
     pub fn is_over(&self) -> bool {
         self.hub.dead_within(Duration::ZERO) || self.hub.is_empty()
     }
@@ -112,7 +112,7 @@ impl Endpoint for LocalEndpoint {
     }
 }
 
-/// The group from another thread of the rank.
+/// The group as seen by another thread of the rank.
 struct LocalMonitor {
     hub: Arc<Hub>,
     rank: usize,

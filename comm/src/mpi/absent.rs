@@ -1,4 +1,4 @@
-//! What stands in for the MPI backend where it was not built: every door says how to build it.
+//! The stand-in for the MPI backend in builds without it: every entry point says how to build it.
 
 use crate::group::call::Contribution;
 use crate::group::liveness::Liveness;

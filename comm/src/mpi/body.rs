@@ -11,7 +11,7 @@ use tributary_protocol::{checksum, within_limit};
 use crate::group::call::{Call, Form, Payload};
 use crate::{Error, Result};
 
-/// What a letter carries.
+/// The body that a letter carries.
 pub enum Body {
     /// Nothing.
     None,
@@ -31,7 +31,7 @@ impl Body {
         }
     }
 
-    /// The bytes of a message: what a checksum guards.
+    /// The bytes of a message, which a checksum guards; none for a tensor.
     pub fn message(&self) -> Option<&[u8]> {
         match self {
             Body::Bytes(bytes) => Some(bytes),
@@ -86,7 +86,7 @@ impl Opened<'_> {
     }
 }
 
-/// Memory for a body that is on its way.
+/// The memory that a body on its way is received in.
 pub enum ReceiveBuffer {
     U8(Vec<u8>),
     U32(Vec<u32>),
@@ -98,7 +98,7 @@ pub enum ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Memory for what rank `from` sends to `to` in this call, which it says has `body_bytes`.
+    /// Memory for the body of `body_bytes` that rank `from` announces to `to` in this call.
     ///
     /// # Errors
     /// A length that is not the call's, a dtype that is not sent, no memory.
@@ -138,7 +138,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Whether what came from rank `from` is what its checksum stands for, if it has one.
+    /// Checks the body from rank `from` against its checksum, if it has one.
     ///
     /// # Errors
     /// [`Error::Frame`] if it is not.
@@ -151,7 +151,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// What came, as the payload of a call that rank `from` made and `to` received.
+    /// The received body as the payload of a call that rank `from` made and `to` received.
     ///
     /// # Errors
     /// A tensor that cannot be made.

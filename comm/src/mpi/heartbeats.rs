@@ -9,7 +9,7 @@ use tributary_protocol::Phase;
 
 use crate::group::liveness::Activity;
 
-/// How many signs of life a process gives within the timeout, and how far apart they are at least and at most.
+/// Number of signs of life within the timeout, and the shortest and longest time between two of them.
 const A_TIMEOUT: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
@@ -17,14 +17,14 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// A new phase is told at once, unless a sign of life was given less than this before.
 const SOON: Duration = Duration::from_millis(50);
 
-/// What has been heard of the other ranks.
+/// The signs of life that this process has given and heard.
 pub struct Heartbeats {
     period: Duration,
     state: Mutex<State>,
 }
 
 struct State {
-    /// When this process gave its last sign of life, and in which phase.
+    /// The time and phase of this process's last sign of life.
     gave: Option<(Instant, Phase)>,
     /// One entry a rank.
     heard: Vec<Heard>,
@@ -41,12 +41,12 @@ struct Heard {
 pub struct Silent {
     /// Which rank.
     pub rank: usize,
-    /// What it said last; none if it has never said anything.
+    /// The activity that it said last; none if it has never said anything.
     pub last: Option<Activity>,
 }
 
-/// For how long each rank has been silent, as one thread sees it that looks again and again. Time is counted by looks, each
-/// of them for no more than a little, so that a process that was stopped itself does not take all others for silent.
+/// How long each rank has been silent, as seen by one thread that looks at regular times. Silence is the sum of the times
+/// between looks, each of them capped, so that a process that was itself stopped does not take all others for silent.
 pub struct Vigil {
     timeout: Duration,
     /// The most that one look counts for.
@@ -57,13 +57,13 @@ pub struct Vigil {
 }
 
 impl Heartbeats {
-    /// Of a group of `world` ranks, with as many signs of life as the timeout wants.
+    /// Heartbeats of a group of `world` ranks, at a period that follows from the timeout.
     pub fn new(world: usize, timeout: Duration) -> Self {
         let state = State { gave: None, heard: vec![Heard::default(); world] };
         Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), state: Mutex::new(state) }
     }
 
-    /// Whether this process itself has come to a sign of life within so much time: one whose own thread stands hears nobody.
+    /// Whether this process has itself given a sign of life within this time: if its MPI thread is stopped, it hears nobody.
     fn is_heard(&self, within: Duration) -> bool {
         self.lock().gave.is_some_and(|(gave, _)| gave.elapsed() < within)
     }
@@ -88,7 +88,7 @@ impl Heartbeats {
         heard.last = Some(activity);
     }
 
-    /// What a rank said last.
+    /// The activity that a rank said last.
     pub fn last(&self, rank: usize) -> Option<Activity> {
         self.lock().heard[rank].last.clone()
     }
@@ -99,7 +99,7 @@ impl Heartbeats {
 }
 
 impl Vigil {
-    /// Begins now; whoever keeps it looks about every `pause`.
+    /// Begins now, for a thread that looks about every `pause`.
     pub fn new(heartbeats: &Heartbeats, timeout: Duration, pause: Duration) -> Self {
         let silences = heartbeats.lock().heard.iter().map(|heard| (heard.count, Duration::ZERO)).collect();
         Self { timeout, longest_look: 3 * pause, looked: Instant::now(), silences }

@@ -1,4 +1,4 @@
-//! What goes from one rank to another: a head, and for calls a body in pieces behind it.
+//! A letter from one rank to another: a head, and for calls a body in pieces behind it.
 
 use tributary_protocol::{checksum, encode_frame};
 
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// What stands before a call's body.
+/// The head that goes before a call's body.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Head {
     pub sequence: u64,

@@ -75,14 +75,14 @@ fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
     (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
 }
 
-/// How many of those that share memory with this rank hold the same as it; only itself, where that is nothing.
+/// Number of ranks that share memory with this one and hold the same thing; 1 where this rank holds nothing.
 fn sharing(local: &SimpleCommunicator, holding: u64) -> usize {
     let mut all = vec![0u64; local.size() as usize];
     local.all_gather_into(&holding, &mut all[..]);
     if holding == 0 { 1 } else { all.iter().filter(|&&other| other == holding).count() }
 }
 
-/// How a rank introduces itself: text that every version can read.
+/// The card by which a rank introduces itself: text that every version can read.
 fn card(me: &Peer) -> Result<Vec<u8>> {
     let text = format!("{}\n{}\n{}\n{}\n{}", version(), me.pid, me.started_ticks, me.system, me.host);
     let mut card = text.into_bytes();
@@ -93,13 +93,13 @@ fn card(me: &Peer) -> Result<Vec<u8>> {
     Ok(card)
 }
 
-/// What this rank speaks; a test can make it another version's.
+/// The version of the protocol that this rank speaks; a test can make it another.
 fn version() -> u32 {
     fail::fail_point!("comm::mpi::version", |_| PROTOCOL_VERSION + 1);
     PROTOCOL_VERSION
 }
 
-/// Protocol version and process.
+/// The protocol version and the process that a card names.
 fn read(rank: usize, card: &[u8]) -> (u32, Peer) {
     let text = String::from_utf8_lossy(card);
     let mut lines = text.trim_end_matches('\0').split('\n');

@@ -68,7 +68,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// What can end the group from any thread.
+    /// A handle that can end the group from any thread.
     pub fn ender(&self) -> Ender {
         Ender { post: Arc::clone(&self.endpoint.post) }
     }
@@ -123,7 +123,7 @@ impl Ender {
     }
 }
 
-/// Who of the other ranks is silent, as one thread hears it.
+/// One thread's watch over the silence of the other ranks.
 pub struct Vigil {
     post: Arc<Post>,
     vigil: heartbeats::Vigil,
@@ -144,7 +144,7 @@ impl Mpi {
     }
 }
 
-/// What a rank holds of the backend.
+/// A rank's end of the backend.
 pub struct MpiEndpoint {
     post: Arc<Post>,
     owner: Option<JoinHandle<()>>,

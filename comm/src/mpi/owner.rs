@@ -50,7 +50,7 @@ pub fn run(settings: &ProcessSettings, ready: &SyncSender<Result<(Arc<Post>, Pro
                 arriving: RefCell::new((0..group.size).map(|_| None).collect()),
                 busy: RefCell::new(vec![false; group.size]),
             };
-            // Who started this thread may have given up waiting.
+            // The thread that started this one may have given up waiting.
             let _ = ready.send(Ok((post, group)));
             owner.serve();
             fail::fail_point!("comm::mpi::leave");
@@ -147,7 +147,7 @@ impl Owner {
     }
 
     /// Sends letters and comes back when they have left. Meanwhile it takes urgent news, and receives other letters if it is
-    /// told to: whoever sends a long one must, or two who send to each other would wait for ever.
+    /// told to: a sender of a long letter must, or two ranks that send to each other would wait for ever.
     fn deliver(&self, letters: &[Letter], receives: bool) {
         let opened: Vec<_> = letters.iter().map(|letter| letter.body.open()).collect();
         let mut messages: Vec<(usize, Kind, &[u8])> = Vec::new();

@@ -1,16 +1,16 @@
-//! How long a thread that looks again and again rests between two looks: not at all for a moment, then longer and longer.
+//! The rests of a polling thread between two looks: none for a moment, then longer and longer.
 
 use std::time::{Duration, Instant};
 
 /// The first rest.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// How long one looks without a rest: for news, where every thread has a core; for the end of a transfer, everywhere,
-/// because it moves on only while both sides look.
+/// The time of polling without a rest: for news where every thread has a core; for the end of a transfer everywhere,
+/// because a transfer moves on only while both sides poll.
 const NEWS_AT_ONCE: Duration = Duration::from_micros(200);
 const TRANSFER_AT_ONCE: Duration = Duration::from_millis(2);
 
-/// When one looked last with success, and how long the next rest is.
+/// The time of the last look that found something, and the length of the next rest.
 pub struct Pace {
     at_once: Duration,
     since: Instant,
@@ -18,14 +18,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For one who looks for news. Where threads share cores (`crowded`), a look without a rest takes time from those who
-    /// compute.
+    /// The pace of a thread that looks for news. Where threads share cores (`crowded`), a look without a rest takes time from
+    /// threads that compute.
     pub fn for_news(crowded: bool) -> Self {
         let at_once = if crowded { Duration::ZERO } else { NEWS_AT_ONCE };
         Self { at_once, since: Instant::now(), rest: SHORTEST }
     }
 
-    /// For one who waits for the end of a transfer.
+    /// The pace of a thread that waits for the end of a transfer.
     pub fn for_transfer() -> Self {
         Self { at_once: TRANSFER_AT_ONCE, since: Instant::now(), rest: SHORTEST }
     }
@@ -36,7 +36,7 @@ impl Pace {
         self.rest = SHORTEST;
     }
 
-    /// How long to rest after a look that found nothing; none: look again at once.
+    /// The rest after a look that found nothing; none if the thread should look again at once.
     pub fn next(&mut self, longest: Duration) -> Option<Duration> {
         if self.since.elapsed() < self.at_once {
             return None;

@@ -14,11 +14,11 @@ use crate::Error;
 use crate::group::hub::Hub;
 use crate::group::{LateRanks, Patience, Verdict};
 
-/// By how much a rank lets each of those before it speak first, where all have the same to say, and the most of that.
+/// The time by which a rank lets each lower rank speak first, where all have the same to say, and the longest such wait.
 const TURN: Duration = Duration::from_millis(50);
 const LONGEST_TURN: Duration = Duration::from_millis(600);
 
-/// How long a rank that ends waits for the news to leave.
+/// The longest time that a rank which ends waits for the news to leave.
 const TELL_LIMIT: Duration = Duration::from_millis(300);
 
 /// Shared by the rank's thread and the owner of MPI.
@@ -45,7 +45,7 @@ struct Outbox {
     urgent_left: usize,
     /// Whether the group's end has been written to the others.
     told: bool,
-    /// Who has left in peace.
+    /// Whether each rank has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
 }
@@ -102,8 +102,8 @@ impl Post {
         self.announce(&seen);
     }
 
-    /// Writes a failure that began here to the others, once, and waits until that has left. So does whoever comes second: the
-    /// process may end behind it.
+    /// Writes a failure that began here to the others, once, and waits until the letters have left. A second caller waits too,
+    /// because the process may end after either call.
     pub fn tell(&self, error: &Error) {
         let Some(handed) = self.announce(error) else { return };
         let waits = |outbox: &mut Outbox| outbox.urgent_left < handed;
@@ -111,7 +111,7 @@ impl Post {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Hands the news of a failure over, if it began here and has not been; gives how many urgent letters must then leave.
+    /// Hands over the news of a failure that began here, once; gives how many urgent letters must have left before it is told.
     fn announce(&self, error: &Error) -> Option<usize> {
         let (cause, exit_code) = match error {
             Error::Aborted { rank, .. } if *rank != self.rank => return None,
@@ -142,14 +142,14 @@ impl Post {
         }
     }
 
-    /// The ranks whose device has not come to a call, as far as they have said: they are missing.
+    /// The ranks whose device has not come to a call, by their last signs of life.
     pub fn behind(&self, sequence: u64) -> LateRanks {
         let late = |rank: &usize| self.heartbeats.last(*rank).is_none_or(|last| last.reached <= sequence);
         let missing: Vec<usize> = self.others().filter(late).collect();
         LateRanks { states: self.states(&missing), missing }
     }
 
-    /// What is to be thought of this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
+    /// The verdict on this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
     /// are not looked for here: the thread that keeps a vigil finds them.
     pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
         let all_wait = || {
@@ -159,12 +159,12 @@ impl Post {
         if patience.phase != Phase::Start && !all_wait() {
             return Verdict::GoesOn;
         }
-        // All who wait find the same at the same time: the first of them speaks for all.
+        // All ranks that wait come to the same verdict at the same time: the lowest of them speaks for all.
         self.hub.dead_within((TURN * u32::try_from(self.rank).unwrap_or(u32::MAX)).min(LONGEST_TURN));
         Verdict::Over(self.states(missing))
     }
 
-    /// What ranks said last.
+    /// What each of these ranks said last, one sentence each.
     fn states(&self, ranks: &[usize]) -> Vec<String> {
         let state = |&rank: &usize| match self.heartbeats.last(rank) {
             Some(last) => last.of(rank),
@@ -187,7 +187,7 @@ impl Post {
         self.changed.notify_all();
     }
 
-    /// Whether this rank has said farewell: what its process does now concerns nobody else.
+    /// Whether this rank has said farewell: the group no longer depends on its process.
     pub fn has_left(&self) -> bool {
         self.outbox().leaving
     }

@@ -1,4 +1,4 @@
-//! What stands in for the NCCL backend where it was not built: every door says how to build it.
+//! The stand-in for the NCCL backend in builds without it: every entry point says how to build it.
 
 mod settings;
 

@@ -1,5 +1,5 @@
-//! Where a rank meets the others when NCCL carries its tensors: calls with tensors are put on the device, all others go to
-//! the control communicator's place.
+//! A rank's end of the group when NCCL carries its tensors: calls with tensors are put on the device, all others go to the
+//! control communicator's endpoint.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use crate::{Collective, Error, KeptFree, Result};
 /// How long leaving in peace may take.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a rank holds of the backend.
+/// A rank's end of the backend.
 pub struct NcclEndpoint<E: Endpoint> {
     device: CudaDevice,
     /// The stream that computes: candle's.
@@ -61,7 +61,7 @@ struct DeviceWait {
 }
 
 impl<E: Endpoint> NcclEndpoint<E> {
-    /// Of a rank that NCCL has connected.
+    /// The endpoint of a rank that NCCL has connected.
     pub fn new(
         inner: E,
         patience: Patience,
@@ -107,12 +107,12 @@ impl<E: Endpoint> NcclEndpoint<E> {
             let messages = Messages::new(rank, (&call, payload), self.gathers, &self.device, &self.compute)?;
             calls.push((sequence, call.kind(), messages));
         }
-        // Whoever asks how far this rank is hears of the last call: the device comes to all of a group at once.
+        // A rank that asks how far this one is hears of the last call: the device comes to all of a group at once.
         let Some(&(sequence, kind, _)) = calls.last() else { return Ok(()) };
         let all: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.messages).copied().collect();
         let launched = self.launch(sequence, kind, &all);
         let done = Arc::new(launched.map_err(|error| {
-            // What NCCL may still read and write is freed behind it, in the order of the device.
+            // Memory that NCCL may still use is freed after its work, in the order of the device.
             let error = self.watchdog.end(error);
             let _ = self.compute.join(&self.messages);
             error
@@ -238,7 +238,7 @@ impl<E: Endpoint> Endpoint for NcclEndpoint<E> {
         if !self.in_flight.borrow().contains_key(&sequence) {
             return self.inner.take(sequence, patience);
         }
-        // Of a dead group the call stays: it is freed behind NCCL's end.
+        // In a dead group the call stays: its memory is freed after NCCL has ended.
         self.inner.alive()?;
         let call = self.in_flight.borrow_mut().remove(&sequence).expect("it is there");
         if self.in_flight.borrow().is_empty() {
@@ -270,7 +270,7 @@ impl<E: Endpoint> Endpoint for NcclEndpoint<E> {
     fn device_waits(&self) -> Vec<(u64, Duration)> {
         let mut waits = self.waits.borrow_mut();
         let mut known = Vec::new();
-        // In the order of the device: behind one that has not ended, none has.
+        // The waits are in the order of the device: after one that has not ended, none has.
         while let Some(wait) = waits.front() {
             if !wait.ends.is_complete() {
                 break;
@@ -293,7 +293,7 @@ impl<E: Endpoint> Drop for NcclEndpoint<E> {
             return;
         }
         self.watchdog.handle.abort();
-        // What was received and not waited for is freed behind it.
+        // Tensors that were received and not waited for are freed after it.
         let _ = self.compute.join(&self.messages);
     }
 }

@@ -1,4 +1,4 @@
-//! What a failure of NCCL means: a rank lost, memory that does not suffice, a bug.
+//! The meaning of a failure of NCCL: a rank lost, memory that does not suffice, a bug.
 //!
 //! NCCL has no code for a lack of memory. In 2.28 to 2.30 (`alloc.h`, `checks.h`) the GPU's answers `ncclUnhandledCudaError`, and
 //! the last line of its log is "Failed to CUDA malloc N bytes" (or calloc), or "Cuda failure 'out of memory'" where nothing is
@@ -17,7 +17,7 @@ use crate::Error;
 /// NCCL's words where the GPU's memory does not suffice, in lower case.
 const OF_GPU: [&str; 3] = ["failed to cuda malloc", "failed to cuda calloc", "out of memory"];
 
-/// Where the host's does not: memory, memory that is pinned, `/dev/shm`.
+/// NCCL's words where the host's memory does not suffice: plain memory, pinned memory, `/dev/shm`.
 const OF_HOST: [&str; 5] = [
     "failed to malloc",
     "allocation failed",
@@ -26,7 +26,7 @@ const OF_HOST: [&str; 5] = [
     "no space left on device",
 ];
 
-/// Who is asked what is free on the GPU.
+/// The way to find out how much memory is free on the GPU.
 #[derive(Clone, Copy)]
 pub enum Ask {
     /// The driver, which may let the thread wait.
@@ -41,7 +41,7 @@ pub fn classify(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let other = match code {
         // Another rank or the way to it.
         Code::ncclRemoteError | Code::ncclSystemError => exit::RANK_LOST,
-        // Such as two ranks on one GPU.
+        // Two ranks on one GPU are such a case.
         Code::ncclInvalidUsage => exit::CONFIGURATION,
         _ => exit::BUG,
     };

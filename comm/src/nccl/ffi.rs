@@ -23,7 +23,7 @@ pub const ID_BYTES: usize = 128;
 /// The version of the bindings' configuration: 2.28.
 const CONFIG_VERSION: c_uint = 22_800;
 
-/// What NCCL puts at the start of a configuration, and takes for a number that was not set (`nccl.h`, 2.28:
+/// The mark that NCCL puts at the start of a configuration, and the number that stands for "not set" (`nccl.h`, 2.28:
 /// `NCCL_CONFIG_INITIALIZER`, `NCCL_CONFIG_UNDEF_INT`).
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
@@ -57,7 +57,7 @@ pub enum Message {
         bytes: usize,
         root: usize,
     },
-    /// As many bytes from every rank, this one's too, one behind the other at `to`.
+    /// The same number of bytes from every rank, this one included, one behind the other at `to`.
     Gather {
         from: u64,
         to: u64,
@@ -149,12 +149,12 @@ impl Handle {
     /// Whether the last call has done its work.
     ///
     /// # Errors
-    /// What has gone wrong since, here or on another rank.
+    /// A failure since the last call, here or on another rank.
     pub fn progress(&self) -> Result<Progress> {
         progress_of(&self.lock(), Ask::Driver(free_bytes))
     }
 
-    /// The same, unless another thread is in a call; without a word to the driver, which may be held by a thread that waits.
+    /// The same, unless another thread is in a call. It does not call the driver, which a waiting thread may hold.
     pub fn try_progress(&self) -> Option<Result<Progress>> {
         self.communicator.try_lock().ok().map(|open| progress_of(&open, Ask::Nobody))
     }
@@ -172,7 +172,7 @@ impl Handle {
         put.and(ended)
     }
 
-    /// Ends it whatever it does: work on the device that waits for other ranks ends too, with nothing of use received.
+    /// Ends the communicator whatever it does: work on the device that waits for other ranks ends too, and its data is of no use.
     pub fn abort(&self) {
         let Some(address) = self.lock().take() else { return };
         // SAFETY: the address was NCCL's and has just been taken out: nobody uses it any more. What comes of it does not
@@ -180,7 +180,7 @@ impl Handle {
         unsafe { sys::ncclCommAbort(ptr::with_exposed_provenance_mut(address)) };
     }
 
-    /// Begins to end it in peace: what is under way is completed.
+    /// Begins to end the communicator in peace: calls under way are completed.
     pub fn finalize(&self) -> Result<Progress> {
         let open = self.lock();
         let communicator = address(&open)?;
@@ -188,7 +188,7 @@ impl Handle {
         check("ncclCommFinalize", unsafe { sys::ncclCommFinalize(communicator) }, communicator)
     }
 
-    /// Frees it when [`finalize`](Self::finalize) has done its work.
+    /// Frees the communicator when [`finalize`](Self::finalize) has done its work.
     pub fn destroy(&self) {
         let Some(address) = self.lock().take() else { return };
         // SAFETY: as in `abort`.
@@ -221,7 +221,7 @@ fn address(open: &Option<usize>) -> Result<sys::ncclComm_t> {
     Ok(ptr::with_exposed_provenance_mut(open.ok_or_else(ended)?))
 }
 
-/// Nonblocking; all else as NCCL chooses.
+/// A nonblocking configuration; NCCL chooses everything else.
 fn config() -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),

@@ -1,4 +1,4 @@
-//! Which GPU a rank has, and whether another has it too.
+//! The GPU of each rank, and the check that no other rank has it too.
 
 use candle_core::{CudaDevice, Device};
 use tributary_system::host;
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The oldest NCCL that runs here, as NCCL counts. Up to 2.23 a peer may write into buffers that are not mapped for it.
 const OLDEST_VERSION: i32 = 22_800;
 
-/// Where NCCL reads whether its calls block. It counts more than what the program asks for.
+/// The variable by which NCCL's calls block. It overrides the program's own setting.
 const BLOCKING_VARIABLE: &str = "NCCL_COMM_BLOCKING";
 
 /// The most ranks of a GPU: of more, the kernels of NCCL may wait for each other's place on it.
@@ -20,7 +20,7 @@ const MOST_RANKS: usize = 2;
 /// The first NCCL that lets ranks share a GPU, as NCCL counts.
 const SHARING_VERSION: i32 = 23_000;
 
-/// What ranks tell each other before NCCL starts.
+/// The card by which a rank tells the others of its GPU before NCCL starts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Card {
     pub host: String,
@@ -34,7 +34,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// This rank's.
+    /// This rank's card.
     pub fn of(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let context = stream.context();
@@ -58,7 +58,7 @@ pub fn cuda_device(device: &Device) -> Result<&CudaDevice> {
     }
 }
 
-/// As `nvidia-smi -L` spells it.
+/// A GPU's UUID in the spelling of `nvidia-smi -L`.
 fn spelled(uuid: [u8; 16]) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
@@ -77,7 +77,7 @@ pub fn blocking(rank: usize) -> Error {
     ))
 }
 
-/// How many ranks have the card of each rank.
+/// For each rank, the number of ranks that have the same GPU.
 pub fn sharing(cards: &[Card]) -> Vec<usize> {
     let of = |card: &Card| cards.iter().filter(|other| other.uuid == card.uuid).count();
     cards.iter().map(of).collect()

@@ -52,7 +52,7 @@ impl Buffer {
         Ok(Self { storage, dims })
     }
 
-    /// Where it is. Work that is put on `stream` from now on finds it allocated.
+    /// The address of the memory. Work that is put on `stream` from now on finds it allocated.
     pub fn address(&mut self, stream: &CudaStream) -> Result<u64> {
         place_of(&mut self.storage, stream)
     }
@@ -88,7 +88,7 @@ fn place_of(storage: &mut CudaStorage, stream: &CudaStream) -> Result<u64> {
     with_slice!(&mut storage.slice, slice => of(slice, stream))
 }
 
-/// Where a tensor's data is; it must be contiguous and on a GPU. `stream` is behind what has been written to it so far.
+/// The address of a tensor's data, which must be contiguous and on a GPU. `stream` is behind all earlier writes to it.
 pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
     fn of<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
         slice.device_ptr(stream).0

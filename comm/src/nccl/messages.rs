@@ -1,4 +1,4 @@
-//! What a call sends and receives: messages between device memories, and what becomes of them.
+//! The messages of a call between device memories, and the tensors that they become.
 
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{CudaDevice, DType, Tensor};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// All parts of a gathered tensor begin at multiples of so many bytes, as allocations do.
 const ALIGNMENT_BYTES: usize = 256;
 
-/// How all-gathers of unequal parts go in this group.
+/// The way of all-gathers with unequal parts in this group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gathers {
     /// Every part as a message to each of the others.
@@ -22,7 +22,7 @@ pub enum Gathers {
 }
 
 impl Gathers {
-    /// As the settings say for ranks on one host or on several.
+    /// The way that the settings ask for on one host or on several.
     pub fn of(settings: UnequalGathers, several_hosts: bool) -> Self {
         match (settings, several_hosts) {
             (UnequalGathers::Messages, _) | (UnequalGathers::ByHosts, false) => Self::Messages,
@@ -34,12 +34,12 @@ impl Gathers {
 /// A call's tensors on this rank.
 pub struct Messages {
     pub messages: Vec<Message>,
-    /// What is sent: kept until the call has ended.
+    /// The tensors that are sent, kept until the call has ended.
     sent: Vec<Tensor>,
     incoming: Incoming,
 }
 
-/// Where what is received lies.
+/// The memory that receives the tensors of a call.
 enum Incoming {
     /// Each in memory of its own, in the order in which they are given.
     Parts(Vec<ReceivedPart>),
@@ -53,7 +53,7 @@ enum ReceivedPart {
     Received(Buffer),
 }
 
-/// What stays the same for all parts of a call.
+/// Collects the messages of a call, whose parts share a form and a device.
 struct MessageBuilder<'a> {
     form: &'a Form,
     device: &'a CudaDevice,
@@ -103,7 +103,7 @@ impl Messages {
         Ok(Self { messages: builder.messages, sent: builder.sent, incoming })
     }
 
-    /// What was received, in the order of the call; the stream that computes is behind the call's end.
+    /// The received tensors, in the order of the call; the stream that computes is behind the call's end.
     pub fn into_tensors(self) -> Result<Vec<Tensor>> {
         drop(self.sent);
         match self.incoming {
@@ -138,7 +138,7 @@ impl MessageBuilder<'_> {
         Ok(())
     }
 
-    /// Room for `rows` rows of rank `peer`; what this rank sends itself is `own`.
+    /// Memory for `rows` rows of rank `peer`; this rank's own rows are `own`, and need none.
     fn receive(&mut self, rows: usize, peer: usize, own: (usize, &Tensor)) -> Result<ReceivedPart> {
         if peer == own.0 {
             return Ok(ReceivedPart::Own(own.1.clone()));
@@ -152,7 +152,7 @@ impl MessageBuilder<'_> {
         Ok(ReceivedPart::Received(buffer))
     }
 
-    /// Room for `rows[r]` rows of every rank r.
+    /// Memory for `rows[r]` rows of every rank r.
     fn receive_all(&mut self, rows: &[usize], own: (usize, &Tensor)) -> Result<Incoming> {
         let parts = rows.iter().enumerate().map(|(peer, &rows)| self.receive(rows, peer, own));
         Ok(Incoming::Parts(parts.collect::<Result<_>>()?))

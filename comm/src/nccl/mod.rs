@@ -10,11 +10,11 @@
 //!
 //! Because the host does not wait, two others look after the group:
 //!
-//! * A watching thread a rank (`watchdog.rs`) looks every few milliseconds how far the device is, which the device itself writes
+//! * A watchdog thread for each rank (`watchdog.rs`) looks every few milliseconds how far the device is, which the device itself writes
 //!   to memory of the host (`device_counter.rs`). When a call that the device has come to outlives its deadline, or NCCL reports an
 //!   error, or the group dies by another rank's word, it ends the group and then NCCL's communicator. What
-//!   the device waits for comes to an end by that, and so does a rank's thread that stands in the driver. What has been
-//!   received then is worth nothing.
+//!   the device waits for comes to an end by that, and so does a rank's thread that stands in the driver. The tensors
+//!   received then are of no use.
 //! * Bytes are the only thing that leaves a rank for the outside (a selection, a token, a report). Before a call with bytes
 //!   the rank's thread waits until its device has passed the last call that it has waited for. The group's death is noted
 //!   before the device is let go, so that no word leaves that rests on a call that has not ended well.
@@ -97,13 +97,13 @@ pub fn start<E: Endpoint + 'static>(
     Ok(Box::new(endpoint))
 }
 
-/// What rank 0 tells the others.
+/// The terms of the group, which rank 0 tells the others.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Terms {
     /// NCCL's name of the group.
     id: Vec<u8>,
     several_hosts: bool,
-    /// How many ranks have each rank's card.
+    /// For each rank, the number of ranks that have the same GPU.
     sharing: Vec<usize>,
 }
 
@@ -149,7 +149,7 @@ fn until_done(
     const ASKED_AGAIN: Duration = Duration::from_millis(100);
     let began = Instant::now();
     loop {
-        // First: whoever ends the group ends NCCL behind it, and the group knows why.
+        // The group is asked first: it ends before NCCL does, and knows why.
         monitor.alive()?;
         if handle.progress()? == Progress::Done {
             return Ok(());

@@ -1,8 +1,8 @@
-//! How a group is started: the same in every build.
+//! The settings with which a group is started: the same in every build.
 
 use std::time::Duration;
 
-/// How a group is started.
+/// The settings with which a group is started.
 #[derive(Debug, Clone, Copy)]
 pub struct NcclSettings {
     /// How long connecting may take.
@@ -10,17 +10,17 @@ pub struct NcclSettings {
     /// Whether two ranks may share a GPU, for tests of function: no time measured so counts.
     /// [`allow_shared_gpu`](super::allow_shared_gpu) comes before.
     pub allow_shared_gpu: bool,
-    /// How all-gathers of unequal parts go. The same on all ranks.
+    /// The way of all-gathers with unequal parts. All ranks have the same.
     pub unequal_gathers: UnequalGathers,
-    /// Multiprocessors of a rank's GPU that whoever computes there should leave alone while messages are under way
+    /// Number of multiprocessors of a rank's GPU that computation should leave alone while messages are under way
     /// ([`KeptFree`](crate::KeptFree)).
     pub message_multiprocessors: usize,
 }
 
-/// How an all-gather goes whose parts are not equal; NCCL's own takes equal ones only.
+/// The way of an all-gather whose parts are not equal; NCCL's own takes equal parts only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UnequalGathers {
-    /// As broadcasts where ranks are on several hosts, else as messages.
+    /// Broadcasts where ranks are on several hosts, else messages.
     #[default]
     ByHosts,
     /// Every rank sends its part to each of the others: to another host as often as that has ranks.

@@ -18,28 +18,28 @@ use super::ffi::Handle;
 use crate::group::{GroupMonitor, LateRanks, Patience, Verdict};
 use crate::{Collective, Error, Result};
 
-/// How often it looks while calls are under way.
+/// The time between two looks while calls are under way.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Calls that are put on the device as one, and that it has not finished.
+/// Calls that are put on the device as one group, and that it has not finished.
 struct CallsInFlight {
     /// The last of them.
     sequence: u64,
     kind: Collective,
     patience: Patience,
-    /// What the device writes when it comes to them; when they have ended, it writes the next number.
+    /// The number that the device writes when it comes to them; when they have ended, it writes the next number.
     begins: u32,
-    /// When the device was seen to have come to the call. From then on the deadline counts: before that it computes.
+    /// The time at which the device was seen to have come to the call. The deadline counts from then: before, the device computes.
     ready_since: Option<Instant>,
 }
 
-/// What the watching thread shares with the rank's.
+/// The state that the watching thread shares with the rank's thread.
 pub struct WatchedCalls {
     pub handle: Handle,
     pub monitor: Arc<dyn GroupMonitor>,
     pub rank: usize,
     context: Arc<CudaContext>,
-    /// How far the device is.
+    /// The counter by which the device says how far it is.
     counter: DeviceCounter,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -47,9 +47,9 @@ pub struct WatchedCalls {
 
 #[derive(Default)]
 struct Queue {
-    /// In the order of the calls, which is that of the device.
+    /// The calls in their order, which is also the order of the device.
     in_flight: VecDeque<CallsInFlight>,
-    /// What the device was told to write last.
+    /// The number that the device was last told to write.
     written: u32,
     closing: bool,
 }
@@ -142,8 +142,8 @@ impl WatchedCalls {
         Some(Error::Timeout { rank: self.rank, operation, sequence, phase, missing, states, after })
     }
 
-    /// Ends the group, then what the device still does for it. In this order: whoever the end of the device's work wakes
-    /// must find the group dead, and not take what has been received for something.
+    /// Ends the group, then the device's work for it. The order matters: a thread that wakes when the device's work ends must find
+    /// the group dead, and must not use the tensors it has received.
     pub fn end(&self, error: Error) -> Error {
         let seen = self.monitor.kill(error);
         self.handle.abort();
@@ -185,7 +185,7 @@ impl WatchedCalls {
             return Ok(());
         }
         let error = self.overdue(sequence, kind, patience);
-        // To judge takes its time: the call may have ended meanwhile.
+        // The verdict takes its time: the call may have ended meanwhile.
         match (self.oldest(), error) {
             (Some((oldest, ..)), Some(error)) if oldest == sequence => Err(error),
             _ => Ok(()),
