@@ -1,5 +1,5 @@
-//! What attention takes and what it gives: keys in blocks, the partial result that merges exactly with the rest, and how the
-//! attention that a key receives is read.
+//! The input and output of attention: keys in blocks, the partial result that merges exactly with the rest, and the ways of
+//! reading the attention that a key receives.
 
 use candle_core::Tensor;
 
@@ -16,7 +16,7 @@ pub struct Keys {
     pub at: Positions,
 }
 
-/// Attention over some of the keys, with what merges it exactly with the rest.
+/// Attention over some of the keys, with the log-sum-exp that merges it exactly with the rest.
 #[derive(Debug, Clone)]
 pub struct Partial {
     /// `[queries, heads, head_dim]`, normalised over the keys that were seen; 0 where none was. In f32 on a CPU (f64 where the

@@ -1,4 +1,4 @@
-//! Lists that a device needs again and again: copied there once, not once a layer.
+//! Lists that a device needs again and again. Each is copied there once, and not once a layer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

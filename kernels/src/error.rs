@@ -1,4 +1,4 @@
-//! What can go wrong in a kernel: shapes that do not fit, and whatever candle reports.
+//! The failures of a kernel: shapes that do not fit, and errors of candle.
 
 /// Result of a kernel.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -13,9 +13,9 @@ pub enum Error {
         op: &'static str,
         /// Which input.
         what: &'static str,
-        /// What would be right.
+        /// The value that would be right.
         expected: String,
-        /// What came.
+        /// The value that came.
         found: String,
     },
     /// A scaling of rotary frequencies that this crate does not know or cannot use.

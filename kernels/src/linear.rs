@@ -65,7 +65,7 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
     finish(cast(&plain(x, weight)?, dtype)?, bias, residual)
 }
 
-/// What is added to a product, `[rows, out]`.
+/// The terms that are added to a product, `[rows, out]`.
 fn finish(mut product: Tensor, bias: Option<&Tensor>, residual: Option<&Tensor>) -> Result<Tensor> {
     if let Some(residual) = residual {
         product = add(residual, &product)?;

@@ -8,7 +8,7 @@ use crate::{Partial, cpu, cuda};
 /// Attention over the union of the two key sets, which must be disjoint: a key that both sides saw would count twice.
 ///
 /// In f32, the output in the parts' dtype: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out / Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw
-/// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN. Differentiable; what needs no
+/// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN. Differentiable; a merge that needs no
 /// gradient is merged in one pass on the CPU, in one launch on a GPU.
 ///
 /// # Errors

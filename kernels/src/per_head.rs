@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::rows::join;
 use crate::{Keys, Partial};
 
-/// What one KV head has of a call.
+/// One KV head's part of a call.
 pub(crate) struct HeadCall {
     /// Its query heads `[queries, heads / kv_heads, head_dim]`.
     pub q: Tensor,
@@ -46,7 +46,7 @@ pub(crate) fn joined(parts: &[Partial]) -> Result<Partial> {
     Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })
 }
 
-/// The mean of what the heads have received.
+/// The mean over the heads of the attention received.
 pub(crate) fn mean(parts: &[Tensor]) -> Result<Tensor> {
     let (first, rest) = parts.split_first().expect("a call has at least one KV head");
     let sum = rest.iter().try_fold(first.clone(), |sum, part| sum + part)?;

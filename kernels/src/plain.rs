@@ -48,7 +48,7 @@ fn filled(number: f64, like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::full(number, like.dims(), like.device())?.to_dtype(like.dtype())?)
 }
 
-/// What attention over no key at all gives. Made without one of candle's kernels: on a device every implementation comes here
+/// The result of attention over no key at all. Made without one of candle's kernels: on a device every implementation comes here
 /// when it is given no key.
 fn nothing_seen(q: &Tensor) -> Result<Partial> {
     let (queries, heads, head_dim) = q.dims3()?;
@@ -207,7 +207,7 @@ impl Seen {
         Ok(scores.broadcast_sub(&lse)?.exp()?)
     }
 
-    /// What the seen keys received, `[keys, ..]`, as a list of all keys: one that nobody sees has the 0 behind them.
+    /// The attention that the seen keys received, `[keys, ..]`, as a list of all keys: a key that no query sees gets 0.
     fn spread(&self, received: &Tensor, total: usize) -> Result<Tensor> {
         let mut source = vec![self.indices.len() as u32; total];
         for (place, &index) in self.indices.iter().enumerate() {

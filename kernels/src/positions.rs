@@ -90,7 +90,7 @@ impl Positions {
     /// The lists that all heads share.
     ///
     /// # Panics
-    /// If each KV head has its own: whoever reads them has to go head by head.
+    /// If each KV head has its own: then the caller must go head by head.
     fn lists(&self) -> &Lists {
         match &*self.0 {
             HeadPositions::Same(lists) => lists,

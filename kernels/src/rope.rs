@@ -31,7 +31,7 @@ pub enum RopeScaling {
     },
     /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a smooth passage between.
     Llama3 {
-        /// What low frequencies are divided by.
+        /// The divisor of low frequencies.
         factor: f64,
         /// Wavelengths above `original_max_position / low_freq_factor` are scaled in full.
         low_freq_factor: f64,

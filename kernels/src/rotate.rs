@@ -8,7 +8,7 @@ use crate::{Pairing, Positions, Rope, cpu, cuda};
 
 impl Rope {
     /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in `x`'s dtype outside. Differentiable;
-    /// what needs no gradient is turned in one pass. Where the rows stand per KV head, `heads` are the KV heads and each is turned to
+    /// a tensor that needs no gradient is turned in one pass. Where the rows stand per KV head, `heads` are the KV heads and each is turned to
     /// its own positions.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ struct Task<'a> {
     results: Vec<(&'a mut [f32], &'a mut [f32])>,
 }
 
-/// What a thread works in.
+/// The working memory of a thread.
 struct Scratch {
     q: Aligned,
     out: Aligned,

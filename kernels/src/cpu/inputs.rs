@@ -83,17 +83,17 @@ impl<'a> Matrix<'a> {
         Ok(Self { elements, from: layout.start_offset(), row_step: stride[0], head_step: stride[1], head_dim })
     }
 
-    /// All that lies in the tensor's storage, which rows before and behind its own may share.
+    /// All numbers in the tensor's storage, which other tensors may share.
     pub(super) fn elements(&self) -> Elements<'a> {
         self.elements
     }
 
-    /// From a row to the next.
+    /// Number of elements from a row to the next.
     pub(super) fn row_step(&self) -> usize {
         self.row_step
     }
 
-    /// Where in that storage a row of a head begins.
+    /// The index in that storage at which a row of a head begins.
     #[inline(always)]
     pub(super) fn place(&self, row: usize, head: usize) -> usize {
         self.from + row * self.row_step + head * self.head_step

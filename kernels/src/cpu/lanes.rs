@@ -1,4 +1,4 @@
-//! One vector register of f32, whichever width the machine has: what the kernels of this folder are written in. Here
+//! One vector register of f32 of any width: the kernels of this folder are written in it. Here
 //! are the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs` chooses.
 
 use half::{bf16, f16};
@@ -12,7 +12,7 @@ pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.
 pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
-/// What decides which keys a query row sees. Its order is never `PAD`.
+/// The causal order and segment of a query row, which decide the keys that it sees. The order is never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CausalPosition {
     pub(super) order: u32,

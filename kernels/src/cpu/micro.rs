@@ -5,7 +5,7 @@
 
 use super::lanes::{CausalPosition, Lanes, PANEL, TILE};
 
-/// What masks a panel.
+/// The orders and segments that mask a panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mask<'a> {
     order: &'a [u32],

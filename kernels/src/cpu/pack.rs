@@ -1,4 +1,4 @@
-//! From rows of tensors to what the products read: f32, rotated, keys transposed, in memory that starts on a cache line.
+//! Packs rows of tensors into the form that the products read: f32, rotated, keys transposed, in memory that starts on a cache line.
 
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ pub(super) fn rotate(x: &mut [f32], rope: &Rope, position: u32) {
     }
 }
 
-/// Where the queries of a call come from.
+/// The source of the queries of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QuerySource<'a> {
     pub(super) q: Matrix<'a>,
@@ -88,7 +88,7 @@ impl QuerySource<'_> {
     }
 }
 
-/// Where the keys of a call come from.
+/// The source of the keys of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeySource<'a> {
     pub(super) list: &'a KeyList,

@@ -65,7 +65,7 @@ pub(crate) fn product(
     Ok(Some(Tensor::from_vec(out, (rows, outputs), x.device())?))
 }
 
-/// What a product is added to.
+/// The terms that are added to a product.
 struct Added {
     /// `[rows, outputs]`.
     onto: Option<Vec<f32>>,

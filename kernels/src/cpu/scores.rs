@@ -1,4 +1,4 @@
-//! What each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
+//! The attention that each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
 //! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` never
 //! exists.
 
@@ -33,7 +33,7 @@ struct Call<'a> {
 struct RowTile {
     /// `[kv_heads]` of strips, see [`QuerySource::pack`].
     q: Vec<Aligned>,
-    /// Of each stacked row.
+    /// The causal position of each stacked row.
     places: Vec<CausalPosition>,
     /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its probabilities 0.
     lse: Vec<f32>,
@@ -42,7 +42,7 @@ struct RowTile {
     span: Span,
 }
 
-/// What a thread works in.
+/// The working memory of a thread.
 struct Scratch {
     /// `[kv_heads, padded_dim, PANEL]`.
     k: Aligned,

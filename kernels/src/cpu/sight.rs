@@ -1,12 +1,12 @@
-//! Who sees whom, for whole groups of rows at a time: keys are kept in panels, and what a panel holds is summarised, so
-//! that most pairs of query rows and keys are decided without looking at them one by one. Nothing is sorted.
+//! Visibility between whole groups of rows: keys are kept in panels with a summary each, so that most pairs of query rows and
+//! keys are decided without looking at them one by one. Nothing is sorted.
 
 use std::ops::Range;
 
 use super::lanes::{CausalPosition, PANEL};
 use crate::{Keys, PAD, Positions, SHARED};
 
-/// What a group of rows has in common.
+/// The range of orders and segments in a group of rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     /// Smallest and largest order.
@@ -33,7 +33,7 @@ pub(super) enum Sight {
 impl Span {
     const EMPTY: Self = Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, whole: true };
 
-    /// Of query rows.
+    /// The span of query rows.
     pub(super) fn of_rows(places: &[CausalPosition]) -> Self {
         let mut span = Self::EMPTY;
         for place in places {
@@ -56,7 +56,7 @@ impl Span {
         span
     }
 
-    /// What query rows of this span see of keys of another.
+    /// How much query rows of this span see of keys of another.
     pub(super) fn sees(&self, keys: &Span) -> Sight {
         let may_meet = keys.shared || (keys.segment.0 <= self.segment.1 && self.segment.0 <= keys.segment.1);
         if keys.order.0 > self.order.1 || !may_meet {
@@ -109,7 +109,7 @@ impl Rows {
 }
 
 /// The keys of all blocks that at least one query row sees, in the order of the blocks. Built once a call: stale rows
-/// that something else replaces (their order is `PAD`) cost nothing later, and what nobody sees is never read.
+/// that something else replaces (their order is `PAD`) cost nothing later, and a key that no query sees is never read.
 #[derive(Debug, Default)]
 pub(super) struct KeyList {
     /// Block of each key.

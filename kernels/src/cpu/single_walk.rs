@@ -21,7 +21,7 @@ const LINE: usize = 64;
 /// Heads that are taken together. Divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
-/// One, two or [`MOST_ROWS`] heads that share a KV head, and what is known about them so far.
+/// One, two or [`MOST_ROWS`] heads that share a KV head, and their softmax so far.
 pub(super) struct Heads {
     pub(super) kv_head: usize,
     /// The first one among the packed heads.
@@ -47,7 +47,7 @@ impl Heads {
     }
 }
 
-/// What a task works in.
+/// The working memory of a task.
 pub(super) struct Scratch {
     /// Sum of 2^(score − top) · value, as the queries are packed.
     pub(super) out: Aligned,
@@ -67,11 +67,11 @@ pub(super) struct Walk<'a, T> {
     pub(super) k: (&'a [T], Matrix<'a>),
     pub(super) v: (&'a [T], Matrix<'a>),
     pub(super) first: usize,
-    /// Of these rows.
+    /// The causal order of each of these rows.
     pub(super) order: &'a [u32],
-    /// Of these rows.
+    /// The segment of each of these rows.
     pub(super) segment: &'a [u32],
-    /// Where the query stands.
+    /// The query's causal position.
     pub(super) place: CausalPosition,
     pub(super) head_dim: usize,
     /// Packed queries, `[.., head_dim]`.
@@ -132,7 +132,7 @@ impl<T: Stored> Kernel for Walk<'_, T> {
 }
 
 impl Seen {
-    /// What a query at `place` sees of a tile's rows, `first` being the number of the first.
+    /// The rows of a tile that a query at `place` sees; `first` is the number of the tile's first row.
     #[inline(always)]
     fn of(first: usize, order: &[u32], segment: &[u32], place: CausalPosition) -> Self {
         let sees =

@@ -40,7 +40,7 @@ pub(super) struct Tile<'a> {
     pub(super) finite: bool,
 }
 
-/// Up to [`STRIP`] rows, and what is known about them so far.
+/// Up to [`STRIP`] rows, and their softmax and output so far.
 pub(super) struct Strip<'a> {
     /// `[head_dim, rows]`: rotated, multiplied by scale · log₂ e.
     pub(super) q: &'a [f32],
@@ -58,7 +58,7 @@ pub(super) struct Strip<'a> {
 pub(super) struct Absorb<'a> {
     pub(super) strip: Strip<'a>,
     pub(super) tile: &'a Tile<'a>,
-    /// What the strip sees of each panel; [`Sight::Nothing`] for panels beyond the last.
+    /// How much the strip sees of each panel; [`Sight::Nothing`] for panels beyond the last.
     pub(super) sight: [Sight; TILE_PANELS],
     /// `[STRIP, TILE]` of scratch.
     pub(super) p: &'a mut [f32],

@@ -1,5 +1,5 @@
 //! Stands in for the CUDA kernels in builds without the feature `cuda`: no tensor lies on a GPU, so every operation answers
-//! `None`, and whoever asks for a device hears what to build.
+//! `None`, and a request for a device answers how to build one.
 
 mod device_info;
 

@@ -1,4 +1,4 @@
-//! Attention on CUDA: which kernel runs, what it is told, and what it leaves.
+//! Attention on CUDA: the choice of the kernel, its arguments and its results.
 //!
 //! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then read by
 //! `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them where they lie.
@@ -44,9 +44,9 @@ fn shared_bytes(head_dim: usize) -> usize {
 
 /// Which kernel takes a call, and in which tiles.
 struct Route {
-    /// By the kernel of many rows, which takes packed keys.
+    /// Whether the kernel of many rows runs, which takes packed keys.
     wide: bool,
-    /// With keys that are turned before.
+    /// Whether the keys are turned in a pass of their own before.
     turned: bool,
     tiling: Tiling,
 }
@@ -55,7 +55,7 @@ impl Route {
     fn of(shape: Shape, device: &CudaDevice) -> Result<Self> {
         let all = shape.queries * shape.group();
         let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && shape.head_dim >= 64;
-        // Of the second kernel two blocks fit the registers (`KERNEL` in attend.cu).
+        // Two blocks of the second kernel fit the registers (`KERNEL` in attend.cu).
         let (rows, resident) = match wide {
             true => (WIDE_TILE, multiprocessors_to_keep(device)?),
             false => (TILE, multiprocessors(device)? * resident_blocks(device, shared_bytes(shape.head_dim), 2)?),
@@ -65,8 +65,8 @@ impl Route {
     }
 }
 
-/// Of the pairs of a query row and a key that attention works out, the share that see each other. The others are masked: those of
-/// tiles that are seen in part, and of rows beyond the last. `None` for what the kernels are not made for.
+/// The share of pairs that see each other, among the pairs of a query row and a key that attention works out. The others are
+/// masked: pairs of tiles that are seen in part, and of rows beyond the last. `None` for calls that the kernels are not made for.
 ///
 /// # Errors
 /// The driver's.
@@ -77,7 +77,7 @@ pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option
     Ok(Some(QueryOrder::new(at, &KeyOrder::new(&blocks)).visible_share(tiling)))
 }
 
-/// See [`crate::Kernels::attend`]; `None` for what the kernels are not made for.
+/// See [`crate::Kernels::attend`]; `None` for calls that the kernels are not made for.
 ///
 /// # Errors
 /// A position beyond the tables, the driver's.
@@ -93,7 +93,7 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
     let route = Route::of(shape, device)?;
-    // Without a packing pass, many rows would turn every key again and again: once before is enough.
+    // Without a packing pass, many query tiles would turn every key again: a pass before turns each once.
     let turned = match rope.filter(|_| route.turned) {
         Some(rope) => Some(turned(keys, rope)?),
         None => None,
@@ -121,7 +121,7 @@ fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
     keys.iter().map(turn).collect()
 }
 
-/// What a launch leaves: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
+/// The results of a launch: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
 struct Results {
     out: Output,
     lse: Output,

@@ -1,4 +1,4 @@
-//! What the launches of one call of attention share: packing, the kernel itself, the merge of its parts.
+//! The values that the launches of one call of attention share: packing, the kernel itself, the merge of its parts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct AttentionLaunch<'a> {
     pub key_rope: Option<&'a Rope>,
     /// Rows of a query tile.
     pub rows: usize,
-    /// What dot products are multiplied by.
+    /// The factor of dot products.
     pub scale: f32,
     /// Blocks that the device runs at a time.
     pub resident: usize,

@@ -1,4 +1,4 @@
-//! What an open device says of itself.
+//! Attributes of an open device.
 
 use candle_core::CudaDevice;
 use cudarc::driver::sys;

@@ -46,7 +46,7 @@ pub struct Input<'t> {
 }
 
 impl<'t> Input<'t> {
-    /// Of any layout: the address is that of the first element. `None` for a tensor elsewhere.
+    /// Holds a tensor of any layout: the address is that of the first element. `None` for a tensor that is not on a GPU.
     pub fn new(tensor: &'t Tensor) -> Option<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         match &*storage {
@@ -84,7 +84,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Uninitialised: whoever takes the tensor must have filled all of it.
+    /// Uninitialised memory: all of it must have been filled before the tensor is taken.
     ///
     /// # Errors
     /// Out of memory.
@@ -150,7 +150,7 @@ pub struct Call<'a> {
     stream: &'a CudaStream,
     arguments: Vec<Vec<u64>>,
     guards: Vec<SyncOnDrop<'a>>,
-    /// All addresses, or-ed: what their low bits have in common.
+    /// The bitwise or of all addresses: its low zero bits are common to all.
     places: u64,
 }
 
@@ -164,19 +164,19 @@ impl<'a> Call<'a> {
         Ok(Self { function, stream, arguments: Vec::new(), guards: Vec::new(), places: 0 })
     }
 
-    /// The address of what the kernel writes.
+    /// Pushes the address of memory that the kernel writes.
     pub fn output(&mut self, output: &'a mut Output) -> &mut Self {
         let address = self.address_of_output(output);
         self.word(address)
     }
 
-    /// The address of what the kernel reads.
+    /// Pushes the address of a tensor that the kernel reads.
     pub fn input(&mut self, input: &'a Input<'_>) -> &mut Self {
         let address = self.address_of(input);
         self.word(address)
     }
 
-    /// The address of memory that the kernel reads.
+    /// Pushes the address of memory that the kernel reads.
     pub fn slice<T>(&mut self, slice: &'a CudaSlice<T>) -> &mut Self {
         let (address, guard) = slice.device_ptr(self.stream);
         self.guards.push(guard);
@@ -184,7 +184,7 @@ impl<'a> Call<'a> {
         self.word(address)
     }
 
-    /// The same, to be part of a block.
+    /// The address of a tensor that the kernel reads, to be part of a block.
     pub fn address_of(&mut self, input: &'a Input<'_>) -> u64 {
         let (address, guard) = input.address(self.stream);
         self.guards.push(guard);
@@ -192,7 +192,7 @@ impl<'a> Call<'a> {
         address
     }
 
-    /// The address of what the kernel writes, to be part of a block.
+    /// The address of memory that the kernel writes, to be part of a block.
     pub fn address_of_output(&mut self, output: &'a mut Output) -> u64 {
         let (address, guard) = output.address(self.stream);
         self.guards.push(guard);
@@ -207,7 +207,7 @@ impl<'a> Call<'a> {
         address
     }
 
-    /// 1 if all addresses so far and these strides, in bytes, are multiples of 16, else 0.
+    /// Pushes 1 if all addresses so far and these strides, in bytes, are multiples of 16, else 0.
     pub fn aligned(&mut self, strides: &[usize]) -> &mut Self {
         let aligned = self.alignment(strides) >= 16;
         self.word(u64::from(aligned))
@@ -219,22 +219,22 @@ impl<'a> Call<'a> {
         1 << all.trailing_zeros().min(4)
     }
 
-    /// An integer of up to 8 bytes, or an address. (A narrower parameter takes the low bytes.)
+    /// Pushes an integer of up to 8 bytes, or an address. (A narrower parameter takes the low bytes.)
     pub fn word(&mut self, word: u64) -> &mut Self {
         self.block(vec![word])
     }
 
-    /// A count.
+    /// Pushes a count.
     pub fn count(&mut self, count: usize) -> &mut Self {
         self.word(count as u64)
     }
 
-    /// An f32.
+    /// Pushes an f32.
     pub fn real(&mut self, x: f32) -> &mut Self {
         self.word(u64::from(x.to_bits()))
     }
 
-    /// A struct, as its 8-byte words.
+    /// Pushes a struct, as its 8-byte words.
     pub fn block(&mut self, words: Vec<u64>) -> &mut Self {
         self.arguments.push(words);
         self

@@ -1,4 +1,4 @@
-//! Devices: how many there are, who they are, and the one stream on which all of a device's work runs.
+//! Devices: their number, their identity, and the one stream on which all of a device's work runs.
 
 use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaContext, result, sys};
@@ -26,8 +26,8 @@ pub fn count() -> Result<usize> {
 /// again.
 ///
 /// Tensors carry no events that order one stream behind another, which would cost some ten calls of the driver an operation:
-/// all that is computed goes to this one stream. Whoever has another stream (messages between GPUs) orders it himself, and
-/// holds tensors until this stream is behind what the other does with them.
+/// all that is computed goes to this one stream. A caller with another stream (for messages between GPUs) orders it by events of
+/// its own, and holds tensors until this stream is behind the other's use of them.
 ///
 /// # Errors
 /// [`Error::NoDevice`] where there is none of this number, where the kernels are not compiled for it, or where the driver is older
@@ -58,7 +58,7 @@ pub fn device(ordinal: usize) -> Result<Device> {
     Ok(device)
 }
 
-/// Who GPU number `ordinal` is.
+/// The identity of GPU number `ordinal`.
 ///
 /// # Errors
 /// [`Error::NoDevice`] where there is none of this number.

@@ -1,6 +1,6 @@
-//! What is told of a GPU: plain numbers and names, the same in builds with CUDA and without.
+//! The identity and memory of a GPU in plain numbers and names, the same in builds with CUDA and without.
 
-/// Who a GPU is, wherever it is seen from.
+/// The identity of a GPU, the same wherever it is seen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The maker's name for it.
@@ -20,9 +20,9 @@ pub struct Identity {
 /// Bytes of a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// What this process can still have: what nobody has, and what its own pool holds unused.
+    /// Bytes that this process can still have: those that no process has, and those that its own pool holds unused.
     pub free_bytes: u64,
-    /// All there is.
+    /// Bytes of all its memory.
     pub total_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the driver and cuBLAS answer, as errors of this crate.
+//! Answers of the driver and of cuBLAS, as errors of this crate.
 
 use candle_core::cuda::CudaError;
 use cudarc::driver::DriverError;

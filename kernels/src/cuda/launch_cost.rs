@@ -1,4 +1,4 @@
-//! What it costs the host to give a kernel to a device.
+//! The cost to the host of giving a kernel to a device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,11 +20,11 @@ const ROUNDS: usize = 5;
 /// Microseconds of the host for one of many small kernels, medians.
 #[derive(Debug, Clone)]
 pub struct LaunchCost {
-    /// Where every tensor keeps events that order it against other streams, as cudarc does unless told otherwise.
+    /// The cost where every tensor keeps events that order it against other streams, as cudarc does unless told otherwise.
     pub with_events_us: f64,
-    /// Without events, as everything here runs.
+    /// The cost without events, as everything here runs.
     pub without_events_us: f64,
-    /// As part of a graph that was recorded once, without events; or why there is none.
+    /// The cost as part of a graph that was recorded once, without events; or why there is none.
     pub in_graph_us: std::result::Result<f64, String>,
 }
 

@@ -44,7 +44,7 @@ pub fn product(
     let (Some(left), Some(right)) = (Input::new(&x), Input::new(&weight)) else { return Ok(None) };
     let device = left.device().clone();
     let stream = device.cuda_stream();
-    // What the product is added to is written into the answer first.
+    // The terms that the product is added to are written into the answer first.
     let (mut out, beta) = match (residual, bias) {
         (residual, Some(bias)) => match bias_rows(residual, bias, rows, dtype)? {
             Some(out) => (out, 1f32),

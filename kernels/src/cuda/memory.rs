@@ -1,4 +1,4 @@
-//! Memory of a device: what is free, the pool that candle's tensors come from, and tensors made from nothing or from a list.
+//! Memory of a device: the free bytes, the pool that candle's tensors come from, and tensors made from nothing or from a list.
 
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::driver::result::{device, mem_pool};
@@ -9,7 +9,7 @@ use super::device_info::{Memory, Pool};
 use super::failure;
 use crate::error::Result;
 
-/// What is free on a device. Does not wait for its work.
+/// The free and total memory of a device. Does not wait for its work.
 ///
 /// # Errors
 /// The driver refuses; the device is no GPU.
@@ -23,7 +23,7 @@ pub fn memory(device: &Device) -> Result<Memory> {
     Ok(Memory { free_bytes, total_bytes: total as u64 })
 }
 
-/// The state of a device's pool. Does not wait for its work: what that will free counts as used.
+/// The state of a device's pool. Does not wait for its work: memory that this work will free counts as used.
 ///
 /// # Errors
 /// The driver refuses; the device is no GPU.

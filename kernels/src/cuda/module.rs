@@ -20,7 +20,7 @@ const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
 /// The kernels of a device by name.
 type Functions = HashMap<&'static str, CudaFunction>;
 
-/// What is loaded, by the device's number. For the life of the process, as the device's context is: modules belong to the context,
+/// The loaded kernels by the device's number. They stay for the life of the process, as the device's context does: modules belong to it,
 /// which all tensors of the device share, not to one model or rank. Locked to look and to add only.
 static LOADED: Mutex<Vec<(usize, Arc<Functions>)>> = Mutex::new(Vec::new());
 
@@ -55,7 +55,7 @@ pub fn function(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     load(device)?.get(name).cloned().ok_or_else(absent)
 }
 
-/// Every kernel of a device, ready to be launched; what is loaded stays so.
+/// Every kernel of a device, ready to be launched; a kernel that is loaded stays loaded.
 ///
 /// While the driver loads code it may wait for kernels under way, and one of NCCL's waits for other ranks, which may be threads of
 /// this process: so no lock is held meanwhile. Of two threads that load at the same time, both go on with what the first has stored.

@@ -15,8 +15,8 @@ thread_local! {
 /// From now on, attention over many rows that this thread gives to a Hopper takes `count` multiprocessors fewer than the device has,
 /// but at least one. Gives the count from before, which is 0 at first.
 ///
-/// Its blocks keep their multiprocessors until nothing is left to do: what another stream is given
-/// meanwhile (NCCL's kernels, a message) waits for them unless some multiprocessors are left to it. Each thread has a count of its
+/// Its blocks keep their multiprocessors until nothing is left to do: a kernel on another stream (NCCL's, for a message)
+/// waits for them unless some multiprocessors are left to it. Each thread has a count of its
 /// own, as each rank is a thread.
 pub fn leave_multiprocessors(count: usize) -> usize {
     LEFT.replace(count)

@@ -21,7 +21,7 @@ thread_local! {
     static CACHE: RefCell<VecDeque<(Key, Rc<Prepared>)>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// What a sight was made for. It holds the positions, so that no others can take their place in memory.
+/// The call that a sight was made for. It holds the positions, so that no others can take their place in memory.
 struct Key {
     device: DeviceId,
     queries: Positions,

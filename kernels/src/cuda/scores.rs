@@ -16,7 +16,7 @@ use crate::{Keys, Positions, Reduce, Rope};
 /// Rows and keys of a tile.
 const TILE: usize = 64;
 
-/// See [`crate::Kernels::column_scores`]; `None` for what the kernel is not made for.
+/// See [`crate::Kernels::column_scores`]; `None` for calls that the kernel is not made for.
 ///
 /// # Errors
 /// A position beyond the tables, the driver's.

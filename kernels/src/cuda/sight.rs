@@ -1,4 +1,4 @@
-//! Who sees whom, worked out once for all layers of a pass: keys and queries are put in an order in which a query sees at
+//! Visibility, worked out once for all layers of a pass: keys and queries are put in an order in which a query sees at
 //! most two runs of keys, and for every tile of queries the tiles of keys that it meets are listed.
 //!
 //! The order is the kernels' own; results are written back to where the caller expects them. So no layout, no overlay of
@@ -25,7 +25,7 @@ pub(super) const NO_SLOT: u32 = u32::MAX;
 /// Parts shorter than this many key tiles are not worth a merge.
 const SHORTEST_PART: usize = 4;
 
-/// What begin and end of an item cost, in key tiles (a model, not measured).
+/// The cost of an item's begin and end, in key tiles (a model, not measured).
 const ITEM_TILES: usize = 3;
 
 /// How a kernel cuts its work.
@@ -107,7 +107,7 @@ impl KeyOrder {
         self.source.len()
     }
 
-    /// What a query of this order and segment sees: the end of the shared keys, begin and end of its segment's.
+    /// The keys that a query of this order and segment sees: the end of the shared keys, begin and end of its segment's.
     fn sight(&self, order: u32, segment: u32) -> [u32; 3] {
         if order == PAD {
             return [0; 3];
@@ -145,7 +145,7 @@ impl QueryOrder {
         Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
 
-    /// Of the pairs of query row and key that are worked out, the share that see each other.
+    /// The share of pairs that see each other, among the pairs of query row and key that are worked out.
     pub fn visible_share(&self, tiling: Tiling) -> f64 {
         let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
         let seen = seen * tiling.group as u64;
@@ -164,7 +164,7 @@ impl QueryOrder {
     }
 }
 
-/// What the rows of a tile see together: some of them, and all of them.
+/// The keys that some rows of a tile see, and those that all of its rows see.
 struct Hull {
     any_shared: u32,
     all_shared: u32,

@@ -1,4 +1,4 @@
-//! Writing rows into memory that is there already: what grows does not have to be copied.
+//! Writing rows into memory that is there already, so that a growing tensor does not have to be copied.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaError;
