@@ -46,12 +46,12 @@ impl ChunkCache {
         Self::new(KeySpace::new([0; 32], ""), 0)
     }
 
-    /// What names chunks here.
+    /// The model and dtype that name chunks here.
     pub fn space(&self) -> &KeySpace {
         &self.space
     }
 
-    /// A new request begins: what it uses or adds stays until its end.
+    /// A new request begins: entries that it uses or adds stay until its end.
     pub fn begin(&mut self) {
         self.request += 1;
         self.report = ChunkCacheReport { used_bytes: self.report.used_bytes, ..ChunkCacheReport::default() };
@@ -124,7 +124,7 @@ impl ChunkCache {
         true
     }
 
-    /// What it did since the request began.
+    /// The report of its hits, misses and changes since the request began.
     pub fn report(&self) -> ChunkCacheReport {
         self.report.clone()
     }

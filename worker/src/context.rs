@@ -1,4 +1,4 @@
-//! What a strategy is handed: the model, the communicator, the kernels and the clock of this rank.
+//! The tools that a strategy is handed: the model, the communicator, the kernels and the clock of this rank.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::model::{Model, Models, Rows, embed};
 use crate::progress::Progress;
 use crate::timeline::Timeline;
 
-/// What every attention of a request shares.
+/// The kernels and constants that every attention of a request shares.
 #[derive(Debug, Clone)]
 pub struct Math {
     /// Which implementation of the kernels runs.
@@ -22,9 +22,9 @@ pub struct Math {
     pub rope: Rope,
     /// Softmax scale.
     pub scale: f32,
-    /// Where the rank tells its steps.
+    /// The record to which the rank tells its steps.
     pub progress: Progress,
-    /// What messages under way need of the rank's GPU.
+    /// The multiprocessors that messages under way need of the rank's GPU.
     pub kept_free: KeptFree,
 }
 
@@ -65,7 +65,7 @@ impl Math {
         Ok(partial)
     }
 
-    /// What each key receives from the queries, read by KV head or by query row, given the queries' log-sum-exp.
+    /// The attention that each key receives from the queries, read by KV head or by query row, given the queries' log-sum-exp.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -76,7 +76,7 @@ impl Math {
         Ok(readings)
     }
 
-    /// What each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
+    /// The attention that each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -96,7 +96,7 @@ pub struct Context<'a> {
     pub comm: &'a mut dyn Communicator,
     /// The kernels with the model's constants.
     pub math: Math,
-    /// Where the time goes.
+    /// The timeline of the rank's phases.
     pub timeline: Timeline,
     /// Context, prefix and query rows computed by chunk prefill or exact prefill.
     pub prefilled_rows: usize,

@@ -1,4 +1,4 @@
-//! What can go wrong on a rank, and the exit code that stands for it.
+//! The failures of a rank, and the exit codes that stand for them.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ pub enum Error {
     /// A file of the model cannot be read.
     #[error("cannot read {}: {cause}", path.display())]
     File {
-        /// Which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's own words.
         cause: String,
     },
     /// config.json does not describe a model that this program can run.
@@ -24,7 +24,7 @@ pub enum Error {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what would be right.
+        /// The mistake, and what would be right.
         what: String,
     },
     /// A decoder family that is not built in.
@@ -42,7 +42,7 @@ pub enum Error {
     Weights {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// The weights lack a tensor.
@@ -70,9 +70,9 @@ pub enum Error {
     /// Numbers that are not finite where they must be: the weights are damaged or overflowed.
     #[error("{what} hold NaN or infinite values on rank {rank}: the weights are damaged, or the dtype overflows")]
     NotFinite {
-        /// Which numbers.
+        /// The numbers in question.
         what: &'static str,
-        /// Where.
+        /// The rank that found them.
         rank: usize,
     },
     /// A prompt that is too long for the model.
@@ -82,9 +82,9 @@ pub enum Error {
         prompt_tokens: usize,
         /// Tokens to generate at most.
         max_tokens: usize,
-        /// How many tokens there may be.
+        /// The most tokens that there may be.
         limit: usize,
-        /// What sets the limit.
+        /// The part of the model that sets the limit.
         what: &'static str,
     },
     /// A plan that does not fit this rank's model or world.
@@ -93,7 +93,7 @@ pub enum Error {
     /// A request's own failure that another rank has found and told to all.
     #[error("{}", .0.cause)]
     Refused(Refusal),
-    /// What only a mistake in this program can bring about.
+    /// A state that only a mistake in this program can bring about.
     #[error("a bug: {0}")]
     Bug(&'static str),
     /// Ranks could not talk.

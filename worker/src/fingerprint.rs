@@ -1,4 +1,4 @@
-//! What tells one model from another: a hash of everything that shapes its results.
+//! The fingerprint of a model: a hash of everything that shapes its results.
 
 mod known_hashes;
 #[cfg(test)]
@@ -12,7 +12,7 @@ use self::known_hashes::{FileStamp, KnownHashes};
 use crate::error::{Error, Result};
 use crate::model::{LoadFormat, weight_files};
 
-/// A model's hash, and what it took.
+/// A model's hash, and the bytes that were read for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// 256-bit BLAKE3 hash of config.json and of the contents of the weight files in the order of their names, or of the seed
@@ -23,7 +23,7 @@ pub struct Fingerprint {
 }
 
 /// The fingerprint of a model folder. Runs on the thread pool it is called in. Hashes of weight files are remembered in the
-/// folder `cache`, if there is one; one that is damaged or that cannot be written is done without.
+/// folder `cache`, if one is given; a cache that is damaged or cannot be written is not used.
 ///
 /// # Errors
 /// A file of the model that cannot be read.

@@ -1,4 +1,4 @@
-//! From a filled cache to the first token, whose arrival stops the clock.
+//! Draws the first token from a filled cache. Its arrival stops the clock.
 
 use tributary_protocol::{DrawnToken, Phase, Plan, Refusal};
 
@@ -11,7 +11,7 @@ use tributary_kernels::cuda;
 
 /// The first token of a request.
 pub struct FirstToken {
-    /// What was drawn, on every rank.
+    /// The token that was drawn, on every rank.
     pub drawn: DrawnToken,
     /// Its logits, on the owner.
     pub logits: Option<Vec<f32>>,

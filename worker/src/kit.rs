@@ -1,4 +1,4 @@
-//! What the unit tests share: a plan from sizes, a tiny model from a seed, a group of ranks.
+//! The kit of the unit tests: a plan from sizes, a tiny model from a seed, a group of ranks.
 
 use std::io::Write;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
 }
 
-/// What a plan says of a model named `small`; the ids behind those that stand for rows are its query's.
+/// A plan's entry for an auxiliary model named `small`; the ids behind those that stand for rows are its query's.
 pub fn auxiliary(ids: Vec<u32>, stands_for: Vec<Range<u32>>) -> Auxiliary {
     let query = ids.len() - stands_for.len();
     Auxiliary { model: "small".to_owned(), ids, query, stands_for, memory_bytes: 0 }

@@ -1,4 +1,4 @@
-//! How a rank tells that it gets on while it computes: each layer of a pass, and each attention in it, is a step. On a device a
+//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a step. On a device a
 //! step counts when the device has passed it and not when the host has given it out; a thread of its own asks the device,
 //! because the rank's thread may stand in the driver.
 //!
@@ -18,7 +18,7 @@ use crate::error::Result;
 /// How often the device is asked while it has steps before it.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where a rank tells its steps. Clones tell the same rank's.
+/// The record to which a rank tells its steps. Clones tell those of the same rank.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     liveness: Liveness,
@@ -48,7 +48,7 @@ struct Queue {
 }
 
 impl Progress {
-    /// Of a rank that computes on a device.
+    /// The progress of a rank that computes on `device`.
     ///
     /// # Errors
     /// The system has no thread to give.

@@ -1,4 +1,4 @@
-//! A sequence that is being decoded: what a rank keeps of a request behind its first token.
+//! A sequence that is being decoded: the state that a rank keeps of a request after its first token.
 //!
 //! Keys are turned to their positions once, before the first step; values are shared with the blocks that the prefill left. Keys
 //! and values of generated rows grow in place.
@@ -21,11 +21,11 @@ pub struct Sequence {
     /// The positions that its rotary tables must cover.
     pub positions: usize,
     held: CacheState,
-    /// On the owner: what draws its tokens, and the newest of them.
+    /// On the owner: the sampler that draws its tokens, and the newest of them.
     drawing: Option<Drawing>,
 }
 
-/// What draws the tokens of a sequence.
+/// The sampler of a sequence, and the token that it drew last.
 pub struct Drawing {
     /// The draws so far.
     pub sampler: Sampler,
@@ -33,7 +33,7 @@ pub struct Drawing {
     pub newest: u32,
 }
 
-/// What this rank holds of a sequence.
+/// The part of a sequence's cache that this rank holds.
 enum CacheState {
     /// Nothing: the owner decodes alone, and this is another rank.
     Nothing,
@@ -47,7 +47,7 @@ enum CacheState {
 pub struct Turned {
     /// The context rows that are this rank's alone; where the owner decodes alone, all that it holds but `rest`.
     pub own: View,
-    /// On the owner: what counts once in a merge, prefix and query.
+    /// On the owner: prefix and query, which count once in a merge.
     pub rest: View,
     /// On the owner: the generated rows.
     pub generated: GrowingBlock,
@@ -89,7 +89,7 @@ impl Sequence {
         }
     }
 
-    /// What draws the tokens, on the owner.
+    /// The sampler and the newest token, on the owner.
     pub fn drawing(&mut self) -> Option<&mut Drawing> {
         self.drawing.as_mut()
     }

@@ -20,7 +20,7 @@ pub struct ChunkPrefill<'a> {
     pub math: Math,
     /// Where the rows stand: for chunks the LOCAL layout, one segment a chunk, the prefix shared.
     pub at: Positions,
-    /// What is there already and seen by all rows: the prefix, if it was cached.
+    /// The keys that are there already and seen by all rows: the prefix, if it was cached.
     pub before: View,
     /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of chunks, which stop at
     /// their keys.
@@ -31,19 +31,19 @@ pub struct ChunkPrefill<'a> {
     pub outgoing: Option<OutgoingRows<'a>>,
 }
 
-/// How this rank's context rows leave it, layer by layer.
+/// The replication of this rank's context rows, layer by layer.
 pub struct OutgoingRows<'a> {
-    /// The way out.
+    /// The way to the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// What is on its way.
+    /// The layers that are on their way.
     pub replication: &'a mut Replication,
-    /// Where the rows are, in the order in which they leave.
+    /// The rows of each chunk, in the order in which they leave.
     pub parts: Vec<ChunkRows>,
 }
 
 /// Rows of one chunk.
 pub enum ChunkRows {
-    /// From the chunk cache.
+    /// A block from the chunk cache.
     Cached(Block),
     /// A run of the batch.
     Fresh {

@@ -1,5 +1,5 @@
 //! One step of decoding: the newest row of every sequence of this rank. The rows share everything but attention, which each
-//! does alone over the cache of its own sequence. What a sequence's owner does not hold is asked for by one round of queries
+//! does alone over the cache of its own sequence. Keys that a sequence's owner does not hold are reached by one round of queries
 //! and one of partial results a layer, for all sequences of the step together.
 
 use candle_core::Tensor;
@@ -48,7 +48,7 @@ pub struct SharedCaches<'a> {
 }
 
 impl Decode<'_> {
-    /// What a row finds on its owner: everything, or what counts once in the merge.
+    /// A row's attention over the keys on its owner: all keys, or those that count once in the merge.
     fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
@@ -60,7 +60,7 @@ impl Decode<'_> {
         self.math.attend_rotated(&q.narrow(0, row, 1)?, at, &keys)
     }
 
-    /// What the ranks' own parts hold for the rows that are not alone, `q` being those of this rank: on their owner.
+    /// The attention of the rows that are not alone over every rank's own part, on their owner; `q` are this rank's queries.
     fn of_all_ranks(&mut self, layer: usize, q: &Tensor, k: &Tensor) -> Result<Option<Partial>> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
         let queries = start_queries(*comm, q, counts, k.dtype())?;

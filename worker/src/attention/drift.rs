@@ -16,13 +16,13 @@ use crate::placement::Placement;
 
 /// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
 pub struct CachedLayers {
-    /// Keys and values of each layer but the last; of the last, what is compared.
+    /// Keys and values of each layer but the last; of the last, the tensor that is compared.
     pending: Vec<Vec<Pending>>,
 }
 
 impl CachedLayers {
-    /// Starts the gathers of layers `0..=last`, all at once: `counts[r]` rows come from rank r. Of the last layer only what is compared
-    /// moves. `cache` has this rank's rows; its prefix says how wide a row is where there are none.
+    /// Starts the gathers of layers `0..=last`, all at once: `counts[r]` rows come from rank r. Of the last layer only the tensor
+    /// that is compared moves. `cache` has this rank's rows; its prefix says how wide a row is where there are none.
     ///
     /// # Errors
     /// The communicator's.
@@ -54,7 +54,7 @@ impl CachedLayers {
         Ok(Self { pending })
     }
 
-    /// The next layer's keys and values, or, of the last, what is compared: each rank's rows.
+    /// The next layer's keys and values, or of the last layer the tensor that is compared: each rank's rows.
     ///
     /// # Errors
     /// The communicator's.
@@ -78,7 +78,7 @@ pub struct DriftPass<'a> {
 }
 
 impl DriftPass<'_> {
-    /// What this rank's rows attend to, of `rows` on each rank: to prefix and context. `cached` has keys and values of each rank's
+    /// The attention output of this rank's rows, of `rows` on each rank, over prefix and context. `cached` has keys and values of each rank's
     /// context. With `fresh` the rows' own keys and values stand in for the cached ones.
     ///
     /// # Errors

@@ -25,15 +25,15 @@ pub struct LookAhead<'a> {
     pub at: Positions,
     /// The context rows that are this rank's alone; all that there are where the owner holds them.
     pub context: View,
-    /// On the owner: what counts once in a merge, prefix and query.
+    /// On the owner: prefix and query, which count once in a merge.
     pub rest: Option<View>,
-    /// For every layer so far what this rank's keys received, those of `context` and then of `rest`: `[kv_heads, keys]` f32, the
+    /// For every layer so far the attention that this rank's keys received, those of `context` and then of `rest`: `[kv_heads, keys]` f32, the
     /// sum over the rows of the mean over a KV head's heads. The rows' own keys are left out.
     pub received: Vec<Tensor>,
 }
 
 impl LookAhead<'_> {
-    /// What the rows find: their output on the owner, and all of them with their log-sum-exp on every rank that takes part.
+    /// The attention of the rows: their output on the owner, and all queries with their log-sum-exp on every rank that takes part.
     fn found(&mut self, qkv: &Qkv, context: &[Keys], rest: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
         let Qkv { q, k, v } = qkv;
         let mut home = rest.to_vec();

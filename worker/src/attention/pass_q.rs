@@ -42,7 +42,7 @@ pub struct PassQ<'a> {
     measure: Option<Measure>,
 }
 
-/// What the rows of a pass attend to.
+/// The measurement of the attention that a pass pays to context rows.
 struct Measure {
     /// One weight a row of the pass, rank by rank.
     weights: Vec<f32>,
@@ -106,7 +106,7 @@ impl<'a> PassQ<'a> {
         (self.fresh, self.tail)
     }
 
-    /// What the rows attended to, weighted, the mean over layers and heads: context rows of this rank and their score.
+    /// The weighted attention that the pass paid, the mean over layers and heads: context rows of this rank and their score.
     ///
     /// # Errors
     /// The tensor library's.

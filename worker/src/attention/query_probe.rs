@@ -23,7 +23,7 @@ pub struct QueryProbe<'a> {
     pub math: Math,
     /// The way to the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// What is measured.
+    /// The evidence that is measured.
     pub evidence: Evidence,
     /// In these layers; the score is the mean over them.
     pub layers: Range<usize>,
@@ -63,7 +63,7 @@ impl QueryProbe<'_> {
         let out = cast(&own.out, dtype)?;
         let starts = [&out, &own.lse].map(|send| Start::AllGather { send, rows: &counts });
         let [out, lse] = start_all(self.comm, starts)?;
-        // Before the wait: what puts the slice together is computed while the partials travel, and the slice itself travels
+        // Before the wait: the slice is put together while the partials travel, and the slice itself travels
         // while the rest of the layer and the next one are computed. Behind the last layer come the scores, which would
         // stand behind a slice.
         if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.layers.end) {

@@ -1,5 +1,5 @@
-//! A whole prompt on one rank, as a model beside the main one reads it: its last rows look back in the last layer, and what they
-//! attend to is kept.
+//! A whole prompt on one rank, as an auxiliary model reads it: its last rows look back in the last layer, and their attention to
+//! each row is kept.
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions, Reduce};
@@ -16,7 +16,7 @@ pub struct Reading {
     at: Positions,
     /// How many of the last rows look back.
     looking: usize,
-    /// The layer in which they do.
+    /// The layer in which they look back.
     layer: usize,
     read: Option<Tensor>,
 }

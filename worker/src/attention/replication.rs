@@ -28,7 +28,7 @@ struct HeldRows {
 }
 
 impl Replication {
-    /// Of `counts[r]` context rows from rank r.
+    /// A replication of `counts[r]` context rows from rank r.
     pub fn new(counts: Vec<usize>) -> Self {
         Self { counts, started: Vec::new(), held: None }
     }

@@ -53,8 +53,8 @@ pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
 }
 
 /// Sends every rank the part of `all` (this rank's keys, all ranks' queries) that belongs to its queries, and merges what
-/// the other ranks found for this rank's. Partials travel in the model's dtype, their log-sum-exp in f32; what stays here is
-/// not rounded.
+/// the other ranks found for this rank's. Partials travel in the model's dtype, their log-sum-exp in f32; partials that
+/// stay here are not rounded.
 pub(super) fn bring_home(
     comm: &mut dyn Communicator,
     all: &Partial,

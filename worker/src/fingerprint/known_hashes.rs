@@ -1,8 +1,7 @@
 //! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for its hash.
 //!
 //! A model folder has a file of its own in the cache. Ranks that start together write the same into it, each of them a whole
-//! file. Nothing here can fail a start: what cannot be read or written is
-//! hashed again the next time.
+//! file. Nothing here can fail a start: a file whose entry cannot be read or written is hashed again the next time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,15 +16,15 @@ use tributary_system::file::write_whole;
 /// file system's clock, which nothing would show.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What changes when a file does.
+/// The properties of a file that change when its content does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileStamp {
     /// Its length.
     pub bytes: u64,
     inode: u64,
-    /// When its content was written last, in seconds and nanoseconds since 1970. A copy can be given its original's time.
+    /// The time its content was last written, in seconds and nanoseconds since 1970. A copy can be given its original's time.
     modified: (i64, i64),
-    /// When anything of it was changed last. Nobody can set that.
+    /// The time anything of it was last changed. No program can set that.
     changed: (i64, i64),
 }
 
@@ -54,15 +53,15 @@ struct Entry {
 
 /// Hashes of a model folder's weight files.
 pub(super) struct KnownHashes {
-    /// Where they are remembered.
+    /// The file that they are kept in.
     file: PathBuf,
-    /// By the path of each file, links resolved.
+    /// The entries by the path of each file, links resolved.
     entries: BTreeMap<PathBuf, Entry>,
     is_new: bool,
 }
 
 impl KnownHashes {
-    /// Those that are remembered of a model folder in `cache`; none for a folder that is not there.
+    /// The hashes that `cache` has of a model folder; none for a folder that is not there.
     pub fn read(cache: &Path, folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
         let name = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
@@ -84,7 +83,7 @@ impl KnownHashes {
         }
     }
 
-    /// Writes them down, if there is something new.
+    /// Writes the hashes to the cache, if one of them is new.
     pub fn write(self) {
         if !self.is_new {
             return;

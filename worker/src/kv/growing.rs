@@ -8,7 +8,7 @@ use crate::error::Result;
 /// Rows of a piece of a growing block. A piece is as long as what is to come, if that is less.
 const PIECE_ROWS: usize = 256;
 
-/// Keys and values of rows that come one by one, written in place: what is there is never copied. The keys have been turned to
+/// Keys and values of rows that come one by one, written in place: earlier rows are never copied. The keys have been turned to
 /// their positions.
 #[derive(Debug)]
 pub struct GrowingBlock {

@@ -15,7 +15,7 @@ pub use self::growing::GrowingBlock;
 use crate::error::Result;
 use crate::placement::Placement;
 
-/// What one rank keeps of a request.
+/// The keys and values that one rank keeps of a request.
 #[derive(Debug, Clone, Default)]
 pub struct KvCache {
     /// The prefix: held by every rank, so it may count on one rank only in a merge.
@@ -56,14 +56,14 @@ impl KvCache {
         stale.and(View::new(&fresh, placement, &Hidden::default()))
     }
 
-    /// What counts on the owner alone in a merge: prefix and query.
+    /// Prefix and query, which count on the owner alone in a merge.
     pub fn view_at_owner(&self, placement: &Placement) -> View {
         View::new(&[&self.prefix, &self.tail], placement, &Hidden::default())
     }
 
-    /// What decoding sees, all of it turned to its positions and the cache given up for it, layer by layer: the context behind the
-    /// recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and what counts on the owner alone
-    /// in a merge, prefix and query; nothing of that where `is_owner` is false.
+    /// The keys that decoding sees, turned to their positions; the cache is given up for them layer by layer. They are the context
+    /// after the recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and prefix and query, which
+    /// count on the owner alone in a merge: none of those where `is_owner` is false.
     ///
     /// # Errors
     /// A position beyond the tables; the tensor library's.
@@ -74,7 +74,7 @@ impl KvCache {
         is_owner: bool,
         rope: &Rope,
     ) -> Result<(View, View)> {
-        // Fresh rows and the query's lie in the tensors of one pass, which one of them would hold for all.
+        // Fresh rows and the query's share the tensors of one pass: any of them alone would keep the memory of all.
         let apart = |blocks: Vec<Block>| blocks.into_iter().map(Block::with_values_of_its_own).collect::<Result<_>>();
         let Self { prefix, own, others, fresh, tail } = self;
         let (fresh, tail) = (apart(fresh)?, tail.with_values_of_its_own()?);

@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 /// An adapter.
 #[derive(Debug, Clone)]
 pub struct Adapter {
-    /// What its rows begin with, `[rows, hidden]`, on the model's device.
+    /// The embeddings of its rows, `[rows, hidden]`, on the model's device.
     pub embeddings: Tensor,
-    /// What it adds to the model's linear layers, where it is active.
+    /// The low-rank matrices that it adds to the model's linear layers.
     pub low_rank: Option<Arc<LowRank>>,
 }
 

@@ -1,4 +1,4 @@
-//! What config.json says about a decoder, read from a Hugging Face folder into one form for every family.
+//! The config of a decoder, read from the config.json of a Hugging Face folder into one form for every family.
 
 use std::path::Path;
 

@@ -35,7 +35,7 @@ pub enum LoadFormat {
 /// Loads the model of a Hugging Face folder onto a device, its weights in `dtype`.
 ///
 /// # Errors
-/// Whatever is wrong with the folder: see [`Error`].
+/// The folder is incomplete, damaged or not supported: see [`Error`].
 pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) -> Result<Arc<dyn Model>> {
     let config = Config::read(folder)?;
     let weights = match format {
@@ -104,9 +104,9 @@ struct Layer {
 /// The decoder.
 pub struct Decoder {
     config: Config,
-    /// Of weights and of the cache.
+    /// The dtype of weights and of the cache.
     dtype: DType,
-    /// Of the residual stream and of whatever is computed from it: f32 on a CPU, the weights' on a device.
+    /// The dtype of the residual stream and of everything computed from it: f32 on a CPU, the weights' on a device.
     activations: DType,
     mlp_tile_rows: usize,
     embedding: Tensor, // [vocab, hidden]
@@ -168,7 +168,7 @@ impl Decoder {
     }
 }
 
-/// What queries are multiplied by before RoPE, where YaRN's attention factor f and a head that turns in part meet: f²
+/// The factors of queries before RoPE, where YaRN's attention factor f and a head that turns in part meet: f²
 /// belongs on the dot products of the turning dims only (Hugging Face scales cosine and sine), so it cannot be part of the
 /// softmax scale. On the query, never on a cached key.
 fn query_factors(config: &Config, attention_factor: f32, device: &Device) -> Result<Option<Tensor>> {

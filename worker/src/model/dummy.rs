@@ -11,7 +11,7 @@ use crate::error::Result;
 /// Uniform numbers. A matrix has variance 1/columns, so that activations keep their size and attention is neither flat nor
 /// one-hot; norms are near 1; biases are small.
 ///
-/// ChaCha counts its blocks, so a device draws every block of a matrix on its own; what is short is drawn on the host.
+/// ChaCha counts its blocks, so a device draws every block of a matrix on its own; short tensors are drawn on the host.
 pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let (centre, spread) = match shape {
         _ if name.contains("norm") => (1.0, 0.1),

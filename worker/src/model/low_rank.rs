@@ -16,30 +16,30 @@ mod tests;
 /// A linear layer of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Linear {
-    /// To the queries.
+    /// The projection to queries.
     Query,
-    /// To the keys.
+    /// The projection to keys.
     Key,
-    /// To the values.
+    /// The projection to values.
     Value,
-    /// From what was attended to.
+    /// The output projection of attention.
     Output,
-    /// To the MLP's gate.
+    /// The gate projection of the MLP.
     Gate,
-    /// To what the gate is multiplied with.
+    /// The up projection of the MLP.
     Up,
-    /// From the MLP.
+    /// The down projection of the MLP.
     Down,
 }
 
-/// What is added to one linear layer. The matrices are on the model's device; on a GPU they have the activations' dtype.
+/// The low-rank matrices of one linear layer. They are on the model's device; on a GPU they have the activations' dtype.
 #[derive(Debug, Clone)]
 pub struct LowRankPair {
     /// A, `[rank, in]`.
     pub a: Tensor,
     /// B, `[out, rank]`.
     pub b: Tensor,
-    /// What the product is multiplied by: α / rank.
+    /// The factor of the product: α / rank.
     pub scale: f64,
 }
 
@@ -78,20 +78,20 @@ impl Adapted {
         Self { range, low_rank }
     }
 
-    /// What is left of the run among the rows `from..from + count`, counted from `from` on.
+    /// The part of the run among the rows `from..from + count`, counted from `from` on.
     pub(super) fn within(&self, from: usize, count: usize) -> Option<Self> {
         let (start, end) = (self.range.start.max(from), self.range.end.min(from + count));
         (start < end).then(|| Self { range: start - from..end - from, low_rank: Arc::clone(&self.low_rank) })
     }
 
-    /// What is added to a linear layer, if anything is.
+    /// The matrices of a linear layer, if there are any.
     pub(super) fn at(&self, layer: usize, linear: Linear) -> Option<Added<'_>> {
         let pair = self.low_rank.0.get(&(layer, linear))?;
         Some(Added { range: self.range.clone(), pair })
     }
 }
 
-/// What is added to one linear layer of a run of rows.
+/// The matrices of one linear layer, and the run of rows to which they apply.
 pub(super) struct Added<'a> {
     range: Range<usize>,
     pair: &'a LowRankPair,

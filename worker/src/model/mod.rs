@@ -81,7 +81,7 @@ impl Rows {
         Ok(Self::new(gather(&self.hidden, places)?))
     }
 
-    /// The last `count` rows; of the run on which an adapter is active, what is left among them.
+    /// The last `count` rows; an adapter stays active on those of its run that are among them.
     ///
     /// # Errors
     /// There are fewer.
@@ -110,7 +110,7 @@ pub trait Model: Send + Sync {
     /// Its shape.
     fn config(&self) -> &Config;
 
-    /// Where its weights are, and with them every row's keys, values and residual.
+    /// The device that holds its weights, and with them every row's keys, values and residual.
     fn device(&self) -> &Device;
 
     /// Its rotary embedding, covering at least `positions` positions.
@@ -202,14 +202,14 @@ pub trait Model: Send + Sync {
 
 /// The one place where tokens look at other tokens. The answer knows the positions, and it alone.
 pub trait Attention {
-    /// What the queries of `qkv` attend to in `layer`: `[queries, heads, head_dim]`. The queries are those of the last
+    /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The queries are those of the last
     /// rows, all rows' before [`last_layer`](Self::last_layer) was called.
     ///
     /// # Errors
     /// Kernels' and communicators'.
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor>;
 
-    /// Where the pass tells its steps.
+    /// The record to which the pass tells its steps.
     fn progress(&self) -> &Progress;
 
     /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the last of them need an

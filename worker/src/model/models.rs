@@ -1,10 +1,10 @@
-//! The models of a rank by name: the main one with its adapters, and others beside it that rank 0 alone runs.
+//! The models of a rank by name: the main one with its adapters, and auxiliary ones that rank 0 alone runs.
 
 use std::collections::BTreeMap;
 
 use super::{Adapters, Config, Model};
 
-/// The main model, and what a rank knows of the others. Every rank knows the same names; the weights are on rank 0 at least.
+/// The main model, and the auxiliary models as far as a rank knows them. Every rank knows the same names; the weights are on rank 0 at least.
 #[derive(Clone)]
 pub struct Models<'a> {
     /// The model that answers.
@@ -14,7 +14,7 @@ pub struct Models<'a> {
     auxiliary: BTreeMap<String, AuxiliaryModel<'a>>,
 }
 
-/// A model beside the main one.
+/// An auxiliary model, which runs beside the main one.
 #[derive(Clone, Copy)]
 enum AuxiliaryModel<'a> {
     /// This rank has its weights.
@@ -50,7 +50,7 @@ impl<'a> Models<'a> {
         self
     }
 
-    /// The model of this name beside the main one, if this rank has its weights.
+    /// The auxiliary model of this name, if this rank has its weights.
     pub fn auxiliary(&self, name: &str) -> Option<&'a dyn Model> {
         match self.auxiliary.get(name)? {
             AuxiliaryModel::Here(model) => Some(*model),
@@ -58,7 +58,7 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// The shape of the model of this name beside the main one; none where no rank has such a model.
+    /// The config of the auxiliary model of this name; none where no rank has such a model.
     pub fn auxiliary_config(&self, name: &str) -> Option<&'a Config> {
         self.auxiliary.get(name).map(|model| match model {
             AuxiliaryModel::Here(model) => model.config(),

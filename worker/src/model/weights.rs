@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// The longest safetensors header that is read, in bytes.
 const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 
-/// What weights may be stored as. A quantised tensor means nothing without its scales.
+/// The dtypes in which weights may be stored. A quantised tensor means nothing without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
 /// The weight files of a model folder, in the order of their names: one, or the shards of an index.
@@ -31,13 +31,13 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
 /// A model's tensors, made one by one on a device.
 pub(super) struct Weights {
     source: WeightSource,
-    /// Of matrices.
+    /// The dtype of matrices.
     pub dtype: DType,
-    /// Where they go.
+    /// The device that tensors are made on.
     pub device: Device,
 }
 
-/// Where tensors come from.
+/// The source of tensors.
 enum WeightSource {
     /// Mapped files.
     Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf> },

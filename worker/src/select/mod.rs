@@ -20,12 +20,12 @@ pub use top::{chunk_order, top_rows};
 
 use crate::error::{Error, Result};
 
-/// What a selector asks for, or what it answers in the end.
+/// The evidence that a selector asks for, or its answer in the end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Need {
-    /// What the query attends to, as the method's descriptor says: one number a context row.
+    /// The attention of the query, as the method's descriptor says: one number a context row.
     Probe,
-    /// What some context rows attend to, once they are recomputed at their global positions: Σ of their weights times
+    /// The attention of some context rows, once they are recomputed at their global positions: Σ of their weights times
     /// their attention, mean over layers and heads.
     Pass {
         /// The rows, as numbered in the plan, ascending.
@@ -59,7 +59,7 @@ pub struct Candidates {
     pub measured: usize,
     /// Rows of the query.
     pub query: usize,
-    /// What the plan's auxiliary models read, one number a context row each.
+    /// The readings of the plan's auxiliary models, one number a context row each.
     pub auxiliary: Vec<Vec<f32>>,
 }
 
@@ -112,8 +112,8 @@ pub trait Selector {
     fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Result<Need>;
 }
 
-/// The selector of a method that prefills chunk by chunk: the registry. What the planner must know too stands in the method's
-/// descriptor.
+/// The selector of a method that prefills chunk by chunk: the registry. Facts that the planner needs too are in the
+/// method's descriptor.
 ///
 /// # Errors
 /// [`Error::Bug`] for a method that selects nothing because it computes everything.

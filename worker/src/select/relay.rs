@@ -1,6 +1,6 @@
-//! Relay (ours): two hops. The query names a third of the budget (ProphetKV's score); those rows are recomputed once, and
-//! what they attend to is the second half of the score: what the query needs to know about what it asks for. Exact where
-//! every row is selected.
+//! Relay (ours): two hops. The query names a third of the budget (ProphetKV's score); those rows are recomputed once, and their
+//! own attention is the second half of the score: it finds the rows that the named ones depend on. Exact where every row is
+//! selected.
 //!
 //! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
 //! normalised; score = s¹ + a.

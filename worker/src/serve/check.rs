@@ -1,4 +1,4 @@
-//! What a plan must satisfy before a rank begins with it.
+//! The checks that a plan must pass before a rank begins with it.
 
 use tributary_protocol::{Around, Auxiliary, LookAhead, Plan};
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::Models;
 use crate::strategy;
 
-/// What a plan must satisfy for this model and world; the coordinator has checked it, a wrong one must not hang the group.
+/// Checks a plan against this model and world. The coordinator has checked it too; a wrong plan must not hang the group.
 pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
     let config = models.main.config();
@@ -41,7 +41,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     strategy::check(&plan.method, config)
 }
 
-/// What a plan says of a model beside the main one must fit that model and the context.
+/// Checks that an auxiliary model of the plan exists and fits the context.
 fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
     let Auxiliary { model, ids, query, stands_for, .. } = auxiliary;
     let bad = |what: String| Err(Error::Plan(what));

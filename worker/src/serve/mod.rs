@@ -29,7 +29,7 @@ use crate::sequence::Sequence;
 const TICK: Duration = Duration::from_secs(1);
 
 /// Serves orders until the coordinator is gone, with one model or several. `link` is rank 0's way to the coordinator; the other ranks have none.
-/// `timeout` is the timeout of collectives between requests and in decoding, `chunk_cache` what is kept from one request to the
+/// `timeout` is the timeout of collectives between requests and in decoding, `chunk_cache` keeps chunks from one request to the
 /// next.
 ///
 /// # Errors

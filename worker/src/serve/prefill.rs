@@ -13,8 +13,8 @@ use crate::placement::Placement;
 use crate::sequence::Sequence;
 use crate::strategy::{self, Selection};
 
-/// What a rank has to tell at the end of a prefill: its report, and the outcome if it is the owner; or why the request is over, and what
-/// had moved until then.
+/// A rank's result at the end of a prefill: its report, and the outcome if it is the owner; or the refusal that ended the request, and
+/// the traffic until then.
 type PrefillResult = std::result::Result<(RankReport, Option<Outcome>), (Refusal, Traffic)>;
 
 impl Rank<'_> {
@@ -66,7 +66,7 @@ impl Rank<'_> {
         Ok((report, outcome))
     }
 
-    /// What a request's passes are handed.
+    /// The tools that a request's passes are handed.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
         let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
         let positions = Placement::new(plan, &request_order, Layout::Global)
@@ -96,7 +96,7 @@ impl Rank<'_> {
     }
 }
 
-/// What a rank did. The laps from `first_lap_behind` on are behind the first token.
+/// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
 fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
     let device_memory = device_memory(&cx)?;
     let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
@@ -117,7 +117,7 @@ fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> R
     })
 }
 
-/// What the model's device holds, if it has a memory of its own.
+/// The memory in use on the model's device, if it has a memory of its own.
 fn device_memory(cx: &Context<'_>) -> Result<Option<DeviceMemory>> {
     if cx.models.main.device().is_cpu() {
         return Ok(None);

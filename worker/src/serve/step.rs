@@ -15,7 +15,7 @@ use crate::model::{Model, Rows};
 use crate::sequence::{Sequence, Turned};
 use crate::timeline::Timeline;
 
-/// What came of a sequence: the number of its request, and its next token.
+/// The result of a step for one sequence: the number of its request, and its next token or a refusal.
 type NextToken = (u64, std::result::Result<DrawnToken, Refusal>);
 
 impl Rank<'_> {
@@ -78,14 +78,14 @@ impl Rank<'_> {
     }
 }
 
-/// What this rank has of a step.
+/// This rank's part of a step.
 struct Step<'a> {
     caches: Vec<&'a mut Turned>,
     /// The newest rows of the sequences that this rank owns, and their tokens.
     rows: Vec<DecodeRow>,
     ids: Vec<u32>,
     requests: Vec<u64>,
-    /// By owner, the shared sequences: this rank's part and where the newest row stands.
+    /// The shared sequences by owner: this rank's part and the position of the newest row.
     shared: Vec<Vec<(usize, Positions)>>,
 }
 

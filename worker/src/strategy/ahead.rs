@@ -1,6 +1,6 @@
 //! The stage between prefill and generation: rows of an adapter that stand right behind the query look at what the prefill has left.
-//! What the cache's rows receive from them says which an answer will need. They leave nothing behind: generation goes on as if they
-//! had never been.
+//! The attention that the cache's rows receive from them says which rows an answer will need. The look-ahead's rows leave nothing
+//! behind: generation goes on as if they had never been.
 
 use candle_core::Tensor;
 use tributary_kernels::cuda;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::model::Rows;
 
-/// What this rank's rows of the cache received.
+/// The attention that this rank's rows of the cache received.
 pub struct LookAheadScores {
     /// The rows, as numbered in the plan. A row that was recomputed is there twice: stale, which receives nothing, and fresh.
     pub rows: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Evidence of models beside the main one: what the last rows of their own prompts attend to, read as numbers of the main model's
+//! Evidence of auxiliary models: the attention of the last rows of their own prompts, read as numbers of the main model's
 //! context rows. Rank 0 runs them and tells the others.
 
 use tributary_kernels::cuda;
@@ -8,7 +8,7 @@ use crate::attention::Reading;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
-/// For each auxiliary model that the plan lists, one number a context row: what the query's rows of its own prompt attend to in its
+/// For each auxiliary model that the plan lists, one number a context row: the attention of the query's rows of its own prompt in its
 /// last layer, mean over query rows and heads, softmax over its whole prompt. The same on every rank.
 ///
 /// # Errors

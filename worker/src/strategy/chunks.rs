@@ -11,13 +11,13 @@ use crate::model::embed;
 
 /// This rank's chunks, and the other ranks' on their way here.
 pub struct Chunks {
-    /// Without the other ranks' chunks until they have been [received](Self::receive).
+    /// The cache, without the other ranks' chunks until they have been [received](Self::receive).
     pub cache: KvCache,
     /// The other ranks' chunks on their way, under `replicate`.
     pub replication: Option<Replication>,
 }
 
-/// What this rank has of a request, chunk by chunk. Blocks share storage with the chunk cache.
+/// The blocks that this rank has of a request, chunk by chunk. They share storage with the chunk cache.
 struct Stock {
     prefix: Option<Block>,
     /// This rank's chunks, ascending, and their blocks where the chunk cache has them.

@@ -1,4 +1,4 @@
-//! Evidence for selectors: what the query attends to, what chosen rows attend to. Measured on every rank for its own context
+//! Evidence for selectors: the attention of the query and of chosen rows. It is measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
 use candle_core::{DType, Device, Tensor};
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::kv::KvCache;
 use crate::placement::Placement;
 
-/// What the query attends to, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
+/// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
 /// rows that are held back set out behind its messages.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ pub(super) fn probe(
     Ok(scores)
 }
 
-/// What `rows` attend to once they are recomputed at their global positions, weighted: one number a context row.
+/// The weighted attention of `rows` once they are recomputed at their global positions: one number a context row.
 ///
 /// # Errors
 /// As [`probe`].

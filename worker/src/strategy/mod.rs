@@ -40,17 +40,17 @@ pub struct Prefilled {
     pub owner: usize,
     /// On the owner: the last row after the last layer, `[1, hidden]`.
     pub last: Option<Rows>,
-    /// What this rank keeps.
+    /// The keys and values that this rank keeps.
     pub cache: KvCache,
     /// Whether the owner holds everything that decoding needs.
     pub alone: bool,
     /// Where the rows stand.
     pub placement: Placement,
-    /// What was recomputed.
+    /// The rows that were recomputed.
     pub selection: Selection,
 }
 
-/// What was recomputed and why. Empty for exact methods.
+/// The rows that were recomputed, and the scores behind the choice. Empty for exact methods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
     /// Chunk numbers in the order of the layout.
@@ -87,7 +87,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Strategy>> {
     })
 }
 
-/// What a method's parameters must satisfy for a model.
+/// Checks a method's parameters against a model.
 ///
 /// # Errors
 /// [`Error::Plan`].

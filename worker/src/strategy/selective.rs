@@ -23,7 +23,7 @@ impl Strategy for Selective {
         let selection = reorder(cx, plan, &mut chunks).and_then(|order| self.select(cx, plan, &mut chunks, order));
         let selection = match selection {
             Err(error) if error.is_the_requests() => {
-                // The group lives on: what is on its way has to arrive, so that no later call meets it.
+                // The group lives on: messages on their way have to arrive, so that no later call meets them.
                 chunks.receive(cx, plan)?;
                 return Err(error);
             }

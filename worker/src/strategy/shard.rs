@@ -1,4 +1,4 @@
-//! What the exact distributed methods share: a shard of the sequence on every rank, and the cache it leaves.
+//! The parts that the exact distributed methods share: a shard of the sequence on every rank, and the cache it leaves.
 
 use candle_core::Tensor;
 use tributary_kernels::Positions;
@@ -41,7 +41,7 @@ impl Shards {
         cx.embed(&own)
     }
 
-    /// What is left when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
+    /// The result when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
     pub fn finish(self, cx: &Context<'_>, plan: &Plan, last: Rows, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
         let block = Block::of(self.rows[rank].clone(), layers).complete(cx.models.main.config().layers);
