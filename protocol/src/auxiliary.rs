@@ -1,26 +1,26 @@
-//! Models beside the main one: what a plan says of one that reads the context for it.
+//! Auxiliary models: a plan's entry for a model that reads the context for the main one.
 
 use std::ops::Range;
 
-/// A model beside the main one, which rank 0 alone runs: what its last rows attend to says which rows of the context matter
+/// A model beside the main one, which rank 0 alone runs: the attention of its last rows says which rows of the context matter
 /// (CacheClip).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Auxiliary {
     /// The name that the ranks know it by.
     pub model: String,
-    /// The prompt as its own tokenizer has it: context, then query.
+    /// The prompt as its own tokenizer encodes it: context, then query.
     pub ids: Vec<u32>,
-    /// How many of the ids, the last ones, are the query's.
+    /// Number of ids at the end that are the query's.
     pub query: usize,
     /// For each row before the query's, the main model's context rows that it stands for; none where it stands for none.
     pub stands_for: Vec<Range<u32>>,
-    /// What it takes on rank 0, in bytes: weights, keys and values, and what passes through. 0 where that is another memory than
-    /// requests take.
+    /// Bytes that it takes on rank 0: weights, keys and values, and activations. 0 where they are in another memory than that of
+    /// requests.
     pub memory_bytes: u64,
 }
 
 impl Auxiliary {
-    /// What the main model's rows `first_row..first_row + count` are read as, given a reading of each row before the query's: a
+    /// The readings of the main model's rows `first_row..first_row + count`, given a reading of each row before the query's: a
     /// row's reading is shared by the rows that it stands for, and a row that several stand for has the sum of its shares.
     ///
     /// # Panics

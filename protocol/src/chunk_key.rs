@@ -12,7 +12,7 @@ const DOMAIN: &str = "tributary chunk cache 1: keys before RoPE, values, [tokens
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ChunkKey([u8; 32]);
 
-/// What all chunks of a group have in common: the model and the type of its numbers.
+/// The properties that all chunks of a group share: the model and the type of its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpace {
     model: [u8; 32],
@@ -20,13 +20,13 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// Of a model, named by the hash of its config and weights, that computes in `dtype`.
+    /// The key space of a model, named by the hash of its config and weights, that computes in `dtype`.
     pub fn new(model: [u8; 32], dtype: impl Into<String>) -> Self {
         Self { model, dtype: dtype.into() }
     }
 
-    /// The key of a chunk behind a prefix. `extra` is what a method caches differently (empty for all that cache chunks as
-    /// they are).
+    /// The key of a chunk behind a prefix. `extra` tells apart chunks that a method caches in another form (empty for methods that
+    /// cache chunks as they are).
     pub fn chunk(&self, prefix: &[u32], ids: &[u32], extra: &[u8]) -> ChunkKey {
         let mut hasher = Hasher::new_derive_key(DOMAIN);
         hasher.update(&self.model);

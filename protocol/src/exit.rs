@@ -1,9 +1,9 @@
-//! Exit codes of the command, and of ranks that end: what went wrong, in a number that scripts can act on. They are those of
+//! Exit codes of the command, and of ranks that end: the kind of failure as a number that scripts can act on. They are those of
 //! sysexits.h where it has one that means the same.
 
-/// Options or a request that cannot be.
+/// Options or a request that the program cannot carry out.
 pub const USAGE: u8 = 64;
-/// Damaged data: weights, a file that is not what it says.
+/// Damaged data: weights, or a file whose content is not of its kind.
 pub const INTEGRITY: u8 = 65;
 /// A rank is gone.
 pub const RANK_LOST: u8 = 69;

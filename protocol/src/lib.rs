@@ -1,4 +1,4 @@
-//! What crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
+//! Everything that crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
 //! leave a process.
 //!
 //! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and

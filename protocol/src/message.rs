@@ -1,11 +1,11 @@
 //! Messages as bytes: bincode through serde, with nothing around it.
 //!
-//! That is what ranks which share a process hand each other. Where bytes leave a process, something guards them: a frame
+//! Ranks of one process hand each other these bytes as they are. Where bytes leave a process, something guards them: a frame
 //! ([`encode_frame`](crate::encode_frame)) or a checksum that travels in one.
 //!
 //! The length is checked before anything is allocated, and bincode gets the same limit, so that no input makes a reader
-//! allocate more than a few times [`MESSAGE_LIMIT_BYTES`]. Integers have a fixed width: what they take on the wire is what
-//! they take in memory.
+//! allocate more than a few times [`MESSAGE_LIMIT_BYTES`]. Integers have a fixed width: they
+//! take as many bytes on the wire as in memory.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 

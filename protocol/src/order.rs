@@ -1,4 +1,4 @@
-//! What the coordinator asks of the ranks: one order at a time, which rank 0 broadcasts and every rank carries out. Every order
+//! The orders of the coordinator to the ranks: one at a time, which rank 0 broadcasts and every rank carries out. Every order
 //! but [`Order::Tick`] and [`Order::Stop`] ends with one gather to rank 0, which becomes an [`Event`](crate::Event).
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub struct Plan {
     /// The rank that computes the query's rows, has the prompt's last row (the whole prompt where one rank computes it), and draws
     /// the tokens.
     pub owner: usize,
-    /// What moves while selected rows are recomputed.
+    /// The tensors that ranks exchange while selected rows are recomputed.
     pub exchange: Exchange,
     /// Rows to recompute at most (fewer where there are fewer candidates).
     pub budget: usize,
@@ -40,7 +40,7 @@ pub struct Plan {
     pub sampling: Sampling,
     /// How long a rank may compute without progress, and all ranks wait for each other, before the group is declared dead.
     pub timeout_ms: u64,
-    /// What the outcome carries besides the tokens.
+    /// The numbers that the outcome carries besides the tokens.
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
@@ -54,7 +54,7 @@ pub struct Plan {
 pub struct LookAhead {
     /// The adapter, by the number that the ranks know it by. Its low-rank matrices, if it has any, are active on these rows.
     pub adapter: u32,
-    /// How many of its rows: the first ones.
+    /// Number of its rows that are used: the first ones.
     pub rows: u32,
 }
 
@@ -77,13 +77,13 @@ pub struct Chunk {
 pub struct Around {
     /// The adapter, by the number that the ranks know it by.
     pub adapter: u32,
-    /// How many of its rows stand before the tokens: the first ones.
+    /// Number of its rows that stand before the tokens: the first ones.
     pub head: u32,
-    /// How many stand behind them: the next ones.
+    /// Number of its rows that stand behind the tokens: the next ones.
     pub tail: u32,
 }
 
-/// What a row is computed from.
+/// The source that a row is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A token, by its id.
@@ -118,7 +118,7 @@ impl Chunk {
         self.ids.len() + self.around.map_or(0, |around| (around.head + around.tail) as usize)
     }
 
-    /// What its rows are computed from.
+    /// The sources of its rows.
     pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
         let Around { adapter, head, tail } = self.around.unwrap_or(Around { adapter: 0, head: 0, tail: 0 });
         let around = move |row| Source::Adapter { adapter, row };
@@ -126,7 +126,7 @@ impl Chunk {
         (0..head).map(around).chain(tokens).chain((head..head + tail).map(around))
     }
 
-    /// What makes its keys and values differ from those of its tokens alone, for the name of what is cached.
+    /// The bytes that tell its keys and values from those of its tokens alone, for the name of the cached chunk.
     pub fn extra(&self) -> Vec<u8> {
         let of = |around: Around| [around.adapter, around.head, around.tail].map(u32::to_le_bytes).concat();
         self.around.map_or_else(Vec::new, of)
@@ -144,7 +144,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// What the outcome carries besides the tokens.
+/// The numbers that the outcome carries besides the tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Returns {
     /// The first token's logits.
@@ -177,7 +177,7 @@ impl Plan {
         self.prefix.len()
     }
 
-    /// Tokens of all chunks: what a ratio is a share of.
+    /// Tokens of all chunks, of which a ratio is a share.
     pub fn context_tokens(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.ids.len()).sum()
     }
@@ -202,7 +202,7 @@ impl Plan {
         self.look_ahead.map_or(0, |ahead| ahead.rows as usize)
     }
 
-    /// What the look-ahead's rows are computed from.
+    /// The sources of the look-ahead's rows.
     pub fn look_ahead_sources(&self) -> Vec<Source> {
         let of = |LookAhead { adapter, rows }| (0..rows).map(|row| Source::Adapter { adapter, row }).collect();
         self.look_ahead.map_or_else(Vec::new, of)
@@ -226,14 +226,14 @@ impl Plan {
             .collect()
     }
 
-    /// What every row of prefix, chunks in the request's own order, and query is computed from, in the order of their numbers.
+    /// The source of every row of prefix, chunks in the request's own order, and query, in the order of their numbers.
     pub fn sources(&self) -> Vec<Source> {
         let token = |&id: &u32| Source::Token(id);
         let context = self.chunks.iter().flat_map(Chunk::sources);
         self.prefix.iter().map(token).chain(context).chain(self.query.iter().map(token)).collect()
     }
 
-    /// What the query's rows are computed from.
+    /// The sources of the query's rows.
     pub fn query_sources(&self) -> Vec<Source> {
         self.query.iter().map(|&id| Source::Token(id)).collect()
     }

@@ -1,22 +1,22 @@
-//! What comes back: tokens as soon as they are known, what each rank did at the end of an order.
+//! The answers of the ranks: tokens as soon as they are known, and each rank's report at the end of an order.
 
 use crate::{ChunkKey, Phase, Traffic};
 
-/// What rank 0 tells the coordinator.
+/// An event that rank 0 tells the coordinator.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// The first token, as soon as it is known.
     FirstToken {
         /// Number of the request.
         request: u64,
-        /// What was drawn.
+        /// The token that was drawn.
         drawn: DrawnToken,
     },
     /// The end of [`Order::Prefill`](crate::Order::Prefill), which has sent a first token before.
     Prefilled {
         /// Number of the request.
         request: u64,
-        /// What came out; of the tokens the first.
+        /// The outcome, with the first of the tokens.
         outcome: Outcome,
         /// One report a rank, in rank order.
         reports: Vec<RankReport>,
@@ -30,14 +30,14 @@ pub enum Event {
     },
     /// The end of [`Order::Decode`](crate::Order::Decode).
     Stepped {
-        /// For each sequence of the order, in its order, the number of its request and what came of it.
+        /// For each sequence of the order, in its order, the number of its request and its next token or refusal.
         tokens: Vec<(u64, Result<DrawnToken, Refusal>)>,
         /// One report a rank, in rank order.
         reports: Vec<StepReport>,
     },
     /// The end of [`Order::Release`](crate::Order::Release).
     Released {
-        /// How many sequences each rank still has, in rank order.
+        /// Number of sequences that each rank still has, in rank order.
         running: Vec<usize>,
     },
     /// The end of an order that failed in a way which all ranks have learnt alike: the request is over, the group lives on.
@@ -46,10 +46,10 @@ pub enum Event {
         request: u64,
         /// Why.
         refusal: Refusal,
-        /// What had moved through each rank until then, in rank order.
+        /// The traffic of each rank until then, in rank order.
         traffic: Vec<Traffic>,
     },
-    /// The group failed, and with it everything that it was at.
+    /// The group failed, and with it every request under way.
     Failed {
         /// Number of the request under way; 0 if there was none.
         request: u64,
@@ -81,7 +81,7 @@ pub struct Refusal {
     pub cause: String,
 }
 
-/// What one rank did in one step of decoding.
+/// The report of one rank on one step of decoding.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StepReport {
     /// Which rank.
@@ -90,13 +90,13 @@ pub struct StepReport {
     pub seconds: f64,
     /// Seconds of it spent waiting for other ranks.
     pub waited_s: f64,
-    /// What moved.
+    /// The traffic of the step.
     pub traffic: Traffic,
     /// Sequences that this rank stepped.
     pub sequences: usize,
 }
 
-/// What came out of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
     /// The generated tokens; one that ended the answer is the last.
@@ -119,7 +119,7 @@ pub struct Outcome {
     pub scores: Option<Vec<f32>>,
 }
 
-/// What one rank did.
+/// The report of one rank on a prefill.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RankReport {
     /// Which rank.
@@ -128,15 +128,15 @@ pub struct RankReport {
     pub drew_first_token: bool,
     /// Its phases one after the other, from the arrival of the plan on.
     pub spans: Vec<Span>,
-    /// What moved until the first token.
+    /// The traffic until the first token.
     pub traffic: Traffic,
-    /// What moved after the first token: the request's part of the steps that it shared with others.
+    /// The traffic after the first token: the request's share of the steps that it took together with others.
     pub decode_traffic: Traffic,
     /// Context, prefix and query rows computed in the prefill of chunks or of the whole prompt.
     pub prefilled_rows: usize,
     /// Rows computed in the recompute pass, the query's included.
     pub recomputed_rows: usize,
-    /// What the chunk cache did for the request.
+    /// The report of the chunk cache on the request.
     pub chunk_cache: ChunkCacheReport,
     /// The memory of its device; none on a CPU.
     pub device_memory: Option<DeviceMemory>,
@@ -155,7 +155,7 @@ pub struct DeviceMemory {
     pub message_bytes: u64,
 }
 
-/// What one rank's chunk cache did for a request, and what it holds now. The shared prefix is an entry like a chunk.
+/// The report of one rank's chunk cache on a request, and its size now. The shared prefix is an entry like a chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ChunkCacheReport {
     /// Chunks taken from it.
@@ -166,7 +166,7 @@ pub struct ChunkCacheReport {
     pub misses: usize,
     /// Entries that were added.
     pub stored: Vec<ChunkKey>,
-    /// Entries that had to go.
+    /// Entries that were evicted.
     pub evicted: Vec<ChunkKey>,
     /// Bytes of keys and values in it.
     pub used_bytes: u64,

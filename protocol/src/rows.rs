@@ -1,5 +1,5 @@
-//! What follows from a plan and from the order of its chunks: where rows stand, who keeps them, which may be selected, and what
-//! sets out when. Planner and ranks share it.
+//! Facts that follow from a plan and from the order of its chunks: the places of rows, the ranks that keep them, the rows that may be
+//! selected, and the time at which stale rows set out. Planner and ranks share them.
 
 use std::ops::Range;
 
@@ -121,13 +121,13 @@ impl Plan {
         rows
     }
 
-    /// How the drift of rows is measured before some are selected, with chunks in `order`; none where nothing is.
+    /// The measurement of rows' drift before the selection, with chunks in `order`; none where no drift is measured.
     pub fn drifts(&self, order: &[u32]) -> Option<Drift> {
         let asks = self.budget > 0 && self.candidates(order).iter().any(|&(_, count)| count > 0);
         self.method.drift().filter(|_| asks)
     }
 
-    /// In how many slices stale rows set out behind the messages of probes: one behind each layer of each probe but the last,
+    /// The number of slices in which stale rows set out behind the messages of probes: one behind each layer of each probe but the last,
     /// behind which the scores come; and one behind the cached rows that drift is measured by. None where rows set out as they are
     /// computed, or at once because no probe follows.
     pub fn slices_behind_probes(&self, layers: usize) -> Option<usize> {
@@ -140,8 +140,8 @@ impl Plan {
     }
 }
 
-/// How many rows of each chunk stand at its head and are selected: so many a chunk, or the budget divided evenly. What short chunks
-/// leave unspent stays unspent.
+/// The number of rows at the head of each chunk that are selected: `per_chunk` of each, or the budget divided evenly. Budget that short
+/// chunks leave stays unspent.
 pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>) -> Vec<usize> {
     if budget == 0 {
         return vec![0; lengths.len()];

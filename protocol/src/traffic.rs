@@ -50,7 +50,7 @@ impl Collective {
     }
 }
 
-/// What one kind of collective moved through one rank. A rank's own contribution to itself is not counted.
+/// The traffic of one kind of collective through one rank. A rank's own contribution to itself is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TrafficEntry {
     /// Number of calls.
@@ -91,7 +91,7 @@ impl Traffic {
         sum
     }
 
-    /// Counts what other counters have counted.
+    /// Adds the counts of other counters.
     pub fn add(&mut self, more: &Traffic) {
         for (kind, part) in &more.entries {
             let entry = self.entries.entry(*kind).or_default();
@@ -102,7 +102,7 @@ impl Traffic {
         }
     }
 
-    /// One of `parts` shares of what several sequences moved together: its bytes are divided so that all shares give the whole. Calls
+    /// One of `parts` shares of the traffic that several sequences caused together: its bytes are divided so that all shares give the whole. Calls
     /// and waiting are each one's own, because each took part in all of them.
     pub fn share(&self, index: usize, parts: usize) -> Traffic {
         assert!(index < parts, "share {index} of {parts}");

@@ -19,7 +19,7 @@ impl Homes {
     /// Deals the context rows `rows`, whose places in the causal order are `places` (of every row of the plan), and the rows of
     /// `query` to `world` ranks.
     ///
-    /// Under `selected` a row stays with its chunk's rank. Else rows are dealt evenly by cost, whoever keeps their chunk; under
+    /// Under `selected` a row stays with its chunk's rank. Else rows are dealt evenly by cost, whichever rank keeps their chunk; under
     /// `pass-q` attention is done where the keys are, so that only a row's own arithmetic counts.
     pub fn new(
         plan: &Plan,

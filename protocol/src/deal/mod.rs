@@ -7,7 +7,7 @@ mod shards;
 pub use homes::Homes;
 pub use shards::{shards, usual_owner};
 
-/// What one row costs: a constant for its own arithmetic, and something for every key it sees.
+/// The cost of one row: a constant for its own arithmetic, and a part for every key it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowCost {
     /// FLOPs a row in projections and MLP.

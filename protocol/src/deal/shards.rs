@@ -19,7 +19,7 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     Some(shards)
 }
 
-/// The owner of a plan whose planner has no wish: where zigzag leaves the last row, else the last rank.
+/// The owner of a plan if the planner has no reason for another: the rank to which zigzag deals the last row, else the last rank.
 pub fn usual_owner(prefill: Prefill, world: usize) -> usize {
     match prefill {
         Prefill::Ring => 0,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-/// How the attention a context row receives from the query's rows becomes its score.
+/// The way in which the attention a context row receives from the query's rows becomes its score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Score {
     /// Euclidean norm over the query's rows.
@@ -24,7 +24,7 @@ pub enum Layout {
     TlTp,
 }
 
-/// How the scores of a chunk's rows become the chunk's importance, by which chunks are reordered.
+/// The way in which the scores of a chunk's rows become the chunk's importance, by which chunks are reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Importance {
     /// Sum of its rows' scores.
@@ -33,7 +33,7 @@ pub enum Importance {
     Selected,
 }
 
-/// What ranks send each other while selected rows are recomputed.
+/// The messages between ranks while selected rows are recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Exchange {
     /// All keys and values on every rank, gathered during chunk prefill; then fresh rows only.
@@ -44,7 +44,7 @@ pub enum Exchange {
     Selected,
 }
 
-/// Which cached rows are compared with what they would be, had they seen the whole context.
+/// The cached tensor whose rows are compared with the rows they would be if they had seen the whole context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum DriftOf {
     /// Values (the paper's).
@@ -53,13 +53,13 @@ pub enum DriftOf {
     Keys,
 }
 
-/// How far rows drift from what is cached of them: they run through the first layers at their global positions, and what they leave
-/// there is compared. With several layers ever fewer go on (CacheBlend's gradual filtering).
+/// The measurement of the drift of rows from their cached keys or values: rows run through the first layers at their global
+/// positions, and their new keys or values are compared. With several layers ever fewer rows go on (CacheBlend's gradual filtering).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Drift {
-    /// What is compared.
+    /// The tensor that is compared.
     pub of: DriftOf,
-    /// The layers behind the first in which it is: 1 or more.
+    /// The number of layers after the first in which it is compared: 1 or more.
     pub layers: usize,
 }
 
@@ -70,8 +70,8 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// How many rows go on behind each of the layers, of which the last leaves the budget: before it as many parts of the budget more
-    /// as layers follow, all layers' parts being equal.
+    /// The number of rows that go on after each of the layers. The last layer leaves `budget` rows; each layer before it leaves one more
+    /// equal part of the budget than the next.
     pub fn left(&self, budget: usize) -> Vec<usize> {
         (1..=self.layers).map(|layer| budget + budget * (self.layers - layer) / self.layers).collect()
     }
@@ -88,7 +88,7 @@ impl Drift {
         rows
     }
 
-    /// Those lists again, of the list that [`longest_first`](Self::longest_first) makes of them.
+    /// The lists from which [`longest_first`](Self::longest_first) has made its one list.
     pub fn went_on<'a>(&self, budget: usize, longest_first: &'a [u32]) -> Vec<&'a [u32]> {
         let counts = self.left(budget).into_iter().take(self.layers - 1);
         counts.map(|count| &longest_first[..count.min(longest_first.len())]).collect()

@@ -1,32 +1,32 @@
-//! What a method says about itself. Planner, forecasts, command line, reports and ranks read it; none of them matches on a
+//! The descriptor of a method. Planner, forecasts, command line, reports and ranks read it; none of them matches on a
 //! method or compares its name.
 
 use std::ops::Range;
 
 use super::{Drift, Layout, METHODS, Method, Score};
 
-/// What is known of a method before its parameters are.
+/// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
 pub struct Descriptor {
     /// The name on the command line and in reports.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its work in one line.
     pub summary: &'static str,
-    /// Where it comes from.
+    /// The paper or project that it comes from.
     pub source: &'static str,
-    /// What may be expected of its answer.
+    /// The claim about its answer.
     pub claim: Claim,
     /// Share of the context that it recomputes where none is asked for; absent where it recomputes nothing.
     pub ratio: Option<f64>,
     /// The user's choices that make a difference to it.
     pub takes: &'static [Choice],
-    /// The commands that take it where no method is named. Comparisons take all methods.
+    /// The commands that run it where the user names no method. Comparisons run all methods.
     pub default_of: &'static [Command],
-    /// The method with the user's parameters, or what is wrong with them.
+    /// Makes the method with the user's parameters, or says which of them is invalid.
     pub make: fn(&Wishes) -> Result<Method, InvalidOption>,
 }
 
-/// What may be expected of a method's answer.
+/// The claim about a method's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// It equals a full prefill but for rounding.
@@ -45,7 +45,7 @@ pub enum Choice {
     Ratio,
     /// Chunks are put into another order first.
     Reorder,
-    /// How attention becomes a score.
+    /// The way in which attention becomes a score.
     Score,
     /// Layers whose attention counts.
     ScoreLayers,
@@ -55,9 +55,9 @@ pub enum Choice {
     PerChunk,
     /// KV heads gathered at a time.
     HeadsPerGather,
-    /// What is compared with the cache.
+    /// The tensors that are compared with the cache.
     DriftOf,
-    /// In how many layers.
+    /// The number of layers in which they are compared.
     DriftLayers,
 }
 
@@ -72,7 +72,7 @@ pub enum Command {
     Plan,
 }
 
-/// What a user may choose about a method, and the model that it is chosen for.
+/// The user's choices about a method, and the sizes of the model that they are for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wishes {
     /// Layers of the model.
@@ -89,24 +89,24 @@ pub struct Wishes {
     pub per_chunk: Option<usize>,
     /// KV heads gathered at a time; all where absent.
     pub heads_per_gather: Option<usize>,
-    /// What is compared with the cache, and in how many layers.
+    /// The tensors that are compared with the cache, and the number of layers.
     pub drift: Drift,
     /// Seed of every draw.
     pub seed: u64,
 }
 
-/// A wish that a method cannot fulfil.
+/// An option whose value a method cannot take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidOption {
     /// The option.
     pub option: &'static str,
     /// Its value.
     pub found: String,
-    /// What would be right.
+    /// The values that would be right.
     pub wanted: String,
 }
 
-/// How a prompt is prefilled.
+/// The way in which a prompt is prefilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefill {
     /// The whole prompt on the plan's owner; the others are idle.
@@ -125,7 +125,7 @@ pub enum Prefill {
 /// Which context rows are recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// None.
+    /// No rows.
     Nothing,
     /// The first rows of every chunk.
     Leading {
@@ -140,16 +140,16 @@ pub enum Selection {
     Drift(Drift),
 }
 
-/// What is measured before rows are selected: the query's probe, and perhaps a pass after it.
+/// The measurements before rows are selected: the query's probe, and perhaps a pass after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
     /// The layers whose attention counts; a row's evidence is the mean over them. The probe ends with the last.
     pub layers: Layers,
     /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
     pub over_context: bool,
-    /// How the attention of the query's rows becomes one number a context row.
+    /// The way in which the attention of the query's rows becomes one number a context row.
     pub score: Score,
-    /// How the attention of the heads does.
+    /// The way in which the attention of the heads becomes one number.
     pub heads: Heads,
     /// RoPE positions meanwhile.
     pub layout: Layout,
@@ -157,7 +157,7 @@ pub struct Evidence {
     pub pass_divisor: Option<usize>,
 }
 
-/// How the attention of a layer's heads becomes one number.
+/// The way in which the attention of a layer's heads becomes one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heads {
     /// Their mean.

@@ -108,7 +108,7 @@ impl Method {
         }
     }
 
-    /// What the method says about itself.
+    /// The descriptor of the method.
     pub fn descriptor(&self) -> &'static Descriptor {
         self.entry().0
     }
@@ -126,7 +126,7 @@ impl Method {
         }
     }
 
-    /// What it measures before it selects, if it asks the query.
+    /// The measurements before it selects, if it asks the query.
     pub fn evidence(&self) -> Option<Evidence> {
         match self.selection() {
             Some(Selection::Evidence(evidence)) => Some(evidence),
@@ -134,7 +134,7 @@ impl Method {
         }
     }
 
-    /// How it measures the drift of rows before it selects, if it does.
+    /// The measurement of rows' drift before it selects, if it has one.
     pub fn drift(&self) -> Option<Drift> {
         match self.selection() {
             Some(Selection::Drift(drift)) => Some(drift),
