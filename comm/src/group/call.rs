@@ -117,12 +117,34 @@ impl Call {
         needing.into_iter().filter(|&other| other != rank).collect()
     }
 
-    /// Rows that `from`, which makes this call, sends to `to`; for tensors only.
+    /// Whether every rank that the call names is one of `world`, and every list has one entry a rank.
+    pub fn is_of(&self, world: usize) -> bool {
+        match self {
+            Call::Exchange { to, from, .. } => *to < world && *from < world,
+            Call::AllGather { rows, .. } => rows.len() == world,
+            Call::AllToAll { send_rows, rows, .. } => send_rows.len() == world && rows.len() == world,
+            Call::BroadcastBytes { root } | Call::GatherBytes { root } => *root < world,
+            Call::Barrier => true,
+        }
+    }
+
+    /// How many tensors, and how many messages of bytes, `rank` gets of this call.
+    pub fn gives(&self, rank: usize, world: usize) -> (usize, usize) {
+        match self {
+            Call::Exchange { .. } => (1, 0),
+            Call::AllGather { .. } | Call::AllToAll { .. } => (world, 0),
+            Call::BroadcastBytes { .. } => (0, 1),
+            Call::GatherBytes { root } if *root == rank => (0, world),
+            Call::GatherBytes { .. } | Call::Barrier => (0, 0),
+        }
+    }
+
+    /// Rows that `from`, which makes this call, sends to `to`; for tensors only. The call [is of](Self::is_of) a world with both.
     pub fn rows_to(&self, from: usize, to: usize) -> usize {
         match self {
             Call::Exchange { send_rows, to: target, .. } if *target == to => *send_rows,
-            Call::AllGather { rows, .. } => rows.get(from).copied().unwrap_or(0),
-            Call::AllToAll { send_rows, .. } => send_rows.get(to).copied().unwrap_or(0),
+            Call::AllGather { rows, .. } => rows[from],
+            Call::AllToAll { send_rows, .. } => send_rows[to],
             _ => 0,
         }
     }
@@ -205,5 +227,24 @@ impl fmt::Display for Call {
             Call::GatherBytes { root } => write!(f, "{name} to rank {root}"),
             Call::Barrier => write!(f, "{name}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_of_one_world() {
+        let form = Form { dtype: DType::F32, row_dims: vec![4] };
+        let exchange = Call::Exchange { form: form.clone(), send_rows: 1, to: 2, from: 0, rows: 1 };
+        let gather = Call::AllGather { form: form.clone(), rows: vec![1, 2, 3] };
+        let uneven = Call::AllToAll { form, send_rows: vec![1, 2, 3], rows: vec![1, 2] };
+        assert!(exchange.is_of(3) && !exchange.is_of(2));
+        assert!(gather.is_of(3) && !gather.is_of(2) && !gather.is_of(4));
+        assert!(!uneven.is_of(2) && !uneven.is_of(3));
+        assert!(Call::BroadcastBytes { root: 1 }.is_of(2) && !Call::GatherBytes { root: 2 }.is_of(2));
+        assert_eq!((exchange.gives(0, 3), gather.gives(0, 3)), ((1, 0), (3, 0)));
+        assert_eq!([0, 1].map(|rank| Call::GatherBytes { root: 1 }.gives(rank, 2)), [(0, 0), (0, 2)]);
     }
 }

@@ -128,6 +128,7 @@ impl Hub {
 
     /// Puts another process's part into a call. A part of a call that has ended here means that the ranks disagree.
     pub fn bring(&self, from: usize, to: usize, sequence: u64, part: Contribution) {
+        assert!(from < self.world, "a part from rank {from} of {}", self.world);
         let mut state = self.lock();
         if sequence < state.next && !state.calls.contains_key(&sequence) {
             let (found, expected) = ("a call that has ended".to_owned(), part.call.to_string());
@@ -153,6 +154,7 @@ impl Hub {
     ) -> Result<()> {
         state.alive(rank)?;
         let world = self.world;
+        assert!(part.call.is_of(world), "{} among {world} ranks", part.call);
         let meeting = state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
         if let Some(death) = meeting.mismatch(rank, sequence, &part.call) {
             return self.die(state, rank, death);

@@ -76,9 +76,9 @@ impl Meeting {
 
     /// The data for `rank`. A tensor that has one receiver is moved out, so that nothing holds it any longer.
     pub fn take(&mut self, rank: usize) -> Received {
-        let part = self.made[rank].as_ref().expect("the rank has made the call");
-        let mut received = Received::default();
-        match part.call.clone() {
+        let call = self.made[rank].as_ref().expect("the rank has made the call").call.clone();
+        let (mut received, world) = (Received::default(), self.made.len());
+        match call.clone() {
             Call::Exchange { from, .. } => received.tensors.extend(self.payload(from).tensors[0].take()),
             Call::AllGather { rows, .. } => {
                 for source in 0..rows.len() {
@@ -98,6 +98,8 @@ impl Meeting {
             }
             Call::GatherBytes { .. } | Call::Barrier => {}
         }
+        let found = (received.tensors.len(), received.bytes.len());
+        assert_eq!(found, call.gives(rank, world), "tensors and bytes that rank {rank} gets of {call}");
         received
     }
 

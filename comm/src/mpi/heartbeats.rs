@@ -118,6 +118,7 @@ impl Vigil {
         let passed = now.saturating_duration_since(self.looked).min(self.longest_look);
         self.looked = now;
         let heard = heartbeats.lock().heard.clone();
+        assert_eq!(heard.len(), self.silences.len(), "ranks that are heard");
         let (mut silent, mut longest, mut doubtful) = (Vec::new(), Duration::ZERO, false);
         for (rank, (heard, (count, silence))) in heard.into_iter().zip(&mut self.silences).enumerate() {
             *silence = if *count == heard.count { *silence + passed } else { Duration::ZERO };

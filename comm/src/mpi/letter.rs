@@ -68,14 +68,15 @@ impl Letter {
     }
 
     /// The group's end.
-    pub fn abort(to: usize, cause: &str, exit_code: u8) -> Result<Self> {
-        let head = encode_frame(&(short(cause), exit_code))?;
-        Ok(Self { to, kind: Kind::Abort, head, body: Body::None })
+    pub fn abort(to: usize, cause: &str, exit_code: u8) -> Self {
+        let head = encode_frame(&(short(cause), exit_code)).expect("a short text fits a frame");
+        Self { to, kind: Kind::Abort, head, body: Body::None }
     }
 
     /// A sign of life.
-    pub fn beat(to: usize, activity: &Activity) -> Result<Self> {
-        Ok(Self { to, kind: Kind::Beat, head: encode_frame(activity)?, body: Body::None })
+    pub fn beat(to: usize, activity: &Activity) -> Self {
+        let head = encode_frame(activity).expect("a list of ranks fits a frame");
+        Self { to, kind: Kind::Beat, head, body: Body::None }
     }
 
     /// A letter that says all by its kind.

@@ -219,6 +219,10 @@ impl Owner {
         match kind {
             Some(Kind::Call) => {
                 let head: Head = decode_frame(&bytes)?;
+                if !head.call.is_of(self.post.world) {
+                    let (call, world) = (&head.call, self.post.world);
+                    return Err(Error::Frame(format!("{call} from rank {from}, among {world} ranks")));
+                }
                 let buffer = ReceiveBuffer::for_call(&head.call, from, self.post.rank, head.body_bytes)?;
                 self.arrived(from, Arriving { head, buffer, filled_bytes: 0 })
             }
@@ -278,7 +282,7 @@ impl Owner {
 
 /// Length of a message that has been matched.
 fn length_bytes(status: &Status) -> usize {
-    usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0)
+    usize::try_from(status.count(u8::equivalent_datatype())).expect("a message has a whole number of bytes")
 }
 
 fn rest(pace: &mut Pace) {

@@ -120,8 +120,8 @@ impl Post {
         };
         let mut outbox = self.outbox();
         if !std::mem::replace(&mut outbox.told, true) {
-            let letter = |to| Letter::abort(to, &cause, exit_code).ok();
-            outbox.hand_over_urgent(self.others().filter_map(letter).collect());
+            let letter = |to| Letter::abort(to, &cause, exit_code);
+            outbox.hand_over_urgent(self.others().map(letter).collect());
         }
         let handed = outbox.urgent_handed;
         drop(outbox);
@@ -138,7 +138,7 @@ impl Post {
         }
         if self.hub.alive(self.rank).is_ok() {
             let activity = self.hub.activity(self.rank);
-            self.send_urgently(self.others().filter_map(|to| Letter::beat(to, &activity).ok()).collect());
+            self.send_urgently(self.others().map(|to| Letter::beat(to, &activity)).collect());
         }
     }
 

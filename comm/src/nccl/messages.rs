@@ -93,6 +93,7 @@ impl Messages {
                 }
             },
             Call::AllToAll { rows, .. } => {
+                assert_eq!(tensors.len(), rows.len(), "tensors of an all-to-all, one a rank");
                 tensors.iter().enumerate().try_for_each(|(to, tensor)| builder.send(tensor, to, rank))?;
                 builder.receive_all(rows, (rank, &tensors[rank]))?
             }

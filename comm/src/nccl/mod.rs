@@ -121,6 +121,7 @@ fn connect<E: Endpoint>(control: &mut Member<E>, device: &Device, settings: Nccl
         None
     };
     let terms: Terms = tributary_protocol::decode(&control.broadcast_bytes(0, terms)?)?;
+    assert_eq!(terms.sharing.len(), world, "ranks whose GPUs are counted");
     let length = terms.id.len();
     let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
     device.cuda_stream().context().bind_to_thread().map_err(failure::cuda)?;
