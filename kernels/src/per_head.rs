@@ -27,6 +27,7 @@ impl HeadCall {
 /// The call head by head if some of the keys stand per KV head; nothing otherwise. The call has been checked.
 pub(crate) fn split(q: &Tensor, keys: &[Keys]) -> Result<Option<Vec<HeadCall>>> {
     let Some(kv_heads) = keys.iter().find_map(|block| block.at.heads()) else { return Ok(None) };
+    assert_eq!(q.dim(1)? % kv_heads, 0, "query heads of {kv_heads} KV heads");
     let group = q.dim(1)? / kv_heads;
     let of_head = |head: usize| -> Result<HeadCall> {
         let cut = |block: &Keys| -> Result<Keys> {

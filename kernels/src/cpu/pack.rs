@@ -70,6 +70,7 @@ impl QuerySource<'_> {
     /// may have fewer), each `[head_dim, rows of the strip]`: rotated, times the scale.
     pub(super) fn pack(&self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
         let stacked = rows.len() * self.group;
+        assert_eq!(to.len() % stacked, 0, "room for {stacked} stacked rows");
         let head_dim = to.len() / stacked;
         let mut values = vec![0.0; head_dim];
         for stack in 0..stacked {

@@ -16,7 +16,8 @@ pub(crate) fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<
     if !x.device().is_cpu() || !matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16) {
         return Ok(None);
     }
-    let (_, heads, head_dim) = x.dims3()?;
+    let (rows, heads, head_dim) = x.dims3()?;
+    assert_eq!(rows, at.len(), "positions of the rows that turn");
     let mut values = x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
     let rows = values.par_chunks_exact_mut(heads * head_dim).zip(at.rope().par_iter());
     rows.with_min_len(ROWS_AT_ONCE).for_each(|(row, &position)| {

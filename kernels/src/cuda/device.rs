@@ -16,7 +16,7 @@ const OLDEST_DRIVER: (u32, u32) = (13, 0);
 /// [`Error::NoDevice`] where the driver does not start: no GPU, or none that it can use.
 pub fn count() -> Result<usize> {
     match CudaContext::device_count() {
-        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Ok(count) => Ok(usize::try_from(count).expect("the driver counts devices from 0")),
         Err(error) => Err(Error::NoDevice(failure::words(error))),
     }
 }
@@ -67,7 +67,8 @@ pub fn identity(ordinal: usize) -> Result<Identity> {
     if ordinal >= count {
         return Err(Error::NoDevice(format!("number {ordinal} of {count}, counted from 0")));
     }
-    let handle = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(failure::of)?;
+    let handle =
+        result::device::get(i32::try_from(ordinal).expect("it is below the driver's count")).map_err(failure::of)?;
     let attribute = |which: sys::CUdevice_attribute| -> Result<u32> {
         // SAFETY: the handle is the driver's own, of a device that is there.
         let value = unsafe { result::device::get_attribute(handle, which) }.map_err(failure::of)?;

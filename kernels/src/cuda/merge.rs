@@ -28,6 +28,8 @@ pub fn merge(parts: &[&Partial]) -> Result<Option<Partial>> {
     let lses: Vec<Tensor> = parts.iter().map(|part| contiguous(&part.lse)).collect::<Result<_>>()?;
     let out_inputs: Vec<Input<'_>> = outs.iter().filter_map(Input::new).collect();
     let lse_inputs: Vec<Input<'_>> = lses.iter().filter_map(Input::new).collect();
+    assert_eq!(out_inputs.len(), parts.len(), "outputs that are on a GPU");
+    assert_eq!(lse_inputs.len(), parts.len(), "log-sum-exps that are on a GPU");
     let device = out_inputs[0].device().clone();
     let stream = device.cuda_stream();
     let mut out = Output::new(&device, dtype, (rows, heads, head_dim))?;
