@@ -25,9 +25,13 @@ pub struct FirstToken {
 /// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and communicator's.
 pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<FirstToken> {
     cx.enter(Phase::FirstToken, plan)?;
+    assert_eq!(prefilled.last.is_some(), cx.rank() == prefilled.owner, "the last row on rank {}", cx.rank());
     let mut sampler = Sampler::new(plan.sampling);
     let logits = prefilled.last.as_ref().map(|last| logits(cx.models.main, last)).transpose()?;
-    let logits = logits.map(|mut rows| rows.swap_remove(0));
+    let logits = logits.map(|mut rows| {
+        assert_eq!(rows.len(), 1, "rows of logits for the first token");
+        rows.swap_remove(0)
+    });
     let own = logits.as_ref().map(|logits| draw(&mut sampler, logits, cx.rank()));
     let bytes = own.map(|drawn| tributary_protocol::encode(&drawn)).transpose()?;
     let drawn: std::result::Result<DrawnToken, Refusal> =

@@ -99,7 +99,8 @@ impl Turned {
     fn new(prefilled: Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
         let Prefilled { cache, placement, selection, .. } = prefilled;
         let (own, rest) = cache.into_turned(&placement, &selection.rows, is_owner, rope)?;
-        let most = positions.saturating_sub(placement.positions(0));
+        assert!(positions >= placement.positions(0), "{positions} positions for {}", placement.positions(0));
+        let most = positions - placement.positions(0);
         let generated = GrowingBlock::new(if is_owner { most } else { 0 });
         Ok(Self { own, rest, generated, next_row: placement.rows() as u32, placement })
     }

@@ -65,6 +65,7 @@ impl Decode<'_> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
         let queries = start_queries(*comm, q, counts, k.dtype())?;
         let all_q = all_queries(*comm, queries, q)?;
+        assert_eq!(parts.len(), all_q.dim(0)?, "parts of shared sequences, and queries from all ranks");
         let part = |(index, (cache, at)): (usize, &(usize, Positions))| {
             let keys = self.caches[*cache].own.keys(layer);
             self.math.attend_rotated(&all_q.narrow(0, index, 1)?, at, &keys)

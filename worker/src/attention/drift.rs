@@ -59,6 +59,7 @@ impl CachedLayers {
     /// # Errors
     /// The communicator's.
     pub fn next(&mut self, comm: &mut dyn Communicator) -> Result<Vec<Vec<Tensor>>> {
+        assert!(!self.pending.is_empty(), "every layer that was gathered has been waited for");
         self.pending.remove(0).into_iter().map(|pending| Ok(comm.wait(pending)?)).collect()
     }
 }
@@ -91,6 +92,9 @@ impl DriftPass<'_> {
         cached: &[Vec<Tensor>],
         fresh: bool,
     ) -> Result<Tensor> {
+        assert_eq!(rows.len(), self.comm.size(), "ranks with rows of the pass");
+        assert_eq!(self.kept.len(), self.comm.size(), "ranks with context rows");
+        assert_eq!(cached.len(), 2, "cached keys and values of layer {layer}");
         let at = self.placement.at(&rows[self.comm.rank()]);
         let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
         let sending = match fresh {
@@ -128,11 +132,16 @@ impl DriftPass<'_> {
 /// # Errors
 /// The tensor library's.
 pub fn cached_rows(parts: &[Tensor], kept: &[Vec<u32>], rows: &[u32]) -> Result<Tensor> {
-    let mut places = vec![0; kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
+    const NOWHERE: u32 = u32::MAX;
+    let mut places = vec![NOWHERE; kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
     kept.iter().flatten().enumerate().for_each(|(place, &row)| places[row as usize] = place as u32);
     let filled: Vec<&Tensor> = parts.iter().filter(|part| part.dims()[0] > 0).collect();
     let all = join(&filled, 0)?;
-    let places: Vec<u32> = rows.iter().map(|&row| places[row as usize]).collect();
+    let place = |&row: &u32| {
+        assert!(places[row as usize] != NOWHERE, "no rank keeps row {row}");
+        places[row as usize]
+    };
+    let places: Vec<u32> = rows.iter().map(place).collect();
     Ok(gather(&all, &places)?)
 }
 
@@ -150,5 +159,12 @@ mod tests {
         let (parts, kept) = ([part(50.0, 3), part(0.0, 0), part(20.0, 3)], [vec![5, 6, 7], vec![], vec![2, 3, 4]]);
         let found = cached_rows(&parts, &kept, &[7, 2, 5]).expect("rows");
         assert_eq!(found.flatten_all().and_then(|rows| rows.to_vec1::<f32>()).expect("f32"), [52.0, 20.0, 50.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no rank keeps row 3")]
+    fn a_row_that_no_rank_keeps_is_a_bug() {
+        let part = Tensor::zeros((2, 1, 1), candle_core::DType::F32, &candle_core::Device::Cpu).expect("rows");
+        let _ = cached_rows(&[part], &[vec![2, 4]], &[3]);
     }
 }

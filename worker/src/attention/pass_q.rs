@@ -71,6 +71,8 @@ impl<'a> PassQ<'a> {
         };
         let kept_here =
             |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
+        let send: Vec<DeviceList> = (0..size).map(places).collect();
+        assert_eq!(send.iter().map(|places| places.len()).sum::<usize>(), mine.len(), "rows sent to their keepers");
         let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
         let fresh = Block::new(arriving.concat());
         let tail = Block::new(homes.query_of(rank));
@@ -78,7 +80,7 @@ impl<'a> PassQ<'a> {
             math,
             counts: homes.counts(),
             last: (homes.last_counts(), placement.at(homes.last())),
-            send: (0..size).map(places).collect(),
+            send,
             receive: arriving.iter().map(Vec::len).collect(),
             at_all: placement.at(&homes.all()),
             at: placement.at(&homes.of(rank)),

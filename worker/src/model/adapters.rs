@@ -81,6 +81,10 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
                         end - embeddings.dims()[0] as u32
                     }
                 };
+                let count = adapters.get(adapter)?.embeddings.dims()[0];
+                if row as usize >= count {
+                    return Err(Error::Plan(format!("row {row} of adapter {adapter}, which has {count}")));
+                }
                 rows.push(first + row);
             }
         }
@@ -112,6 +116,7 @@ mod tests {
         let only_adapters = embed(&*model, &[around(9, 0)], &adapters).expect("rows");
         assert_eq!(values(&only_adapters), of(&[12]));
         assert!(matches!(embed(&*model, &[around(4, 0)], &adapters), Err(Error::Plan(_))));
+        assert!(matches!(embed(&*model, &[around(3, 2), around(9, 0)], &adapters), Err(Error::Plan(_))));
         assert!(adapters.has(3, 2) && !adapters.has(3, 3) && !adapters.has(4, 0));
         assert!(Device::Cpu.same_device(rows.hidden.device()));
     }

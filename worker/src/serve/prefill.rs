@@ -91,7 +91,9 @@ impl Rank<'_> {
             return Ok(link.send(Event::Refused { request, refusal, traffic })?);
         }
         let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(PrefillResult::ok).unzip();
-        let outcome = outcomes.into_iter().flatten().next().ok_or(Error::Bug("no rank drew the first token"))?;
+        let mut outcomes = outcomes.into_iter().flatten();
+        let outcome = outcomes.next().ok_or(Error::Bug("no rank drew the first token"))?;
+        assert_eq!(outcomes.count(), 0, "outcomes besides the owner's");
         Ok(link.send(Event::Prefilled { request, outcome, reports })?)
     }
 }

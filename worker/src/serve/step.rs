@@ -37,6 +37,8 @@ impl Rank<'_> {
         let gathered: Vec<(StepReport, Vec<NextToken>)> = self.gather(&(report, own))?;
         let Some(link) = self.link else { return Ok(()) };
         let (reports, tokens): (Vec<_>, Vec<_>) = gathered.into_iter().unzip();
+        let drawn: usize = tokens.iter().map(Vec::len).sum();
+        assert_eq!(drawn, requests.len(), "tokens of a step, one a sequence");
         let mut found: BTreeMap<u64, _> = tokens.into_iter().flatten().collect();
         let mut next = |request: &u64| {
             let token = found.remove(request).ok_or(Error::Bug("no rank has stepped a sequence"))?;

@@ -49,6 +49,7 @@ pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> R
     };
     let model = cx.models.main;
     model.up_to_attention(model.config().layers - 1, embedded, &mut attention)?;
+    assert_eq!(attention.received.len(), model.config().layers, "layers of a look-ahead");
     let ahead = LookAheadScores { rows: kept, received: attention.received };
     if tracing::enabled!(tracing::Level::DEBUG) {
         let share = ahead.share(rows.len())?;

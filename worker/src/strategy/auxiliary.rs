@@ -41,6 +41,7 @@ fn read(cx: &Context<'_>, plan: &Plan, auxiliary: &Auxiliary) -> Result<Vec<f32>
     let math = cx.math_of(model, auxiliary.ids.len())?;
     let read = Reading::of(model, math, model.embed(&auxiliary.ids)?, auxiliary.query)?;
     let read = cuda::download(&read)?.to_vec1::<f32>()?;
+    assert_eq!(read.len(), auxiliary.ids.len(), "readings of an auxiliary model's rows");
     if !read.iter().all(|reading| reading.is_finite()) {
         return Err(Error::NotFinite { what: "an auxiliary model's readings", rank: cx.rank() });
     }

@@ -64,6 +64,7 @@ pub(super) fn measure(
             let best = agree(cx, (rank == 0).then(|| top_rows(&all, score, left)))?;
             let stay = places_in(&rows[rank], &best);
             rows.iter_mut().for_each(|rows| rows.retain(|row| best.binary_search(row).is_ok()));
+            assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), best.len(), "rows that go on from layer {layer}");
             (hidden, qkv) = (hidden.select(&stay)?, selected(&qkv, &stay)?);
             stayed.push(best);
         }
@@ -90,6 +91,7 @@ fn gather(cx: &mut Context<'_>, candidates: &Candidates, rows: &[Vec<u32>], own:
     let parts = cx.comm.all_gather_v(own, &counts)?;
     let mut all = vec![0.0; candidates.context];
     for (rows, part) in rows.iter().zip(parts) {
+        assert_eq!(part.elem_count(), rows.len(), "distances of a rank's rows");
         for (&row, distance) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
             all[(row - candidates.first_row) as usize] = distance;
         }

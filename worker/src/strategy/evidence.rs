@@ -110,6 +110,7 @@ fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Res
     let mut scores = vec![0.0; plan.context_rows()];
     let first = plan.prefix_tokens() as u32;
     for (rows, part) in rows.iter().zip(parts) {
+        assert_eq!(part.elem_count(), rows.len(), "scores of a rank's context rows");
         for (&row, score) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
             scores[(row - first) as usize] = score / layers.max(1) as f32;
         }

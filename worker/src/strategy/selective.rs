@@ -80,6 +80,12 @@ impl Selective {
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
                     candidates.check(&rows);
+                    assert!(
+                        rows.len() <= candidates.measured,
+                        "{} rows in a pass of {}",
+                        rows.len(),
+                        candidates.measured
+                    );
                     seen = evidence::pass(cx, plan, &chunks.cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
@@ -90,6 +96,7 @@ impl Selective {
                 }
                 Need::Scores(scores) => {
                     cx.enter(Phase::Select, plan)?;
+                    assert_eq!(scores.len(), candidates.context, "scores of the context's rows");
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
                     let rows = agree(cx, best)?;
                     assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
@@ -99,6 +106,7 @@ impl Selective {
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan)?;
                     candidates.check(&rows);
+                    assert!(rows.len() <= plan.budget, "{} rows for a budget of {}", rows.len(), plan.budget);
                     return Ok(found(rows, None, order));
                 }
             }
@@ -122,5 +130,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     let evidence = Evidence { layout: Layout::HlTp, ..evidence };
     let scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
-    agree(cx, order)
+    let order = agree(cx, order)?;
+    assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
+    Ok(order)
 }
