@@ -30,6 +30,8 @@ impl Auxiliary {
         let mut mapped = vec![0.0; count];
         for (reading, rows) in readings.iter().zip(&self.stands_for) {
             for row in rows.clone() {
+                assert!(row >= first_row, "row {row} stands before the context, which begins with row {first_row}");
+                assert!(((row - first_row) as usize) < count, "row {row} is not among {count} from {first_row} on");
                 mapped[(row - first_row) as usize] += reading / rows.len() as f32;
             }
         }

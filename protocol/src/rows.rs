@@ -48,6 +48,7 @@ impl Plan {
     fn counts(&self, world: usize, counts: impl Fn(&Chunk) -> bool) -> Vec<usize> {
         let mut rows = vec![0; world];
         for chunk in self.chunks.iter().filter(|chunk| counts(chunk)) {
+            assert!(chunk.rank < world, "a chunk is on rank {} of {world}", chunk.rank);
             rows[chunk.rank] += chunk.rows();
         }
         rows
@@ -69,6 +70,7 @@ impl Plan {
         let (rows, mut placed) = (self.chunk_rows(), vec![false; self.chunks.len()]);
         let mut next = self.prefix_tokens() as u32;
         for &chunk in order {
+            assert!((chunk as usize) < rows.len(), "chunk {chunk} of {} in the order {order:?}", rows.len());
             assert!(!placed[chunk as usize], "chunk {chunk} stands twice in the order {order:?}");
             placed[chunk as usize] = true;
             for row in rows[chunk as usize].clone() {

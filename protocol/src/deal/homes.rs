@@ -29,6 +29,8 @@ impl Homes {
         exchange: Exchange,
         cost: RowCost,
     ) -> Self {
+        assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
+        assert_eq!(places.len(), plan.total_rows(), "places of the plan's rows");
         let mut ordered: Vec<(u32, u32)> = rows.iter().map(|&row| (row, places[row as usize])).collect();
         ordered.sort_by_key(|&(_, place)| place);
         let deal = |cost| deal_rows(&ordered, world, plan.owner, query.len(), plan.total_rows() as u32, cost);

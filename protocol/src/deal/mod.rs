@@ -41,6 +41,7 @@ pub fn deal_rows(
     cost: RowCost,
 ) -> Vec<Vec<u32>> {
     assert!(owner < world, "rank {owner} of {world} is the owner");
+    assert!(rows.is_sorted_by_key(|&(_, order)| order), "rows are dealt in causal order");
     let own = |&(_, order): &(u32, u32)| cost.of(order + 1);
     let dealt_cost: f64 = rows.iter().map(own).sum();
     let query_cost = query as f64 * cost.of(total);
@@ -68,6 +69,7 @@ pub fn deal_rows(
 /// Rows `0..total` in 2·world runs of nearly equal length, rank r holding runs r and 2·world − 1 − r: under causal
 /// attention every rank then sees nearly the same number of keys (zigzag, as in ring attention's balanced form).
 pub fn zigzag(total: usize, world: usize) -> Vec<Vec<u32>> {
+    assert!(world > 0, "{total} rows are dealt to no rank");
     let bound = |run: usize| (total * run / (2 * world)) as u32;
     let rows = |rank: usize| {
         let (early, late) = (rank, 2 * world - 1 - rank);
@@ -78,6 +80,7 @@ pub fn zigzag(total: usize, world: usize) -> Vec<Vec<u32>> {
 
 /// Rows `0..total` in one run a rank, of nearly equal length.
 pub fn contiguous(total: usize, world: usize) -> Vec<Vec<u32>> {
+    assert!(world > 0, "{total} rows are dealt to no rank");
     let bound = |rank: usize| (total * rank / world) as u32;
     (0..world).map(|rank| (bound(rank)..bound(rank + 1)).collect()).collect()
 }

@@ -16,6 +16,8 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     // Dealt to ranks 0 to world − 1 the last row is on the usual owner; every rank hands its shard on.
     shards.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
     assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), plan.total_rows(), "rows of all shards");
+    let last_row = plan.total_rows().checked_sub(1).map(|row| row as u32);
+    assert_eq!(shards[plan.owner].last().copied(), last_row, "the last row on its owner, rank {}", plan.owner);
     Some(shards)
 }
 

@@ -90,6 +90,7 @@ impl Drift {
 
     /// The lists from which [`longest_first`](Self::longest_first) has made its one list.
     pub fn went_on<'a>(&self, budget: usize, longest_first: &'a [u32]) -> Vec<&'a [u32]> {
+        assert!(self.layers > 0, "drift is measured in no layer");
         let counts = self.left(budget).into_iter().take(self.layers - 1);
         counts.map(|count| &longest_first[..count.min(longest_first.len())]).collect()
     }
