@@ -79,6 +79,9 @@ pub enum Error {
     /// The query has no text.
     #[error("the query is empty; ask a question")]
     EmptyQuery,
+    /// A text without documents is too short to be a chunk and a query.
+    #[error("the text is a single token; without documents it needs at least 2")]
+    TextTooShort,
     /// The request has no documents.
     #[error("no documents; a request needs at least one")]
     NoDocuments,
@@ -208,6 +211,7 @@ impl Error {
             | Error::Toml { .. }
             | Error::UnknownProfile { .. }
             | Error::EmptyQuery
+            | Error::TextTooShort
             | Error::NoDocuments
             | Error::EmptyDocument { .. }
             | Error::Tokenizer(_)

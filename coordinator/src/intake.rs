@@ -94,8 +94,8 @@ fn opening(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<(Frame, Vec<u
 /// the prefix and before the rest of the text, a single chunk is computed as the whole prompt would be.
 ///
 /// # Errors
-/// [`Error::EmptyQuery`] for a text of no token, or of one without anything behind it; [`Error::Template`],
-/// [`Error::Tokenizer`].
+/// [`Error::EmptyQuery`] for a text of no token, [`Error::TextTooShort`] for one of a single token without a template's tail
+/// behind it; [`Error::Template`], [`Error::Tokenizer`].
 pub fn prepare_text(text: &str, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
     let (frame, prefix) = opening(intake, &mut notes)?;
@@ -103,10 +103,10 @@ pub fn prepare_text(text: &str, intake: &Intake<'_>) -> Result<Prepared> {
         return Err(Error::EmptyQuery);
     }
     let mut ids = intake.tokenizer.encode_parts(&[Part::User(text), Part::Template(&frame.tail)])?;
-    let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1).min(ids.len()));
-    if query.is_empty() {
-        return Err(Error::EmptyQuery);
+    if ids.len() < 2 {
+        return Err(Error::TextTooShort);
     }
+    let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1));
     Ok(Prepared { prefix, chunks: vec![Piece { ids, ..Piece::default() }], query, notes })
 }
 
@@ -197,9 +197,12 @@ mod tests {
         assert_eq!((short.chunks[0].ids.len(), short.query.len()), (1, 1));
         let one = read("hugo", Some(WITHOUT_HEAD)).unwrap();
         assert_eq!((one.chunks[0].ids.len(), one.query.len()), (1, 2), "the template's tail is the rest");
-        for nothing in ["", " ", "hugo"] {
+        for nothing in ["", " "] {
             assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
         }
+        let error = read("hugo", None).expect_err("one token cannot be a chunk and what follows it");
+        let line = "the text is a single token; without documents it needs at least 2";
+        assert_eq!((error.to_string().as_str(), error.exit_code()), (line, 64));
     }
 
     const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answer :";
