@@ -4,7 +4,8 @@
 //! * prefill: activations of its rows, and what is in flight of a layer;
 //! * a measurement of drift: the cached rows of the first layers on every rank, and activations of a share of the context;
 //! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
-//! * decoding, if there is any: a second copy of the keys, rotated, and no activations;
+//! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
+//!   layer by layer and the old ones are let go of, so a sequence takes less than that; fresh rows are copied before;
 //! * after the answer, if chunks are kept: a copy of the fresh chunks.
 //!
 //! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_takes_a_second_copy_of_the_keys_once_it_begins() {
+    fn decoding_counts_half_as_much_again_as_keys_and_values_take() {
         let shape = ModelShape { layers: 32, hidden: 64, heads: 2, intermediate: 64, ..DUMMY_25M };
         let one = planned("full", 8192, 2048, 1, &shape);
         let many = Plan { max_tokens: 2, ..one.clone() };
