@@ -28,7 +28,7 @@ impl Engine<'_> {
         let group = way.group();
         self.survey(group);
         let clock = Clock::start();
-        fail::fail_point!("launch::request");
+        fail::fail_point!("engine::request");
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         let planned = self.planner.plan(&prepared, &way.settings, way.threads)?;
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;

@@ -99,7 +99,7 @@ impl Client {
     /// # Errors
     /// As [`Question::prepare`].
     pub fn prepare_question(&self, question: &Question) -> Result<Prepared> {
-        fail::fail_point!("launch::request");
+        fail::fail_point!("engine::request");
         question.prepare(&self.shared.folder, &self.shared.intake)
     }
 

@@ -14,7 +14,7 @@ use crate::spoilt::explained;
 /// # Errors
 /// The model's; the failure that ended the group.
 pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
-    fail::fail_point!("launch::load");
+    fail::fail_point!("engine::load");
     let Config { model, intake, group } = config;
     let place = ranks.place(model, group)?;
     let (world, threads) = (ranks.world(), group.threads);

@@ -31,6 +31,6 @@ pub fn check_threads(ranks: usize, threads: usize) -> Result<()> {
 
 /// Bytes of memory that are free for this process, whatever limits it. A test can say something else.
 pub fn available_bytes() -> Option<u64> {
-    fail::fail_point!("launch::memory", |bytes| bytes.and_then(|bytes| bytes.parse().ok()));
+    fail::fail_point!("engine::memory", |bytes| bytes.and_then(|bytes| bytes.parse().ok()));
     memory::available_bytes()
 }

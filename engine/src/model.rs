@@ -152,7 +152,7 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
 
 /// The folder asked for; a test can put another in its place.
 fn place(wanted: &ModelConfig) -> PathBuf {
-    fail::fail_point!("launch::folder", |path| path.unwrap_or_default().into());
+    fail::fail_point!("engine::folder", |path| path.unwrap_or_default().into());
     wanted.folder.clone()
 }
 

@@ -33,7 +33,7 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
 fn an_idle_rank_is_missed_too() {
     for (with, code) in [(Signal::KILL, 137), (Signal::STOP, 75)] {
         // The coordinator is busy before it has a plan: the ranks wait for rank 0's ticks.
-        let fault = Fault { rank: 0, failpoint: &format!("launch::request=sleep({LONG_MS})") };
+        let fault = Fault { rank: 0, failpoint: &format!("engine::request=sleep({LONG_MS})") };
         let (ended, took) = strike_at(fault, 2, "idle", with);
         assert_eq!(ended.code, code, "{:#?}", ended.errors);
         assert!(took < HEARTBEAT + SLACK, "{took:?}");
@@ -86,9 +86,9 @@ fn ranks_that_differ_say_how() {
     );
     let cases = [
         ("comm::mpi::version=return", 76, versions.as_str()),
-        ("launch::build=return(0.0.9 abc)", 76, "the ranks do not agree on build"),
-        ("launch::model=return(other)", 78, "the ranks do not agree on model"),
-        ("launch::config=return(other)", 78, "the ranks do not agree on config"),
+        ("engine::build=return(0.0.9 abc)", 76, "the ranks do not agree on build"),
+        ("engine::model=return(other)", 78, "the ranks do not agree on model"),
+        ("engine::config=return(other)", 78, "the ranks do not agree on config"),
     ];
     for (failpoint, code, text) in cases {
         let began = Instant::now();
@@ -106,7 +106,7 @@ fn a_model_that_one_rank_cannot_read_ends_all() {
     let (model, request) = (demo(), request("hop2-0"));
     let began = Instant::now();
     // The fault stands in for a folder that is missing on that rank's host.
-    let fault = Fault { rank: 2, failpoint: "launch::folder=return(/no/such/folder)" };
+    let fault = Fault { rank: 2, failpoint: "engine::folder=return(/no/such/folder)" };
     let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
     assert!(ended.cause().starts_with("tributary: rank 2: cannot read /no/such/folder"), "{:#?}", ended.errors);
@@ -193,7 +193,7 @@ fn launch_starts_a_failed_job_again() {
 #[test]
 fn a_failure_is_told_although_the_main_thread_is_busy() {
     let (model, request) = (demo(), request("hop2-0"));
-    let fault = Fault { rank: 0, failpoint: &format!("launch::request=sleep({LONG_MS})") };
+    let fault = Fault { rank: 0, failpoint: &format!("engine::request=sleep({LONG_MS})") };
     let mut job = Job::start(2, Some(fault), &arguments(&model, &request, &[]));
     let pid = job.enters(1, "idle");
     std::thread::sleep(Duration::from_millis(200));
@@ -218,7 +218,7 @@ fn output_may_take_longer_than_every_timeout() {
 #[test]
 fn loading_has_a_deadline() {
     let (model, request) = (demo(), request("hop2-0"));
-    let fault = Fault { rank: 1, failpoint: &format!("launch::load=sleep({LONG_MS})") };
+    let fault = Fault { rank: 1, failpoint: &format!("engine::load=sleep({LONG_MS})") };
     let began = Instant::now();
     let ended = Job::start(2, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);

@@ -250,7 +250,7 @@ fn the_host_with_least_memory_counts() {
     // Less than a program takes; room for program and weights, and not for the request; room for all.
     for (bytes, code, who) in [(mib(30), 71, "the weights need"), (mib(36), 71, "the request needs"), (mib(400), 0, "")]
     {
-        let failpoint = format!("launch::memory=return({bytes})");
+        let failpoint = format!("engine::memory=return({bytes})");
         let ended = Job::run(hosts.launch(&[1, 1], Some(Fault { rank: 1, failpoint: &failpoint }), &prefill)).end();
         println!("{bytes} bytes on {}: exit {}: {:?}", NAMES[1], ended.code, ended.errors);
         assert_eq!(ended.code, code, "{:#?}", ended.errors);

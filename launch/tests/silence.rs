@@ -174,7 +174,7 @@ fn the_table_of_stops() {
     for (phase, rank) in phases.flat_map(|phase| (0..RANKS).map(move |rank| (phase, rank))) {
         // Idle ranks wait while rank 0's main thread is busy.
         let (held, failpoint) = match phase {
-            "idle" => (0, format!("launch::request=sleep({LONG_MS})")),
+            "idle" => (0, format!("engine::request=sleep({LONG_MS})")),
             _ => (rank, held_in(phase)),
         };
         // Only ranks that follow have this place.

@@ -58,7 +58,7 @@ impl Identity {
 
 /// Version and hash of this program; a test can make it another one's.
 fn build() -> Result<String> {
-    fail::fail_point!("launch::build", |value| Ok(value.unwrap_or_default()));
+    fail::fail_point!("engine::build", |value| Ok(value.unwrap_or_default()));
     Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), program_hash()?))
 }
 
@@ -73,13 +73,13 @@ pub fn program_hash() -> std::io::Result<String> {
 }
 
 fn model_hash(hash: &[u8; 32]) -> String {
-    fail::fail_point!("launch::model", Option::unwrap_or_default);
+    fail::fail_point!("engine::model", Option::unwrap_or_default);
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The settings that shape what a rank does and that no plan carries.
 fn settings(model: &ModelConfig, group: &GroupConfig) -> String {
-    fail::fail_point!("launch::config", Option::unwrap_or_default);
+    fail::fail_point!("engine::config", Option::unwrap_or_default);
     let (kernels, device) = (model.kernels, model.device);
     let (collective, heartbeat) = (group.collective_timeout.as_secs(), group.heartbeat_timeout.as_secs());
     format!(

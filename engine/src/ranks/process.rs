@@ -61,7 +61,7 @@ impl Process {
     /// MPI's; another number of ranks than the launcher says.
     pub fn find(launcher: Launcher, group: &GroupConfig) -> Result<Self> {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
-        fail::fail_point!("launch::start");
+        fail::fail_point!("engine::start");
         let (start_timeout, available_bytes) = (group.start_timeout, available_bytes());
         let piece_bytes = group.max_message_bytes as usize;
         let holding = if group.allow_shared_gpu { device::gpu_number } else { |_| 0 };

@@ -40,7 +40,7 @@ pub fn arguments<'a>(model: &'a str, request: &'a str, options: &[&'a str]) -> V
 /// A failpoint that holds a rank in a phase.
 pub fn held_in(phase: &str) -> String {
     match phase {
-        "start" | "load" => format!("launch::{phase}=sleep({LONG_MS})"),
+        "start" | "load" => format!("engine::{phase}=sleep({LONG_MS})"),
         _ => format!("worker::{phase}=sleep({LONG_MS})"),
     }
 }
