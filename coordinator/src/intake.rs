@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::chunking::Chunking;
 use crate::request::Request;
-use crate::template::{Frame, Part, Template};
+use crate::template::{Frame, PromptPart, Template};
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -66,7 +66,8 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     if intake.tokenizer.encode(&request.query)?.ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    let query = intake.tokenizer.encode_parts(&[Part::User(&request.query), Part::Template(&frame.tail)])?;
+    let query =
+        intake.tokenizer.encode_parts(&[PromptPart::User(&request.query), PromptPart::Template(&frame.tail)])?;
     Ok(Prepared { prefix, chunks, query, notes })
 }
 
@@ -102,7 +103,7 @@ pub fn prepare_text(text: &str, intake: &Intake<'_>) -> Result<Prepared> {
     if intake.tokenizer.encode(text)?.ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    let mut ids = intake.tokenizer.encode_parts(&[Part::User(text), Part::Template(&frame.tail)])?;
+    let mut ids = intake.tokenizer.encode_parts(&[PromptPart::User(text), PromptPart::Template(&frame.tail)])?;
     if ids.len() < 2 {
         return Err(Error::TextTooShort);
     }
@@ -209,7 +210,7 @@ mod tests {
     const WITHOUT_HEAD: &str = "{{ messages[-1].content }} answer :";
 
     fn ids(text: &str) -> Vec<u32> {
-        demo().encode_parts(&[Part::Template(text)]).unwrap()
+        demo().encode_parts(&[PromptPart::Template(text)]).unwrap()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use tributary_protocol::{Exchange, Plan};
 
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
-use crate::plan::{Beside, Cached, PlanInput, Settings, method_named, plan};
+use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, method_named, plan};
 use crate::shape::tests::QWEN3_14B;
 
 /// A machine that never says no.
@@ -24,18 +24,23 @@ pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QW
 /// The plan of a method under `replicate`, with its own defaults.
 pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
     let shape = &ModelShape { max_positions: usize::MAX, ..*shape };
-    let settings = Settings {
+    let settings = RequestSettings {
         method: method_named(method).unwrap(),
         world,
         exchange: Some(Exchange::Replicate),
         max_tokens: 1,
-        ..Settings::default()
+        ..RequestSettings::default()
     };
     with_settings(&settings, tokens, chunk_tokens, shape)
 }
 
 /// The plan of so many tokens in chunks of equal length.
-pub(crate) fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: usize, shape: &ModelShape) -> Plan {
+pub(crate) fn with_settings(
+    settings: &RequestSettings,
+    tokens: usize,
+    chunk_tokens: usize,
+    shape: &ModelShape,
+) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
     let input = PlanInput {
         request: 1,
@@ -44,7 +49,7 @@ pub(crate) fn with_settings(settings: &Settings, tokens: usize, chunk_tokens: us
         cached: Cached::default(),
         query: &[3; 32],
         eos: &[],
-        beside: Beside::default(),
+        method_inputs: MethodInputs::default(),
     };
     Plan::clone(&plan(&input, settings, shape, &ANY).unwrap().plan)
 }

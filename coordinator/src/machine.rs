@@ -45,14 +45,14 @@ pub struct GroupShape {
 
 /// Memory and the ranks that share it: a host's, or a GPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeMemory {
     /// What is free for weights and requests; unknown where absent.
     pub available_bytes: Option<u64>,
     /// Ranks that share it, each with weights of its own.
     pub ranks: usize,
 }
 
-impl Room {
+impl FreeMemory {
     /// That of a process which sees this machine.
     pub fn of(machine: &Machine) -> Self {
         Self { available_bytes: machine.available_bytes, ranks: machine.ranks_here }
@@ -66,7 +66,7 @@ impl Room {
 
     /// The machine with this memory, a rank's, in place of its own.
     pub fn of_rank(self, rank: usize, machine: &Machine) -> Machine {
-        let Room { available_bytes, ranks } = self;
+        let FreeMemory { available_bytes, ranks } = self;
         Machine { available_bytes, ranks_here: ranks, weight_copies: ranks, of_rank: Some(rank), ..*machine }
     }
 
@@ -91,11 +91,11 @@ mod tests {
             weight_copies: 2,
             of_rank: None,
         };
-        let there = Room { available_bytes: Some(50), ranks: 4 }.of_rank(3, &own);
+        let there = FreeMemory { available_bytes: Some(50), ranks: 4 }.of_rank(3, &own);
         assert_eq!(
             there,
             Machine { available_bytes: Some(50), ranks_here: 4, weight_copies: 4, of_rank: Some(3), ..own }
         );
-        assert_eq!(Room::of(&there), Room { available_bytes: Some(50), ranks: 4 });
+        assert_eq!(FreeMemory::of(&there), FreeMemory { available_bytes: Some(50), ranks: 4 });
     }
 }

@@ -44,18 +44,18 @@ pub struct Frame {
 
 /// A part of a prompt, by who wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum PromptPart<'a> {
     /// The chat template did: its marks count.
     Template(&'a str),
     /// The user did: what looks like a mark is text.
     User(&'a str),
 }
 
-impl Part<'_> {
+impl PromptPart<'_> {
     /// The text.
     pub fn text(&self) -> &str {
         match self {
-            Part::Template(text) | Part::User(text) => text,
+            PromptPart::Template(text) | PromptPart::User(text) => text,
         }
     }
 }
@@ -150,13 +150,13 @@ impl Template {
 
 impl Frame {
     /// Everything before the first document, by who wrote it.
-    pub fn head_parts(&self) -> [Part<'_>; 3] {
-        [Part::Template(&self.opening), Part::User(&self.system), Part::Template(&self.lead)]
+    pub fn head_parts(&self) -> [PromptPart<'_>; 3] {
+        [PromptPart::Template(&self.opening), PromptPart::User(&self.system), PromptPart::Template(&self.lead)]
     }
 
     /// Everything before the first document.
     pub fn head(&self) -> String {
-        self.head_parts().iter().map(Part::text).collect()
+        self.head_parts().iter().map(PromptPart::text).collect()
     }
 }
 

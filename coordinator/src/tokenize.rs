@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::request::read;
-use crate::template::{Part, Template};
+use crate::template::{PromptPart, Template};
 use crate::{Error, Result};
 
 pub use self::stream::TextStream;
@@ -98,14 +98,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn encode_parts(&self, parts: &[Part<'_>]) -> Result<Vec<u32>> {
-        let whole = parts.iter().map(Part::text).collect::<String>();
+    pub fn encode_parts(&self, parts: &[PromptPart<'_>]) -> Result<Vec<u32>> {
+        let whole = parts.iter().map(PromptPart::text).collect::<String>();
         let joint = pieces_of(&self.marking, &whole)?;
         let mut start = 0;
         let mut templates = Vec::new();
         for part in parts {
             let end = start + part.text().len();
-            if matches!(part, Part::Template(_)) {
+            if matches!(part, PromptPart::Template(_)) {
                 templates.push(start..end);
             }
             start = end;
@@ -118,8 +118,8 @@ impl Tokenizer {
             return Ok(joint.ids);
         }
         let encoded = parts.iter().map(|part| match part {
-            Part::Template(text) => pieces_of(&self.marking, text),
-            Part::User(text) => self.encode(text),
+            PromptPart::Template(text) => pieces_of(&self.marking, text),
+            PromptPart::User(text) => self.encode(text),
         });
         Ok(encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{Document, Environment, Intake, Prefix, Prepared, Request, Settings};
+use tributary_coordinator::{Document, Environment, Intake, Prefix, Prepared, Request, RequestSettings};
 use tributary_coordinator::{prepare, prepare_text, report};
 
 use crate::answer::Answered;
@@ -39,7 +39,7 @@ struct Shared {
     folder: Arc<ModelFolder>,
     intake: IntakeConfig,
     environment: Environment,
-    settings: Settings,
+    settings: RequestSettings,
 }
 
 impl Engine<'_> {
@@ -72,7 +72,7 @@ impl Engine<'_> {
 
 impl Client {
     /// How requests are answered that do not say otherwise.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &RequestSettings {
         &self.shared.settings
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use tributary_coordinator::{Environment, GroupShape, Planned, Planner, Survey};
+use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Planned, Planner};
 use tributary_worker::Model;
 
 use crate::carrier::Carrier;
@@ -192,7 +192,7 @@ impl<'a> Engine<'a> {
             let machine = self.ranks.machine(&self.place, carrier, group);
             let gpus = self.place.gpu.as_ref().map_or(1, |gpu| gpu.count);
             let memories = if carrier.is_nccl() { gpus } else { 1 };
-            self.planner.survey(group, Survey { machine, memories });
+            self.planner.survey(group, GroupSurvey { machine, memories });
         }
     }
 }

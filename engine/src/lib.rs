@@ -42,6 +42,6 @@ pub use ranks::{
 pub use spoilt::{explained, spoilt};
 pub use synthetic::Synthetic;
 pub use tributary_coordinator::Clock;
-pub use tributary_coordinator::conductor::{Done, Failure as RequestFailure, NotTaken, Sink, Update};
+pub use tributary_coordinator::conductor::{Done, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;
 pub use way::Way;

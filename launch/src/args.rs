@@ -7,7 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, Prefix, Settings};
+use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
 pub use tributary_study::spec::exchange;
@@ -250,8 +250,8 @@ pub fn settings(
     run: &RunArgs,
     world: usize,
     returns: Returns,
-) -> Settings {
-    Settings {
+) -> RequestSettings {
+    RequestSettings {
         method,
         ratio: options.ratio,
         score: options.score,

@@ -5,7 +5,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tributary_engine::RequestFailure as Failure;
+use tributary_engine::RequestFailure;
 use tributary_protocol::exit;
 
 /// Seconds after which a client that was turned away may come again.
@@ -86,17 +86,19 @@ impl From<&JsonRejection> for ApiError {
     }
 }
 
-impl From<Failure> for ApiError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for ApiError {
+    fn from(failure: RequestFailure) -> Self {
         let message = failure.to_string();
         match failure {
             // What never fits is the request's fault too: the message has both numbers.
-            Failure::Refused(refusal) if matches!(refusal.exit_code, exit::USAGE | exit::OUT_OF_MEMORY) => {
+            RequestFailure::Refused(refusal) if matches!(refusal.exit_code, exit::USAGE | exit::OUT_OF_MEMORY) => {
                 Self::refused(message)
             }
-            Failure::Refused(_) => Self::internal(message),
-            Failure::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message),
-            Failure::Group(_) | Failure::Closed => Self::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE),
+            RequestFailure::Refused(_) => Self::internal(message),
+            RequestFailure::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message),
+            RequestFailure::Group(_) | RequestFailure::Closed => {
+                Self::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE)
+            }
         }
     }
 }

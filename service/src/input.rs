@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tributary_coordinator::{Document, Settings, method_named};
+use tributary_coordinator::{Document, RequestSettings, method_named};
 use tributary_engine::Conversation;
 
 use crate::error::ApiError;
@@ -197,7 +197,7 @@ impl ChatRequest {
     ///
     /// # Errors
     /// A choice that cannot be.
-    pub fn settings(&self, served: &Settings) -> Result<Settings, ApiError> {
+    pub fn settings(&self, served: &RequestSettings) -> Result<RequestSettings, ApiError> {
         let mut settings = served.clone();
         if let Some(max_tokens) = self.max_completion_tokens.or(self.max_tokens) {
             settings.max_tokens = max_tokens;

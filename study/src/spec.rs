@@ -119,12 +119,12 @@ pub fn exchange(text: &str) -> std::result::Result<Option<Exchange>, String> {
 
 #[cfg(test)]
 mod tests {
-    use tributary_coordinator::Settings;
+    use tributary_coordinator::RequestSettings;
 
     use super::*;
 
     fn way() -> Way {
-        let settings = Settings { reorder: Some(Importance::Mass), ..Settings::default() };
+        let settings = RequestSettings { reorder: Some(Importance::Mass), ..RequestSettings::default() };
         Way { settings, threads: 1 }
     }
 

@@ -9,7 +9,7 @@ use tributary_protocol::{DrawnToken, Refusal, Traffic, exit};
 
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
-use crate::plan::{Planned, Settings};
+use crate::plan::{Planned, RequestSettings};
 
 /// Requests that may be on their way to the conductor, which takes them between two orders.
 const ON_THE_WAY: usize = 64;
@@ -24,7 +24,7 @@ pub enum Update {
     /// The answer. Nothing comes behind it.
     Done(Box<Done>),
     /// The request has failed. Nothing comes behind it.
-    Failed(Failure),
+    Failed(RequestFailure),
 }
 
 /// What a request came to.
@@ -40,7 +40,7 @@ pub struct Done {
 
 /// Why a request has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum RequestFailure {
     /// It cannot be answered as it is, or the ranks refused it.
     Refused(Refusal),
     /// Too many requests wait.
@@ -88,7 +88,7 @@ pub(super) struct Submission {
     /// From its acceptance to being handed in.
     pub(super) prepared_after: Duration,
     pub(super) prepared: Prepared,
-    pub(super) settings: Settings,
+    pub(super) settings: RequestSettings,
     pub(super) sink: Box<dyn Sink>,
 }
 
@@ -170,23 +170,23 @@ impl Desk {
     /// Hands a request in, whose clock runs since it was accepted; its number. Its updates go to `sink`.
     ///
     /// # Errors
-    /// [`Failure::Busy`] if as many are on their way as may be, [`Failure::Closed`] if the conductor has ended.
+    /// [`RequestFailure::Busy`] if as many are on their way as may be, [`RequestFailure::Closed`] if the conductor has ended.
     pub fn submit(
         &self,
         prepared: Prepared,
-        settings: Settings,
+        settings: RequestSettings,
         clock: Clock,
         sink: Box<dyn Sink>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, RequestFailure> {
         let request = self.numbers.fetch_add(1, Ordering::Relaxed);
         let prepared_after = clock.elapsed();
         let submission = Submission { request, clock, prepared_after, prepared, settings, sink };
         match self.submissions.try_send(Box::new(submission)) {
             // Nobody may have looked since it was put there.
-            Ok(()) if self.is_closed() => Err(Failure::Closed),
+            Ok(()) if self.is_closed() => Err(RequestFailure::Closed),
             Ok(()) => Ok(request),
-            Err(TrySendError::Full(_)) => Err(Failure::Busy { waiting: self.waiting() + ON_THE_WAY }),
-            Err(TrySendError::Disconnected(_)) => Err(Failure::Closed),
+            Err(TrySendError::Full(_)) => Err(RequestFailure::Busy { waiting: self.waiting() + ON_THE_WAY }),
+            Err(TrySendError::Disconnected(_)) => Err(RequestFailure::Closed),
         }
     }
 
@@ -218,22 +218,22 @@ impl Desk {
     }
 }
 
-impl Failure {
+impl RequestFailure {
     /// The exit code that stands for it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Refused(refusal) | Failure::Group(refusal) => refusal.exit_code,
-            Failure::Busy { .. } | Failure::Closed => exit::RANK_LOST,
+            RequestFailure::Refused(refusal) | RequestFailure::Group(refusal) => refusal.exit_code,
+            RequestFailure::Busy { .. } | RequestFailure::Closed => exit::RANK_LOST,
         }
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Refused(refusal) | Failure::Group(refusal) => f.write_str(&refusal.cause),
-            Failure::Busy { waiting } => write!(f, "{waiting} requests wait already"),
-            Failure::Closed => f.write_str("no more requests are taken"),
+            RequestFailure::Refused(refusal) | RequestFailure::Group(refusal) => f.write_str(&refusal.cause),
+            RequestFailure::Busy { waiting } => write!(f, "{waiting} requests wait already"),
+            RequestFailure::Closed => f.write_str("no more requests are taken"),
         }
     }
 }

@@ -12,8 +12,8 @@ use super::*;
 use crate::dispatch::Clock;
 use crate::intake::Prepared;
 use crate::machine::{Machine, MemoryOf};
-use crate::plan::Settings;
-use crate::planner::{Started, Survey};
+use crate::plan::RequestSettings;
+use crate::planner::{GroupSurvey, Started};
 use crate::shape::tests::DEMO;
 use crate::tokenize::Piece;
 
@@ -34,7 +34,7 @@ pub fn planner(available_bytes: Option<u64>) -> Planner {
         weight_copies: 1,
         of_rank: None,
     };
-    planner.survey(GROUP, Survey { machine, memories: 1 });
+    planner.survey(GROUP, GroupSurvey { machine, memories: 1 });
     let space = KeySpace::new([0; 32], "f32");
     planner.started(GROUP, Started { space, chunk_cache_bytes: 0, message_bytes: 0, narrowest: None });
     planner
@@ -42,7 +42,7 @@ pub fn planner(available_bytes: Option<u64>) -> Planner {
 
 /// What ranks were told, and how they answer.
 #[derive(Default)]
-pub struct Ranks {
+pub struct ScriptedRanks {
     pub orders: Mutex<Vec<Order>>,
     /// Requests that are refused, and the step of decoding in which the group fails.
     pub refuses: Option<u64>,
@@ -64,7 +64,7 @@ impl Hold {
     }
 }
 
-impl Ranks {
+impl ScriptedRanks {
     /// Ranks that are held, and what holds them.
     pub fn held(self) -> (Self, Hold) {
         let (begins, begun) = sync_channel(1);
@@ -154,7 +154,7 @@ pub fn drawn(token: u32) -> DrawnToken {
 
 /// Runs clients against a conductor; how it ended.
 pub fn with_conductor(
-    ranks: &Ranks,
+    ranks: &ScriptedRanks,
     planner: &mut Planner,
     limits: Limits,
     clients: impl FnOnce(Desk) + Send,
@@ -175,8 +175,8 @@ pub fn prepared(context: usize) -> Prepared {
     Prepared { prefix: vec![1], chunks: vec![piece.clone(), piece], query: vec![4, 5], notes: Vec::new() }
 }
 
-pub fn settings(max_tokens: usize) -> Settings {
-    Settings { world: WORLD, max_tokens, ..Settings::default() }
+pub fn settings(max_tokens: usize) -> RequestSettings {
+    RequestSettings { world: WORLD, max_tokens, ..RequestSettings::default() }
 }
 
 /// Hands a request in; its number and its updates.
@@ -187,7 +187,7 @@ pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -
 }
 
 /// All tokens of a request, as they came and as the answer has them; or why it failed.
-pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), Failure> {
+pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), RequestFailure> {
     let mut streamed = Vec::new();
     loop {
         match updates.recv_timeout(PATIENCE).expect("an update in time") {

@@ -25,7 +25,7 @@ use crate::planner::Planner;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
-pub use self::desk::{Desk, Done, Failure, Inbox, NotTaken, Sink, Update, desk};
+pub use self::desk::{Desk, Done, Inbox, NotTaken, RequestFailure, Sink, Update, desk};
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
@@ -85,7 +85,7 @@ impl<'a> Conductor<'a> {
             self.count();
             for mut submission in running.chain(waiting).chain(late) {
                 // Whether anybody listens does not matter any more.
-                let _ = submission.sink.take(Update::Failed(Failure::Group(refusal.clone())));
+                let _ = submission.sink.take(Update::Failed(RequestFailure::Group(refusal.clone())));
             }
         }
         ended
@@ -170,8 +170,10 @@ impl<'a> Conductor<'a> {
     fn submit(&mut self, mut submission: Submission) {
         // What cannot be answered even alone is told at once.
         let failure = match self.planner.draft(&submission.prepared, &submission.settings, self.group.threads) {
-            Err(error) => Failure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
-            Ok(_) if !self.scheduler.submit(submission.request) => Failure::Busy { waiting: self.scheduler.waiting() },
+            Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
+            Ok(_) if !self.scheduler.submit(submission.request) => {
+                RequestFailure::Busy { waiting: self.scheduler.waiting() }
+            }
             Ok(draft) => {
                 self.waiting.insert(submission.request, Waiting { submission, draft });
                 return;
@@ -189,7 +191,7 @@ impl<'a> Conductor<'a> {
         self.scheduler.over(request);
         self.count();
         if let Some(mut submission) = refused {
-            let _ = submission.sink.take(Update::Failed(Failure::Refused(refusal)));
+            let _ = submission.sink.take(Update::Failed(RequestFailure::Refused(refusal)));
         }
     }
 

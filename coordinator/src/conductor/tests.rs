@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use tributary_protocol::{Collective, exit};
 
-use super::kit::{PATIENCE, Ranks, planner, prepared, settings, submit, tokens, with_conductor};
+use super::kit::{PATIENCE, ScriptedRanks, planner, prepared, settings, submit, tokens, with_conductor};
 use super::*;
 use crate::dispatch::Clock;
 
 #[test]
 fn every_client_gets_its_own_tokens() {
-    let ranks = Ranks::default();
+    let ranks = ScriptedRanks::default();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let all: Vec<_> = (1..=5).map(|index| (index, submit(&desk, 8, index, 64))).collect();
         for (count, (request, updates)) in all {
@@ -29,7 +29,7 @@ fn every_client_gets_its_own_tokens() {
 
 #[test]
 fn whoever_leaves_or_is_slow_is_let_go_and_the_others_go_on() {
-    let (ranks, hold) = Ranks::default().held();
+    let (ranks, hold) = ScriptedRanks::default().held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (_, reader) = submit(&desk, 8, 200, 512);
         let (_, gone) = submit(&desk, 8, 200, 512);
@@ -45,7 +45,7 @@ fn whoever_leaves_or_is_slow_is_let_go_and_the_others_go_on() {
 
 #[test]
 fn a_cancelled_request_ends_and_the_others_go_on() {
-    let (ranks, hold) = Ranks::default().held();
+    let (ranks, hold) = ScriptedRanks::default().held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (cancelled, updates) = submit(&desk, 8, 2000, 4096);
         assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
@@ -74,7 +74,7 @@ impl Sink for Looks {
 
 #[test]
 fn who_has_an_answer_runs_no_more() {
-    let ranks = Ranks::default();
+    let ranks = ScriptedRanks::default();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (tell, seen) = sync_channel(64);
         let looks = Box::new(Looks(desk.clone(), tell));
@@ -87,7 +87,7 @@ fn who_has_an_answer_runs_no_more() {
 
 #[test]
 fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
-    let ranks = Ranks { refuses: Some(2), ..Ranks::default() };
+    let ranks = ScriptedRanks { refuses: Some(2), ..ScriptedRanks::default() };
     let needed = {
         let planner = planner(None);
         planner.check(&prepared(8), &settings(4), 1, None).expect("a plan").memory_bytes
@@ -96,7 +96,7 @@ fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
     let ended = with_conductor(&ranks, &mut planner(Some(needed + 1000)), limits, |desk| {
         let (_, large) = submit(&desk, 500, 4, 64);
         match tokens(&large) {
-            Err(Failure::Refused(refusal)) => {
+            Err(RequestFailure::Refused(refusal)) => {
                 assert_eq!(refusal.exit_code, exit::OUT_OF_MEMORY);
                 assert!(refusal.cause.contains("the request needs about"), "{}", refusal.cause);
             }
@@ -113,7 +113,7 @@ fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
 
 #[test]
 fn what_does_not_fit_now_waits_until_it_does() {
-    let ranks = Ranks::default();
+    let ranks = ScriptedRanks::default();
     let alone = planner(None).check(&prepared(8), &settings(50), 1, None).expect("a plan").memory_bytes;
     let ended = with_conductor(&ranks, &mut planner(Some(alone)), Limits::default(), |desk| {
         let all: Vec<_> = (0..3).map(|_| submit(&desk, 8, 50, 64).1).collect();
@@ -126,7 +126,7 @@ fn what_does_not_fit_now_waits_until_it_does() {
 
 #[test]
 fn too_many_are_turned_away() {
-    let (ranks, hold) = Ranks::default().held();
+    let (ranks, hold) = ScriptedRanks::default().held();
     let limits = Limits { max_waiting: 2, max_running: 1, ..Limits::default() };
     let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
         let (_, first) = submit(&desk, 8, 500, 1024);
@@ -137,7 +137,7 @@ fn too_many_are_turned_away() {
         let outcomes: Vec<_> = others.iter().map(tokens).collect();
         let (taken, turned_away) = outcomes.split_at(2);
         assert!(taken.iter().all(|outcome| outcome.is_ok()), "{outcomes:?}");
-        let is_busy = |outcome: &_| matches!(outcome, Err(Failure::Busy { waiting: 2 }));
+        let is_busy = |outcome: &_| matches!(outcome, Err(RequestFailure::Busy { waiting: 2 }));
         assert!(turned_away.iter().all(is_busy), "{outcomes:?}");
     });
     assert!(ended.is_ok(), "{ended:?}");
@@ -145,7 +145,7 @@ fn too_many_are_turned_away() {
 
 #[test]
 fn the_groups_failure_is_everybodys() {
-    let (ranks, hold) = Ranks { fails_at_step: Some(3), ..Ranks::default() }.held();
+    let (ranks, hold) = ScriptedRanks { fails_at_step: Some(3), ..ScriptedRanks::default() }.held();
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
@@ -155,18 +155,18 @@ fn the_groups_failure_is_everybodys() {
         *tell.lock().unwrap() = failures;
         // Nobody takes requests any more.
         let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
-        assert_eq!(late, Err(Failure::Closed));
+        assert_eq!(late, Err(RequestFailure::Closed));
     });
     let error = ended.expect_err("the group has failed");
     assert_eq!((error.exit_code(), error.to_string().as_str()), (69, "rank 1 failed: gone"));
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 2);
-    assert!(told.iter().all(|failure| matches!(failure, Failure::Group(refusal) if refusal.exit_code == 69)));
+    assert!(told.iter().all(|failure| matches!(failure, RequestFailure::Group(refusal) if refusal.exit_code == 69)));
 }
 
 #[test]
 fn the_groups_failure_is_that_of_requests_on_their_way_too() {
-    let (ranks, hold) = Ranks { fails_at_step: Some(1), ..Ranks::default() }.held();
+    let (ranks, hold) = ScriptedRanks { fails_at_step: Some(1), ..ScriptedRanks::default() }.held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
         let (_, runs) = submit(&desk, 8, 50, 64);
         assert!(matches!(runs.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
@@ -177,19 +177,19 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
         drop(hold);
         for updates in [runs, late] {
             let failure = tokens(&updates).expect_err("the group is gone");
-            assert!(matches!(&failure, Failure::Group(refusal) if refusal.exit_code == 69), "{failure:?}");
+            assert!(matches!(&failure, RequestFailure::Group(refusal) if refusal.exit_code == 69), "{failure:?}");
         }
         assert!(desk.is_closed(), "known before clients are told");
         assert_eq!((desk.waiting(), desk.running()), (0, 0));
         let (sink, _updates) = sync_channel(4);
-        assert_eq!(desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sink)), Err(Failure::Closed));
+        assert_eq!(desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sink)), Err(RequestFailure::Closed));
     });
     assert_eq!(ended.map_err(|error| error.exit_code()), Err(69));
 }
 
 #[test]
 fn bytes_count_whatever_becomes_of_their_request() {
-    let (ranks, hold) = Ranks { refuses: Some(2), ..Ranks::default() }.held();
+    let (ranks, hold) = ScriptedRanks { refuses: Some(2), ..ScriptedRanks::default() }.held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (cancelled, updates) = submit(&desk, 8, 50, 64);
         assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
@@ -210,7 +210,7 @@ fn bytes_count_whatever_becomes_of_their_request() {
 
 #[test]
 fn ranks_and_client_have_the_same_plan() {
-    let ranks = Ranks::default();
+    let ranks = ScriptedRanks::default();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (_, updates) = submit(&desk, 8, 3, 64);
         let done = updates.iter().find_map(|update| match update {

@@ -4,7 +4,7 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::{Work, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
-use crate::plan::{Settings, method_named};
+use crate::plan::{RequestSettings, method_named};
 use crate::shape::tests::DEMO;
 
 /// FLOPs on the critical path.
@@ -62,11 +62,11 @@ fn work_is_shared_and_not_lost() {
     for method in ["ring", "all-gather", "epic", "random"] {
         for exchange in [Exchange::Replicate, Exchange::PassQ] {
             let total = |world| {
-                let settings = Settings {
+                let settings = RequestSettings {
                     method: method_named(method).unwrap(),
                     world,
                     exchange: Some(exchange),
-                    ..Settings::default()
+                    ..RequestSettings::default()
                 };
                 let plan = Plan { prefix: Vec::new(), ..with_settings(&settings, 4096, 256, &QWEN) };
                 work(&plan, world, &QWEN).total_flops()
@@ -108,8 +108,8 @@ fn methods_cost_what_they_do() {
     let hop = (relay - prophetkv) / third;
     assert!((1.0..1.5).contains(&hop), "{hop} of a third of the recompute");
     assert!(flops("none", Phase::Recompute) < 0.05 * flops("infoflow", Phase::Recompute), "the query's rows alone");
-    let pass_q = Settings { world: 4, exchange: Some(Exchange::PassQ), ..Settings::default() };
-    let floor = Settings { exchange: Some(Exchange::Selected), ..pass_q.clone() };
+    let pass_q = RequestSettings { world: 4, exchange: Some(Exchange::PassQ), ..RequestSettings::default() };
+    let floor = RequestSettings { exchange: Some(Exchange::Selected), ..pass_q.clone() };
     let total = |settings| work(&with_settings(settings, 32_768, 2048, &QWEN), 4, &QWEN).total_flops();
     assert!(total(&floor) < total(&pass_q), "rows that see less cost less");
 }

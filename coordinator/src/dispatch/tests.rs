@@ -6,10 +6,10 @@ use tributary_comm::{WorkerLink, link};
 use tributary_protocol::{DrawnToken, Refusal, StepReport};
 
 use super::*;
-use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Settings, plan, shape::tests::DEMO};
+use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings, plan, shape::tests::DEMO};
 
 fn a_plan() -> Arc<Plan> {
-    let settings = Settings::default();
+    let settings = RequestSettings::default();
     let input = PlanInput {
         request: 5,
         prefix: &[1],
@@ -17,7 +17,7 @@ fn a_plan() -> Arc<Plan> {
         cached: Cached::default(),
         query: &[4],
         eos: &[2],
-        beside: Beside::default(),
+        method_inputs: MethodInputs::default(),
     };
     let machine = Machine {
         flops_per_s: 1e12,

@@ -66,12 +66,16 @@ pub fn crossover(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Settings, method_named};
+    use crate::plan::{RequestSettings, method_named};
     use crate::shape::tests::QWEN3_14B;
 
     fn scenario(method: &str, hit_rate: f64) -> Scenario {
-        let settings =
-            Settings { method: method_named(method).unwrap(), world: 4, max_tokens: 1, ..Settings::default() };
+        let settings = RequestSettings {
+            method: method_named(method).unwrap(),
+            world: 4,
+            max_tokens: 1,
+            ..RequestSettings::default()
+        };
         Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 1, query_tokens: 32, hit_rate }
     }
 

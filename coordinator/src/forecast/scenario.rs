@@ -9,7 +9,7 @@ use super::overhead::Overhead;
 use super::{Predicted, Profile, ttft};
 use crate::cost::memory;
 use crate::machine::Machine;
-use crate::plan::{Beside, Cached, PlanInput, Settings, plan};
+use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::{Error, ModelShape, Result};
 
 /// What is asked of a machine, but for the length of the context.
@@ -17,7 +17,7 @@ use crate::{Error, ModelShape, Result};
 pub struct Scenario {
     /// Method and world. Where it names no exchange, the faster one of those that fit is taken, or, if none
     /// fits, the smaller one.
-    pub settings: Settings,
+    pub settings: RequestSettings,
     /// Tokens of a chunk, the last one's perhaps fewer; one chunk a rank where absent.
     pub chunk_tokens: Option<usize>,
     /// Tokens before the context.
@@ -101,7 +101,7 @@ impl Scenario {
         shape: &ModelShape,
         profile: &Profile,
     ) -> Result<Forecast> {
-        let settings = Settings { exchange: Some(exchange), ..self.settings.clone() };
+        let settings = RequestSettings { exchange: Some(exchange), ..self.settings.clone() };
         let world = settings.world;
         let chunk_tokens = self.chunk_tokens.unwrap_or(tokens.div_ceil(world.max(1)));
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
@@ -114,7 +114,7 @@ impl Scenario {
             cached: Cached::default(),
             query: &query,
             eos: &[],
-            beside: Beside::default(),
+            method_inputs: MethodInputs::default(),
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
         let planned = plan(&input, &settings, &boundless, &machine(profile))?;
@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn memory_is_counted_as_the_profile_says_whose_it_is() {
-        let settings = Settings { method: method_named("full").unwrap(), world: 1, ..Settings::default() };
+        let settings =
+            RequestSettings { method: method_named("full").unwrap(), world: 1, ..RequestSettings::default() };
         let scenario =
             Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 0, query_tokens: 32, hit_rate: 0.0 };
         let of = |memory_of| {

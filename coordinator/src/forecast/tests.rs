@@ -6,7 +6,7 @@ use super::{Predicted, Profile, ttft};
 use crate::cost::bytes::{Cargo, flows};
 use crate::cost::{Selected, groups, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
-use crate::plan::{Settings, method_named};
+use crate::plan::{RequestSettings, method_named};
 
 fn seconds(predicted: &Predicted, phase: Phase) -> f64 {
     predicted.phases.iter().find(|found| found.phase == phase).map_or(0.0, |found| found.seconds)
@@ -95,11 +95,11 @@ fn two_hosts_are_slower_between_than_inside() {
     let two = Profile::by_name("h100x8x2").unwrap();
     let one = Profile { ranks_per_host: 16, ..two.clone() };
     for method in ["ring", "all-gather", "infoflow"] {
-        let settings = Settings {
+        let settings = RequestSettings {
             method: method_named(method).unwrap(),
             world: 16,
             exchange: Some(Exchange::PassQ),
-            ..Settings::default()
+            ..RequestSettings::default()
         };
         let plan = with_settings(&settings, 32_768, 2048, &QWEN);
         let (apart, together) = (ttft(&plan, 16, &QWEN, &two), ttft(&plan, 16, &QWEN, &one));

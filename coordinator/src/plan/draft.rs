@@ -6,7 +6,7 @@ use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection, leading_counts};
 
 use super::exchange::{self, Load};
-use super::settings::{Settings, budget, setting};
+use super::settings::{RequestSettings, budget, setting};
 use super::{Cached, Planned, dealing};
 use crate::cost::memory;
 use crate::machine::Machine;
@@ -51,7 +51,7 @@ impl Draft {
     ///
     /// # Errors
     /// Those of [`plan`](super::plan()) but [`Error::Memory`].
-    pub fn new(tokens: Tokens, settings: &Settings, shape: &ModelShape) -> Result<Self> {
+    pub fn new(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let method = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         let ratio = settings.ratio()?;
@@ -87,7 +87,7 @@ impl Draft {
             auxiliary,
             look_ahead,
         };
-        let Settings { world, exchange, reuse, .. } = *settings;
+        let RequestSettings { world, exchange, reuse, .. } = *settings;
         Ok(Self { plan, lengths, world, ratio, exchange, reuse, memory_bytes: 0 })
     }
 
@@ -193,7 +193,7 @@ impl Draft {
     }
 }
 
-fn check(tokens: &Tokens, settings: &Settings, shape: &ModelShape) -> Result<()> {
+fn check(tokens: &Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<()> {
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
     if count == 0 {
@@ -230,7 +230,7 @@ fn leading_rows(lengths: &[usize], rows: usize, include_first_chunk: bool) -> us
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Beside, PlanInput, plan};
+    use super::super::{MethodInputs, PlanInput, plan};
     use super::*;
     use crate::machine::MemoryOf;
     use crate::shape::tests::DEMO;
@@ -249,7 +249,7 @@ mod tests {
             weight_copies: 1,
             of_rank: None,
         };
-        let settings = Settings { world: 2, ratio: Some(0.05), reuse: 1.0, ..Settings::default() };
+        let settings = RequestSettings { world: 2, ratio: Some(0.05), reuse: 1.0, ..RequestSettings::default() };
         let chunks = vec![vec![7; 512], vec![8; 300], vec![9; 512], vec![10; 40]];
         let tokens =
             Tokens { prefix: vec![1], chunks: chunks.clone(), query: vec![3], eos: vec![2], ..Tokens::default() };
@@ -268,9 +268,10 @@ mod tests {
         for (request, (owner, ranks, bytes, available_bytes)) in moments.into_iter().enumerate() {
             let (request, bytes) = (request as u64, [bytes; 2]);
             let (cached, machine) = (Cached { ranks, bytes: &bytes }, Machine { available_bytes, ..machine });
-            let beside = Beside::default();
-            let input = PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], beside };
-            let fresh = plan(&input, &Settings { owner, ..settings.clone() }, &DEMO, &machine);
+            let method_inputs = MethodInputs::default();
+            let input =
+                PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], method_inputs };
+            let fresh = plan(&input, &RequestSettings { owner, ..settings.clone() }, &DEMO, &machine);
             let placed = draft.place(request, owner, cached, &DEMO, &machine).map(|()| draft.clone().planned());
             assert_eq!(placed.as_ref().map_err(ToString::to_string), fresh.as_ref().map_err(ToString::to_string));
             seen.extend(placed.ok().map(|planned| (planned.plan.exchange, planned.plan.owner)));

@@ -1,11 +1,11 @@
 //! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
 //! request, settings, model and machine.
 
-#[cfg(test)]
-mod beside_tests;
 mod dealing;
 mod draft;
 mod exchange;
+#[cfg(test)]
+mod method_inputs_tests;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
 pub use self::draft::{Draft, Tokens};
-pub use self::settings::{Settings, method_named};
+pub use self::settings::{RequestSettings, method_named};
 
 /// A request as token ids.
 #[derive(Debug, Clone, Copy)]
@@ -37,12 +37,12 @@ pub struct PlanInput<'a> {
     /// Tokens that end the answer.
     pub eos: &'a [u32],
     /// What the method has beside the prompt.
-    pub beside: Beside<'a>,
+    pub method_inputs: MethodInputs<'a>,
 }
 
 /// What a method has beside the prompt. Nothing for most.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub struct MethodInputs<'a> {
     /// Models beside the main one that read the context for it.
     pub auxiliary: &'a [Auxiliary],
     /// Rows that look at the cache before generation begins.
@@ -79,10 +79,15 @@ pub struct Planned {
 /// # Errors
 /// [`Error::Setting`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
 /// [`Error::TooManyTokens`], [`Error::Memory`] if it needs more than the machine has.
-pub fn plan(input: &PlanInput<'_>, settings: &Settings, shape: &ModelShape, machine: &Machine) -> Result<Planned> {
-    let PlanInput { request, prefix, chunks, cached, query, eos, beside } = *input;
+pub fn plan(
+    input: &PlanInput<'_>,
+    settings: &RequestSettings,
+    shape: &ModelShape,
+    machine: &Machine,
+) -> Result<Planned> {
+    let PlanInput { request, prefix, chunks, cached, query, eos, method_inputs } = *input;
     let (prefix, chunks, query, eos) = (prefix.to_vec(), chunks.to_vec(), query.to_vec(), eos.to_vec());
-    let Beside { auxiliary, look_ahead } = beside;
+    let MethodInputs { auxiliary, look_ahead } = method_inputs;
     let auxiliary = auxiliary.to_vec();
     let mut draft = Draft::new(Tokens { prefix, chunks, query, eos, auxiliary, look_ahead }, settings, shape)?;
     draft.place(request, settings.owner, cached, shape, machine)?;

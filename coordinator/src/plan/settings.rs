@@ -11,7 +11,7 @@ const MAX_WORLD: usize = 4096;
 
 /// Choices for one request. Those that a method does not have are passed over.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct RequestSettings {
     /// The method.
     pub method: &'static Descriptor,
     /// Share of the context to recompute; the method's own where absent.
@@ -52,7 +52,7 @@ pub struct Settings {
     pub keep_chunks: bool,
 }
 
-impl Default for Settings {
+impl Default for RequestSettings {
     fn default() -> Self {
         Self {
             method: default_method(),
@@ -78,7 +78,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl RequestSettings {
     /// The method with its parameters, for a model of so many layers and KV heads.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Beside, Cached, PlanInput, Planned, Settings, check_weights, method_named, plan};
+use super::{Cached, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
 use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
@@ -20,28 +20,28 @@ const MACHINE: Machine = Machine {
 
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn input(chunks: &[Vec<u32>]) -> PlanInput<'_> {
-    let (cached, beside) = (Cached::default(), Beside::default());
-    PlanInput { request: 1, prefix: &[1], chunks, cached, query: &[3], eos: &[2], beside }
+    let (cached, method_inputs) = (Cached::default(), MethodInputs::default());
+    PlanInput { request: 1, prefix: &[1], chunks, cached, query: &[3], eos: &[2], method_inputs }
 }
 
-fn planned(lengths: &[usize], settings: &Settings, machine: &Machine) -> Result<Planned> {
+fn planned(lengths: &[usize], settings: &RequestSettings, machine: &Machine) -> Result<Planned> {
     let chunks: Vec<Vec<u32>> = lengths.iter().map(|&length| vec![7; length]).collect();
     let input = PlanInput { query: &[3, 4, 5], ..input(&chunks) };
     plan(&input, settings, &DEMO, machine)
 }
 
-fn world(world: usize) -> Settings {
-    Settings { world, exchange: Some(Exchange::Replicate), ..Settings::default() }
+fn world(world: usize) -> RequestSettings {
+    RequestSettings { world, exchange: Some(Exchange::Replicate), ..RequestSettings::default() }
 }
 
-fn method(name: &str) -> Settings {
-    Settings { method: method_named(name).unwrap(), ..Settings::default() }
+fn method(name: &str) -> RequestSettings {
+    RequestSettings { method: method_named(name).unwrap(), ..RequestSettings::default() }
 }
 
 #[test]
 fn chunks_go_to_ranks_by_cost() {
-    let pass_q = |world| Settings { world, exchange: Some(Exchange::PassQ), ..Settings::default() };
-    let cases: [(&str, &[usize], Settings, &[usize]); 10] = [
+    let pass_q = |world| RequestSettings { world, exchange: Some(Exchange::PassQ), ..RequestSettings::default() };
+    let cases: [(&str, &[usize], RequestSettings, &[usize]); 10] = [
         ("one chunk, one rank", &[9], world(1), &[0]),
         ("one chunk, four ranks", &[9], world(4), &[0]),
         ("even", &[64; 4], world(2), &[0, 1, 0, 1]),
@@ -92,7 +92,7 @@ fn budgets_are_rounded_down_but_not_to_nothing() {
     ];
     for (ratio, context_tokens, wanted) in cases {
         assert_eq!(budget(ratio, context_tokens), wanted, "{ratio} of {context_tokens}");
-        let settings = Settings { ratio: Some(ratio), ..Settings::default() };
+        let settings = RequestSettings { ratio: Some(ratio), ..RequestSettings::default() };
         let planned = planned(&[context_tokens], &settings, &MACHINE).unwrap();
         assert_eq!((planned.plan.budget, planned.ratio), (wanted, ratio));
     }
@@ -100,9 +100,9 @@ fn budgets_are_rounded_down_but_not_to_nothing() {
 
 #[test]
 fn methods_have_their_own_defaults() {
-    let epic = Settings { per_chunk: Some(8), ratio: Some(0.5), ..method("epic") };
-    let epic_first = Settings { include_first_chunk: true, ..epic.clone() };
-    let cases: [(Settings, usize); 11] = [
+    let epic = RequestSettings { per_chunk: Some(8), ratio: Some(0.5), ..method("epic") };
+    let epic_first = RequestSettings { include_first_chunk: true, ..epic.clone() };
+    let cases: [(RequestSettings, usize); 11] = [
         (method("full"), 0),
         (method("ring"), 0),
         (method("all-gather"), 0),
@@ -131,7 +131,7 @@ fn methods_have_their_own_defaults() {
 fn infoflow_scores_in_the_middle_layers() {
     let cases = [(40, (22, 26)), (5, (2, 4)), (1, (0, 1)), (2, (1, 2)), (28, (15, 19)), (8, (4, 6))];
     for (layers, wanted) in cases {
-        let found = Settings::default().method(layers, 2).unwrap();
+        let found = RequestSettings::default().method(layers, 2).unwrap();
         let flow = InfoFlow { score: Score::Norm, layers: wanted, layout: Layout::Global };
         assert_eq!(found, Method::InfoFlow(flow), "{layers} layers");
     }
@@ -140,21 +140,21 @@ fn infoflow_scores_in_the_middle_layers() {
 #[test]
 fn the_exchange_follows_from_bytes_and_memory() {
     let lengths = [512; 4];
-    let auto = |world| Settings { world, exchange: None, ..Settings::default() };
-    let of = |settings: &Settings, machine: &Machine| {
+    let auto = |world| RequestSettings { world, exchange: None, ..RequestSettings::default() };
+    let of = |settings: &RequestSettings, machine: &Machine| {
         planned(&lengths, settings, machine).map(|planned| planned.plan.exchange)
     };
     assert_eq!(of(&auto(4), &MACHINE).unwrap(), Exchange::Replicate, "hidden under the prefill");
     let slow = Machine { link_bytes_per_s: 1e5, ..MACHINE };
     assert_eq!(of(&auto(4), &slow).unwrap(), Exchange::PassQ, "nothing hides a slow gather");
     assert_eq!(of(&auto(1), &slow).unwrap(), Exchange::Replicate, "one rank sends nothing");
-    let exact = Settings { world: 4, ..method("ring") };
+    let exact = RequestSettings { world: 4, ..method("ring") };
     assert_eq!(of(&exact, &slow).unwrap(), Exchange::Replicate, "exact methods do not use it");
 
     // Threads hand over what they gather; processes hold a copy each.
     let processes = Machine { ranks_here: 4, weight_copies: 4, ..MACHINE };
     let bytes = |exchange| {
-        let settings = Settings { exchange: Some(exchange), ..auto(4) };
+        let settings = RequestSettings { exchange: Some(exchange), ..auto(4) };
         planned(&lengths, &settings, &processes).unwrap().memory_bytes
     };
     let (replicate, pass_q) = (bytes(Exchange::Replicate), bytes(Exchange::PassQ));
@@ -162,7 +162,7 @@ fn the_exchange_follows_from_bytes_and_memory() {
     let with = |available_bytes| Machine { available_bytes: Some(available_bytes), ..processes };
     assert_eq!(of(&auto(4), &with(replicate)).unwrap(), Exchange::Replicate);
     assert_eq!(of(&auto(4), &with(replicate - 1)).unwrap(), Exchange::PassQ, "replicate does not fit");
-    let forced = Settings { exchange: Some(Exchange::Replicate), ..auto(4) };
+    let forced = RequestSettings { exchange: Some(Exchange::Replicate), ..auto(4) };
     for (settings, available, needed) in [(auto(4), pass_q - 1, pass_q), (forced, replicate - 1, replicate)] {
         let error = of(&settings, &with(available)).unwrap_err();
         assert!(
@@ -179,19 +179,19 @@ fn memory_is_predicted_in_the_right_size() {
     // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, 4 GB of activations.
     let chunks = vec![vec![7; 2048]; 16];
     let input = input(&chunks);
-    let settings = Settings { world: 1, ..Settings::default() };
+    let settings = RequestSettings { world: 1, ..RequestSettings::default() };
     let bytes = plan(&input, &settings, &QWEN3_14B, &MACHINE).unwrap().memory_bytes;
     assert!((37_000_000_000..42_000_000_000).contains(&bytes), "{bytes}");
 }
 
 #[test]
 fn a_plan_carries_what_was_asked_for() {
-    let settings = Settings {
+    let settings = RequestSettings {
         reorder: Some(Importance::Selected),
         include_first_chunk: true,
         max_tokens: 5,
         sampling: Sampling { temperature: 0.5, top_p: 0.9, seed: 3 },
-        ..Settings::default()
+        ..RequestSettings::default()
     };
     let plan = planned(&[4], &settings, &MACHINE).unwrap().plan;
     assert_eq!((plan.prefix.as_slice(), plan.query.as_slice()), ([1].as_slice(), [3, 4, 5].as_slice()));
@@ -200,7 +200,7 @@ fn a_plan_carries_what_was_asked_for() {
     assert!(plan.include_first_chunk);
     assert_eq!((plan.max_tokens, plan.sampling), (5, settings.sampling));
     assert_eq!(plan.timeout_ms, 60_000);
-    let random = Settings { sampling: settings.sampling, ..method("random") };
+    let random = RequestSettings { sampling: settings.sampling, ..method("random") };
     let plan = planned(&[4], &random, &MACHINE).unwrap().plan;
     assert_eq!(plan.method, Method::Random { seed: 3 }, "one seed for all draws");
 }
@@ -209,7 +209,7 @@ fn a_plan_carries_what_was_asked_for() {
 fn the_owner_is_the_one_wished_for_or_the_usual_one() {
     for (name, usual) in [("full", 2), ("ring", 0), ("all-gather", 2), ("none", 2), ("epic", 2), ("relay", 2)] {
         let owner = |owner| {
-            let settings = Settings { world: 3, owner, ..method(name) };
+            let settings = RequestSettings { world: 3, owner, ..method(name) };
             planned(&[9, 8], &settings, &MACHINE).unwrap().plan.owner
         };
         assert_eq!(owner(None), usual, "{name}");
@@ -230,32 +230,32 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 
 #[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
-    let base = Settings::default;
+    let base = RequestSettings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
-    let cases: [(&[usize], Settings, &[&str]); 21] = [
-        (&[4], Settings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
-        (&[4], Settings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
-        (&[4], Settings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
+    let cases: [(&[usize], RequestSettings, &[&str]); 21] = [
+        (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
+        (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
+        (&[4], RequestSettings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
         (
             &[4],
-            Settings { max_tokens: usize::MAX, ..base() },
+            RequestSettings { max_tokens: usize::MAX, ..base() },
             &["8 prompt tokens", "18446744073709551615 to generate", "4096"],
         ),
-        (&[4], Settings { ratio: Some(1.5), ..base() }, &["--ratio 1.5", "from 0 to 1"]),
-        (&[4], Settings { ratio: Some(-0.1), ..base() }, &["--ratio -0.1"]),
-        (&[4], Settings { ratio: Some(f64::NAN), ..base() }, &["--ratio NaN"]),
-        (&[4], Settings { ratio: Some(2.0), ..method("full") }, &["--ratio 2"]),
-        (&[4], Settings { score_layers: Some((3, 6)), ..base() }, &["3..6", "5 layers"]),
-        (&[4], Settings { score_layers: Some((2, 2)), ..base() }, &["2..2", "5 layers"]),
-        (&[4], Settings { reorder: Some(Importance::Mass), ..method("epic") }, &["--reorder", "epic"]),
-        (&[4], Settings { reorder: Some(Importance::Mass), ..method("full") }, &["--reorder", "full"]),
-        (&[4], Settings { max_tokens: 0, ..base() }, &["--max-tokens 0"]),
+        (&[4], RequestSettings { ratio: Some(1.5), ..base() }, &["--ratio 1.5", "from 0 to 1"]),
+        (&[4], RequestSettings { ratio: Some(-0.1), ..base() }, &["--ratio -0.1"]),
+        (&[4], RequestSettings { ratio: Some(f64::NAN), ..base() }, &["--ratio NaN"]),
+        (&[4], RequestSettings { ratio: Some(2.0), ..method("full") }, &["--ratio 2"]),
+        (&[4], RequestSettings { score_layers: Some((3, 6)), ..base() }, &["3..6", "5 layers"]),
+        (&[4], RequestSettings { score_layers: Some((2, 2)), ..base() }, &["2..2", "5 layers"]),
+        (&[4], RequestSettings { reorder: Some(Importance::Mass), ..method("epic") }, &["--reorder", "epic"]),
+        (&[4], RequestSettings { reorder: Some(Importance::Mass), ..method("full") }, &["--reorder", "full"]),
+        (&[4], RequestSettings { max_tokens: 0, ..base() }, &["--max-tokens 0"]),
         (&[4000, 80], base(), &["4084 prompt tokens", "32 to generate", "4116", "4096"]),
-        (&[4], Settings { per_chunk: Some(65), ..method("epic") }, &["--per-chunk 65", "1 to 64"]),
-        (&[4], Settings { heads_per_gather: Some(3), ..method("all-gather") }, &["3", "2 KV heads"]),
-        (&[4], Settings { heads_per_gather: Some(0), ..method("all-gather") }, &["--heads-per-gather 0"]),
-        (&[4], Settings { sampling: sampling(-1.0, 1.0), ..base() }, &["--temperature -1"]),
-        (&[4], Settings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
+        (&[4], RequestSettings { per_chunk: Some(65), ..method("epic") }, &["--per-chunk 65", "1 to 64"]),
+        (&[4], RequestSettings { heads_per_gather: Some(3), ..method("all-gather") }, &["3", "2 KV heads"]),
+        (&[4], RequestSettings { heads_per_gather: Some(0), ..method("all-gather") }, &["--heads-per-gather 0"]),
+        (&[4], RequestSettings { sampling: sampling(-1.0, 1.0), ..base() }, &["--temperature -1"]),
+        (&[4], RequestSettings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
         (&[], base(), &["no documents"]),
         (&[3, 0, 2], base(), &["document 2 of 3"]),
     ];
@@ -272,7 +272,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
 
 #[test]
 fn the_longest_prompt_that_fits_is_accepted() {
-    let settings = Settings { max_tokens: 32, ..Settings::default() };
+    let settings = RequestSettings { max_tokens: 32, ..RequestSettings::default() };
     assert!(planned(&[4096 - 32 - 4], &settings, &MACHINE).is_ok());
     assert!(planned(&[4096 - 32 - 3], &settings, &MACHINE).is_err());
 }
@@ -281,15 +281,15 @@ fn the_longest_prompt_that_fits_is_accepted() {
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
     let input = PlanInput { prefix: &[], query: &[378], ..input(&chunks) };
-    let error = plan(&input, &Settings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
+    let error = plan(&input, &RequestSettings::default(), &DEMO, &MACHINE).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
     let input = PlanInput { query: &[], ..input };
-    let error = plan(&input, &Settings::default(), &DEMO, &MACHINE);
+    let error = plan(&input, &RequestSettings::default(), &DEMO, &MACHINE);
     assert!(matches!(error, Err(Error::EmptyQuery)));
 }
 
 /// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
-fn placed(cached: &[Option<usize>], settings: &Settings) -> (Vec<usize>, Vec<bool>) {
+fn placed(cached: &[Option<usize>], settings: &RequestSettings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
     let input = PlanInput { cached: Cached { ranks: cached, bytes: &[] }, ..input(&chunks) };
     let plan = plan(&input, settings, &DEMO, &MACHINE).unwrap().plan;
@@ -301,30 +301,31 @@ fn warm_chunks_stay_where_they_lie_and_the_others_even_out() {
     let there = [Some(1), Some(1), None, Some(1), None, None];
     let warm = [true, true, false, true, false, false];
     assert_eq!(placed(&there, &world(2)), (vec![1, 1, 0, 1, 1, 0], warm.to_vec()), "warm chunks are no load");
-    let pass_q = Settings { exchange: Some(Exchange::PassQ), ..world(2) };
+    let pass_q = RequestSettings { exchange: Some(Exchange::PassQ), ..world(2) };
     assert_eq!(placed(&there, &pass_q).0, [1, 1, 0, 1, 0, 0], "under pass-q they are");
     assert_eq!(placed(&there, &world(1)), (vec![0; 6], vec![false; 6]), "there is no rank 1");
-    let exact = Settings { method: method_named("ring").unwrap(), ..world(2) };
+    let exact = RequestSettings { method: method_named("ring").unwrap(), ..world(2) };
     assert_eq!(placed(&there, &exact).1, [false; 6]);
 }
 
 #[test]
 fn a_share_of_the_cached_chunks_is_spread_over_the_request() {
-    let warm = |reuse, count| placed(&vec![Some(0); count], &Settings { reuse, ..world(1) }).1;
+    let warm = |reuse, count| placed(&vec![Some(0); count], &RequestSettings { reuse, ..world(1) }).1;
     let numbers = |reuse, count| -> Vec<usize> { (0..count).filter(|&chunk| warm(reuse, count)[chunk]).collect() };
     assert_eq!(numbers(0.0, 8), Vec::<usize>::new());
     assert_eq!(numbers(0.5, 8), [1, 3, 5, 7]);
     assert_eq!(numbers(0.25, 8), [3, 7]);
     assert_eq!(numbers(1.0, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(numbers(0.3, 10).len(), 3);
-    let error = planned(&[4], &Settings { reuse: 1.5, ..Settings::default() }, &MACHINE).unwrap_err();
+    let error = planned(&[4], &RequestSettings { reuse: 1.5, ..RequestSettings::default() }, &MACHINE).unwrap_err();
     assert_eq!(error.exit_code(), 64);
 }
 
 #[test]
 fn only_methods_with_chunks_keep_them() {
-    let keeps =
-        |name: &str| planned(&[4], &Settings { keep_chunks: true, ..method(name) }, &MACHINE).unwrap().plan.keep_chunks;
+    let keeps = |name: &str| {
+        planned(&[4], &RequestSettings { keep_chunks: true, ..method(name) }, &MACHINE).unwrap().plan.keep_chunks
+    };
     assert!(keeps("infoflow") && keeps("none"));
     assert!(!keeps("full") && !keeps("ring"));
 }
@@ -352,7 +353,7 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
     let exchange = |ranks: &[Option<usize>]| {
         let cached = Cached { ranks, bytes: &[] };
         let input = PlanInput { cached, ..input(&chunks) };
-        let settings = Settings { world: 2, ratio: Some(0.05), ..Settings::default() };
+        let settings = RequestSettings { world: 2, ratio: Some(0.05), ..RequestSettings::default() };
         plan(&input, &settings, &DEMO, &slow).unwrap().plan.exchange
     };
     assert_eq!(exchange(&[]), Exchange::Replicate);

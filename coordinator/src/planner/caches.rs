@@ -18,7 +18,7 @@ pub fn chunk_cache_bytes(asked_bytes: Option<u64>, machine: &Machine, weight_byt
 /// Bytes that chunk caches take, seen by each rank of a group: its own, and those that ranks of other groups keep in the same
 /// memory, which count for the first rank there. `caches` has a number for each rank of a group; `memory_of` numbers the
 /// memory of a rank of a group.
-pub fn beside(
+pub fn bytes_seen_by_ranks(
     own: GroupShape,
     caches: &BTreeMap<GroupShape, Vec<u64>>,
     memory_of: impl Fn(GroupShape, usize) -> usize,
@@ -67,18 +67,18 @@ mod tests {
     fn other_groups_count_where_they_share_memory() {
         let caches = BTreeMap::from([(group(1), vec![100]), (group(2), vec![10, 20]), (group(4), vec![1, 2, 3, 4])]);
         let one_memory = |_, _| 0;
-        assert_eq!(beside(group(1), &caches, one_memory), [140]);
-        assert_eq!(beside(group(2), &caches, one_memory), [120, 20]);
-        assert_eq!(beside(group(3), &caches, one_memory), [140, 0, 0], "a group that keeps nothing");
+        assert_eq!(bytes_seen_by_ranks(group(1), &caches, one_memory), [140]);
+        assert_eq!(bytes_seen_by_ranks(group(2), &caches, one_memory), [120, 20]);
+        assert_eq!(bytes_seen_by_ranks(group(3), &caches, one_memory), [140, 0, 0], "a group that keeps nothing");
         let gpu_each = |_, rank| rank;
-        assert_eq!(beside(group(1), &caches, gpu_each), [111]);
-        assert_eq!(beside(group(4), &caches, gpu_each), [111, 22, 3, 4]);
+        assert_eq!(bytes_seen_by_ranks(group(1), &caches, gpu_each), [111]);
+        assert_eq!(bytes_seen_by_ranks(group(4), &caches, gpu_each), [111, 22, 3, 4]);
         let two_gpus = |_, rank| rank % 2;
         assert_eq!(
-            beside(group(1), &caches, two_gpus),
+            bytes_seen_by_ranks(group(1), &caches, two_gpus),
             [100 + 10 + 1 + 3],
             "what lies on the other GPU takes nothing here"
         );
-        assert_eq!(beside(group(4), &caches, two_gpus), [111, 22, 3, 4]);
+        assert_eq!(bytes_seen_by_ranks(group(4), &caches, two_gpus), [111, 22, 3, 4]);
     }
 }

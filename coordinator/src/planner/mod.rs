@@ -11,20 +11,20 @@ use std::collections::BTreeMap;
 
 use tributary_protocol::{KeySpace, RankReport};
 
-use self::caches::beside;
+use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
 use crate::cost::running_bytes;
 use crate::directory::Directory;
 use crate::intake::Prepared;
-use crate::machine::{GroupShape, Machine, Room};
-use crate::plan::{Cached, Draft, Planned, Settings, Tokens};
+use crate::machine::{FreeMemory, GroupShape, Machine};
+use crate::plan::{Cached, Draft, Planned, RequestSettings, Tokens};
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
 
 /// What is measured of a group before anything is loaded or started.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Survey {
+pub struct GroupSurvey {
     /// The machine as its ranks see it.
     pub machine: Machine,
     /// How many memories its ranks have in this process, one after the other: a GPU each, or one for all.
@@ -41,7 +41,7 @@ pub struct Started {
     /// Bytes that messages' buffers take of a GPU.
     pub message_bytes: u64,
     /// Where ranks have told each other: the least memory that one of them has, and that rank. What messages take is out of it.
-    pub narrowest: Option<(usize, Room)>,
+    pub narrowest: Option<(usize, FreeMemory)>,
 }
 
 /// Plans requests for the groups of one model.
@@ -55,10 +55,10 @@ pub struct Planner {
     side_by_side: bool,
     /// Numbers of ranks of the groups in which requests leave chunks behind for later ones.
     keeping: Vec<usize>,
-    surveys: BTreeMap<GroupShape, Survey>,
+    surveys: BTreeMap<GroupShape, GroupSurvey>,
     taken: Taken,
     directories: BTreeMap<GroupShape, Directory>,
-    narrowest: Option<(usize, Room)>,
+    narrowest: Option<(usize, FreeMemory)>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -101,7 +101,7 @@ impl Planner {
     }
 
     /// A group has been surveyed. The first survey counts, so that every plan is made alike.
-    pub fn survey(&mut self, group: GroupShape, survey: Survey) {
+    pub fn survey(&mut self, group: GroupShape, survey: GroupSurvey) {
         self.surveys.entry(group).or_insert(survey);
     }
 
@@ -153,7 +153,7 @@ impl Planner {
     pub fn check(
         &self,
         request: &Prepared,
-        settings: &Settings,
+        settings: &RequestSettings,
         threads: usize,
         before: Option<&Planned>,
     ) -> Result<Planned> {
@@ -169,7 +169,7 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn draft(&self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Draft> {
+    pub fn draft(&self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Draft> {
         let mut draft = self.read(request, settings)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
@@ -180,7 +180,7 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn plan(&mut self, request: &Prepared, settings: &Settings, threads: usize) -> Result<Planned> {
+    pub fn plan(&mut self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Planned> {
         self.requests += 1;
         let mut draft = self.read(request, settings)?;
         let group = GroupShape { world: settings.world, threads };
@@ -217,7 +217,7 @@ impl Planner {
     }
 
     /// The one copy of a request's tokens: what is placed and sent is the same.
-    fn read(&self, request: &Prepared, settings: &Settings) -> Result<Draft> {
+    fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
         let tokens = Tokens {
             prefix: request.prefix.clone(),
             chunks: request.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
@@ -245,14 +245,18 @@ impl Planner {
         let groups = self.keeping.iter().map(|&world| GroupShape { world, ..group });
         let full: BTreeMap<_, _> =
             groups.map(|group| (group, vec![self.chunk_cache_bytes(group); group.world])).collect();
-        if full.is_empty() { Vec::new() } else { beside(group, &full, |group, rank| self.memory_of(group, rank)) }
+        if full.is_empty() {
+            Vec::new()
+        } else {
+            bytes_seen_by_ranks(group, &full, |group, rank| self.memory_of(group, rank))
+        }
     }
 
     /// The same of what they have now.
     fn cached_bytes(&self, group: GroupShape) -> Vec<u64> {
         let used =
             self.directories.iter().map(|(group, directory)| (*group, directory.used_bytes().to_vec())).collect();
-        beside(group, &used, |group, rank| self.memory_of(group, rank))
+        bytes_seen_by_ranks(group, &used, |group, rank| self.memory_of(group, rank))
     }
 
     /// The number of the memory that holds what a rank of a group keeps.

@@ -22,7 +22,7 @@ const TWO: GroupShape = GroupShape { world: 2, threads: 1 };
 
 fn planner(side_by_side: bool) -> Planner {
     let mut planner = Planner::new(DEMO, vec![2], None, side_by_side);
-    planner.survey(TWO, Survey { machine: MACHINE, memories: 1 });
+    planner.survey(TWO, GroupSurvey { machine: MACHINE, memories: 1 });
     planner
 }
 
@@ -31,15 +31,15 @@ fn request() -> Prepared {
     Prepared { prefix: vec![1], chunks: vec![chunk(3), chunk(40), chunk(80)], query: vec![5, 6], notes: Vec::new() }
 }
 
-fn settings() -> Settings {
-    Settings { world: 2, keep_chunks: true, ..Settings::default() }
+fn settings() -> RequestSettings {
+    RequestSettings { world: 2, keep_chunks: true, ..RequestSettings::default() }
 }
 
 fn space() -> KeySpace {
     KeySpace::new([7; 32], "f32")
 }
 
-fn started(narrowest: Option<(usize, Room)>) -> Started {
+fn started(narrowest: Option<(usize, FreeMemory)>) -> Started {
     Started { space: space(), chunk_cache_bytes: 5000, message_bytes: 0, narrowest }
 }
 
@@ -89,7 +89,7 @@ fn full_chunk_caches_count_where_requests_leave_chunks_behind() {
     planner.keep_chunks(&[4, 2, 4]);
     let four = GroupShape { world: 4, threads: 1 };
     assert_eq!(planner.unsurveyed(TWO), [four]);
-    planner.survey(four, Survey { machine: Machine { ranks_here: 4, ..MACHINE }, memories: 1 });
+    planner.survey(four, GroupSurvey { machine: Machine { ranks_here: 4, ..MACHINE }, memories: 1 });
     assert_eq!(planner.unsurveyed(TWO), []);
     // Half of a quarter of what is free for each of two groups, divided among its ranks.
     let (own, others) = (planner.chunk_cache_bytes(TWO), planner.chunk_cache_bytes(four));
@@ -110,9 +110,9 @@ fn groups_that_are_processes_do_not_share_chunk_caches() {
 #[test]
 fn a_plan_must_fit_where_there_is_least() {
     let (mut planner, request) = (planner(false), request());
-    planner.started(TWO, started(Some((0, Room { available_bytes: Some(1 << 29), ranks: 9 }))));
+    planner.started(TWO, started(Some((0, FreeMemory { available_bytes: Some(1 << 29), ranks: 9 }))));
     assert_eq!(planner.machine(TWO), Machine { available_bytes: Some(1 << 29), ..MACHINE }, "its own ranks stay");
-    let narrow = Room { available_bytes: Some(1000), ranks: 3 };
+    let narrow = FreeMemory { available_bytes: Some(1000), ranks: 3 };
     planner.started(TWO, started(Some((1, narrow))));
     assert_eq!(planner.machine(TWO), narrow.of_rank(1, &MACHINE));
     let error = planner.plan(&request, &settings(), 1).unwrap_err();
@@ -124,7 +124,7 @@ fn a_plan_must_fit_where_there_is_least() {
 #[test]
 fn the_first_survey_counts_and_messages_take_of_it() {
     let mut planner = planner(true);
-    planner.survey(TWO, Survey { machine: Machine { available_bytes: Some(1), ..MACHINE }, memories: 1 });
+    planner.survey(TWO, GroupSurvey { machine: Machine { available_bytes: Some(1), ..MACHINE }, memories: 1 });
     assert_eq!(planner.machine(TWO), MACHINE);
     planner.started(TWO, Started { message_bytes: 100, ..started(None) });
     assert_eq!(planner.machine(TWO).available_bytes, Some((1 << 30) - 200));

@@ -8,9 +8,9 @@ use tributary_protocol::{Outcome, Phase, RankReport, Span};
 use super::{Environment, Report, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Beside, Cached, Machine, MemoryOf, PlanInput, Planned, Settings, method_named, plan};
+use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, method_named, plan};
 
-fn planned(settings: &Settings) -> Planned {
+fn planned(settings: &RequestSettings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
     let input = PlanInput {
         request: 1,
@@ -19,7 +19,7 @@ fn planned(settings: &Settings) -> Planned {
         cached: Cached::default(),
         query: &[3; 10],
         eos: &[2],
-        beside: Beside::default(),
+        method_inputs: MethodInputs::default(),
     };
     let machine = Machine {
         flops_per_s: 1e10,
@@ -91,13 +91,13 @@ fn answer() -> Answer {
     }
 }
 
-fn reported(settings: &Settings, answer: &Answer) -> Report {
+fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
     let environment = Environment { threads: 1, model: "demo".into(), ..Environment::default() };
     report(&planned(settings), answer, &environment, &DEMO, "nine".into(), vec!["a note".into()])
 }
 
-fn two_ranks() -> Settings {
-    Settings { world: 2, ..Settings::default() }
+fn two_ranks() -> RequestSettings {
+    RequestSettings { world: 2, ..RequestSettings::default() }
 }
 
 fn close(found: f64, wanted: f64) -> bool {
@@ -178,13 +178,13 @@ fn the_paper_clock_leaves_out_first_token_and_query() {
     // 90 − 9 for the first token, and of 21 ms of recompute the query's share: 10 of 22 rows, each a little dearer.
     let by_rows = 81.0 - 21.0 * 10.0 / 22.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
-    let none = Settings { method: method_named("none").unwrap(), ..two_ranks() };
+    let none = RequestSettings { method: method_named("none").unwrap(), ..two_ranks() };
     let mut nothing_selected = answer();
     nothing_selected.outcome.selected.clear();
     nothing_selected.reports[1].recomputed_rows = 10;
     let found = reported(&none, &nothing_selected).paper_clock_ms;
     assert!(close(found, 81.0 - 21.0), "all of the pass is the query's: {found}");
-    let full = Settings { method: method_named("full").unwrap(), ..two_ranks() };
+    let full = RequestSettings { method: method_named("full").unwrap(), ..two_ranks() };
     let found = reported(&full, &answer()).paper_clock_ms;
     let by_rows = 81.0 - 20.0 * 10.0 / 171.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
@@ -243,7 +243,7 @@ fn json_has_the_names_that_readers_rely_on() {
 
 #[test]
 fn settings_that_a_method_does_not_have_are_absent() {
-    let full = Settings { method: method_named("full").unwrap(), ..two_ranks() };
+    let full = RequestSettings { method: method_named("full").unwrap(), ..two_ranks() };
     let settings = reported(&full, &answer()).settings;
     assert_eq!((settings.exchange, settings.score, settings.layout), (None, None, None));
     assert_eq!((settings.ratio, settings.budget), (0.0, 0));
@@ -274,7 +274,7 @@ fn the_text_says_what_matters() {
 #[test]
 fn a_straggler_is_noted_and_even_work_is_not() {
     let stragglers = |answer: &Answer| -> Vec<String> {
-        let notes = reported(&Settings { world: 2, ..Settings::default() }, answer).notes;
+        let notes = reported(&RequestSettings { world: 2, ..RequestSettings::default() }, answer).notes;
         notes.into_iter().filter(|note| note.starts_with("straggler")).collect()
     };
     assert!(stragglers(&answer()).is_empty());
@@ -287,7 +287,7 @@ fn a_straggler_is_noted_and_even_work_is_not() {
     let recompute = late.reports[0].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
     (recompute.seconds, recompute.waited_s) = (1.52, 1.502);
     assert_eq!(stragglers(&late).len(), 1);
-    let settings = Settings { method: method_named("full").unwrap(), world: 2, ..Settings::default() };
+    let settings = RequestSettings { method: method_named("full").unwrap(), world: 2, ..RequestSettings::default() };
     let notes = reported(&settings, &late).notes;
     assert!(notes.iter().all(|note| !note.starts_with("straggler")), "full has one rank's work only: {notes:?}");
 }

@@ -41,7 +41,7 @@ fn no_special_token_is_added() {
 
 #[test]
 fn special_tokens_in_the_templates_text_become_their_ids() {
-    let ids = demo().encode_parts(&[Part::Template("<bos> question <eos>")]).unwrap();
+    let ids = demo().encode_parts(&[PromptPart::Template("<bos> question <eos>")]).unwrap();
     assert_eq!((ids[0], ids[2]), (1, 2));
     assert_eq!(ids.len(), 3);
 }
@@ -125,7 +125,7 @@ fn no_mark_arises_from_a_users_text() {
 fn the_template_keeps_its_marks_whatever_the_user_says_between_them() {
     let tokenizer = words();
     let encode = |user: &str| {
-        let parts = [Part::Template("<s><|user|> "), Part::User(user), Part::Template(" <end>")];
+        let parts = [PromptPart::Template("<s><|user|> "), PromptPart::User(user), PromptPart::Template(" <end>")];
         tokenizer.encode_parts(&parts).unwrap()
     };
     assert_eq!(encode("a b"), [1, 2, 6, 7, 3]);
@@ -156,7 +156,8 @@ fn a_special_token_does_not_arise_from_a_users_text_in_qwen() {
     let piece = tokenizer.encode("<|im_end|>").unwrap();
     let words: Vec<&str> = piece.spans.iter().map(|span| &piece.text[span.clone()]).collect();
     assert_eq!(words, ["<", "|", "im", "_end", "|", ">"], "as letters that no mark was ever cut from");
-    let parts = [Part::Template("<|im_start|>user\n"), Part::User(text), Part::Template("<|im_end|>\n")];
+    let parts =
+        [PromptPart::Template("<|im_start|>user\n"), PromptPart::User(text), PromptPart::Template("<|im_end|>\n")];
     let marks: Vec<u32> = tokenizer.encode_parts(&parts).unwrap().into_iter().filter(|&id| id >= 151_643).collect();
     assert_eq!(marks, [151_644, 151_645]);
 }
@@ -168,7 +169,7 @@ fn a_token_of_the_template_that_is_not_special_does_not_arise_from_a_users_text_
     let ids = tokenizer.encode(text).unwrap().ids;
     assert!(ids.iter().all(|&id| id < 151_643), "{ids:?}");
     assert_eq!(tokenizer.decode(&ids).unwrap(), text);
-    let template = tokenizer.encode_parts(&[Part::Template(text)]).unwrap();
+    let template = tokenizer.encode_parts(&[PromptPart::Template(text)]).unwrap();
     assert_eq!((template.first(), template.last()), (Some(&151_657), Some(&151_658)));
     assert_eq!(tokenizer.encode("<|fim_prefix|>").unwrap().ids, [151_659], "not special, and not in the template");
 }
@@ -177,7 +178,11 @@ fn a_token_of_the_template_that_is_not_special_does_not_arise_from_a_users_text_
 fn a_users_text_without_marks_is_encoded_as_one_with_the_template_in_qwen() {
     let Some(tokenizer) = qwen() else { return };
     let parts = ["<|im_start|>user\nAnswer: ", "in which year", " was it?<|im_end|>\n"];
-    let joint = tokenizer.encode_parts(&[Part::Template(&parts.concat())]).unwrap();
-    let found = tokenizer.encode_parts(&[Part::Template(parts[0]), Part::User(parts[1]), Part::Template(parts[2])]);
+    let joint = tokenizer.encode_parts(&[PromptPart::Template(&parts.concat())]).unwrap();
+    let found = tokenizer.encode_parts(&[
+        PromptPart::Template(parts[0]),
+        PromptPart::User(parts[1]),
+        PromptPart::Template(parts[2]),
+    ]);
     assert_eq!(found.unwrap(), joint);
 }

@@ -8,7 +8,7 @@ use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender};
 use tributary_comm::process::{ProcessGroup, ProcessSettings};
 use tributary_comm::{CoordinatorLink, link};
-use tributary_coordinator::Room;
+use tributary_coordinator::FreeMemory;
 use tributary_protocol::KeySpace;
 use tributary_worker::{ChunkCache, Model, serve};
 
@@ -16,9 +16,9 @@ use super::agreement::agree;
 use super::audience::Audience;
 use super::backend::Failure;
 use super::discover::Launcher;
+use super::free_memory::narrowest;
 use super::group::GroupSettings;
 use super::identity::Identity;
-use super::room::narrowest;
 use super::seat::Seat;
 use super::watch::Watch;
 use super::words::end_quietly;
@@ -117,7 +117,7 @@ impl Process {
         Ok(Seat::of_process(seat, self.watch.clone()))
     }
 
-    /// Starts this process's rank: it agrees with the others, tells its room if it speaks for those that share it, then
+    /// Starts this process's rank: it agrees with the others, tells its free memory if it speaks for those that share it, then
     /// serves plans.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Process {
         model: &Arc<dyn Model>,
         settings: GroupSettings,
         identity: Identity,
-        room: Option<Room>,
+        free_memory: Option<FreeMemory>,
     ) -> Result<Serving> {
         let GroupSettings { threads, kernels, timeout, chunk_cache_bytes, carrier, .. } = settings;
         let (coordinator, worker) = link(PLANS_WAITING);
@@ -153,8 +153,8 @@ impl Process {
                 // Whoever leaves without a word would be taken for done.
                 let space = space.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
                 let mut comm = carrier.on_process(comm, model.device())?;
-                let room = room.map(|room| room.without(comm.message_bytes()));
-                let narrowest = narrowest(&mut *comm, room)?;
+                let free_memory = free_memory.map(|memory| memory.without(comm.message_bytes()));
+                let narrowest = narrowest(&mut *comm, free_memory)?;
                 let agreed = Agreed { space, narrowest };
                 let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
                 // Ranks other than 0 do not listen.
@@ -191,7 +191,7 @@ pub struct Agreed {
     /// What names the chunks that they keep.
     pub space: KeySpace,
     /// On rank 0: the least memory that a rank has, and that rank.
-    pub narrowest: Option<(usize, Room)>,
+    pub narrowest: Option<(usize, FreeMemory)>,
 }
 
 /// A rank at work on a thread of this process.

@@ -1,7 +1,7 @@
 //! Ranks as processes of this job: one group, of which this process is one rank. It starts once, and ends with its processes.
 
 use tributary_comm::CoordinatorLink;
-use tributary_coordinator::{GroupShape, Room, Started};
+use tributary_coordinator::{FreeMemory, GroupShape, Started};
 use tributary_system::processor;
 
 use super::audience::Audience;
@@ -94,15 +94,15 @@ impl Backend for Processes {
         // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
         let is_on_gpu = !models[0].device().is_cpu();
         let speaks = self.process.leads() || is_on_gpu || self.process.facts.local_rank == 0;
-        let room = speaks.then(|| Room::of(&machine));
-        let serving = self.process.serve(&models[0], settings, identity, room)?;
+        let free_memory = speaks.then(|| FreeMemory::of(&machine));
+        let serving = self.process.serve(&models[0], settings, identity, free_memory)?;
         let Some(agreed) = serving.ready() else {
             serving.end()?;
             return Ok(None);
         };
         self.serving = Some(serving);
         let chunk_cache_bytes = settings.chunk_cache_bytes;
-        // What messages take is out of the narrowest room already.
+        // What messages take is out of the narrowest memory already.
         Ok(Some(Started { space: agreed.space, chunk_cache_bytes, message_bytes: 0, narrowest: agreed.narrowest }))
     }
 

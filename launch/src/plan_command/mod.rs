@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::forecast::{Profile, Scenario};
-use tributary_coordinator::{ModelShape, Settings, method_named};
+use tributary_coordinator::{ModelShape, RequestSettings, method_named};
 use tributary_engine::{launcher, shape_of};
 use tributary_protocol::Command;
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
@@ -129,13 +129,13 @@ fn scenarios(args: &PlanArgs, shape: &ModelShape, profile: &Profile) -> anyhow::
         if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
             return Err(usage(format!("--methods: {name} stands there twice")));
         }
-        let settings = Settings {
+        let settings = RequestSettings {
             method: method_named(name)?,
             ratio: args.ratio,
             exchange: args.exchange,
             world: args.world.unwrap_or(profile.ranks),
             max_tokens: 1,
-            ..Settings::default()
+            ..RequestSettings::default()
         };
         let exact = settings.method(shape.layers, shape.kv_heads)?.is_exact();
         let hit_rates = if exact { &[0.0] } else { args.hit_rate.as_slice() };

@@ -1,7 +1,7 @@
 //! What of a request comes from the chunk caches, and how it gets there.
 
 use crate::schema::Cache;
-use tributary_coordinator::Settings;
+use tributary_coordinator::RequestSettings;
 use tributary_engine::Way;
 use tributary_protocol::CHUNKS_ALONE;
 
@@ -17,7 +17,7 @@ pub fn reuse(mut way: Way, cache: Cache) -> Way {
 
 /// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
 pub fn primer(way: &Way) -> Way {
-    let settings = Settings {
+    let settings = RequestSettings {
         method: CHUNKS_ALONE,
         ratio: None,
         reorder: None,

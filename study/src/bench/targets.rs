@@ -2,7 +2,7 @@
 
 use crate::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Planned, Settings};
+use tributary_coordinator::{Planned, RequestSettings};
 use tributary_engine::{Engine, Question, Synthetic, Way, one_line};
 use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
 
@@ -122,8 +122,14 @@ fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f
     found
 }
 
-fn settings(method: &'static Descriptor, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> Settings {
-    Settings {
+fn settings(
+    method: &'static Descriptor,
+    ratio: Option<f64>,
+    world: usize,
+    seed: u64,
+    timeout_ms: u64,
+) -> RequestSettings {
+    RequestSettings {
         method,
         ratio,
         world,
@@ -132,7 +138,7 @@ fn settings(method: &'static Descriptor, ratio: Option<f64>, world: usize, seed:
         timeout_ms,
         returns: Returns { logits: true, scores: false },
         keep_chunks: false,
-        ..Settings::default()
+        ..RequestSettings::default()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tributary_comm::Communicator;
 use tributary_coordinator::forecast::{Link, Profile, RankRates};
-use tributary_coordinator::{GroupShape, Machine, MemoryOf, Room, check_weights};
+use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, Place, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;
 use tributary_worker::Model;
@@ -148,15 +148,15 @@ fn on_rank(
 ) -> Result<Option<(Found, Machine)>> {
     let mut comm = seat.take(&calibration.carrier, model.device())?;
     let measure = |comm: &mut dyn Communicator| -> Result<_> {
-        let room = narrowest(comm, Some(Room::of(machine)))?;
+        let narrowest_memory = narrowest(comm, Some(FreeMemory::of(machine)))?;
         comm.set_deadline(Phase::Idle, calibration.timeout);
-        Ok((room, measure(comm, model, calibration.model.kernels, working)?))
+        Ok((narrowest_memory, measure(comm, model, calibration.model.kernels, working)?))
     };
     let measured = measure(&mut *comm);
     // Whoever leaves without a word would be taken for done.
-    let (room, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
+    let (narrowest_memory, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
     comm.leave();
-    let narrow = room.map_or(*machine, |(rank, room)| room.of_rank(rank, machine));
+    let narrow = narrowest_memory.map_or(*machine, |(rank, narrowest_memory)| narrowest_memory.of_rank(rank, machine));
     Ok(found.map(|found| (found, narrow)))
 }
 

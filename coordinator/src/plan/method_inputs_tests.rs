@@ -6,7 +6,7 @@ use super::*;
 use crate::machine::MemoryOf;
 use crate::shape::tests::DEMO;
 
-fn planned(beside: Beside<'_>, available_bytes: Option<u64>) -> Result<Planned> {
+fn planned(method_inputs: MethodInputs<'_>, available_bytes: Option<u64>) -> Result<Planned> {
     let machine = Machine {
         flops_per_s: 1e10,
         link_bytes_per_s: 4e9,
@@ -17,28 +17,29 @@ fn planned(beside: Beside<'_>, available_bytes: Option<u64>) -> Result<Planned> 
         of_rank: None,
     };
     let (chunks, cached) = ([vec![7; 64], vec![8; 32]], Cached::default());
-    let input = PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3, 4], eos: &[], beside };
-    plan(&input, &Settings { world: 2, ..Settings::default() }, &DEMO, &machine)
+    let input =
+        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3, 4], eos: &[], method_inputs };
+    plan(&input, &RequestSettings { world: 2, ..RequestSettings::default() }, &DEMO, &machine)
 }
 
 #[test]
 fn a_model_beside_the_main_one_must_fit_too() {
     let auxiliary =
         [Auxiliary { model: "small".into(), ids: vec![1, 2], query: 2, stands_for: Vec::new(), memory_bytes: 1 << 20 }];
-    let beside = Beside { auxiliary: &auxiliary, ..Beside::default() };
-    let (bare, listed) = (planned(Beside::default(), None).unwrap(), planned(beside, None).unwrap());
+    let method_inputs = MethodInputs { auxiliary: &auxiliary, ..MethodInputs::default() };
+    let (bare, listed) = (planned(MethodInputs::default(), None).unwrap(), planned(method_inputs, None).unwrap());
     assert_eq!(listed.plan.auxiliary, auxiliary);
     assert_eq!(listed.memory_bytes, bare.memory_bytes + (1 << 20), "on rank 0 alone");
-    assert!(planned(Beside::default(), Some(bare.memory_bytes)).is_ok());
-    let refused = planned(beside, Some(bare.memory_bytes)).unwrap_err();
+    assert!(planned(MethodInputs::default(), Some(bare.memory_bytes)).is_ok());
+    let refused = planned(method_inputs, Some(bare.memory_bytes)).unwrap_err();
     assert!(matches!(refused, Error::Memory { .. }), "{refused}");
-    assert!(planned(beside, Some(listed.memory_bytes)).is_ok());
+    assert!(planned(method_inputs, Some(listed.memory_bytes)).is_ok());
 }
 
 #[test]
 fn rows_of_a_look_ahead_count_for_positions_and_memory_and_as_no_row_of_the_prompt() {
-    let with = |rows| Beside { look_ahead: Some(LookAhead { adapter: 1, rows }), ..Beside::default() };
-    let (bare, listed) = (planned(Beside::default(), None).unwrap(), planned(with(3900), None).unwrap());
+    let with = |rows| MethodInputs { look_ahead: Some(LookAhead { adapter: 1, rows }), ..MethodInputs::default() };
+    let (bare, listed) = (planned(MethodInputs::default(), None).unwrap(), planned(with(3900), None).unwrap());
     assert_eq!((listed.plan.total_rows(), listed.plan.context_tokens()), (99, 96));
     assert_eq!(listed.plan.look_ahead_rows(), 99 + 32..99 + 32 + 3900, "behind what may be generated");
     assert!(listed.memory_bytes > bare.memory_bytes, "{} and {}", listed.memory_bytes, bare.memory_bytes);
