@@ -5,7 +5,7 @@ use tributary_coordinator::{Answer, Clock, Environment, Planned, Prepared, Repor
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::question::Question;
-use crate::way::Way;
+use crate::run_config::RunConfig;
 
 /// What one request came to.
 pub struct Answered {
@@ -24,13 +24,13 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// The request's, and the ranks': after such a failure the group is gone.
-    pub fn answer(&mut self, question: &Question, way: &Way) -> Result<Answered> {
-        let group = way.group();
+    pub fn answer(&mut self, question: &Question, run_config: &RunConfig) -> Result<Answered> {
+        let group = run_config.group();
         self.survey(group);
         let clock = Clock::start();
         fail::fail_point!("engine::request");
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
-        let planned = self.planner.plan(&prepared, &way.settings, way.threads)?;
+        let planned = self.planner.plan(&prepared, &run_config.settings, run_config.threads)?;
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
             Ok(answer) => answer,
@@ -41,7 +41,7 @@ impl Engine<'_> {
         self.planner.note(group, &answer.reports);
         let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
-        let environment = Environment { threads: way.threads, backend, ..self.environment.clone() };
+        let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let report = report(&planned, &answer, &environment, &self.folder.shape(), text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
     }

@@ -8,7 +8,7 @@ use tributary_comm::{Communicator, local, mpi, nccl};
 use tributary_worker::Model;
 
 use crate::config::{GroupConfig, ModelConfig, Transport};
-use crate::device::Place;
+use crate::device::RankDevice;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 
@@ -39,12 +39,12 @@ impl Carrier {
     ///
     /// # Errors
     /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
-    pub(crate) fn choose(group: &GroupConfig, processes: bool, place: &Place, world: usize) -> Result<Self> {
+    pub(crate) fn choose(group: &GroupConfig, processes: bool, rank_device: &RankDevice, world: usize) -> Result<Self> {
         let ask = Ask {
             transport: group.transport,
             processes,
             world,
-            gpus: place.gpu.as_ref().map(|gpu| gpu.count),
+            gpus: rank_device.gpu.as_ref().map(|gpu| gpu.count),
             allow_shared_gpu: group.allow_shared_gpu,
             built: nccl::library_version().is_ok(),
         };
@@ -101,15 +101,15 @@ impl Carrier {
     pub fn load(
         &self,
         folder: &ModelFolder,
-        place: &Place,
+        rank_device: &RankDevice,
         config: &ModelConfig,
         world: usize,
         models: &mut Vec<Arc<dyn Model>>,
     ) -> Result<()> {
         while models.len() < self.weight_copies(world) {
             let model = match models.len() {
-                0 => folder.load(place)?,
-                rank => folder.load(&Place::of_thread(config, rank)?)?,
+                0 => folder.load(rank_device)?,
+                rank => folder.load(&RankDevice::of_thread(config, rank)?)?,
             };
             models.push(model);
         }

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 use crate::question::Question;
-use crate::way::Way;
+use crate::run_config::RunConfig;
 
 /// What is asked in one turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,13 +43,13 @@ struct Shared {
 }
 
 impl Engine<'_> {
-    /// A client of this engine, and where its requests arrive, which are answered as `way` says where they do not say otherwise.
-    pub fn client(&self, way: &Way) -> (Client, Inbox) {
+    /// A client of this engine, and where its requests arrive, which are answered as `run_config` says where they do not say otherwise.
+    pub fn client(&self, run_config: &RunConfig) -> (Client, Inbox) {
         let (desk, inbox) = desk();
-        let backend = self.backend_of(way.settings.world);
-        let environment = Environment { threads: way.threads, backend, ..self.environment.clone() };
+        let backend = self.backend_of(run_config.settings.world);
+        let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let (folder, intake) = (Arc::clone(&self.folder), self.config.intake.clone());
-        let shared = Arc::new(Shared { folder, intake, environment, settings: way.settings.clone() });
+        let shared = Arc::new(Shared { folder, intake, environment, settings: run_config.settings.clone() });
         (Client { desk, shared }, inbox)
     }
 
@@ -58,8 +58,8 @@ impl Engine<'_> {
     ///
     /// # Errors
     /// The ranks' failure, of which every client has been told.
-    pub fn conduct(&mut self, way: &Way, limits: Limits, inbox: Inbox) -> Result<()> {
-        let group = way.group();
+    pub fn conduct(&mut self, run_config: &RunConfig, limits: Limits, inbox: Inbox) -> Result<()> {
+        let group = run_config.group();
         self.survey(group);
         let Self { ranks, planner, .. } = self;
         let link = ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The device of this process's ranks. Ranks that are threads share it, and with it its stream: what one hands to another is
 /// in order.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct RankDevice {
     /// The device.
     pub device: Device,
     /// What is known of it where it is a GPU.
@@ -28,7 +28,7 @@ pub struct Gpu {
     pub budget_bytes: u64,
 }
 
-impl Place {
+impl RankDevice {
     /// Finds and opens what was asked for. The device is that of this process's number on its host, or the only one; its memory
     /// is divided among the processes that share it.
     ///
@@ -49,7 +49,7 @@ impl Place {
         Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
     }
 
-    /// The place of a rank that is a thread and has a device, or at least a stream of it, of its own.
+    /// The device of a rank that is a thread and has a device, or at least a stream of it, of its own.
     ///
     /// # Errors
     /// The driver's.

@@ -8,22 +8,22 @@ use tributary_worker::Model;
 
 use crate::carrier::Carrier;
 use crate::config::Config;
-use crate::device::{Gpu, Place};
+use crate::device::{Gpu, RankDevice};
 use crate::environment::environment;
 use crate::error::{Error, Result};
 use crate::machine::check_threads;
 use crate::model::ModelFolder;
 use crate::question::Question;
 use crate::ranks::{Attendance, GroupSettings, Identity, Ranks, Start};
+use crate::run_config::RunConfig;
 use crate::spoilt::{any_spoilt, explained};
-use crate::way::Way;
 
 /// A model folder, the ranks, and what is known of both.
 pub struct Engine<'a> {
     pub(crate) config: Config,
     pub(crate) folder: Arc<ModelFolder>,
     pub(crate) environment: Environment,
-    place: Place,
+    rank_device: RankDevice,
     /// The weights: one for all of this process's ranks, or one a rank.
     models: Vec<Arc<dyn Model>>,
     pub(crate) planner: Planner,
@@ -34,15 +34,15 @@ impl<'a> Engine<'a> {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As [`ModelFolder::open`], [`Ranks::place`].
+    /// As [`ModelFolder::open`], [`Ranks::open_device`].
     pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
-        let place = ranks.place(&config.model, &config.group)?;
+        let rank_device = ranks.open_device(&config.model, &config.group)?;
         let folder = Arc::new(ModelFolder::open(&config.model, &config.intake)?);
-        let environment = environment(config, ranks.backend().label(), &place, folder.template.is_some());
+        let environment = environment(config, ranks.backend().label(), &rank_device, folder.template.is_some());
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
         let planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
-        Ok(Self { config: config.clone(), folder, environment, place, models: Vec::new(), planner, ranks })
+        Ok(Self { config: config.clone(), folder, environment, rank_device, models: Vec::new(), planner, ranks })
     }
 
     /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full, and groups
@@ -55,37 +55,37 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// Everything that is wrong with request and settings.
-    pub fn check(&mut self, question: &Question, way: &Way) -> Result<Planned> {
-        self.check_with(question, way, None)
+    pub fn check(&mut self, question: &Question, run_config: &RunConfig) -> Result<Planned> {
+        self.check_with(question, run_config, None)
     }
 
-    /// As [`check`](Self::check), for a request whose chunks another way has left in the chunk caches.
+    /// As [`check`](Self::check), for a request whose chunks a request under another configuration has left in the chunk caches.
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub fn check_after(&mut self, question: &Question, way: &Way, before: &Way) -> Result<Planned> {
+    pub fn check_after(&mut self, question: &Question, run_config: &RunConfig, before: &RunConfig) -> Result<Planned> {
         let before = self.check(question, before)?;
-        self.check_with(question, way, Some(&before))
+        self.check_with(question, run_config, Some(&before))
     }
 
-    fn check_with(&mut self, question: &Question, way: &Way, before: Option<&Planned>) -> Result<Planned> {
-        let group = way.group();
+    fn check_with(&mut self, question: &Question, run_config: &RunConfig, before: Option<&Planned>) -> Result<Planned> {
+        let group = run_config.group();
         check_threads(self.ranks.here(group.world), group.threads)?;
-        self.ranks.backend().check(way.settings.method.name, group, self.config.group.threads)?;
+        self.ranks.backend().check(run_config.settings.method.name, group, self.config.group.threads)?;
         self.carrier(group.world)?;
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         self.survey(group);
-        let planned = self.planner.check(&prepared, &way.settings, way.threads, before)?;
+        let planned = self.planner.check(&prepared, &run_config.settings, run_config.threads, before)?;
         self.folder.config.check_length(planned.plan.total_rows(), planned.plan.max_tokens)?;
         Ok(planned)
     }
 
-    /// Loads the weights, if they are not loaded, and starts the ranks that `way` needs, if they do not run.
+    /// Loads the weights, if they are not loaded, and starts the ranks that `run_config` needs, if they do not run.
     ///
     /// # Errors
     /// The weights', the system's.
-    pub fn start(&mut self, way: &Way) -> Result<()> {
-        self.start_ranks(way.group()).map_err(|error| explained(error, self.devices()))
+    pub fn start(&mut self, run_config: &RunConfig) -> Result<()> {
+        self.start_ranks(run_config.group()).map_err(|error| explained(error, self.devices()))
     }
 
     fn start_ranks(&mut self, group: GroupShape) -> Result<()> {
@@ -93,7 +93,7 @@ impl<'a> Engine<'a> {
         let carrier = self.carrier(world)?;
         self.survey(group);
         let Config { model, group: run, .. } = &self.config;
-        carrier.load(&self.folder, &self.place, model, self.ranks.in_process(world), &mut self.models)?;
+        carrier.load(&self.folder, &self.rank_device, model, self.ranks.in_process(world), &mut self.models)?;
         let (kernels, timeout) = (model.kernels, run.collective_timeout);
         let chunk_cache_bytes = self.planner.chunk_cache_bytes(group);
         let start = Start {
@@ -121,14 +121,14 @@ impl<'a> Engine<'a> {
     }
 
     fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.models.iter().map(|model| model.device()).chain([&self.place.device])
+        self.models.iter().map(|model| model.device()).chain([&self.rank_device.device])
     }
 
-    /// Whether a way computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
+    /// Whether a run computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
     /// with more ranks than GPUs.
-    pub fn shares_cores(&self, way: &Way) -> bool {
-        let group = way.group();
-        if let Some(gpu) = &self.place.gpu {
+    pub fn shares_cores(&self, run_config: &RunConfig) -> bool {
+        let group = run_config.group();
+        if let Some(gpu) = &self.rank_device.gpu {
             // A process may be shown its own GPU only.
             let is_known = gpu.count > 1 || self.config.group.allow_shared_gpu;
             return is_known && self.ranks.here(group.world) > gpu.count;
@@ -139,7 +139,7 @@ impl<'a> Engine<'a> {
 
     /// The GPU of this process's ranks, if they compute on one.
     pub fn gpu(&self) -> Option<&Gpu> {
-        self.place.gpu.as_ref()
+        self.rank_device.gpu.as_ref()
     }
 
     /// What carries messages between as many ranks as a method has where it does not say, for reports.
@@ -153,7 +153,7 @@ impl<'a> Engine<'a> {
 
     /// What carries tensors between so many ranks.
     fn carrier(&self, world: usize) -> Result<Carrier> {
-        self.ranks.carrier(&self.config.group, &self.place, world)
+        self.ranks.carrier(&self.config.group, &self.rank_device, world)
     }
 
     /// Leaves the next SIGTERM, SIGINT or SIGUSR1 to the caller, who then ends what it has begun and takes up nothing new. Without
@@ -189,8 +189,8 @@ impl<'a> Engine<'a> {
         for group in self.planner.unsurveyed(group) {
             // What cannot run was refused before.
             let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
-            let machine = self.ranks.machine(&self.place, carrier, group);
-            let gpus = self.place.gpu.as_ref().map_or(1, |gpu| gpu.count);
+            let machine = self.ranks.machine(&self.rank_device, carrier, group);
+            let gpus = self.rank_device.gpu.as_ref().map_or(1, |gpu| gpu.count);
             let memories = if carrier.is_nccl() { gpus } else { 1 };
             self.planner.survey(group, GroupSurvey { machine, memories });
         }

@@ -5,10 +5,10 @@ use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
 
 use crate::config::{Config, TemplateUse};
-use crate::device::Place;
+use crate::device::RankDevice;
 
 /// What of the configuration a report names. `templated` says whether the model's chat template is used.
-pub fn environment(config: &Config, backend: String, place: &Place, templated: bool) -> Environment {
+pub fn environment(config: &Config, backend: String, rank_device: &RankDevice, templated: bool) -> Environment {
     let Config { model, intake, group } = config;
     let template = match (intake.template, templated) {
         (TemplateUse::None, _) => "none",
@@ -27,8 +27,8 @@ pub fn environment(config: &Config, backend: String, place: &Place, templated: b
             Kernels::Auto => "auto".to_owned(),
             Kernels::Plain => "plain".to_owned(),
         },
-        device: place.label(),
-        device_budget_bytes: place.gpu.as_ref().map(|gpu| gpu.budget_bytes),
+        device: rank_device.label(),
+        device_budget_bytes: rank_device.gpu.as_ref().map(|gpu| gpu.budget_bytes),
         backend,
         threads: group.threads,
         chunking: intake.synthetic.map_or_else(|| intake.chunking.to_string(), |shape| format!("synthetic {shape}")),

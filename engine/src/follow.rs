@@ -16,22 +16,22 @@ use crate::spoilt::explained;
 pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     fail::fail_point!("engine::load");
     let Config { model, intake, group } = config;
-    let place = ranks.place(model, group)?;
+    let rank_device = ranks.open_device(model, group)?;
     let (world, threads) = (ranks.world(), group.threads);
-    let carrier = ranks.carrier(group, &place, world)?;
+    let carrier = ranks.carrier(group, &rank_device, world)?;
     let folder = ModelFolder::open_for_worker(model, intake)?;
     let identity = Identity::new(&folder, model, group, world);
     check_threads(1, threads)?;
-    let machine = ranks.machine(&place, carrier, GroupShape { world, threads });
+    let machine = ranks.machine(&rank_device, carrier, GroupShape { world, threads });
     let chunk_cache_bytes = chunk_cache_bytes(group.chunk_cache_bytes, &machine, folder.shape().weight_bytes, 1);
     let (kernels, timeout) = (model.kernels, group.collective_timeout);
     let settings = GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier };
     check_weights(&folder.shape(), &Machine { of_rank: ranks.rank(), ..machine })?;
     let serve = || {
-        let models = [folder.load(&place)?];
+        let models = [folder.load(&rank_device)?];
         let start = Start { models: &models, settings, identity, keeps_chunks: true, machine };
         ranks.backend_mut().start(start)?;
         ranks.backend_mut().end()
     };
-    serve().map_err(|error| explained(error, [&place.device]))
+    serve().map_err(|error| explained(error, [&rank_device.device]))
 }

@@ -19,15 +19,15 @@ pub mod marker;
 mod model;
 mod question;
 mod ranks;
+mod run_config;
 mod spoilt;
 mod synthetic;
-mod way;
 
 pub use answer::Answered;
 pub use carrier::Carrier;
 pub use client::{Client, Conversation, TextStream};
 pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
-pub use device::{Gpu, Place};
+pub use device::{Gpu, RankDevice};
 pub use disagreement::Disagreement;
 pub use engine::Engine;
 pub use error::{Error, Result, one_line};
@@ -36,12 +36,12 @@ pub use machine::{available_bytes, check_threads};
 pub use model::{ModelFolder, ModelHash, shape_of};
 pub use question::Question;
 pub use ranks::{
-    Attendance, Failure, Group, GroupSettings, Launcher, Ranks, Seat, Seated, launcher, narrowest, program_hash, reap,
-    refuse,
+    Attendance, Group, GroupSettings, LauncherInfo, ProcessFailure, Ranks, Seat, Seated, launcher, narrowest,
+    program_hash, reap, refuse,
 };
+pub use run_config::RunConfig;
 pub use spoilt::{explained, spoilt};
 pub use synthetic::Synthetic;
 pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::{Done, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;
-pub use way::Way;

@@ -9,7 +9,7 @@ use tributary_kernels::{Kernels, cuda};
 use tributary_worker::{Config, LoadFormat, Model, fingerprint, load};
 
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
-use crate::device::Place;
+use crate::device::RankDevice;
 use crate::error::{Error, Result};
 
 /// A model folder, its weights not read yet.
@@ -81,7 +81,7 @@ impl ModelFolder {
     }
 
     fn open_for(wanted: &ModelConfig, intake: &IntakeConfig, text: bool) -> Result<Self> {
-        let path = place(wanted);
+        let path = path_of(wanted);
         check_folder(&path)?;
         let config = Config::read(&path)?;
         let template = match (text, intake.template) {
@@ -106,8 +106,8 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Damaged, missing or misshapen weights.
-    pub fn load(&self, place: &Place) -> Result<Arc<dyn Model>> {
-        Ok(load(&self.path, self.format, self.dtype, &place.device)?)
+    pub fn load(&self, rank_device: &RankDevice) -> Result<Arc<dyn Model>> {
+        Ok(load(&self.path, self.format, self.dtype, &rank_device.device)?)
     }
 
     /// What names the model.
@@ -151,7 +151,7 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
 }
 
 /// The folder asked for; a test can put another in its place.
-fn place(wanted: &ModelConfig) -> PathBuf {
+fn path_of(wanted: &ModelConfig) -> PathBuf {
     fail::fail_point!("engine::folder", |path| path.unwrap_or_default().into());
     wanted.folder.clone()
 }

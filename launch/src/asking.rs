@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-use tributary_engine::{Answered, Client, Clock, Engine, Limits, Question, RequestFailure, Update, Way};
+use tributary_engine::{Answered, Client, Clock, Engine, Limits, Question, RequestFailure, RunConfig, Update};
 
 use crate::failure::Coded;
 
@@ -18,12 +18,12 @@ const BUFFERED: usize = 4096;
 /// A request's, the ranks', those of `show`.
 pub fn ask_all(
     engine: &mut Engine<'_>,
-    way: &Way,
+    run_config: &RunConfig,
     questions: &[Question],
     concurrency: usize,
     show: &mut (dyn FnMut(usize, &Answered) -> anyhow::Result<()> + Send),
 ) -> anyhow::Result<()> {
-    let (client, inbox) = engine.client(way);
+    let (client, inbox) = engine.client(run_config);
     let next = AtomicUsize::new(0);
     let (tell, told) = channel();
     let (conducted, shown) = std::thread::scope(|scope| {
@@ -34,7 +34,7 @@ pub fn ask_all(
         drop((client, tell));
         let limits = Limits { max_running: concurrency, ..Limits::default() };
         let showing = scope.spawn(|| show_in_order(told, show, &|| next.store(questions.len(), Ordering::Relaxed)));
-        let conducted = engine.conduct(way, limits, inbox);
+        let conducted = engine.conduct(run_config, limits, inbox);
         (conducted, showing.join())
     });
     // The ranks' failure is the cause of the requests'.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_engine::{Error, Failure, spoilt};
+use tributary_engine::{Error, ProcessFailure, spoilt};
 use tributary_protocol::exit;
 
 /// A failure with an exit code of its own.
@@ -86,7 +86,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
 }
 
 /// The failure as it ends this process: a table of what ranks do not agree on keeps its lines.
-pub fn ending(error: &anyhow::Error) -> Failure {
+pub fn ending(error: &anyhow::Error) -> ProcessFailure {
     use tributary_comm::Error::Aborted;
     let own = match error.downcast_ref() {
         Some(tributary_study::Error::Engine(error)) => Some(error),
@@ -101,5 +101,5 @@ pub fn ending(error: &anyhow::Error) -> Failure {
         matches!(error.downcast_ref(), Some(Aborted { .. })),
         matches!(error.downcast_ref(), Some(tributary_worker::Error::Comm(Aborted { .. }))),
     ];
-    Failure { line, exit_code: exit_code(error), is_told_elsewhere: is_told_elsewhere.contains(&true) }
+    ProcessFailure { line, exit_code: exit_code(error), is_told_elsewhere: is_told_elsewhere.contains(&true) }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{Report, Request, method_named};
-use tributary_engine::{Answered, Config, Engine, Question, Ranks, Way};
+use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig};
 use tributary_protocol::Returns;
 use tributary_study::dump;
 
@@ -85,15 +85,15 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         (settings.reuse, settings.keep_chunks) = (1.0, true);
         engine.keep_chunks(&[world]);
     }
-    let way = Way { settings, threads: args.run.group.threads };
+    let run_config = RunConfig { settings, threads: args.run.group.threads };
     for question in &questions {
-        engine.check(question, &way)?;
+        engine.check(question, &run_config)?;
     }
     let progress = Progress::start("loading the weights");
-    engine.start(&way)?;
+    engine.start(&run_config)?;
     progress.now(format!("{} on {} ranks", args.method, world));
     if args.requests.is_none() {
-        let answered = engine.answer(&questions[0], &way)?;
+        let answered = engine.answer(&questions[0], &run_config)?;
         drop(progress);
         engine.end()?;
         if let Some(folder) = &args.dump {
@@ -104,7 +104,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     drop(progress);
     let count = questions.len();
     let mut show = |index, answered: &Answered| show_one(args, (index, count), answered);
-    ask_all(&mut engine, &way, &questions, args.concurrency, &mut show)?;
+    ask_all(&mut engine, &run_config, &questions, args.concurrency, &mut show)?;
     Ok(engine.end()?)
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::method_named;
-use tributary_engine::{Config, Engine, Limits, Ranks, Way, marker};
+use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, marker};
 use tributary_protocol::Returns;
 use tributary_service::{Options, Service};
 
@@ -60,22 +60,22 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     check(args)?;
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
     (settings.reuse, settings.keep_chunks) = (1.0, true);
-    let way = Way { settings, threads: args.run.group.threads };
+    let run_config = RunConfig { settings, threads: args.run.group.threads };
     let options = Options { listen: args.listen, only_local: !args.insecure, model: name(args) };
     let service = Service::bind(&options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");
-    engine.start(&way)?;
+    engine.start(&run_config)?;
     drop(progress);
-    let (client, inbox) = engine.client(&way);
+    let (client, inbox) = engine.client(&run_config);
     let address = service.address().map_err(refused)?;
     let listening = service.start(client, world, engine.attend()).map_err(refused)?;
     engine.drains();
     marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
-    let conducted = engine.conduct(&way, Limits { max_prefill_burst, max_running, max_waiting }, inbox);
+    let conducted = engine.conduct(&run_config, Limits { max_prefill_burst, max_running, max_waiting }, inbox);
     // After a failure of the ranks too, and first: clients hear of it before this process ends.
     let served = listening.join();
     conducted?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_engine::Way;
+use tributary_engine::RunConfig;
 use tributary_protocol::{Choice, Descriptor, Exchange, Importance};
 
 use crate::error::{Error, Result};
@@ -32,16 +32,16 @@ impl Spec {
     ///
     /// # Errors
     /// An unknown option, a value that cannot be.
-    pub fn apply(&self, mut way: Way, importance: Importance) -> Result<Way> {
+    pub fn apply(&self, mut run_config: RunConfig, importance: Importance) -> Result<RunConfig> {
         if !self.method.takes(Choice::Reorder) {
-            way.settings.reorder = None;
+            run_config.settings.reorder = None;
         }
         for (option, value) in &self.options {
             let wrong = |why: &str| Error::usage(format!("--methods {self}: {option}: {why}"));
             let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
             let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
             let bare = || if value.is_none() { Ok(()) } else { Err(wrong("takes no value")) };
-            let settings = &mut way.settings;
+            let settings = &mut run_config.settings;
             match option.as_str() {
                 "ratio" => settings.ratio = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
                 "score" => settings.score = text()?.parse().map_err(|why: String| wrong(&why))?,
@@ -62,7 +62,7 @@ impl Spec {
                 "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "drift-layers" => settings.drift.layers = number()?,
                 "world" => settings.world = number()?,
-                "threads" => way.threads = number()?,
+                "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
                                  drift-layers, world, threads";
@@ -70,7 +70,7 @@ impl Spec {
                 }
             }
         }
-        Ok(way)
+        Ok(run_config)
     }
 }
 
@@ -123,26 +123,29 @@ mod tests {
 
     use super::*;
 
-    fn way() -> Way {
+    fn run_config() -> RunConfig {
         let settings = RequestSettings { reorder: Some(Importance::Mass), ..RequestSettings::default() };
-        Way { settings, threads: 1 }
+        RunConfig { settings, threads: 1 }
     }
 
     #[test]
     fn options_stand_in_for_the_commands() {
         let spec: Spec = "infoflow:ratio=0.05:layers=1..4:importance=selected:world=3:threads=2:first".parse().unwrap();
-        let way = spec.apply(way(), Importance::Mass).unwrap();
-        assert_eq!(way.settings.ratio, Some(0.05));
-        assert_eq!(way.settings.score_layers, Some((1, 4)));
-        assert_eq!(way.settings.reorder, Some(Importance::Selected));
-        assert_eq!((way.settings.world, way.threads, way.settings.include_first_chunk), (3, 2, true));
+        let run_config = spec.apply(run_config(), Importance::Mass).unwrap();
+        assert_eq!(run_config.settings.ratio, Some(0.05));
+        assert_eq!(run_config.settings.score_layers, Some((1, 4)));
+        assert_eq!(run_config.settings.reorder, Some(Importance::Selected));
+        assert_eq!(
+            (run_config.settings.world, run_config.threads, run_config.settings.include_first_chunk),
+            (3, 2, true)
+        );
         assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 
     #[test]
     fn reordering_is_dropped_where_nobody_asks_the_query() {
         let reorder =
-            |spec: &str| spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).unwrap().settings.reorder;
+            |spec: &str| spec.parse::<Spec>().unwrap().apply(run_config(), Importance::Mass).unwrap().settings.reorder;
         assert_eq!(reorder("epic"), None);
         assert_eq!(reorder("relay:importance=selected:reorder"), Some(Importance::Selected), "in either order");
         assert_eq!(reorder("relay"), Some(Importance::Mass));
@@ -162,7 +165,7 @@ mod tests {
             "infoflow:first=no",
         ];
         for spec in specs {
-            assert!(spec.parse::<Spec>().unwrap().apply(way(), Importance::Mass).is_err(), "{spec}");
+            assert!(spec.parse::<Spec>().unwrap().apply(run_config(), Importance::Mass).is_err(), "{spec}");
         }
     }
 }

@@ -11,13 +11,13 @@ use crate::disagreement::Disagreement;
 use crate::error::Result;
 
 /// What must be equal on all ranks: name and value.
-pub type Facts = Vec<(&'static str, String)>;
+pub type AgreementFacts = Vec<(&'static str, String)>;
 
 /// Compares all ranks' facts. Every rank calls it; rank 0 sees how they differ, the others see the group's end.
 ///
 /// # Errors
 /// A [`Disagreement`] on rank 0; a failure of the group.
-pub fn agree(comm: &mut dyn Communicator, facts: &Facts, limit: Duration) -> Result<()> {
+pub fn agree(comm: &mut dyn Communicator, facts: &AgreementFacts, limit: Duration) -> Result<()> {
     comm.set_deadline(Phase::Start, limit);
     let mine: String = facts.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     let all = comm.gather_bytes(0, mine.into_bytes())?;
@@ -35,7 +35,7 @@ mod tests {
 
     use super::*;
 
-    fn facts(model: &str) -> Facts {
+    fn facts(model: &str) -> AgreementFacts {
         vec![("build", "0.1.0".to_owned()), ("model", model.to_owned())]
     }
 

@@ -18,13 +18,13 @@ use crate::error::{Error, Result};
 pub struct Standing {
     /// Number of ranks, where a request does not say otherwise.
     pub world: usize,
-    /// The part of the ranks that this process is, where they were started as processes; else it has them all.
-    pub part: Option<Part>,
+    /// Which rank this process is, where ranks are processes; absent where all of them are threads of this one.
+    pub process: Option<RankProcess>,
 }
 
 /// A process that is one rank of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct RankProcess {
     /// Its rank.
     pub rank: usize,
     /// Its number on its host.
@@ -38,32 +38,32 @@ pub struct Part {
 impl Standing {
     /// Number of ranks of a group for which `world` are asked.
     pub fn ranks(&self, world: usize) -> usize {
-        self.part.map_or(world, |_| self.world)
+        self.process.map_or(world, |_| self.world)
     }
 
     /// How many of a group of `world` ranks are on this host.
     pub fn here(&self, world: usize) -> usize {
-        self.part.map_or(world, |part| part.local_size)
+        self.process.map_or(world, |process| process.local_size)
     }
 
     /// How many of a group of `world` ranks are in this process.
     pub fn in_process(&self, world: usize) -> usize {
-        self.part.map_or(world, |_| 1)
+        self.process.map_or(world, |_| 1)
     }
 
     /// Whether this process has the coordinator.
     pub fn leads(&self) -> bool {
-        self.part.is_none_or(|part| part.rank == 0)
+        self.process.is_none_or(|process| process.rank == 0)
     }
 
     /// This process's number on its host.
     pub fn local_rank(&self) -> usize {
-        self.part.map_or(0, |part| part.local_rank)
+        self.process.map_or(0, |process| process.local_rank)
     }
 
     /// Processes of this host that share this one's GPU, itself included.
     pub fn sharing(&self) -> usize {
-        self.part.map_or(1, |part| part.sharing)
+        self.process.map_or(1, |process| process.sharing)
     }
 }
 
@@ -94,7 +94,7 @@ pub struct Start<'a> {
 
 /// A failure that ends this process, as it is told to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ProcessFailure {
     /// What went wrong; a table may have several lines.
     pub line: String,
     /// The exit code that stands for it.
@@ -173,5 +173,5 @@ pub trait Backend {
     fn seats(&mut self, world: usize) -> Result<Vec<Seat>>;
 
     /// Ends this process, and the others with it, because of a failure.
-    fn fail(&self, failure: &Failure) -> !;
+    fn fail(&self, failure: &ProcessFailure) -> !;
 }

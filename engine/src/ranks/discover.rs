@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// What a launcher says of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launcher {
+pub struct LauncherInfo {
     /// Its name.
     pub name: &'static str,
     /// This process's rank.
@@ -32,17 +32,17 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 4] = [
 ];
 
 /// The launcher of this process; none if it was started by hand.
-pub fn discover(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
+pub fn discover(variable: impl Fn(&str) -> Option<String>) -> Option<LauncherInfo> {
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
     LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
         let (rank, size) = (number(rank)?, number(size)?);
         let name = if name == SRUN && variable("PMIX_RANK").is_none() { SRUN_WITHOUT_PMIX } else { name };
-        Some(Launcher { name, rank, size, local_rank: local.iter().find_map(|name| number(name)) })
+        Some(LauncherInfo { name, rank, size, local_rank: local.iter().find_map(|name| number(name)) })
     })
 }
 
 /// The launcher of this process, from its environment.
-pub fn launcher() -> Option<Launcher> {
+pub fn launcher() -> Option<LauncherInfo> {
     discover(|name| std::env::var(name).ok())
 }
 
@@ -54,7 +54,7 @@ pub fn launcher() -> Option<Launcher> {
 pub fn by_mpi(
     transport: Transport,
     world: Option<usize>,
-    launcher: Option<&Launcher>,
+    launcher: Option<&LauncherInfo>,
     built: std::result::Result<(), String>,
 ) -> Result<bool> {
     // NCCL carries tensors beside either.
@@ -68,7 +68,7 @@ pub fn by_mpi(
             _ => Ok(false),
         };
     };
-    let Launcher { name, size, .. } = launcher;
+    let LauncherInfo { name, size, .. } = launcher;
     if transport == Transport::Local {
         return match size {
             1 => Ok(false),
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    fn from(variables: &[(&str, &str)]) -> Option<Launcher> {
+    fn from(variables: &[(&str, &str)]) -> Option<LauncherInfo> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
         discover(|name| variables.get(name).map(|&value| value.to_owned()))
     }
@@ -118,14 +118,14 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
             ("PMIX_RANK", "2"),
         ];
-        let found = Launcher { name: "mpirun (Open MPI)", rank: 2, size: 4, local_rank: Some(1) };
+        let found = LauncherInfo { name: "mpirun (Open MPI)", rank: 2, size: 4, local_rank: Some(1) };
         assert_eq!(from(&open_mpi), Some(found));
         let hydra = from(&[("PMI_RANK", "0"), ("PMI_SIZE", "3")]);
-        assert_eq!(hydra, Some(Launcher { name: "mpirun (Hydra)", rank: 0, size: 3, local_rank: None }));
+        assert_eq!(hydra, Some(LauncherInfo { name: "mpirun (Hydra)", rank: 0, size: 3, local_rank: None }));
         let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0"), ("PMIX_RANK", "1")];
-        let found = Launcher { name: "srun", rank: 1, size: 2, local_rank: Some(0) };
+        let found = LauncherInfo { name: "srun", rank: 1, size: 2, local_rank: Some(0) };
         assert_eq!(from(&step), Some(found.clone()));
-        assert_eq!(from(&step[..3]), Some(Launcher { name: "srun without PMIx", ..found }));
+        assert_eq!(from(&step[..3]), Some(LauncherInfo { name: "srun without PMIx", ..found }));
         assert_eq!(from(&[]), None);
     }
 
@@ -144,12 +144,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        let four = Launcher { name: "mpirun (Open MPI)", rank: 0, size: 4, local_rank: None };
-        let one = Launcher { size: 1, ..four.clone() };
-        let strangers = Launcher { name: SRUN_WITHOUT_PMIX, ..four.clone() };
-        let stranger = Launcher { size: 1, ..strangers.clone() };
+        let four = LauncherInfo { name: "mpirun (Open MPI)", rank: 0, size: 4, local_rank: None };
+        let one = LauncherInfo { size: 1, ..four.clone() };
+        let strangers = LauncherInfo { name: SRUN_WITHOUT_PMIX, ..four.clone() };
+        let stranger = LauncherInfo { size: 1, ..strangers.clone() };
         let absent = || Err("this program was built without the mpi backend".to_owned());
-        let choose = |backend, world, launcher: Option<&Launcher>, built| {
+        let choose = |backend, world, launcher: Option<&LauncherInfo>, built| {
             by_mpi(backend, world, launcher, built).map_err(|error| (error.exit_code(), error.to_string()))
         };
         use Transport::{Auto, Local, Mpi};

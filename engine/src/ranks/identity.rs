@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 
-use super::agreement::Facts;
+use super::agreement::AgreementFacts;
 use crate::config::{GroupConfig, ModelConfig};
 use crate::error::Result;
 use crate::model::{ModelFolder, ModelHash};
@@ -42,7 +42,7 @@ impl Identity {
     ///
     /// # Errors
     /// A file of the model or the program that cannot be read.
-    pub fn facts(&self) -> Result<(Facts, KeySpace)> {
+    pub fn facts(&self) -> Result<(AgreementFacts, KeySpace)> {
         let hash = self.model.get()?;
         let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),

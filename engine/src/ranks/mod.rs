@@ -13,7 +13,7 @@ pub mod reap;
 mod seat;
 mod survey;
 mod threads;
-mod watch;
+mod watchdog;
 mod words;
 
 use std::ops::Range;
@@ -22,9 +22,9 @@ use tributary_comm::{mpi, nccl};
 use tributary_coordinator::{GroupShape, Machine};
 
 pub use self::audience::Attendance;
-pub use self::backend::Failure;
+pub use self::backend::ProcessFailure;
 pub(crate) use self::backend::{Backend, Start};
-pub use self::discover::{Launcher, launcher};
+pub use self::discover::{LauncherInfo, launcher};
 pub use self::free_memory::narrowest;
 pub use self::group::{Group, GroupSettings};
 pub(crate) use self::identity::Identity;
@@ -37,7 +37,7 @@ use self::threads::Threads;
 pub use self::words::refuse;
 use crate::carrier::Carrier;
 use crate::config::{GroupConfig, ModelConfig};
-use crate::device::Place;
+use crate::device::RankDevice;
 use crate::error::Result;
 
 /// The ranks of this run, found.
@@ -85,12 +85,12 @@ impl Ranks {
     /// Number of ranks, where they were started as they are and no request can have others.
     pub fn fixed_world(&self) -> Option<usize> {
         let standing = self.backend.standing();
-        standing.part.map(|_| standing.world)
+        standing.process.map(|_| standing.world)
     }
 
     /// This process's rank, where it is one of several.
     pub(crate) fn rank(&self) -> Option<usize> {
-        self.backend.standing().part.map(|part| part.rank)
+        self.backend.standing().process.map(|process| process.rank)
     }
 
     /// Number of ranks of a group for which `world` are asked.
@@ -116,7 +116,7 @@ impl Ranks {
 
     /// How many ranks share a GPU with this process's, of a group that sees this machine.
     pub fn sharing(&self, machine: &Machine) -> usize {
-        self.backend.standing().part.map_or(machine.ranks_here, |part| part.sharing)
+        self.backend.standing().process.map_or(machine.ranks_here, |process| process.sharing)
     }
 
     /// Whether this process has the coordinator.
@@ -134,27 +134,27 @@ impl Ranks {
         self.backend.origin()
     }
 
-    /// Opens the place where this process's ranks compute.
+    /// Opens the device on which this process's ranks compute.
     ///
     /// # Errors
     /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
     /// free.
-    pub fn place(&self, model: &ModelConfig, group: &GroupConfig) -> Result<Place> {
+    pub fn open_device(&self, model: &ModelConfig, group: &GroupConfig) -> Result<RankDevice> {
         let standing = self.backend.standing();
-        Place::open(model, group.allow_shared_gpu, standing.local_rank(), standing.sharing())
+        RankDevice::open(model, group.allow_shared_gpu, standing.local_rank(), standing.sharing())
     }
 
-    /// What carries tensors between `world` ranks at a place.
+    /// What carries tensors between `world` ranks on this device.
     ///
     /// # Errors
     /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
-    pub fn carrier(&self, group: &GroupConfig, place: &Place, world: usize) -> Result<Carrier> {
-        Carrier::choose(group, self.fixed_world().is_some(), place, world)
+    pub fn carrier(&self, group: &GroupConfig, rank_device: &RankDevice, world: usize) -> Result<Carrier> {
+        Carrier::choose(group, self.fixed_world().is_some(), rank_device, world)
     }
 
-    /// This machine, as a group of ranks sees it from a place.
-    pub fn machine(&self, place: &Place, carrier: Carrier, group: GroupShape) -> Machine {
-        machine(&*self.backend, place.gpu.as_ref(), carrier, group)
+    /// This machine, as a group of ranks on this device sees it.
+    pub fn machine(&self, rank_device: &RankDevice, carrier: Carrier, group: GroupShape) -> Machine {
+        machine(&*self.backend, rank_device.gpu.as_ref(), carrier, group)
     }
 
     /// The seats of this process in a group of `world` ranks, for a command that makes calls of its own.
@@ -176,7 +176,7 @@ impl Ranks {
     }
 
     /// Ends this process, and the others with it, because of a failure.
-    pub fn fail(&self, failure: &Failure) -> ! {
+    pub fn fail(&self, failure: &ProcessFailure) -> ! {
         self.backend.fail(failure)
     }
 }

@@ -14,13 +14,13 @@ use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::agree;
 use super::audience::Audience;
-use super::backend::Failure;
-use super::discover::Launcher;
+use super::backend::ProcessFailure;
+use super::discover::LauncherInfo;
 use super::free_memory::narrowest;
 use super::group::GroupSettings;
 use super::identity::Identity;
 use super::seat::Seat;
-use super::watch::Watch;
+use super::watchdog::Watchdog;
 use super::words::end_quietly;
 use crate::config::GroupConfig;
 use crate::device;
@@ -42,12 +42,12 @@ const RUNS_ALREADY: Error = Error::Bug("the rank runs already");
 /// A rank's process.
 pub struct Process {
     /// Who started it.
-    pub launcher: Launcher,
+    pub launcher: LauncherInfo,
     /// What it knows of the group.
     pub facts: ProcessGroup,
     seat: Option<mpi::Seat>,
     ender: Ender,
-    watch: Watch,
+    watchdog: Watchdog,
     /// When the start must be over, agreement included.
     ready_by: Instant,
     /// Memory that was free before any rank of this host had loaded anything, as far as this one can tell.
@@ -59,7 +59,7 @@ impl Process {
     ///
     /// # Errors
     /// MPI's; another number of ranks than the launcher says.
-    pub fn find(launcher: Launcher, group: &GroupConfig) -> Result<Self> {
+    pub fn find(launcher: LauncherInfo, group: &GroupConfig) -> Result<Self> {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
         fail::fail_point!("engine::start");
         let (start_timeout, available_bytes) = (group.start_timeout, available_bytes());
@@ -85,21 +85,21 @@ impl Process {
         }
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
-        let watch = Watch::start(ender.clone(), facts.rank, facts.peers.clone(), heartbeat_timeout)?;
+        let watchdog = Watchdog::start(ender.clone(), facts.rank, facts.peers.clone(), heartbeat_timeout)?;
         // Longer than the agreement's own deadline, which knows who is missing.
-        watch.limit("the start", start_timeout + WATCH_GRACE);
+        watchdog.limit("the start", start_timeout + WATCH_GRACE);
         let ready_by = Instant::now() + start_timeout;
-        Ok(Self { launcher, facts, seat: Some(seat), ender, watch, ready_by, available_bytes })
+        Ok(Self { launcher, facts, seat: Some(seat), ender, watchdog, ready_by, available_bytes })
     }
 
     /// Leaves the next signal to another thread of this process.
     pub fn drains(&self) {
-        self.watch.drains();
+        self.watchdog.drains();
     }
 
     /// The clients of this process who must be told before a failure ends it.
     pub fn audience(&self) -> Audience {
-        self.watch.audience.clone()
+        self.watchdog.audience.clone()
     }
 
     /// Whether this process has the coordinator.
@@ -112,9 +112,9 @@ impl Process {
     /// # Errors
     /// It is taken.
     pub fn seat(&mut self) -> Result<Seat> {
-        self.watch.over();
+        self.watchdog.over();
         let seat = self.seat.take().ok_or(RUNS_ALREADY)?;
-        Ok(Seat::of_process(seat, self.watch.clone()))
+        Ok(Seat::of_process(seat, self.watchdog.clone()))
     }
 
     /// Starts this process's rank: it agrees with the others, tells its free memory if it speaks for those that share it, then
@@ -140,7 +140,7 @@ impl Process {
             .thread_name(move |index| format!("rank-{rank}-{index}"))
             .build()?;
         let seat = self.seat.take().ok_or(RUNS_ALREADY)?;
-        let (model, watch, ready_by) = (Arc::clone(model), self.watch.clone(), self.ready_by);
+        let (model, watchdog, ready_by) = (Arc::clone(model), self.watchdog.clone(), self.ready_by);
         let (tell, agreed) = mpsc::channel();
         let run = move || -> Result<()> {
             pool.install(move || {
@@ -159,10 +159,10 @@ impl Process {
                 let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
                 // Ranks other than 0 do not listen.
                 let _ = tell.send(agreed);
-                watch.over();
-                let _reach = worker.as_ref().map(|worker| watch.audience.reached_by(worker.alarm()));
+                watchdog.over();
+                let _reach = worker.as_ref().map(|worker| watchdog.audience.reached_by(worker.alarm()));
                 serve(&*model, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
-                watch.leave(comm);
+                watchdog.leave(comm);
                 Ok(())
             })
         };
@@ -171,17 +171,17 @@ impl Process {
     }
 
     /// Ends the group and this process because of a failure. One that began on another rank is told there.
-    pub fn fail(&self, failure: &Failure) -> ! {
+    pub fn fail(&self, failure: &ProcessFailure) -> ! {
         let by_another = |news: &tributary_comm::Error| matches!(news, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
         // Before it serves, a rank may have found what all find, such as a model that is missing everywhere: one says it.
-        let wait = if self.seat.is_some() { self.watch.turn() } else { Duration::ZERO };
+        let wait = if self.seat.is_some() { self.watchdog.turn() } else { Duration::ZERO };
         if let Some(news) = self.ender.ended_within(wait).filter(by_another) {
             end_quietly(news.exit_code());
         }
         if failure.is_told_elsewhere {
             end_quietly(failure.exit_code);
         }
-        self.watch.end(&failure.line, failure.exit_code)
+        self.watchdog.end(&failure.line, failure.exit_code)
     }
 }
 
@@ -233,8 +233,8 @@ impl Serving {
 }
 
 /// A library that knows nothing of the launcher makes every process a world of its own.
-fn check_world(launcher: &Launcher, facts: &ProcessGroup) -> Result<()> {
-    let Launcher { name, rank, size, local_rank } = launcher;
+fn check_world(launcher: &LauncherInfo, facts: &ProcessGroup) -> Result<()> {
+    let LauncherInfo { name, rank, size, local_rank } = launcher;
     if (facts.rank, facts.size) != (*rank, *size) {
         return Err(Error::configuration(format!(
             "{name} started {size} ranks, but {} sees {}: the launcher is not of the MPI that this program runs with",

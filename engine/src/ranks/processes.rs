@@ -5,7 +5,7 @@ use tributary_coordinator::{FreeMemory, GroupShape, Started};
 use tributary_system::processor;
 
 use super::audience::Audience;
-use super::backend::{Backend, Failure, Neighbours, Part, Standing, Start};
+use super::backend::{Backend, Neighbours, ProcessFailure, RankProcess, Standing, Start};
 use super::process::{Process, Serving};
 use super::seat::Seat;
 use crate::carrier::Carrier;
@@ -28,13 +28,13 @@ impl Processes {
 impl Backend for Processes {
     fn standing(&self) -> Standing {
         let facts = &self.process.facts;
-        let part = Part {
+        let process = RankProcess {
             rank: facts.rank,
             local_rank: facts.local_rank,
             local_size: facts.local_size,
             sharing: facts.sharing,
         };
-        Standing { world: facts.size, part: Some(part) }
+        Standing { world: facts.size, process: Some(process) }
     }
 
     fn label(&self) -> String {
@@ -145,7 +145,7 @@ impl Backend for Processes {
         Ok(vec![self.process.seat()?])
     }
 
-    fn fail(&self, failure: &Failure) -> ! {
+    fn fail(&self, failure: &ProcessFailure) -> ! {
         self.process.fail(failure)
     }
 }

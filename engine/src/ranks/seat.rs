@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use candle_core::Device;
 use tributary_comm::{Communicator, local, mpi};
 
-use super::watch::Watch;
+use super::watchdog::Watchdog;
 use crate::carrier::Carrier;
 
 /// A place that no thread has taken yet.
@@ -13,7 +13,7 @@ pub struct Seat(Kind);
 
 enum Kind {
     Thread(local::Seat),
-    Process(mpi::Seat, Watch),
+    Process(mpi::Seat, Watchdog),
 }
 
 impl Seat {
@@ -23,8 +23,8 @@ impl Seat {
     }
 
     /// Of a rank that is this process.
-    pub(super) fn of_process(seat: mpi::Seat, watch: Watch) -> Self {
-        Self(Kind::Process(seat, watch))
+    pub(super) fn of_process(seat: mpi::Seat, watchdog: Watchdog) -> Self {
+        Self(Kind::Process(seat, watchdog))
     }
 
     /// Takes it for the calling thread, whose tensors lie on `device`.
@@ -33,15 +33,17 @@ impl Seat {
     /// NCCL cannot connect the ranks.
     pub fn take(self, carrier: &Carrier, device: &Device) -> tributary_comm::Result<Seated> {
         Ok(match self.0 {
-            Kind::Thread(seat) => Seated { comm: carrier.on_thread(seat, device)?, watch: None },
-            Kind::Process(seat, watch) => Seated { comm: carrier.on_process(seat.take(), device)?, watch: Some(watch) },
+            Kind::Thread(seat) => Seated { comm: carrier.on_thread(seat, device)?, watchdog: None },
+            Kind::Process(seat, watchdog) => {
+                Seated { comm: carrier.on_process(seat.take(), device)?, watchdog: Some(watchdog) }
+            }
         })
     }
 
     /// Leaves the group in order, without having said anything.
     pub fn leave(self) {
-        if let Kind::Process(seat, watch) = self.0 {
-            watch.leave(seat.take());
+        if let Kind::Process(seat, watchdog) = self.0 {
+            watchdog.leave(seat.take());
         }
     }
 }
@@ -49,14 +51,14 @@ impl Seat {
 /// A rank on the thread that took its seat.
 pub struct Seated {
     comm: Box<dyn Communicator>,
-    watch: Option<Watch>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Seated {
     /// Leaves the group in order. Whoever only drops it may be missed.
     pub fn leave(self) {
-        match self.watch {
-            Some(watch) => watch.leave(self.comm),
+        match self.watchdog {
+            Some(watchdog) => watchdog.leave(self.comm),
             None => drop(self.comm),
         }
     }

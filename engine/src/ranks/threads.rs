@@ -6,7 +6,7 @@ use tributary_comm::{CoordinatorLink, local};
 use tributary_coordinator::{GroupShape, Started};
 use tributary_protocol::KeySpace;
 
-use super::backend::{Backend, Failure, Neighbours, Standing, Start};
+use super::backend::{Backend, Neighbours, ProcessFailure, Standing, Start};
 use super::group::Group;
 use super::seat::Seat;
 use super::words::refuse;
@@ -34,7 +34,7 @@ impl Threads {
 
 impl Backend for Threads {
     fn standing(&self) -> Standing {
-        Standing { world: self.world, part: None }
+        Standing { world: self.world, process: None }
     }
 
     fn label(&self) -> String {
@@ -125,7 +125,7 @@ impl Backend for Threads {
         Ok(local::seats(world).into_iter().map(Seat::of_thread).collect())
     }
 
-    fn fail(&self, failure: &Failure) -> ! {
+    fn fail(&self, failure: &ProcessFailure) -> ! {
         refuse(&failure.line, failure.exit_code)
     }
 }
@@ -136,7 +136,7 @@ mod tests {
 
     use tributary_comm::nccl;
 
-    use super::super::backend::Part;
+    use super::super::backend::RankProcess;
     use super::*;
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         let standing = Threads::new(3).standing();
         assert_eq!((standing.ranks(5), standing.here(5), standing.in_process(5)), (5, 5, 5));
         assert!(standing.leads());
-        let part = Part { rank: 2, local_rank: 1, local_size: 2, sharing: 2 };
-        let standing = Standing { world: 4, part: Some(part) };
+        let process = RankProcess { rank: 2, local_rank: 1, local_size: 2, sharing: 2 };
+        let standing = Standing { world: 4, process: Some(process) };
         assert_eq!((standing.ranks(5), standing.here(5), standing.in_process(5)), (4, 2, 1));
         assert!(!standing.leads());
     }

@@ -123,13 +123,13 @@ fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut 
     if world == 0 || threads == 0 {
         return Err(usage(format!("--worlds {world} with --threads {threads}: both must be at least 1")));
     }
-    let place = ranks.place(&config.model, &config.group)?;
-    let carrier = ranks.carrier(&config.group, &place, ranks.count(world))?;
+    let rank_device = ranks.open_device(&config.model, &config.group)?;
+    let carrier = ranks.carrier(&config.group, &rank_device, ranks.count(world))?;
     let folder = ModelFolder::open(&config.model, &config.intake)?;
     let calibration = Calibration {
         folder: &folder,
         model: &config.model,
-        place: &place,
+        rank_device: &rank_device,
         carrier,
         world,
         threads,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_engine::{Config, Engine, Question, Ranks, Way};
+use tributary_engine::{Config, Engine, Question, Ranks, RunConfig};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
 use tributary_study::compare::{Compared, Comparison, Runs, measure_one, render};
 use tributary_study::spec::Spec;
@@ -74,23 +74,23 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     if args.repeat == 0 {
         return Err(usage("--repeat 0: must be at least 1"));
     }
-    let ways = ways(args, ranks.world())?;
+    let run_configs = run_configs(args, ranks.world())?;
     let mut engine = Engine::open(config, ranks)?;
     let questions = questions(args)?;
     for (_, question) in &questions {
-        for (_, way) in &ways {
-            engine.check(question, way)?;
+        for (_, run_config) in &run_configs {
+            engine.check(question, run_config)?;
         }
     }
     let progress = Progress::start("loading the weights");
-    for (_, way) in &ways {
-        engine.start(way)?;
+    for (_, run_config) in &run_configs {
+        engine.start(run_config)?;
     }
     let runs = Runs { warmups: args.warmup, repeats: args.repeat, seed: args.run.seed };
     let mut results = Vec::new();
     for (name, question) in &questions {
         let tell = |what: String| progress.now(format!("{name}: {what}"));
-        let methods = measure_one(&mut engine, question, &ways, runs, &tell)?;
+        let methods = measure_one(&mut engine, question, &run_configs, runs, &tell)?;
         let expected = question.expected().map(str::to_owned);
         results.push(Compared { request: name.clone(), expected, methods });
     }
@@ -103,18 +103,19 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
 }
 
 /// The methods with their settings; the one that the others are measured against first where it was not asked for.
-fn ways(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, Way)>> {
+fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, RunConfig)>> {
     let mut specs = args.methods.clone();
     if !specs.iter().any(|spec| spec.method == REFERENCE) {
         specs.insert(0, Spec::bare(REFERENCE));
     }
     let returns = Returns { logits: true, scores: false };
-    let way = |spec: &Spec| {
+    let run_config = |spec: &Spec| {
         let base = settings(spec.method, &args.options, &args.run, world, returns);
-        let way = spec.apply(Way { settings: base, threads: args.run.group.threads }, args.options.importance)?;
-        Ok((spec.to_string(), way))
+        let run_config =
+            spec.apply(RunConfig { settings: base, threads: args.run.group.threads }, args.options.importance)?;
+        Ok((spec.to_string(), run_config))
     };
-    specs.iter().map(way).collect()
+    specs.iter().map(run_config).collect()
 }
 
 fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {

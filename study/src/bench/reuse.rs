@@ -2,28 +2,28 @@
 
 use crate::schema::Cache;
 use tributary_coordinator::RequestSettings;
-use tributary_engine::Way;
+use tributary_engine::RunConfig;
 use tributary_protocol::CHUNKS_ALONE;
 
-/// A way with so much of its context from the chunk cache.
-pub fn reuse(mut way: Way, cache: Cache) -> Way {
-    way.settings.reuse = match cache {
+/// The run with so much of its context from the chunk cache.
+pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
+    run_config.settings.reuse = match cache {
         Cache::Cold => 0.0,
         Cache::Partial(share) => share,
         Cache::Warm => 1.0,
     };
-    way
+    run_config
 }
 
-/// The way that leaves a request's chunks in the chunk caches of the ranks that `way` runs on.
-pub fn primer(way: &Way) -> Way {
+/// The run that leaves a request's chunks in the chunk caches of the ranks that `run_config` runs on.
+pub fn primer(run_config: &RunConfig) -> RunConfig {
     let settings = RequestSettings {
         method: CHUNKS_ALONE,
         ratio: None,
         reorder: None,
         reuse: 0.0,
         keep_chunks: true,
-        ..way.settings.clone()
+        ..run_config.settings.clone()
     };
-    Way { settings, ..way.clone() }
+    RunConfig { settings, ..run_config.clone() }
 }

@@ -2,7 +2,7 @@
 
 use crate::schema::{Failure, PhaseTime, RankSample, Sample, SpanTime};
 use tributary_coordinator::{ModelShape, Report};
-use tributary_engine::{Answered, Engine, Way, one_line};
+use tributary_engine::{Answered, Engine, RunConfig, one_line};
 
 use super::predict;
 use super::reuse::primer;
@@ -27,28 +27,28 @@ impl<'a, 's> Ranks<'a, 's> {
 
     /// Starts them where they do not run (ranks that failed included), and answers the request.
     fn answer(&mut self, point: usize) -> Result<Answered> {
-        let Target { question, way } = &self.targets[point];
-        self.engine.start(way)?;
-        let answered = self.engine.answer(question, way)?;
-        if all_came(&answered, way) {
+        let Target { question, run_config } = &self.targets[point];
+        self.engine.start(run_config)?;
+        let answered = self.engine.answer(question, run_config)?;
+        if all_came(&answered, run_config) {
             return Ok(answered);
         }
         // The first time, or after other requests have taken the room. Not counted.
-        self.engine.answer(question, &primer(way))?;
-        let answered = self.engine.answer(question, way)?;
-        if !all_came(&answered, way) {
-            let text = format!("{:?} of its chunks are to be warm, but they do not fit", way.settings.reuse);
+        self.engine.answer(question, &primer(run_config))?;
+        let answered = self.engine.answer(question, run_config)?;
+        if !all_came(&answered, run_config) {
+            let text = format!("{:?} of its chunks are to be warm, but they do not fit", run_config.settings.reuse);
             return Err(Error::usage(format!("{text}: give the ranks more with --chunk-cache")));
         }
         Ok(answered)
     }
 }
 
-/// Whether as many chunks came from the chunk cache as the way asks for.
-fn all_came(answered: &Answered, way: &Way) -> bool {
+/// Whether as many chunks came from the chunk cache as the run is to have.
+fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
     let plan = &answered.planned.plan;
     let hits: usize = answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum();
-    let wanted = (way.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
+    let wanted = (run_config.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
     plan.method.is_exact() || hits == wanted
 }
 

@@ -3,7 +3,7 @@
 use crate::schema::{Cache, Design, Point, Prediction};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Planned, RequestSettings};
-use tributary_engine::{Engine, Question, Synthetic, Way, one_line};
+use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
 use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
 
 use super::predict;
@@ -16,7 +16,7 @@ pub struct Target {
     /// The request.
     pub question: Question,
     /// The method's settings on its ranks.
-    pub way: Way,
+    pub run_config: RunConfig,
 }
 
 /// What the points are made of.
@@ -52,7 +52,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
         for &world in &design.worlds {
             for (spec, ratio, cache) in variants(design, methods) {
                 let settings = settings(spec.method, ratio, world, design.seed, timeout_ms);
-                let way = way_for(spec, Way { settings, threads: design.threads }, cache)?;
+                let run_config = run_config_for(spec, RunConfig { settings, threads: design.threads }, cache)?;
                 let shape = Synthetic {
                     chunks: tokens / design.chunk_tokens,
                     chunk_tokens: design.chunk_tokens,
@@ -60,19 +60,19 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                 };
                 let question = Question::Random(shape, design.seed);
                 let planned = match cache {
-                    Cache::Cold => engine.check(&question, &way),
-                    _ => engine.check_after(&question, &way, &primer(&way)),
+                    Cache::Cold => engine.check(&question, &run_config),
+                    _ => engine.check_after(&question, &run_config, &primer(&run_config)),
                 };
                 let planned = planned.map_err(|error| impossible(spec, tokens, world, error.into()))?;
                 // What the point is named after stays so, however full the chunk caches are when it runs.
-                let mut way = way;
-                way.settings.exchange = way.settings.exchange.or(Some(planned.plan.exchange));
+                let mut run_config = run_config;
+                run_config.settings.exchange = run_config.settings.exchange.or(Some(planned.plan.exchange));
                 let predicted = predict::predict(&planned, &engine.folder().shape(), profile);
-                let shares_cores = engine.shares_cores(&way);
+                let shares_cores = engine.shares_cores(&run_config);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {
                     points.push(point);
-                    targets.push(Target { question, way });
+                    targets.push(Target { question, run_config });
                 }
             }
         }
@@ -142,12 +142,12 @@ fn settings(
     }
 }
 
-/// The way to run a point: the method's own options, and the state of the cache.
-fn way_for(spec: &Spec, way: Way, cache: Cache) -> Result<Way> {
+/// How a point is run: the method's own options, and the state of the cache.
+fn run_config_for(spec: &Spec, run_config: RunConfig, cache: Cache) -> Result<RunConfig> {
     if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
         return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
     }
-    Ok(reuse(spec.apply(way, Importance::Mass)?, cache))
+    Ok(reuse(spec.apply(run_config, Importance::Mass)?, cache))
 }
 
 /// A point that cannot be is bad input, whatever stands in its way.

@@ -5,7 +5,7 @@ mod tables;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_engine::{Engine, Question, Way};
+use tributary_engine::{Engine, Question, RunConfig};
 use tributary_protocol::REFERENCE;
 
 pub use self::measure::Measured;
@@ -68,24 +68,24 @@ pub struct Runs {
 pub fn measure_one(
     engine: &mut Engine<'_>,
     question: &Question,
-    ways: &[(String, Way)],
+    run_configs: &[(String, RunConfig)],
     runs: Runs,
     tell: &dyn Fn(String),
 ) -> Result<Vec<Measured>> {
-    let mut samples: Vec<Vec<_>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<_>> = run_configs.iter().map(|_| Vec::new()).collect();
     let rounds = runs.warmups.saturating_add(runs.repeats);
     for round in 0..rounds {
-        for index in order(runs.seed, round, ways.len()) {
-            let (method, way) = &ways[index];
+        for index in order(runs.seed, round, run_configs.len()) {
+            let (method, run_config) = &run_configs[index];
             tell(format!("{method}, run {} of {rounds}", round + 1));
-            let answered = engine.answer(question, way)?;
+            let answered = engine.answer(question, run_config)?;
             if round >= runs.warmups {
                 samples[index].push(answered);
             }
         }
     }
-    let full = ways.iter().position(|(_, way)| way.settings.method == REFERENCE).unwrap_or(0);
-    let methods = ways.iter().enumerate();
+    let full = run_configs.iter().position(|(_, run_config)| run_config.settings.method == REFERENCE).unwrap_or(0);
+    let methods = run_configs.iter().enumerate();
     Ok(methods
         .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))
         .collect())

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tributary_comm::Communicator;
 use tributary_coordinator::forecast::{Link, Profile, RankRates};
 use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
-use tributary_engine::{Carrier, ModelConfig, ModelFolder, Place, Ranks, Seat, narrowest, spoilt};
+use tributary_engine::{Carrier, ModelConfig, ModelFolder, RankDevice, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;
 use tributary_worker::Model;
 
@@ -26,7 +26,7 @@ pub struct Calibration<'a> {
     /// How it is loaded.
     pub model: &'a ModelConfig,
     /// Where it is measured.
-    pub place: &'a Place,
+    pub rank_device: &'a RankDevice,
     /// What carries tensors between ranks.
     pub carrier: Carrier,
     /// Ranks, where they are threads.
@@ -50,16 +50,16 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn
     if let Some(file) = calibration.file.filter(|_| ranks.leads()) {
         check(file, calibration.force)?;
     }
-    let Calibration { folder, place, carrier, world, threads, .. } = *calibration;
+    let Calibration { folder, rank_device, carrier, world, threads, .. } = *calibration;
     // Before anything is loaded.
-    let machine = ranks.machine(place, carrier, GroupShape { world, threads });
+    let machine = ranks.machine(rank_device, carrier, GroupShape { world, threads });
     check_shared(&machine, ranks)?;
     check_weights(&folder.shape(), &machine)?;
     let mut models = Vec::new();
-    let loaded = carrier.load(folder, place, calibration.model, ranks.in_process(world), &mut models);
+    let loaded = carrier.load(folder, rank_device, calibration.model, ranks.in_process(world), &mut models);
     tell("calibrating".to_owned());
     let measured = loaded.map_err(Error::from).and_then(|()| on_ranks(calibration, &models, &machine, ranks));
-    let devices = models.iter().map(|model| model.device()).chain([&place.device]);
+    let devices = models.iter().map(|model| model.device()).chain([&rank_device.device]);
     let measured = measured.map_err(|error| explained(error, devices))?;
     let Some((found, machine)) = measured else { return Ok(None) };
     let (world, here) = (ranks.count(world), ranks.here(world));
@@ -167,7 +167,7 @@ fn profile(
     machine: &Machine,
     backend: &str,
 ) -> Profile {
-    let gpu = calibration.place.gpu.as_ref();
+    let gpu = calibration.rank_device.gpu.as_ref();
     let memory = match machine.memory {
         MemoryOf::Host => "what was free before the model was loaded, shared by the ranks of a host",
         MemoryOf::Device => "--device-memory, or nine tenths of what was free on a GPU before the model was loaded",

@@ -42,7 +42,7 @@ const MOST_TURNS: u32 = 10;
 
 /// What the watching threads share with the process that they watch.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct Watchdog {
     /// The clients of this process who must be told before a failure ends it.
     pub audience: Audience,
     ender: Ender,
@@ -68,7 +68,7 @@ struct Step {
     limit: Duration,
 }
 
-impl Watch {
+impl Watchdog {
     /// Starts watching.
     ///
     /// # Errors
@@ -82,16 +82,16 @@ impl Watch {
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let drains = Arc::new(AtomicBool::new(false));
         let audience = Audience::default();
-        let watch = Self { audience, ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
+        let watchdog = Self { audience, ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
-        let on_signal = watch.clone();
+        let on_signal = watchdog.clone();
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
         };
         spawn("signals", Box::new(move || signals.forever().for_each(|signal| on_signal.signalled(signal))))?;
-        let dog = watch.clone();
+        let dog = watchdog.clone();
         spawn("watchdog", Box::new(move || dog.look_for_ever()))?;
-        Ok(watch)
+        Ok(watchdog)
     }
 
     /// Ends the group and this process, and says why, unless another thread has: then that one ends it.

@@ -2,16 +2,16 @@
 
 use tributary_coordinator::{GroupShape, RequestSettings};
 
-/// One way to answer: a method's settings on ranks of so many threads.
+/// How one request is run: its settings, and how many threads each rank has.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Way {
-    /// The method's settings, the number of ranks among them.
+pub struct RunConfig {
+    /// What is chosen for the request: its method, the number of ranks and their like.
     pub settings: RequestSettings,
     /// Threads a rank.
     pub threads: usize,
 }
 
-impl Way {
+impl RunConfig {
     /// The group of ranks that answers.
     pub fn group(&self) -> GroupShape {
         GroupShape { world: self.settings.world, threads: self.threads }
