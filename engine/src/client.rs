@@ -43,7 +43,8 @@ struct Shared {
 }
 
 impl Engine<'_> {
-    /// A client of this engine, and where its requests arrive, which are answered as `run_config` says where they do not say otherwise.
+    /// A client of this engine, and where its requests arrive. They are answered as `run_config` says where they do not say
+    /// otherwise.
     pub fn client(&self, run_config: &RunConfig) -> (Client, Inbox) {
         let (desk, inbox) = desk();
         let backend = self.backend_of(run_config.settings.world);

@@ -10,8 +10,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
-pub use tributary_study::spec::exchange;
-use tributary_study::spec::layers;
+pub use tributary_study::method_spec::exchange;
+use tributary_study::method_spec::layers;
 
 use crate::help;
 

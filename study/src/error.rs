@@ -15,7 +15,7 @@ pub enum Error {
     Engine(#[from] tributary_engine::Error),
     /// A run has failed, and none can follow.
     #[error("{reason}")]
-    Over {
+    Interrupted {
         /// The exit code of the failure.
         exit_code: u8,
         /// The failure, in one line, and what can be done.
@@ -45,7 +45,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Engine(error) => error.exit_code(),
-            Error::Over { exit_code, .. } => *exit_code,
+            Error::Interrupted { exit_code, .. } => *exit_code,
             Error::File { .. } => exit::DISK,
             Error::Json(_) | Error::Csv(_) | Error::Page(_) => exit::BUG,
         }

@@ -11,6 +11,7 @@ mod error;
 pub mod forecast;
 #[cfg(test)]
 mod kit;
+pub mod method_spec;
 mod notes;
 mod order;
 mod page;
@@ -18,7 +19,6 @@ mod rows;
 pub mod scalar;
 mod scaling;
 pub mod schema;
-pub mod spec;
 pub mod terminal;
 
 pub use charts::charts;

@@ -97,7 +97,7 @@ macro_rules! read_as_written {
     )*};
 }
 
-read_as_written!(Tokens, CacheState, Ratio, crate::spec::Spec);
+read_as_written!(Tokens, CacheState, Ratio, crate::method_spec::MethodSpec);
 
 #[cfg(test)]
 mod tests {

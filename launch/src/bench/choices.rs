@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Deserialize;
 use tributary_protocol::{Command, Descriptor};
+use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::{CacheState, Ratio, Tokens};
 use tributary_study::schema::{Cache, Design};
-use tributary_study::spec::Spec;
 
 use crate::args::{DeviceChoice, Dtype, KernelChoice, Load};
 use crate::failure::usage;
@@ -56,7 +56,7 @@ pub struct Choices {
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
     pub worlds: Option<Vec<usize>>,
     #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
-    pub methods: Option<Vec<Spec>>,
+    pub methods: Option<Vec<MethodSpec>>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
@@ -139,7 +139,7 @@ impl Choices {
     ///
     /// # Errors
     /// Something that cannot be, by name.
-    pub fn design(self, started: Option<usize>) -> anyhow::Result<(Design, Vec<Spec>)> {
+    pub fn design(self, started: Option<usize>) -> anyhow::Result<(Design, Vec<MethodSpec>)> {
         let Some(model) = self.model else {
             return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
         };
@@ -162,7 +162,7 @@ impl Choices {
             query_tokens: self.query_tokens.map_or(QUERY_TOKENS, |tokens| tokens.0),
             lengths: self.lengths.map_or(vec![4096], |all| all.iter().map(|tokens| tokens.0).collect()),
             worlds: worlds(self.worlds, started)?,
-            methods: methods.iter().map(Spec::to_string).collect(),
+            methods: methods.iter().map(MethodSpec::to_string).collect(),
             ratios: self.ratios.unwrap_or_default().iter().map(|ratio| ratio.0).collect(),
             caches,
             warmups: self.warmups.unwrap_or(2),
@@ -254,8 +254,8 @@ fn key_of(line: &str) -> Option<&str> {
 }
 
 /// The methods of a study that names none.
-fn default_methods() -> Vec<Spec> {
-    Descriptor::defaults_of(Command::Bench).into_iter().map(Spec::bare).collect()
+fn default_methods() -> Vec<MethodSpec> {
+    Descriptor::defaults_of(Command::Bench).into_iter().map(MethodSpec::bare).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use clap::Args;
 use tributary_engine::{Config, Engine, Question, Ranks, RunConfig};
 use tributary_protocol::{Descriptor, REFERENCE, Returns};
 use tributary_study::compare::{Compared, Comparison, Runs, measure_one, render};
-use tributary_study::spec::Spec;
+use tributary_study::method_spec::MethodSpec;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::config::config;
@@ -48,7 +48,7 @@ pub struct CompareArgs {
         default_values = Descriptor::names(),
         help_heading = "Method"
     )]
-    methods: Vec<Spec>,
+    methods: Vec<MethodSpec>,
     #[command(flatten)]
     options: MethodArgs,
     #[command(flatten)]
@@ -106,10 +106,10 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
 fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, RunConfig)>> {
     let mut specs = args.methods.clone();
     if !specs.iter().any(|spec| spec.method == REFERENCE) {
-        specs.insert(0, Spec::bare(REFERENCE));
+        specs.insert(0, MethodSpec::bare(REFERENCE));
     }
     let returns = Returns { logits: true, scores: false };
-    let run_config = |spec: &Spec| {
+    let run_config = |spec: &MethodSpec| {
         let base = settings(spec.method, &args.options, &args.run, world, returns);
         let run_config =
             spec.apply(RunConfig { settings: base, threads: args.run.group.threads }, args.options.importance)?;

@@ -52,7 +52,7 @@ pub fn measure(
     output: &Output,
     tell: &dyn Fn(String),
 ) -> Result<()> {
-    let mut ranks = run::Ranks::new(&mut engine, targets);
+    let mut ranks = run::EngineRunner::new(&mut engine, targets);
     rounds::measure(study, &mut ranks, tell, &mut |study| output.save(study))?;
     engine.end()?;
     output.finish(study)
@@ -64,7 +64,7 @@ pub fn measure(
 /// There is such a point.
 pub fn check(study: &Study) -> Result<()> {
     match study.points.iter().find_map(|point| point.failures.last().filter(|_| point.samples.is_empty())) {
-        Some(failure) => Err(rounds::over(failure)),
+        Some(failure) => Err(rounds::interrupted(failure)),
         None => Ok(()),
     }
 }

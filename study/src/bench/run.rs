@@ -6,19 +6,19 @@ use tributary_engine::{Answered, Engine, RunConfig, one_line};
 
 use super::predict;
 use super::reuse::primer;
-use super::rounds::{Bed, Run};
+use super::rounds::{PointRunner, Run};
 use super::targets::Target;
 use crate::error::{Error, Result};
 use tributary_system::memory;
 
 /// The ranks of an engine, as a study sees them.
-pub struct Ranks<'a, 's> {
+pub struct EngineRunner<'a, 's> {
     engine: &'a mut Engine<'s>,
     targets: &'a [Target],
     shape: ModelShape,
 }
 
-impl<'a, 's> Ranks<'a, 's> {
+impl<'a, 's> EngineRunner<'a, 's> {
     /// Of an engine that runs these targets.
     pub fn new(engine: &'a mut Engine<'s>, targets: &'a [Target]) -> Self {
         let shape = engine.folder().shape();
@@ -52,7 +52,7 @@ fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
     plan.method.is_exact() || hits == wanted
 }
 
-impl Bed for Ranks<'_, '_> {
+impl PointRunner for EngineRunner<'_, '_> {
     fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure> {
         let answered = self.answer(point);
         let answered =

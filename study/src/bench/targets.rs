@@ -9,7 +9,7 @@ use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
 use super::predict;
 use super::reuse::{primer, reuse};
 use crate::error::{Error, Result};
-use crate::spec::Spec;
+use crate::method_spec::MethodSpec;
 
 /// What runs at a point.
 pub struct Target {
@@ -24,7 +24,7 @@ pub struct Sweep<'a> {
     /// The design.
     pub design: &'a Design,
     /// Its methods.
-    pub methods: &'a [Spec],
+    pub methods: &'a [MethodSpec],
     /// The least time a collective may take.
     pub timeout_ms: u64,
     /// The machine that predictions are for.
@@ -81,7 +81,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
 }
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
-fn check_shares(design: &Design, methods: &[Spec], tokens: usize) -> Result<()> {
+fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Result<()> {
     if methods.iter().all(|spec| spec.method.is_exact()) {
         return Ok(());
     }
@@ -105,7 +105,7 @@ fn check_shares(design: &Design, methods: &[Spec], tokens: usize) -> Result<()> 
 }
 
 /// Methods with the ratios and states of the cache that make a difference to them: exact ones know neither.
-fn variants<'a>(design: &Design, methods: &'a [Spec]) -> Vec<(&'a Spec, Option<f64>, Cache)> {
+fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSpec, Option<f64>, Cache)> {
     let ratios: Vec<Option<f64>> = match design.ratios.is_empty() {
         true => vec![None],
         false => design.ratios.iter().copied().map(Some).collect(),
@@ -143,7 +143,7 @@ fn settings(
 }
 
 /// How a point is run: the method's own options, and the state of the cache.
-fn run_config_for(spec: &Spec, run_config: RunConfig, cache: Cache) -> Result<RunConfig> {
+fn run_config_for(spec: &MethodSpec, run_config: RunConfig, cache: Cache) -> Result<RunConfig> {
     if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
         return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
     }
@@ -151,14 +151,14 @@ fn run_config_for(spec: &Spec, run_config: RunConfig, cache: Cache) -> Result<Ru
 }
 
 /// A point that cannot be is bad input, whatever stands in its way.
-fn impossible(spec: &Spec, tokens: usize, world: usize, error: Error) -> Error {
+fn impossible(spec: &MethodSpec, tokens: usize, world: usize, error: Error) -> Error {
     match error.exit_code() {
         64 | 71 => Error::usage(format!("{spec} of {tokens} tokens on {world} ranks: {}", one_line(&error))),
         _ => error,
     }
 }
 
-fn point(planned: &Planned, spec: &Spec, tokens: usize, cache: Cache) -> Point {
+fn point(planned: &Planned, spec: &MethodSpec, tokens: usize, cache: Cache) -> Point {
     let exact = planned.plan.method.is_exact();
     let ratio = (!exact).then_some(planned.ratio);
     let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());

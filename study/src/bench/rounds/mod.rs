@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 const FAILURES: usize = 2;
 
 /// What runs points.
-pub trait Bed {
+pub trait PointRunner {
     /// One run of a point. After a failure the next run starts what it needs anew.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ pub struct Run {
 /// What cannot be saved; a failure after which nothing can run.
 pub fn measure(
     study: &mut Study,
-    bed: &mut dyn Bed,
+    runner: &mut dyn PointRunner,
     tell: &dyn Fn(String),
     save: &mut dyn FnMut(&Study) -> Result<()>,
 ) -> Result<()> {
@@ -50,7 +50,7 @@ pub fn measure(
     }
     // From here on the folder holds this study, whatever it held before.
     save(study)?;
-    let mut rounds = Rounds::new(study, bed, tell, warmups + repeats - done);
+    let mut rounds = Rounds::new(study, runner, tell, warmups + repeats - done);
     for round in 0..warmups {
         let gone_on = rounds.round(round, false);
         if gone_on.is_err() {
@@ -87,7 +87,7 @@ fn is_over(point: &Point, run: usize) -> bool {
 
 struct Rounds<'a> {
     study: &'a mut Study,
-    bed: &'a mut dyn Bed,
+    runner: &'a mut dyn PointRunner,
     tell: &'a dyn Fn(String),
     logits: Vec<Option<Vec<f32>>>,
     /// How long each point's last run took.
@@ -98,10 +98,10 @@ struct Rounds<'a> {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(study: &'a mut Study, bed: &'a mut dyn Bed, tell: &'a dyn Fn(String), rounds: usize) -> Self {
+    fn new(study: &'a mut Study, runner: &'a mut dyn PointRunner, tell: &'a dyn Fn(String), rounds: usize) -> Self {
         let count = study.points.len();
         let (logits, took) = (vec![None; count], vec![None; count]);
-        Self { study, bed, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
+        Self { study, runner, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
     }
 
     /// Every point once, but for those that were given up, and for runs that an interrupted study has already.
@@ -121,7 +121,7 @@ impl<'a> Rounds<'a> {
 
     fn one(&mut self, point: usize, run: usize, counted: bool) -> Result<()> {
         let began = Instant::now();
-        let result = self.bed.run(point, run);
+        let result = self.runner.run(point, run);
         self.took[point] = Some(began.elapsed());
         let entry = &mut self.study.points[point];
         match result {
@@ -134,8 +134,8 @@ impl<'a> Rounds<'a> {
             }
             Err(failure) => {
                 entry.failures.push(failure.clone());
-                if !self.bed.can_go_on() {
-                    return Err(over(&failure));
+                if !self.runner.can_go_on() {
+                    return Err(interrupted(&failure));
                 }
                 tracing::warn!(point = entry.id, run, "failed: {}", failure.cause);
                 Ok(())
@@ -183,9 +183,9 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// The error of a failure after which nothing can run.
-pub fn over(failure: &Failure) -> Error {
+pub fn interrupted(failure: &Failure) -> Error {
     let reason = format!("{}; what was measured before is saved: --resume goes on", failure.cause);
-    Error::Over { exit_code: failure.exit_code, reason }
+    Error::Interrupted { exit_code: failure.exit_code, reason }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ struct Fake {
     ends_with_failure: bool,
 }
 
-impl Bed for Fake {
+impl PointRunner for Fake {
     fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure> {
         self.ran.push((point, run));
         if self.fails.contains(&run) {
@@ -51,9 +51,9 @@ impl Bed for Fake {
     }
 }
 
-fn run(study: &mut Study, bed: &mut Fake) -> (Result<()>, usize) {
+fn run(study: &mut Study, runner: &mut Fake) -> (Result<()>, usize) {
     let mut saved = 0;
-    let result = measure(study, bed, &|_| (), &mut |_| {
+    let result = measure(study, runner, &|_| (), &mut |_| {
         saved += 1;
         Ok(())
     });
@@ -62,17 +62,17 @@ fn run(study: &mut Study, bed: &mut Fake) -> (Result<()>, usize) {
 
 #[test]
 fn every_round_holds_every_point_once_and_warm_ups_do_not_count() {
-    let (mut study, mut bed) = (study(&["full", "ring", "all-gather"], 2, 5), Fake::default());
-    let (result, saved) = run(&mut study, &mut bed);
+    let (mut study, mut runner) = (study(&["full", "ring", "all-gather"], 2, 5), Fake::default());
+    let (result, saved) = run(&mut study, &mut runner);
     assert!(result.is_ok());
     assert_eq!(saved, 1 + 5, "before the first run and after each counted round");
-    assert_eq!(bed.ran.iter().map(|(_, run)| *run).collect::<Vec<_>>(), (0..21).collect::<Vec<_>>());
-    for round in bed.ran.chunks(3) {
+    assert_eq!(runner.ran.iter().map(|(_, run)| *run).collect::<Vec<_>>(), (0..21).collect::<Vec<_>>());
+    for round in runner.ran.chunks(3) {
         let mut points: Vec<usize> = round.iter().map(|(point, _)| *point).collect();
         points.sort_unstable();
         assert_eq!(points, [0, 1, 2]);
     }
-    assert!(bed.ran.chunks(3).any(|round| round[0].0 != bed.ran[0].0), "the order changes");
+    assert!(runner.ran.chunks(3).any(|round| round[0].0 != runner.ran[0].0), "the order changes");
     for point in &study.points {
         assert_eq!(point.samples.len(), 5);
         assert!(point.samples.iter().all(|sample| sample.run >= 6), "{point:?}");
@@ -86,9 +86,9 @@ fn every_round_holds_every_point_once_and_warm_ups_do_not_count() {
 fn failures_are_listed_and_a_point_that_fails_twice_is_given_up() {
     let methods = ["full", "ring"];
     let at = |point: usize, round: usize| 2 * round + usize::from(order(3, round, 2)[0] != point);
-    let mut bed = Fake { fails: vec![at(1, 1), at(0, 2), at(0, 3)], ..Fake::default() };
+    let mut runner = Fake { fails: vec![at(1, 1), at(0, 2), at(0, 3)], ..Fake::default() };
     let mut study = study(&methods, 1, 5);
-    let (result, _) = run(&mut study, &mut bed);
+    let (result, _) = run(&mut study, &mut runner);
     assert!(result.is_ok());
     let counts = |index: usize| (study.points[index].samples.len(), study.points[index].failures.len());
     assert_eq!((counts(0), counts(1)), ((1, 2), (4, 1)));
@@ -97,43 +97,43 @@ fn failures_are_listed_and_a_point_that_fails_twice_is_given_up() {
 
 #[test]
 fn a_study_goes_on_where_it_was_saved() {
-    let (mut whole, mut bed) = (study(&["full", "ring"], 1, 5), Fake::default());
-    assert!(run(&mut whole, &mut bed).0.is_ok());
+    let (mut whole, mut runner) = (study(&["full", "ring"], 1, 5), Fake::default());
+    assert!(run(&mut whole, &mut runner).0.is_ok());
     let interrupted = RefCell::new(None);
     let mut first = study(&["full", "ring"], 1, 5);
     let stopped = measure(&mut first, &mut Fake::default(), &|_| (), &mut |study| {
         if rounds_done(study) == 2 {
             *interrupted.borrow_mut() = Some(study.clone());
-            return Err(Error::Over { exit_code: 70, reason: "interrupted".to_owned() });
+            return Err(Error::Interrupted { exit_code: 70, reason: "interrupted".to_owned() });
         }
         Ok(())
     });
     assert!(stopped.is_err());
     let mut resumed = interrupted.into_inner().expect("it was saved");
-    let mut bed = Fake::default();
-    assert!(run(&mut resumed, &mut bed).0.is_ok());
-    assert_eq!(bed.ran.len(), 2 + 6, "warm-ups again, and what was missing");
+    let mut runner = Fake::default();
+    assert!(run(&mut resumed, &mut runner).0.is_ok());
+    assert_eq!(runner.ran.len(), 2 + 6, "warm-ups again, and what was missing");
     assert_eq!(resumed, whole, "the same runs in the same order");
-    let mut bed = Fake::default();
-    assert!(run(&mut resumed, &mut bed).0.is_ok());
-    assert!(bed.ran.is_empty(), "nothing is missing");
+    let mut runner = Fake::default();
+    assert!(run(&mut resumed, &mut runner).0.is_ok());
+    assert!(runner.ran.is_empty(), "nothing is missing");
 }
 
 #[test]
 fn where_nothing_can_run_after_a_failure_the_study_is_saved_and_ends() {
     // One warm-up and one counted round of two runs; of the second, both orders of success and failure.
     for fails in [4, 5] {
-        let mut bed = Fake { fails: vec![fails], ends_with_failure: true, ..Fake::default() };
+        let mut runner = Fake { fails: vec![fails], ends_with_failure: true, ..Fake::default() };
         let mut study = study(&["full", "ring"], 1, 5);
-        let (result, saved) = run(&mut study, &mut bed);
+        let (result, saved) = run(&mut study, &mut runner);
         assert_eq!(saved, 1 + 2);
-        assert!(matches!(result, Err(Error::Over { exit_code: 69, .. })), "{result:?}");
+        assert!(matches!(result, Err(Error::Interrupted { exit_code: 69, .. })), "{result:?}");
         assert_eq!(study.points.iter().map(|point| point.failures.len()).sum::<usize>(), 1);
         assert_eq!(rounds_done(&study), if fails == 4 { 1 } else { 2 });
 
-        let mut bed = Fake { ends_with_failure: true, ..Fake::default() };
-        assert!(run(&mut study, &mut bed).0.is_ok());
-        let counted: Vec<usize> = bed.ran[2..].iter().map(|(_, run)| *run).collect();
+        let mut runner = Fake { ends_with_failure: true, ..Fake::default() };
+        assert!(run(&mut study, &mut runner).0.is_ok());
+        let counted: Vec<usize> = runner.ran[2..].iter().map(|(_, run)| *run).collect();
         assert_eq!(counted, (fails + 1..12).collect::<Vec<_>>(), "what was not run, and nothing twice");
         let samples = study.points.iter().flat_map(|point| point.samples.iter().map(|sample| sample.run));
         let mut samples: Vec<usize> = samples.collect();
@@ -144,10 +144,10 @@ fn where_nothing_can_run_after_a_failure_the_study_is_saved_and_ends() {
 
 #[test]
 fn a_failure_in_a_warm_up_is_saved() {
-    let mut bed = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
+    let mut runner = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
     let mut study = study(&["full", "ring"], 1, 2);
     let mut failures = Vec::new();
-    let result = measure(&mut study, &mut bed, &|_| (), &mut |study| {
+    let result = measure(&mut study, &mut runner, &|_| (), &mut |study| {
         failures.push(study.points.iter().map(|point| point.failures.len()).sum::<usize>());
         Ok(())
     });
@@ -157,9 +157,9 @@ fn a_failure_in_a_warm_up_is_saved() {
 
 #[test]
 fn a_point_alone_does_not_repeat_the_number_of_a_failed_run() {
-    let mut bed = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
+    let mut runner = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
     let mut study = study(&["ring"], 1, 3);
-    assert!(run(&mut study, &mut bed).0.is_err());
+    assert!(run(&mut study, &mut runner).0.is_err());
     assert!(run(&mut study, &mut Fake::default()).0.is_ok());
     let runs: Vec<usize> = study.points[0].samples.iter().map(|sample| sample.run).collect();
     assert_eq!((runs, study.points[0].failures[0].run), (vec![2, 3], 1));

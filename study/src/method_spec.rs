@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 
 /// `NAME[:OPTION[=VALUE]]..`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub struct MethodSpec {
     /// The method.
     pub method: &'static Descriptor,
     options: Vec<(String, Option<String>)>,
 }
 
-impl Spec {
+impl MethodSpec {
     /// A method with the command's options.
     pub fn bare(method: &'static Descriptor) -> Self {
         Self { method, options: Vec::new() }
@@ -27,7 +27,7 @@ impl Spec {
         self.options.iter().any(|(name, _)| name == option)
     }
 
-    /// The way with this method's own options in the place of the command's. Reordering is dropped for methods that do not
+    /// The command's configuration with this method's own options in the place of the command's. Reordering is dropped for methods that do not
     /// ask the query, unless the method itself names it.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Spec {
     }
 }
 
-impl FromStr for Spec {
+impl FromStr for MethodSpec {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -90,7 +90,7 @@ impl FromStr for Spec {
     }
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for MethodSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.method.name)?;
         for (option, value) in &self.options {
@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn options_stand_in_for_the_commands() {
-        let spec: Spec = "infoflow:ratio=0.05:layers=1..4:importance=selected:world=3:threads=2:first".parse().unwrap();
+        let spec: MethodSpec =
+            "infoflow:ratio=0.05:layers=1..4:importance=selected:world=3:threads=2:first".parse().unwrap();
         let run_config = spec.apply(run_config(), Importance::Mass).unwrap();
         assert_eq!(run_config.settings.ratio, Some(0.05));
         assert_eq!(run_config.settings.score_layers, Some((1, 4)));
@@ -144,8 +145,9 @@ mod tests {
 
     #[test]
     fn reordering_is_dropped_where_nobody_asks_the_query() {
-        let reorder =
-            |spec: &str| spec.parse::<Spec>().unwrap().apply(run_config(), Importance::Mass).unwrap().settings.reorder;
+        let reorder = |spec: &str| {
+            spec.parse::<MethodSpec>().unwrap().apply(run_config(), Importance::Mass).unwrap().settings.reorder
+        };
         assert_eq!(reorder("epic"), None);
         assert_eq!(reorder("relay:importance=selected:reorder"), Some(Importance::Selected), "in either order");
         assert_eq!(reorder("relay"), Some(Importance::Mass));
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        assert!("fully".parse::<Spec>().unwrap_err().contains("known are full, ring"));
+        assert!("fully".parse::<MethodSpec>().unwrap_err().contains("known are full, ring"));
         let specs = [
             "infoflow:ratio",
             "infoflow:ratio=x",
@@ -165,7 +167,7 @@ mod tests {
             "infoflow:first=no",
         ];
         for spec in specs {
-            assert!(spec.parse::<Spec>().unwrap().apply(run_config(), Importance::Mass).is_err(), "{spec}");
+            assert!(spec.parse::<MethodSpec>().unwrap().apply(run_config(), Importance::Mass).is_err(), "{spec}");
         }
     }
 }
