@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::circles::circles;
 use super::lengths::long_functions;
-use super::lines::{self, Place};
+use super::lines::{self, BrokenLine};
 use super::modules::Modules;
 use super::{Tree, Violation, crates};
 
@@ -36,10 +36,10 @@ fn within(path: &str, places: &[&str]) -> bool {
     places.iter().any(|place| path.starts_with(place))
 }
 
-fn violations(path: &str, places: Vec<Place>, what: &str) -> impl Iterator<Item = Violation> {
+fn violations(path: &str, places: Vec<BrokenLine>, what: &str) -> impl Iterator<Item = Violation> {
     places
         .into_iter()
-        .map(move |Place { line, text }| Violation::new(format!("{path}:{line}"), format!("`{text}`: {what}")))
+        .map(move |BrokenLine { line, text }| Violation::new(format!("{path}:{line}"), format!("`{text}`: {what}")))
 }
 
 /// Files of one crate import each other without circles.

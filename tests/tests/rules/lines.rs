@@ -4,7 +4,7 @@ use super::source::{Source, ends_statement};
 
 /// A place that breaks a rule: the line's number, from 1, and its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct BrokenLine {
     /// Number of the line.
     pub line: usize,
     /// What stands there.
@@ -44,7 +44,7 @@ pub fn dependencies(manifest: &str, beginning: &str) -> Vec<String> {
 }
 
 /// Lines that ask for a feature of the build, in an attribute or in an expression.
-pub fn features(text: &str) -> Vec<Place> {
+pub fn features(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text);
     let asks = |index: usize, line: &str| {
         line.match_indices("feature").any(|(at, word)| {
@@ -58,12 +58,12 @@ pub fn features(text: &str) -> Vec<Place> {
 }
 
 /// Lines outside tests that unwrap.
-pub fn unwraps(text: &str) -> Vec<Place> {
+pub fn unwraps(text: &str) -> Vec<BrokenLine> {
     Source::new(text).without_tests().places(|_, line| line.contains(".unwrap()") || line.contains("::unwrap)"))
 }
 
 /// Lines outside tests that name a method of prefill: they would have to be changed for a new one.
-pub fn named_methods(text: &str) -> Vec<Place> {
+pub fn named_methods(text: &str) -> Vec<BrokenLine> {
     let names = |line: &str| {
         line.match_indices("Method::").any(|(at, word)| {
             let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
@@ -74,14 +74,14 @@ pub fn named_methods(text: &str) -> Vec<Place> {
 }
 
 /// Lines with an `unsafe` block or implementation.
-pub fn unsafe_code(text: &str) -> Vec<Place> {
+pub fn unsafe_code(text: &str) -> Vec<BrokenLine> {
     Source::new(text).places(|_, line| is_unsafe(line))
 }
 
 /// Those of [`unsafe_code`] whose statement has no `// SAFETY:` of its own right above it.
-pub fn unsafe_without_reason(text: &str) -> Vec<Place> {
+pub fn unsafe_without_reason(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text);
-    let has_reason = |place: &Place| {
+    let has_reason = |place: &BrokenLine| {
         for index in (0..place.line - 1).rev() {
             let (whole, code) = (source.whole[index].trim(), source.code[index].trim());
             if whole.starts_with("//") {
@@ -95,7 +95,7 @@ pub fn unsafe_without_reason(text: &str) -> Vec<Place> {
         }
         false
     };
-    let reason_beside = |place: &Place| source.whole[place.line - 1].contains("// SAFETY:");
+    let reason_beside = |place: &BrokenLine| source.whole[place.line - 1].contains("// SAFETY:");
     source
         .places(|_, line| is_unsafe(line))
         .into_iter()
@@ -104,7 +104,7 @@ pub fn unsafe_without_reason(text: &str) -> Vec<Place> {
 }
 
 /// Lines that declare a type safe to send or share against the compiler's judgement.
-pub fn sends(text: &str) -> Vec<Place> {
+pub fn sends(text: &str) -> Vec<BrokenLine> {
     let of = |line: &str, name: &str| line.split_whitespace().any(|word| word == name);
     Source::new(text).places(|_, line| line.contains("unsafe impl") && (of(line, "Send") || of(line, "Sync")))
 }
@@ -119,7 +119,7 @@ fn is_unsafe(line: &str) -> bool {
 
 /// Lines of tests that leave nobody a word of what was not run: an `#[ignore]` without a reason, and a skip that is printed to
 /// where the test harness keeps it to itself.
-pub fn silent_skips(text: &str) -> Vec<Place> {
+pub fn silent_skips(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text);
     source.places(|index, line| {
         let printed = line.contains("println!(") && source.whole[index].to_lowercase().contains("skipped");
@@ -128,7 +128,7 @@ pub fn silent_skips(text: &str) -> Vec<Place> {
 }
 
 /// Lines outside tests that read what the operating system shows of itself as files. The program's own file is none of them.
-pub fn system_files(text: &str) -> Vec<Place> {
+pub fn system_files(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text).without_tests();
     source.places(|index, code| {
         let shown = source.whole[index].replace("\"/proc/self/exe\"", "");

@@ -1,11 +1,11 @@
 //! Violations planted for every rule, beside what looks like one and is none.
 
 use super::lines::{
-    Place, dependencies, features, named_files, named_methods, sends, silent_skips, system_files, unsafe_code,
+    BrokenLine, dependencies, features, named_files, named_methods, sends, silent_skips, system_files, unsafe_code,
     unsafe_without_reason, unwraps, workspace_dependencies,
 };
 
-fn lines(places: Vec<Place>) -> Vec<usize> {
+fn lines(places: Vec<BrokenLine>) -> Vec<usize> {
     places.into_iter().map(|place| place.line).collect()
 }
 

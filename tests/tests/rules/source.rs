@@ -1,6 +1,6 @@
 //! Rust text as the rules read it: line by line, with comments and the contents of texts blanked, and without tests.
 
-use super::lines::Place;
+use super::lines::BrokenLine;
 
 /// A file's lines.
 pub struct Source {
@@ -22,9 +22,9 @@ impl Source {
     }
 
     /// Lines of code that break a rule, which is asked with a line's index and its code.
-    pub fn places(&self, breaks: impl Fn(usize, &str) -> bool) -> Vec<Place> {
+    pub fn places(&self, breaks: impl Fn(usize, &str) -> bool) -> Vec<BrokenLine> {
         let numbered = self.code.iter().enumerate().filter(|(index, code)| breaks(*index, code));
-        numbered.map(|(index, _)| Place { line: index + 1, text: self.whole[index].trim().to_owned() }).collect()
+        numbered.map(|(index, _)| BrokenLine { line: index + 1, text: self.whole[index].trim().to_owned() }).collect()
     }
 
     /// The same with the code of every item blanked that is compiled for tests only.
