@@ -9,7 +9,7 @@ const BLOCK_LINES: usize = 80;
 
 /// What a line meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum JobEvent {
     /// A rank's marker.
     Marker(Marker),
     /// A rank's own line of what is wrong.
@@ -36,20 +36,20 @@ impl Filter {
     }
 
     /// What of this line, its end included, is to be passed on now, and what it meant.
-    pub fn line(&mut self, line: &[u8]) -> (Vec<u8>, Option<Event>) {
+    pub fn line(&mut self, line: &[u8]) -> (Vec<u8>, Option<JobEvent>) {
         let text = String::from_utf8_lossy(line);
         if let Some((start, marker)) = find(&text, &self.id) {
-            return (text.as_bytes()[..start].to_vec(), Some(Event::Marker(marker)));
+            return (text.as_bytes()[..start].to_vec(), Some(JobEvent::Marker(marker)));
         }
         // Ranks write while mpirun does: such a line may come in the middle of a block.
         if text.starts_with("tributary: ") {
-            return (line.to_vec(), Some(Event::Complaint));
+            return (line.to_vec(), Some(JobEvent::Complaint));
         }
         if is_forwarding(&text) {
             return (Vec::new(), None);
         }
         match (self.open.take(), is_dashes(&text)) {
-            (None, false) if is_remark(&text) => (Vec::new(), Some(Event::Remark(line.to_vec()))),
+            (None, false) if is_remark(&text) => (Vec::new(), Some(JobEvent::Remark(line.to_vec()))),
             (None, false) => (line.to_vec(), None),
             (None, true) => {
                 self.open = Some(Block { lines: vec![line.to_vec()] });
@@ -58,7 +58,7 @@ impl Filter {
             (Some(mut block), dashes) => {
                 block.lines.push(line.to_vec());
                 if dashes {
-                    return (Vec::new(), Some(Event::Block(block)));
+                    return (Vec::new(), Some(JobEvent::Block(block)));
                 }
                 if block.lines.len() > BLOCK_LINES {
                     return (block.lines.concat(), None);
@@ -95,7 +95,7 @@ mod tests {
     const ID: &str = "0123456789abcdef";
 
     /// What is passed on, and what was meant.
-    fn filtered(text: &str) -> (String, Vec<Event>) {
+    fn filtered(text: &str) -> (String, Vec<JobEvent>) {
         let mut filter = Filter::new(ID);
         let (mut passed, mut events) = (Vec::new(), Vec::new());
         for line in text.split_inclusive('\n') {
@@ -103,12 +103,12 @@ mod tests {
             passed.extend(pass);
             events.extend(event);
         }
-        events.extend(filter.end().map(Event::Block));
+        events.extend(filter.end().map(JobEvent::Block));
         (String::from_utf8(passed).expect("text"), events)
     }
 
-    fn block(text: &str) -> Event {
-        Event::Block(Block { lines: text.split_inclusive('\n').map(|line| line.as_bytes().to_vec()).collect() })
+    fn block(text: &str) -> JobEvent {
+        JobEvent::Block(Block { lines: text.split_inclusive('\n').map(|line| line.as_bytes().to_vec()).collect() })
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
     fn markers_are_taken_out() {
         let failed = Marker::Failed(Failed { exit_code: 75, rank: 2 });
         let text = format!("a\ntributary-failed {ID} 75 2\nb\nunendedtributary-completed {ID}\n");
-        let events = vec![Event::Marker(failed), Event::Marker(Marker::Completed)];
+        let events = vec![JobEvent::Marker(failed), JobEvent::Marker(Marker::Completed)];
         assert_eq!(filtered(&text), ("a\nb\nunended".to_owned(), events));
         let other = "tributary-completed 0000000000000000\n";
         assert_eq!(filtered(other), (other.to_owned(), vec![]), "another launch's marker is not ours");
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn the_librarys_own_lines_are_remarks() {
         let remarks = ["[vm:27906] Read -1, expected 8388608, errno = 3\n", "[a.b:1][[1,1],0][../btl.c:7] closed\n"];
-        let events = remarks.map(|line| Event::Remark(line.as_bytes().to_vec())).to_vec();
+        let events = remarks.map(|line| JobEvent::Remark(line.as_bytes().to_vec())).to_vec();
         assert_eq!(filtered(&format!("a\n{}b\n", remarks.concat())), ("a\nb\n".to_owned(), events));
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let dashes = "-".repeat(74);
         let text = format!("a\n{dashes}\nmpirun\ntributary: rank 1: lost\nnoticed\n{dashes}\nb\n");
         let held = block(&format!("{dashes}\nmpirun\nnoticed\n{dashes}\n"));
-        assert_eq!(filtered(&text), ("a\ntributary: rank 1: lost\nb\n".to_owned(), vec![Event::Complaint, held]));
+        assert_eq!(filtered(&text), ("a\ntributary: rank 1: lost\nb\n".to_owned(), vec![JobEvent::Complaint, held]));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn build(wish: &Wish, launcher: &Launcher, here: &Here) -> Line {
 }
 
 /// How ranks and cores relate.
-struct Room {
+struct CoreUse {
     /// The launcher must be told to accept more ranks than slots.
     oversubscribed: bool,
     /// Ranks are known to share cores.
@@ -136,7 +136,7 @@ struct Room {
     roomy: bool,
 }
 
-impl Room {
+impl CoreUse {
     fn new(wish: &Wish, here: &Here) -> Self {
         let granted = wish.hosts.is_empty() && ALLOCATIONS.iter().any(|name| here.environment.contains_key(*name));
         let local = !granted && wish.hosts.are_here(&here.host);
@@ -149,7 +149,7 @@ impl Room {
 }
 
 fn mpirun(wish: &Wish, program: &str, major: u32, here: &Here) -> Line {
-    let room = Room::new(wish, here);
+    let core_use = CoreUse::new(wish, here);
     let mut line = Line { program: program.to_owned(), ..Line::default() };
     if here.is_root {
         line.arguments.push("--allow-run-as-root".to_owned());
@@ -161,8 +161,8 @@ fn mpirun(wish: &Wish, program: &str, major: u32, here: &Here) -> Line {
         None if wish.hosts.is_empty() => {}
         None => option("--host", &wish.hosts.to_string()),
     }
-    line.arguments.extend(placement(wish, &room, major));
-    if room.crowded || room.oversubscribed {
+    line.arguments.extend(placement(wish, &core_use, major));
+    if core_use.crowded || core_use.oversubscribed {
         line.environment.insert(YIELD.to_owned(), "1".to_owned());
     }
     forward(wish, here, &mut line);
@@ -171,20 +171,20 @@ fn mpirun(wish: &Wish, program: &str, major: u32, here: &Here) -> Line {
 }
 
 /// How ranks are dealt to cores. What the user says of it is passed on, and the rest then left to mpirun.
-fn placement(wish: &Wish, room: &Room, major: u32) -> Vec<String> {
+fn placement(wish: &Wish, core_use: &CoreUse, major: u32) -> Vec<String> {
     let unsaid = wish.map_by.is_none() && wish.bind_to.is_none();
     let mut map_by = wish.map_by.clone();
     let mut bind_to = wish.bind_to.clone();
     let mut arguments = Vec::new();
-    if unsaid && room.roomy {
+    if unsaid && core_use.roomy {
         map_by = Some(format!("slot:PE={}", threads(&wish.command)));
         bind_to = Some("core".to_owned());
     } else if unsaid {
         bind_to = Some("none".to_owned());
     }
-    if room.oversubscribed && major == 4 {
+    if core_use.oversubscribed && major == 4 {
         arguments.push("--oversubscribe".to_owned());
-    } else if room.oversubscribed {
+    } else if core_use.oversubscribed {
         map_by = Some(format!("{}:OVERSUBSCRIBE", map_by.unwrap_or_default()));
     }
     for (name, value) in [("--map-by", map_by), ("--bind-to", bind_to)] {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::blocks::Says;
-use super::filter::{Event, Filter};
+use super::filter::{Filter, JobEvent};
 use super::outcome::{Ended, Status, ended_by, is_echo};
 use super::sweep::sweep;
 use tributary_engine::marker::Marker;
@@ -84,23 +84,23 @@ pub fn supervise(
     let (stderr, writer) = std::io::pipe()?;
     let (sender, events) = sync_channel(EVENTS_WAITING);
     let filter = Filter::new(&id);
-    let (mut watch, out) = (Watch::new(launcher, limits, Arc::clone(out)), Arc::clone(out));
+    let (mut supervision, out) = (Supervision::new(launcher, limits, Arc::clone(out)), Arc::clone(out));
     // It ends with the last process that holds the pipe; those of the attempt are ended below.
     std::thread::Builder::new().name("stderr".to_owned()).spawn(move || listen(stderr, filter, &out, &sender))?;
     let mut child = command.stderr(writer).process_group(0).spawn()?;
     drop(command); // with its end of the pipe
-    let status = watch.until_ended(&mut child, &events, interrupt);
+    let status = supervision.until_ended(&mut child, &events, interrupt);
     sweep(&id);
     let status = status?;
-    watch.hear_the_rest(&events);
-    Ok(Ended { status, ..watch.ended })
+    supervision.hear_the_rest(&events);
+    Ok(Ended { status, ..supervision.ended })
 }
 
 /// Where standard error goes, from several threads.
 pub type Out = Arc<Mutex<Box<dyn Write + Send>>>;
 
 /// What is known so far, and when patience ends.
-struct Watch {
+struct Supervision {
     ended: Ended,
     limits: Limits,
     out: Out,
@@ -112,7 +112,7 @@ struct Watch {
     killed: bool,
 }
 
-impl Watch {
+impl Supervision {
     fn new(launcher: String, limits: Limits, out: Out) -> Self {
         let ended = Ended {
             launcher,
@@ -131,7 +131,7 @@ impl Watch {
     fn until_ended(
         &mut self,
         child: &mut Child,
-        events: &Receiver<Event>,
+        events: &Receiver<JobEvent>,
         interrupt: &mut dyn FnMut() -> Option<i32>,
     ) -> std::io::Result<Status> {
         let pid = Pid::from_child(child);
@@ -162,13 +162,13 @@ impl Watch {
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn hear(&mut self, event: JobEvent) {
         match event {
-            Event::Marker(Marker::Completed) => {
+            JobEvent::Marker(Marker::Completed) => {
                 self.ended.completed = true;
                 self.end_within(self.limits.completed);
             }
-            Event::Marker(Marker::Failed(failed)) => {
+            JobEvent::Marker(Marker::Failed(failed)) => {
                 // After a signal to us, what ranks report is its consequence.
                 let first =
                     self.ended.failed.is_none_or(|known| is_echo(known.exit_code) && !is_echo(failed.exit_code));
@@ -177,14 +177,14 @@ impl Watch {
                 }
                 self.end_within(self.limits.failed);
             }
-            Event::Marker(Marker::Serving) => self.serves = true,
-            Event::Marker(Marker::Draining) => self.drains(),
-            Event::Complaint => self.ended.complained = true,
-            Event::Remark(line) => {
+            JobEvent::Marker(Marker::Serving) => self.serves = true,
+            JobEvent::Marker(Marker::Draining) => self.drains(),
+            JobEvent::Complaint => self.ended.complained = true,
+            JobEvent::Remark(line) => {
                 self.remarked.get_or_insert_with(Instant::now);
                 self.ended.remarks.extend(line);
             }
-            Event::Block(block) => {
+            JobEvent::Block(block) => {
                 if matches!(block.says(), Says::Lost(_)) {
                     self.end_within(self.limits.failed);
                 }
@@ -192,7 +192,7 @@ impl Watch {
                     self.ended.blocks.push(block);
                 }
             }
-            Event::End => {}
+            JobEvent::End => {}
         }
     }
 
@@ -251,10 +251,10 @@ impl Watch {
         self.kill_at = Some(self.kill_at.map_or(at, |known| known.min(at)));
     }
 
-    fn hear_the_rest(&mut self, events: &Receiver<Event>) {
+    fn hear_the_rest(&mut self, events: &Receiver<JobEvent>) {
         let until = Instant::now() + self.limits.rest;
         while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            if event == Event::End {
+            if event == JobEvent::End {
                 return;
             }
             self.hear(event);
@@ -272,7 +272,7 @@ fn as_status(status: ExitStatus) -> Status {
 
 /// Reads to the end. When nobody listens any more, or takes what is passed on, reading goes on, so that no writer has to
 /// wait.
-fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<Event>) {
+fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<JobEvent>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     while matches!(reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line), Ok(1..)) {
@@ -285,8 +285,8 @@ fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<
         }
         line.clear();
     }
-    let rest = filter.end().map(Event::Block);
-    for event in rest.into_iter().chain([Event::End]) {
+    let rest = filter.end().map(JobEvent::Block);
+    for event in rest.into_iter().chain([JobEvent::End]) {
         let _ = events.send(event);
     }
 }
