@@ -1,6 +1,6 @@
 //! Clients that leave, and a service that is told to end.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,55 @@ fn a_service_that_is_told_to_end_answers_what_it_has_begun() {
     assert_eq!(events[events.len() - 1]["choices"][0]["finish_reason"], "length");
     let Ended { code, errors } = server.end();
     assert_eq!((code, errors.as_str()), (Some(0), ""));
+}
+
+/// What comes on a connection until its other side closes it.
+fn rest_of(mut stream: TcpStream) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
+    let mut text = String::new();
+    match stream.read_to_string(&mut text) {
+        Ok(_) => text,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => text,
+        Err(error) => panic!("{error}, behind `{text}`"),
+    }
+}
+
+#[test]
+fn a_service_that_drains_refuses_connections_closes_idle_ones_and_answers_503_to_half_a_request() {
+    let server = Server::start(&["--world-size", "2"]);
+    let mut stream = server.stream(&body("hop2-0", 1500));
+    stream.event().expect("an event");
+    let begin = || {
+        let mut begun = TcpStream::connect(&server.address).expect("it listens");
+        write!(begun, "GET /ready HTTP/1.1\r\nhost: localhost\r\n").expect("written");
+        begun
+    };
+    // One connection has been answered and is kept open; one has sent half a request, one nothing.
+    let mut kept = begin();
+    write!(kept, "\r\n").expect("written");
+    let mut first = [0; 12];
+    kept.read_exact(&mut first).expect("an answer");
+    assert_eq!(&first, b"HTTP/1.1 200");
+    let (mut half, silent) = (begin(), TcpStream::connect(&server.address).expect("it listens"));
+    assert_eq!(server.get("/ready").status, 200, "connections before this one have been taken");
+    server.terminate();
+    let began = Instant::now();
+    while TcpStream::connect(&server.address).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(5), "new connections are refused");
+    }
+    let refused = TcpStream::connect(&server.address).expect_err("nobody listens");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let ready = rest_of(kept);
+    assert!(
+        ready.ends_with("ready\n") && !ready.contains("HTTP"),
+        "an idle connection is closed without a word: {ready}"
+    );
+    write!(half, "\r\n").expect("written");
+    let late = rest_of(half);
+    assert!(late.starts_with("HTTP/1.1 503"), "{late}");
+    assert_eq!(rest_of(silent), "", "a connection that has asked nothing is closed without a word");
+    drop(stream);
+    assert_eq!(server.end().code, Some(0));
 }
 
 #[test]
