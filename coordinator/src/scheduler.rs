@@ -61,6 +61,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// Of a group of `world` ranks that does nothing yet.
     pub fn new(world: usize, limits: Limits) -> Self {
+        assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
         Self { limits, world, waiting, running, to_release, burst: 0, front_waits: false }
     }
@@ -103,6 +104,7 @@ impl Scheduler {
     /// A prefill has ended and its sequence goes on: it takes `bytes` on each rank.
     pub fn runs(&mut self, request: u64, bytes: Vec<u64>) {
         assert_eq!(bytes.len(), self.world, "ranks that a sequence takes memory of");
+        assert!(self.running.iter().all(|known| known.request != request), "request {request} runs already");
         self.running.push(Running { request, bytes });
     }
 
@@ -134,7 +136,7 @@ impl Scheduler {
     /// The rank that the next request's query belongs to: the one whose memory sequences take least of, ties to the lowest.
     pub fn owner(&self) -> usize {
         let taken = self.taken();
-        (0..self.world).min_by_key(|&rank| taken[rank]).unwrap_or(0)
+        (0..self.world).min_by_key(|&rank| taken[rank]).expect("a group has at least one rank")
     }
 
     /// Requests that wait.

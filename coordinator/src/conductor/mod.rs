@@ -216,7 +216,7 @@ impl<'a> Conductor<'a> {
                 Event::FirstToken { request: number, drawn } if number == request => {
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.first_token(drawn)?;
-                    let ttft = running.in_flight.ttft().unwrap_or_default();
+                    let ttft = running.in_flight.ttft().expect("the first token has just come");
                     // A client that is gone is noticed at the end of the order.
                     let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
                 }

@@ -72,6 +72,7 @@ pub struct Flow {
 pub fn received(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<u64> {
     let mut sums = vec![0; world];
     for flow in flows(plan, world, shape, selected) {
+        assert_eq!(flow.received.len(), world, "ranks that receive {:?}", flow.cargo);
         sums.iter_mut().zip(flow.received).for_each(|(sum, bytes)| *sum += bytes);
     }
     sums

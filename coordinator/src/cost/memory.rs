@@ -79,8 +79,11 @@ fn ranks(
     memory: MemoryOf,
 ) -> Vec<u64> {
     let of = Count { plan, world, shape, threads, memory };
-    let cached = |rank: usize| cached_bytes.get(rank).copied().unwrap_or(0);
-    (0..world).map(|rank| of.rank(rank, cached(rank))).collect()
+    if cached_bytes.is_empty() {
+        return (0..world).map(|rank| of.rank(rank, 0)).collect();
+    }
+    assert_eq!(cached_bytes.len(), world, "ranks with a chunk cache");
+    cached_bytes.iter().enumerate().map(|(rank, &bytes)| of.rank(rank, bytes)).collect()
 }
 
 /// Rows that a rank holds or works on.

@@ -15,6 +15,7 @@ pub(super) struct Sight {
 impl Sight {
     /// The context of a plan.
     pub(super) fn new(plan: &Plan, world: usize, selected: &Selected) -> Self {
+        assert_eq!(selected.order.len(), plan.chunks.len(), "chunks in the layout's order, and of the plan");
         let (mut place, mut before) = (plan.prefix_tokens(), vec![0; world]);
         let stand = |&number: &u32| {
             let chunk = &plan.chunks[number as usize];
@@ -29,7 +30,8 @@ impl Sight {
     /// The chunk at a place.
     fn chunk(&self, place: u32) -> &(usize, Vec<usize>) {
         let behind = self.chunks.partition_point(|(first, _)| *first <= place as usize);
-        &self.chunks[behind.max(1) - 1]
+        assert!(behind > 0, "place {place} lies before the context");
+        &self.chunks[behind - 1]
     }
 
     /// Rows of the row's own keeper that it sees, itself included.

@@ -84,6 +84,7 @@ impl InFlight {
         self.outcome.tokens.push(drawn.token);
         self.outcome.margins.push(drawn.margin);
         for (rank, step) in step.iter().enumerate() {
+            assert_eq!(step.rank, rank, "the rank whose report of a step comes at this place");
             self.reports[rank].decode_traffic.add(&step.traffic.share(index, sequences));
             let (seconds, waited_s) = &mut self.decoding[rank];
             *seconds += step.seconds;

@@ -89,7 +89,7 @@ impl Clock<'_> {
                 (busy, self.exposed_s(phase, rank, work))
             };
             let slowest = (0..self.world).map(rank).max_by(|a, b| f64::total_cmp(&(a.0 + a.1), &(b.0 + b.1)));
-            let (busy, exposed_s) = slowest.unwrap_or_default();
+            let (busy, exposed_s) = slowest.expect("a group has at least one rank");
             if busy + exposed_s > 0.0 {
                 phases.push(PhaseSeconds { phase, seconds: busy + exposed_s, exposed_s });
             }

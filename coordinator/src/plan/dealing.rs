@@ -28,6 +28,8 @@ pub(crate) fn chunk_weights(
 /// least so far; ties to the earlier chunk and the lower rank.
 pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> Vec<usize> {
     assert_eq!(weights.len(), lies_on.len(), "chunks with a weight, and with a place");
+    assert!(world > 0, "{} chunks are dealt to no rank", weights.len());
+    assert!(lies_on.iter().flatten().all(|&rank| rank < world), "chunks lie on one of {world} ranks: {lies_on:?}");
     let free = |&chunk: &usize| lies_on[chunk].is_none();
     let mut heaviest_first: Vec<usize> = (0..weights.len()).filter(free).collect();
     heaviest_first.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));

@@ -106,6 +106,7 @@ impl Draft {
     ) -> Result<()> {
         self.plan.request = request;
         self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill(), self.world));
+        assert!(self.plan.owner < self.world, "owner {} of {} ranks", self.plan.owner, self.world);
         let warm = self.warm(cached.ranks);
         let mut smallest_bytes = None;
         for exchange in self.exchanges(&warm, shape, machine) {
@@ -119,8 +120,8 @@ impl Draft {
         Err(Error::Memory {
             of: machine.memory,
             rank: machine.of_rank,
-            needed_bytes: smallest_bytes.unwrap_or(0),
-            available_bytes: machine.available_bytes.unwrap_or(0),
+            needed_bytes: smallest_bytes.expect("at least one exchange was tried"),
+            available_bytes: machine.available_bytes.expect("a machine of unknown memory refuses nothing"),
         })
     }
 
@@ -163,6 +164,7 @@ impl Draft {
     /// For each chunk the rank that has it warm, of those that keep it. Of the cached chunks those count that the settings' share
     /// falls on; exact methods have no use for chunks.
     fn warm(&self, ranks: &[Option<usize>]) -> Vec<Option<usize>> {
+        assert!(ranks.len() <= self.lengths.len(), "keepers of {} chunks, of {}", ranks.len(), self.lengths.len());
         let is_exact = self.plan.method.is_exact();
         let steps = |index: usize| (self.reuse * index as f64 + 1e-9).floor();
         let may_be = |index: usize| !is_exact && steps(index + 1) > steps(index);
