@@ -36,6 +36,7 @@ impl RankDevice {
     /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
     /// free.
     pub fn open(model: &ModelConfig, allow_shared_gpu: bool, local_rank: usize, sharing: usize) -> Result<Self> {
+        assert!(sharing > 0, "a process shares its device with itself at least");
         if model.device == DeviceKind::Cpu {
             return Ok(Self::cpu());
         }

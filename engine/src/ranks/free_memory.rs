@@ -7,7 +7,9 @@ fn to_bytes(memory: FreeMemory) -> Vec<u8> {
     [memory.available_bytes.unwrap_or(u64::MAX), memory.ranks as u64].iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
+/// Absent where the rank tells none.
 fn from_bytes(bytes: &[u8]) -> Option<FreeMemory> {
+    assert!(bytes.is_empty() || bytes.len() == 16, "a rank's free memory in {} bytes, not 16", bytes.len());
     let (available, ranks) = (bytes.get(..8)?.try_into().ok()?, bytes.get(8..16)?.try_into().ok()?);
     let available = u64::from_le_bytes(available);
     let available_bytes = (available != u64::MAX).then_some(available);

@@ -28,6 +28,9 @@ impl Processes {
 impl Backend for Processes {
     fn standing(&self) -> Standing {
         let facts = &self.process.facts;
+        assert!(facts.rank < facts.size, "rank {} of {}", facts.rank, facts.size);
+        assert!(facts.local_rank < facts.local_size, "rank {} of {} on its host", facts.local_rank, facts.local_size);
+        assert!(facts.local_size <= facts.size, "{} ranks on the host of {}", facts.local_size, facts.size);
         let process = RankProcess {
             rank: facts.rank,
             local_rank: facts.local_rank,
