@@ -98,8 +98,9 @@ fn ranks(report: &Report, formula_bytes: &[u64]) -> Vec<RankSample> {
         rank: row.rank,
         spans: row.spans.iter().map(span).collect(),
         received_bytes: row.tensor_bytes_received,
-        formula_bytes: formula_bytes.get(row.rank).copied().unwrap_or(0),
+        formula_bytes: formula_bytes[row.rank],
         waited_ms: row.waited_ms,
     };
+    assert_eq!(formula_bytes.len(), report.ranks.len(), "ranks that receive, by formula and by count");
     report.ranks.iter().map(rank).collect()
 }

@@ -41,7 +41,7 @@ fn measured(study: &Study) -> impl Iterator<Item = &Point> {
 /// The number of a point's series, which gives it colour and mark in every chart, and all labels.
 fn series_of(study: &Study, point: &Point) -> usize {
     let own = Series::of(point);
-    all_series(study).iter().position(|series| *series == own).unwrap_or(0)
+    all_series(study).iter().position(|series| *series == own).expect("every point is of a series")
 }
 
 fn labels(study: &Study) -> Vec<String> {

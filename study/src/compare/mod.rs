@@ -84,7 +84,8 @@ pub fn measure_one(
             }
         }
     }
-    let full = run_configs.iter().position(|(_, run_config)| run_config.settings.method == REFERENCE).unwrap_or(0);
+    let full = run_configs.iter().position(|(_, run_config)| run_config.settings.method == REFERENCE);
+    let full = full.expect("the reference is one of the methods");
     let methods = run_configs.iter().enumerate();
     Ok(methods
         .map(|(index, (name, _))| Measured::new(name, &samples[index], &samples[full], question.expected()))

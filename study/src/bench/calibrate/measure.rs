@@ -144,7 +144,10 @@ impl Bench<'_> {
         }
         let ranks =
             all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<std::result::Result<Vec<Vec<f64>>, _>>()?;
-        let slowest = |run: usize| ranks.iter().filter_map(|seconds| seconds.get(run)).copied().fold(0.0, f64::max);
+        for (rank, seconds) in ranks.iter().enumerate() {
+            assert_eq!(seconds.len(), RUNS, "runs that rank {rank} has timed");
+        }
+        let slowest = |run: usize| ranks.iter().map(|seconds| seconds[run]).fold(0.0, f64::max);
         Ok(Some(median(&(0..RUNS).map(slowest).collect::<Vec<_>>())))
     }
 
