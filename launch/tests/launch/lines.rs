@@ -164,7 +164,7 @@ fn options_of_the_command_are_found() {
     assert_eq!(value_of(&command, "--absent"), None);
     for (command, count) in [("t", 1), ("t --threads 0", 1), ("t --threads x", 1), ("t --threads 7", 7)] {
         let line = build(&wish(1, command), &Launcher::Srun, &here(2)).to_string();
-        assert!(line.contains(&format!(" --cpus-per-task={count} ")), "{command}: {line}");
+        assert!(line.contains(&format!(" '--cpus-per-task={count}' ")), "{command}: {line}");
     }
 }
 
