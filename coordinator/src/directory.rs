@@ -14,7 +14,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Of a group that has kept nothing yet.
+    /// A directory of a group that has kept nothing yet.
     pub fn new(space: KeySpace) -> Self {
         Self { space, ranks: BTreeMap::new(), used_bytes: Vec::new() }
     }

@@ -46,19 +46,19 @@ pub struct GroupShape {
 /// Memory and the ranks that share it: a host's, or a GPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// What is free for weights and requests; unknown where absent.
+    /// Bytes that are free for weights and requests; unknown where absent.
     pub available_bytes: Option<u64>,
     /// Ranks that share it, each with weights of its own.
     pub ranks: usize,
 }
 
 impl FreeMemory {
-    /// That of a process which sees this machine.
+    /// The memory of a process that sees this machine.
     pub fn of(machine: &Machine) -> Self {
         Self { available_bytes: machine.available_bytes, ranks: machine.ranks_here }
     }
 
-    /// What is left when each of its ranks has taken so many bytes.
+    /// The memory that is left when each of its ranks has taken so many bytes.
     pub fn without(self, bytes: u64) -> Self {
         let taken = bytes.saturating_mul(self.ranks as u64);
         Self { available_bytes: self.available_bytes.map(|available| available.saturating_sub(taken)), ..self }

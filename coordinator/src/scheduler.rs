@@ -59,7 +59,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Of a group of `world` ranks that does nothing yet.
+    /// A scheduler of a group of `world` ranks that does nothing yet.
     pub fn new(world: usize, limits: Limits) -> Self {
         assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());

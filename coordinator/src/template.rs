@@ -36,7 +36,7 @@ pub struct Frame {
     pub system: String,
     /// The template's text between the system text and the first document.
     pub lead: String,
-    /// After the query: ends where the answer begins.
+    /// The template's text after the query. It ends where the answer begins.
     pub tail: String,
     /// Whether the system text stands at the beginning of the user's message, because the template takes no system message.
     pub system_in_user: bool,
@@ -45,9 +45,9 @@ pub struct Frame {
 /// A part of a prompt, by who wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptPart<'a> {
-    /// The chat template did: its marks count.
+    /// Text of the chat template: its marks count.
     Template(&'a str),
-    /// The user did: what looks like a mark is text.
+    /// Text of the user: what looks like a mark is text.
     User(&'a str),
 }
 

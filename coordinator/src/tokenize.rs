@@ -20,9 +20,9 @@ const UNKNOWN: &str = "\u{10000}";
 
 /// A model's tokenizer.
 pub struct Tokenizer {
-    /// For the template's text: marks become their ids.
+    /// The tokenizer of the template's text: marks become their ids.
     marking: tokenizers::Tokenizer,
-    /// For a user's text: marks are not looked for.
+    /// The tokenizer of a user's text: marks are not looked for.
     plain: tokenizers::Tokenizer,
     /// The ids of marks.
     marks: HashSet<u32>,

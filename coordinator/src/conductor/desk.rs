@@ -59,7 +59,7 @@ pub trait Sink: Send {
     /// Takes an update without waiting.
     ///
     /// # Errors
-    /// Why it did not.
+    /// The reason why it did not.
     fn take(&mut self, update: Update) -> Result<(), NotTaken>;
 }
 
@@ -68,7 +68,7 @@ pub trait Sink: Send {
 pub enum NotTaken {
     /// Nobody reads any more.
     Gone,
-    /// Whoever reads is too slow: the updates that it has not read fill its buffer.
+    /// The reader is too slow: the updates that it has not read fill its buffer.
     Full,
 }
 
@@ -85,7 +85,7 @@ impl Sink for SyncSender<Update> {
 pub(super) struct Submission {
     pub(super) request: u64,
     pub(super) clock: Clock,
-    /// From its acceptance to being handed in.
+    /// Time from its acceptance to being handed in.
     pub(super) prepared_after: Duration,
     pub(super) prepared: Prepared,
     pub(super) settings: RequestSettings,
@@ -201,8 +201,8 @@ impl Desk {
         self.counts.closed.load(Ordering::SeqCst)
     }
 
-    /// What has moved through each rank, in rank order, for all requests that the ranks have been at: those too that were cancelled
-    /// or have failed. Orders that belong to no request are not counted; a rank without a number has moved nothing.
+    /// What has moved through each rank, in rank order, for all requests that the ranks have been at, also for those that were
+    /// cancelled or have failed. Orders that belong to no request are not counted; a rank without a number has moved nothing.
     pub fn traffic(&self) -> Vec<Traffic> {
         self.counts.traffic().clone()
     }

@@ -43,7 +43,7 @@ struct Request {
     in_flight: InFlight,
 }
 
-/// What gives orders to a group of ranks.
+/// Gives orders to a group of ranks.
 pub struct Conductor<'a> {
     link: &'a CoordinatorLink,
     planner: &'a mut Planner,
@@ -53,12 +53,12 @@ pub struct Conductor<'a> {
     /// Whether anybody can still hand in a request.
     open: bool,
     waiting: BTreeMap<u64, Waiting>,
-    /// Behind their prefill.
+    /// Requests that have been prefilled and are being decoded.
     running: BTreeMap<u64, Request>,
 }
 
 impl<'a> Conductor<'a> {
-    /// Of a group whose rank 0 is at the other end of `link`.
+    /// A conductor of the group whose rank 0 is at the other end of `link`.
     pub fn new(
         link: &'a CoordinatorLink,
         planner: &'a mut Planner,
@@ -110,8 +110,8 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that who has heard finds
-    /// itself gone.
+    /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard
+    /// of it finds itself gone.
     fn count(&self) {
         self.inbox.counts.waiting.store(self.waiting.len(), Ordering::Relaxed);
         self.inbox.counts.running.store(self.running.len(), Ordering::Relaxed);

@@ -42,7 +42,7 @@ pub enum Cargo {
     Partials,
     /// Scores of context rows, or their distances from what is cached of them.
     Scores,
-    /// What is cached of the first layers, to be compared.
+    /// Cached keys and values of the first layers, to be compared.
     Cached,
     /// Fresh keys and values of selected rows.
     Fresh,
@@ -55,11 +55,11 @@ pub enum Cargo {
 /// One kind of cargo in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// When.
+    /// The phase in which it moves.
     pub phase: Phase,
-    /// What.
+    /// The cargo.
     pub cargo: Cargo,
-    /// What carries it.
+    /// The collective that carries it.
     pub collective: Collective,
     /// Groups of messages that carry it, one after the other; 0 where another cargo's groups carry it too
     /// ([`groups`](super::groups())).

@@ -35,7 +35,8 @@ pub(super) fn homes(
     homes.context.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect()
 }
 
-/// The rows whose drift is measured in each layer behind the first, on each rank: all that may be selected, then ever fewer.
+/// The rows whose drift is measured in each layer behind the first, on each rank: at first all rows that may be selected, then ever
+/// fewer of them.
 pub(super) fn drifting(
     plan: &Plan,
     world: usize,

@@ -5,7 +5,7 @@
 //! * a measurement of drift: the cached rows of the first layers on every rank, and activations of a share of the context;
 //! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
 //! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
-//!   layer by layer and the old ones are let go of, so a sequence takes less than that; fresh rows are copied before;
+//!   layer by layer and the old ones are let go of, so a sequence takes less than that;
 //! * after the answer, if chunks are kept: a copy of the fresh chunks.
 //!
 //! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
@@ -93,7 +93,7 @@ struct Held {
     own: usize,
     /// Other ranks' context, gathered.
     others: usize,
-    /// Its own context once more, put together to be sent, where parts of it come from the chunk cache.
+    /// Rows of its own context once more, put together to be sent, where parts of it come from the chunk cache.
     joined: usize,
     /// Recomputed rows, and the query's.
     fresh: usize,

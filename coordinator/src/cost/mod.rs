@@ -1,5 +1,5 @@
 //! What a plan comes to, counted: FLOPs, bytes, groups of messages, memory. Pure functions of plan, world and model, which know no
-//! machine's rates: how long all that takes is what [`forecast`](crate::forecast) says.
+//! machine's rates: [`forecast`](crate::forecast) says how long all that takes.
 
 pub mod bytes;
 mod groups;

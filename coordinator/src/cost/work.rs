@@ -237,7 +237,7 @@ impl Count<'_> {
                 ..RankWork::default()
             };
             for (layer, homes) in in_play.iter().enumerate() {
-                // Those that come to this layer are compared, unless it is the first, and then some go on.
+                // The rows that come to this layer are compared, unless it is the first; then some of them go on.
                 let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
                 work.linear += came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
                 work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();

@@ -13,14 +13,14 @@ use crate::{Error, Result};
 pub struct InFlight {
     plan: Arc<Plan>,
     clock: Clock,
-    /// What it took to prepare and to plan it, and how long it waited for its turn.
+    /// Time that it took to prepare and to plan it, and time that it waited for its turn.
     tokenize: Duration,
     queued: Duration,
     ttft: Option<Duration>,
     first: Option<DrawnToken>,
     outcome: Outcome,
     reports: Vec<RankReport>,
-    /// What decoding took on each rank: seconds, and those spent waiting.
+    /// Seconds that decoding took on each rank, and those of them that were spent waiting.
     decoding: Vec<(f64, f64)>,
 }
 
@@ -28,7 +28,8 @@ impl InFlight {
     /// A request whose first order is about to be sent. The clock began when it was accepted; since then it has waited for its
     /// turn for `queued`.
     pub fn new(plan: &Arc<Plan>, clock: Clock, queued: Duration) -> Self {
-        // Before the plan is gone: a rank may begin with it before this thread runs again, and no time may count twice.
+        // This is measured before the plan is sent: a rank may begin with it before this thread runs again, and no time may count
+        // twice.
         let tokenize = clock.elapsed().saturating_sub(queued);
         let (ttft, first, reports, decoding) = (None, None, Vec::new(), Vec::new());
         Self {
@@ -77,8 +78,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Another token, and what the step that drew it took: its time, and of the bytes that it moved the share of this sequence, which
-    /// is number `index` of `sequences`.
+    /// Takes another token, and what the step that drew it took: its time, and this sequence's share of the bytes that it moved. The
+    /// sequence is number `index` of `sequences`.
     pub fn next_token(&mut self, drawn: DrawnToken, step: &[StepReport], (index, sequences): (usize, usize)) {
         assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
         self.outcome.tokens.push(drawn.token);

@@ -9,11 +9,11 @@ const SMALLEST_CHUNK: usize = 256;
 /// Where the selective method begins to be the faster one for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crossover {
-    /// At every length looked at, of which this is the shortest.
+    /// It is faster at every length looked at, of which this is the shortest.
     FromTheStart(usize),
-    /// From this length on; one step below it is not.
+    /// It is faster from this length on, and not one step below it.
     At(usize),
-    /// Not up to this length.
+    /// It is not faster up to this length.
     NotUpTo(usize),
 }
 

@@ -44,7 +44,7 @@ impl Overhead {
         Self { context_bytes, message_bytes: message_bytes(world, profile.ranks_per_host) }
     }
 
-    /// All of it.
+    /// Bytes of all of it.
     pub fn bytes(self) -> u64 {
         self.context_bytes + self.message_bytes
     }

@@ -24,7 +24,7 @@ pub(crate) fn chunk_weights(
     lengths.iter().map(weigh).collect()
 }
 
-/// Deals chunks to ranks: those that lie on a rank stay there, of the others the heaviest first, each to the rank with the
+/// Deals chunks to ranks. Chunks that lie on a rank stay there; the others follow, the heaviest first, each to the rank with the
 /// least so far; ties to the earlier chunk and the lower rank.
 pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> Vec<usize> {
     assert_eq!(weights.len(), lies_on.len(), "chunks with a weight, and with a place");

@@ -1,4 +1,5 @@
-//! A plan on its way: what request and settings say, once; where chunks go and what moves, again whenever the moment is another.
+//! A plan in the making. What request and settings say is worked out once; where chunks go and what moves is worked out again
+//! each time the draft is placed.
 
 use std::sync::Arc;
 
@@ -42,12 +43,12 @@ pub struct Draft {
     exchange: Option<Exchange>,
     /// The share of cached chunks that are not computed.
     reuse: f64,
-    /// What it needs as it was placed last.
+    /// Bytes of memory that it needs as it was placed last.
     memory_bytes: u64,
 }
 
 impl Draft {
-    /// Of a request, not placed yet.
+    /// A draft of a request, not placed yet.
     ///
     /// # Errors
     /// Those of [`plan`](super::plan()) but [`Error::Memory`].
@@ -161,8 +162,8 @@ impl Draft {
         }
     }
 
-    /// For each chunk the rank that has it warm, of those that keep it. Of the cached chunks those count that the settings' share
-    /// falls on; exact methods have no use for chunks.
+    /// The rank that has each chunk warm. Only so large a share of the cached chunks counts as the settings ask for; exact methods
+    /// have no use for chunks.
     fn warm(&self, ranks: &[Option<usize>]) -> Vec<Option<usize>> {
         assert!(ranks.len() <= self.lengths.len(), "keepers of {} chunks, of {}", ranks.len(), self.lengths.len());
         let is_exact = self.plan.method.is_exact();

@@ -61,7 +61,7 @@ pub struct Cached<'a> {
 /// A plan, and what the planner decided or predicts beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// For the ranks, which get this very plan: a long prompt is not copied.
+    /// The plan. The ranks get this very one: a long prompt is not copied.
     pub plan: Arc<Plan>,
     /// Number of ranks it is made for.
     pub world: usize,

@@ -49,7 +49,7 @@ pub struct Started {
 pub struct Planner {
     model: ModelShape,
     eos: Vec<u32>,
-    /// What each rank was told to keep of chunks at most.
+    /// Bytes of chunks that each rank was told to keep at most.
     chunk_cache_bytes: Option<u64>,
     /// Whether groups of several sizes may stand side by side.
     side_by_side: bool,
@@ -64,8 +64,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Of a model whose answers end at one of the tokens `eos`. `chunk_cache_bytes` is what each rank was told to keep at most;
-    /// `side_by_side` says whether groups of several sizes may stand beside each other.
+    /// A planner for a model whose answers end at one of the tokens `eos`. `chunk_cache_bytes` is what each rank was told to
+    /// keep at most; `side_by_side` says whether groups of several sizes may stand beside each other.
     pub fn new(model: ModelShape, eos: Vec<u32>, chunk_cache_bytes: Option<u64>, side_by_side: bool) -> Self {
         Self {
             model,
@@ -216,7 +216,7 @@ impl Planner {
         running_bytes(&planned.plan, planned.world, &self.model)
     }
 
-    /// The one copy of a request's tokens: what is placed and sent is the same.
+    /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
     fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
         let tokens = Tokens {
             prefix: request.prefix.clone(),
@@ -252,7 +252,7 @@ impl Planner {
         }
     }
 
-    /// The same of what they have now.
+    /// Bytes that each rank's chunk cache, and those of other groups beside it, hold now.
     fn cached_bytes(&self, group: GroupShape) -> Vec<u64> {
         let used =
             self.directories.iter().map(|(group, directory)| (*group, directory.used_bytes().to_vec())).collect();

@@ -11,9 +11,9 @@ pub struct Taken(BTreeMap<GroupShape, Group>);
 
 #[derive(Debug, Clone, Copy)]
 struct Group {
-    /// What each of its ranks may keep of chunks.
+    /// Bytes of chunks that each of its ranks may keep.
     chunk_cache_bytes: u64,
-    /// What messages' buffers take of a GPU.
+    /// Bytes of a GPU that messages' buffers take.
     message_bytes: u64,
 }
 
@@ -28,7 +28,7 @@ impl Taken {
         self.0.remove(&group);
     }
 
-    /// What each rank of a running group may keep of chunks: the number that it was given when it started.
+    /// Bytes of chunks that each rank of a running group may keep: the number that it was given when it started.
     pub fn chunk_cache_bytes(&self, group: GroupShape) -> Option<u64> {
         self.0.get(&group).map(|group| group.chunk_cache_bytes)
     }
