@@ -15,7 +15,7 @@ use crate::model::ModelFolder;
 /// What carries tensors.
 #[derive(Debug, Clone, Copy)]
 pub enum Carrier {
-    /// The same as all else.
+    /// The ranks' own way, which carries all else too.
     Own,
     /// NCCL, with a GPU or at least a stream of its own for every rank.
     Nccl(nccl::NcclSettings),

@@ -1,4 +1,4 @@
-//! Ranks that do not mean the same: a table of who has which value.
+//! Ranks that do not mean the same: a table of which rank has which value.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -16,7 +16,7 @@ const MAX_THREADS: usize = 4096;
 /// Whether so many ranks of a host can be started with so many threads each.
 ///
 /// # Errors
-/// None at all, or more than any machine has.
+/// Zero threads, or more than any machine has.
 pub fn check_threads(ranks: usize, threads: usize) -> Result<()> {
     if threads == 0 {
         return Err(Error::usage("--threads 0: must be at least 1"));

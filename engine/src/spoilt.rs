@@ -14,7 +14,7 @@ pub fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a Device>
     spoilt(&error, devices).unwrap_or(error)
 }
 
-/// What a failure that nobody has explained yet means, if it has spoilt one of these devices.
+/// A failure that nobody has explained yet, with what it means if it has spoilt one of these devices.
 pub fn spoilt<'a>(
     cause: &(dyn std::error::Error + 'static),
     devices: impl IntoIterator<Item = &'a Device>,

@@ -10,7 +10,7 @@ use tributary_protocol::Event;
 /// How long a process that has failed stays for its clients. A launcher may leave it less.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Who waits, and how the coordinator, which tells them, is reached. Clones are of the same audience.
+/// The clients that wait, and the way to the coordinator, which tells them. Clones are of the same audience.
 #[derive(Debug, Clone, Default)]
 pub struct Audience(Arc<Shared>);
 
@@ -22,13 +22,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those who serve clients.
+    /// How many threads serve clients.
     present: usize,
     /// The way to the coordinator beside rank 0's own, until it has been used.
     alarm: Option<Alarm>,
 }
 
-/// Somebody who serves clients: while it is held, the end of this process because of a failure waits for it, for a moment.
+/// A thread that serves clients: while this is held, the end of this process because of a failure waits for it, for a moment.
 #[derive(Debug)]
 pub struct Attendance(Audience);
 
@@ -37,7 +37,7 @@ pub struct Attendance(Audience);
 pub struct Reach(Audience);
 
 impl Audience {
-    /// Somebody serves clients.
+    /// Says that this thread serves clients.
     pub fn attend(&self) -> Attendance {
         self.state().present += 1;
         Attendance(self.clone())
@@ -50,7 +50,7 @@ impl Audience {
         Reach(self.clone())
     }
 
-    /// Tells the coordinator of the group's end, if anybody serves clients, who must hear of it now: rank 0 itself may compute for
+    /// Tells the coordinator of the group's end, if anybody serves clients. They must hear of it now: rank 0 itself may compute for
     /// long before it looks up. Only the first word counts.
     pub fn tell(&self, rank: usize, exit_code: u8, cause: impl FnOnce() -> String) {
         let mut state = self.state();

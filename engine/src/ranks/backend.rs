@@ -67,7 +67,7 @@ impl Standing {
     }
 }
 
-/// Who shares a memory, and what the way to others is worth.
+/// Ranks that share a memory, and the speed of the links to the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Neighbours {
     /// Ranks that share the memory.
@@ -124,7 +124,7 @@ pub trait Backend {
     /// Usage: other ranks than those that were started.
     fn check(&self, method: &str, group: GroupShape, threads_started: usize) -> Result<()>;
 
-    /// Who shares a memory in a group of `world` ranks: the host's, or a GPU's where this process sees `gpus` of them.
+    /// The ranks that share a memory in a group of `world` ranks: the host's, or a GPU's where this process sees `gpus` of them.
     fn neighbours(&self, gpus: Option<usize>, carrier: Carrier, world: usize) -> Neighbours;
 
     /// Memory of the host that was free before any rank had loaded anything.

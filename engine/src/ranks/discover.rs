@@ -1,4 +1,4 @@
-//! Who started this process, and as which rank: what launchers leave in the environment.
+//! Which launcher started this process, and as which rank: what launchers leave in the environment.
 //!
 //! MPI's own word counts; this is there to refuse what MPI cannot see: a process that believes itself alone.
 

@@ -18,7 +18,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a rank of `world` that runs a folder's model.
+    /// The identity of a rank of `world` that runs a folder's model.
     pub fn new(folder: &ModelFolder, model: &ModelConfig, group: &GroupConfig, world: usize) -> Self {
         Self {
             model: folder.hash().clone(),

@@ -77,7 +77,7 @@ impl Process {
         };
         let (seat, facts) = mpi::start(settings)?;
         if let Err(error) = check_world(&launcher, &facts) {
-            // It is so on every rank: one says it.
+            // Every rank finds the same: one says it.
             if launcher.rank > 0 {
                 end_quietly(error.exit_code());
             }
@@ -86,7 +86,7 @@ impl Process {
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
         let watchdog = Watchdog::start(ender.clone(), facts.rank, facts.peers.clone(), heartbeat_timeout)?;
-        // Longer than the agreement's own deadline, which knows who is missing.
+        // This limit is longer than the agreement's own deadline, which knows which rank is missing.
         watchdog.limit("the start", start_timeout + WATCH_GRACE);
         let ready_by = Instant::now() + start_timeout;
         Ok(Self { launcher, facts, seat: Some(seat), ender, watchdog, ready_by, available_bytes })
@@ -150,7 +150,7 @@ impl Process {
                     agree(&mut comm, &facts, limit())?;
                     Ok(space)
                 });
-                // Whoever leaves without a word would be taken for done.
+                // A rank that leaves without a word would be taken for done.
                 let space = space.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
                 let mut comm = carrier.on_process(comm, model.device())?;
                 let free_memory = free_memory.map(|memory| memory.without(comm.message_bytes()));

@@ -17,12 +17,12 @@ enum Kind {
 }
 
 impl Seat {
-    /// Of a rank that is a thread.
+    /// The seat of a rank that is a thread.
     pub(super) fn of_thread(seat: local::Seat) -> Self {
         Self(Kind::Thread(seat))
     }
 
-    /// Of a rank that is this process.
+    /// The seat of the rank that is this process.
     pub(super) fn of_process(seat: mpi::Seat, watchdog: Watchdog) -> Self {
         Self(Kind::Process(seat, watchdog))
     }

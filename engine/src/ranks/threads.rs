@@ -26,7 +26,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// None has started yet.
+    /// Ranks none of which has started yet.
     pub fn new(world: usize) -> Self {
         Self { world, groups: BTreeMap::new(), space: None, left_behind: false }
     }

@@ -112,7 +112,7 @@ impl Watchdog {
         end_quietly(exit_code)
     }
 
-    /// Leaves the group in order.
+    /// Leaves the group in order: this process's end is no failure any more.
     pub fn leave<C>(&self, comm: C) {
         self.disarm();
         drop(comm);
@@ -198,7 +198,7 @@ impl Watchdog {
             std::thread::sleep(LAST_WORK);
             match error {
                 Error::Aborted { exit_code, .. } => self.end_quietly(exit_code),
-                // It began here, and the thread that should say so is busy.
+                // The failure began here, and the thread that should say so is busy.
                 error => self.end(&error.to_string(), error.exit_code()),
             }
         }
@@ -244,7 +244,7 @@ impl Watchdog {
         let mut visible = self.peers.iter().filter(|peer| peer.visible);
         let dead = visible.clone().find(|peer| peer.rank != self.rank && !peer.lives())?;
         let speaker = visible.find(|peer| peer.rank == self.rank || peer.lives())?;
-        // At once: a launcher that sees it too leaves half a second, perhaps.
+        // Clients are told at once: a launcher that sees it too leaves half a second, perhaps.
         self.audience.tell(dead.rank, 69, || format!("its process ({} on {}) has died", dead.pid, dead.host));
         Some((dead.clone(), speaker.rank))
     }
@@ -269,9 +269,9 @@ impl Watchdog {
         }
     }
 
-    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. Who is dead soon after the signal
-    /// has not died of it: whoever gets it waits for news first. The launcher may know of a death by a closed connection, a
-    /// moment before the kernel shows it.
+    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. A rank that is dead soon after the
+    /// signal has not died of it, so a process that gets one waits for news first. The launcher may know of a death by a
+    /// closed connection, a moment before the kernel shows it.
     ///
     /// SIGUSR1 is what launchers pass to every rank as it is: it asks the rank that drains to do so, and nothing of the others.
     fn signalled(&self, signal: i32) {

@@ -1,4 +1,4 @@
-//! The last words of a process: who says why it ends, and who leaves that to another.
+//! The last words of a process: whether it says why it ends, or leaves that to another.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
