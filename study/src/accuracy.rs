@@ -3,7 +3,7 @@
 use super::schema::Accuracy;
 
 impl Accuracy {
-    /// Of logits beside those of full prefill, one a word of the vocabulary.
+    /// The accuracy of logits beside those of full prefill, one a word of the vocabulary.
     pub fn between(logits: &[f32], reference: &[f32]) -> Self {
         assert_eq!(logits.len(), reference.len(), "logits, and those of full prefill");
         assert!(!logits.is_empty(), "logits were asked for, and none came");

@@ -19,13 +19,13 @@ pub struct EngineRunner<'a, 's> {
 }
 
 impl<'a, 's> EngineRunner<'a, 's> {
-    /// Of an engine that runs these targets.
+    /// A runner on an engine that has checked these targets.
     pub fn new(engine: &'a mut Engine<'s>, targets: &'a [Target]) -> Self {
         let shape = engine.folder().shape();
         Self { engine, targets, shape }
     }
 
-    /// Starts them where they do not run (ranks that failed included), and answers the request.
+    /// Starts the ranks where they do not run (those that failed included), and answers the request.
     fn answer(&mut self, point: usize) -> Result<Answered> {
         let Target { question, run_config } = &self.targets[point];
         self.engine.start(run_config)?;
@@ -33,7 +33,7 @@ impl<'a, 's> EngineRunner<'a, 's> {
         if all_came(&answered, run_config) {
             return Ok(answered);
         }
-        // The first time, or after other requests have taken the room. Not counted.
+        // The chunks are not there the first time, nor after other requests have taken their memory. This run is not counted.
         self.engine.answer(question, &primer(run_config))?;
         let answered = self.engine.answer(question, run_config)?;
         if !all_came(&answered, run_config) {

@@ -153,7 +153,7 @@ fn on_rank(
         Ok((narrowest_memory, measure(comm, model, calibration.model.kernels, working)?))
     };
     let measured = measure(&mut *comm);
-    // Whoever leaves without a word would be taken for done.
+    // A rank that leaves without a word would be taken for done.
     let (narrowest_memory, found) = measured.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
     comm.leave();
     let narrow = narrowest_memory.map_or(*machine, |(rank, narrowest_memory)| narrowest_memory.of_rank(rank, machine));

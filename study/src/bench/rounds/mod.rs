@@ -17,7 +17,7 @@ pub trait PointRunner {
     /// One run of a point. After a failure the next run starts what it needs anew.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The failure of this run, with its cause.
     fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure>;
 
     /// Whether there can be a run after a failure.
@@ -104,7 +104,7 @@ impl<'a> Rounds<'a> {
         Self { study, runner, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
     }
 
-    /// Every point once, but for those that were given up, and for runs that an interrupted study has already.
+    /// Runs every point once, but for those that were given up, and for runs that an interrupted study has already.
     fn round(&mut self, round: usize, counted: bool) -> Result<()> {
         let count = self.study.points.len();
         self.rounds_left -= 1;
@@ -158,7 +158,7 @@ impl<'a> Rounds<'a> {
         format!("{head}; about {} left", duration(left_s))
     }
 
-    /// What the samples so far come to.
+    /// Works out what the samples so far come to.
     fn conclude(&mut self) {
         for index in 0..self.study.points.len() {
             let tokens = self.study.points[index].context_tokens;
