@@ -155,7 +155,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// Of a request whose first update may be here: there may be none left, too.
+    /// The events of a request whose first update may be here already; there may also be none left.
     fn new(running: Running, frame: Frame, includes_usage: bool, first: Option<Option<Update>>) -> Self {
         let (text, opening) = (running.shared.client.text_stream(), frame.opening().to_string());
         let mut this = Self { running, frame, includes_usage, text, ready: Vec::new(), is_done: false };

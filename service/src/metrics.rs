@@ -84,7 +84,7 @@ impl Metrics {
     /// Metrics of a service of `world` ranks.
     ///
     /// # Errors
-    /// None but a bug: buckets without a number.
+    /// Only a bug can fail here: buckets without a number.
     pub fn new(world: usize) -> Result<Self, BuildError> {
         let seconds = Matcher::Suffix("_seconds".to_owned());
         let recorder = PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?.build_recorder();

@@ -22,7 +22,7 @@ pub struct Usage {
 }
 
 impl Frame {
-    /// Of the request of this number.
+    /// The frame of the request of this number.
     pub fn new(request: u64, model: &str) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Self { id: format!("chatcmpl-{created:x}-{request}"), created, model: model.to_owned() }

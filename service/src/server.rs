@@ -22,7 +22,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// never ends its request, keeps nobody waiting.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The same when the ranks have failed: the process waits for it.
+/// How long connections may stay when the ranks have failed: the process waits for it.
 const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 
 /// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
@@ -117,7 +117,7 @@ impl Service {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);
         let told_to_end = {
-            // Before anybody else leaves signals to the service.
+            // The service takes signals before anybody else leaves them to it.
             let _inside = runtime.enter();
             signals(drain.clone())?
         };
@@ -168,14 +168,14 @@ async fn fails(client: Client, drain: watch::Sender<bool>) {
     while !client.desk().is_closed() {
         tokio::time::sleep(LOOK).await;
     }
-    // Whoever has left need not be told.
+    // A service that has ended need not be told.
     let _ = drain.send(true);
 }
 
 /// Ends when the service was told to end and nothing has been computed for a while.
 async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
     if draining.wait_for(|draining| *draining).await.is_err() {
-        // Nobody will ever tell.
+        // The sender is gone: nobody will ever tell.
         return std::future::pending().await;
     }
     let mut idle = Duration::ZERO;
@@ -202,7 +202,7 @@ fn signals(drain: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send
                 std::process::exit(TERMINATED);
             }
             already = true;
-            // Whoever has left need not be told.
+            // A service that has ended need not be told.
             let _ = drain.send(true);
         }
     });

@@ -75,7 +75,7 @@ fn examine_one(args: &DoctorCommand, group: &GroupConfig, launcher: &str, site: 
     let mut comm = seat.take(&site.carrier, &site.device)?;
     comm.set_deadline(Phase::Idle, group.collective_timeout);
     let examined = examine(&args.doctor, group.threads, launcher, site, &mut *comm);
-    // Whoever leaves without a word would be taken for done.
+    // A rank that leaves without a word would be taken for done.
     let report = examined.inspect_err(|error| comm.abort(&error.to_string(), exit_code(error)))?;
     let Some(report) = report else {
         comm.leave();
