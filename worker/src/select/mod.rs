@@ -82,11 +82,12 @@ impl Candidates {
         }
     }
 
-    /// Checks that rows are candidates and stand in ascending order, so that none is there twice.
+    /// Checks that there are at most `most` rows, all of them candidates, in ascending order, so that none is there twice.
     ///
     /// # Panics
     /// If that is not so: only a bug can do that.
-    pub fn check(&self, rows: &[u32]) {
+    pub fn check(&self, rows: &[u32], most: usize) {
+        assert!(rows.len() <= most, "{} selected rows, at most {most}", rows.len());
         for pair in rows.windows(2) {
             assert!(pair[0] < pair[1], "selected row {} stands before row {}", pair[0], pair[1]);
         }

@@ -138,17 +138,23 @@ fn relay_with_a_budget_below_three_answers_after_the_probe() {
 #[test]
 #[should_panic(expected = "selected row 9 stands before row 7")]
 fn selected_rows_ascend() {
-    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[6, 9, 7]);
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[6, 9, 7], 3);
 }
 
 #[test]
 #[should_panic(expected = "row 4 may not be selected")]
 fn selected_rows_are_candidates() {
-    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[4, 6]);
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[4, 6], 2);
 }
 
 #[test]
 #[should_panic(expected = "scores of the context's rows")]
 fn every_context_row_has_a_score() {
     Candidates::new(&plan(3), &[0, 1, 2, 3]).top(&[1.0; 14], 3);
+}
+
+#[test]
+#[should_panic(expected = "2 selected rows, at most 1")]
+fn more_rows_than_the_budget_are_a_bug() {
+    Candidates::new(&plan(3), &[0, 1, 2, 3]).check(&[6, 7], 1);
 }

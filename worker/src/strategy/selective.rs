@@ -79,13 +79,7 @@ impl Selective {
                 }
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
-                    candidates.check(&rows);
-                    assert!(
-                        rows.len() <= candidates.measured,
-                        "{} rows in a pass of {}",
-                        rows.len(),
-                        candidates.measured
-                    );
+                    candidates.check(&rows, candidates.measured);
                     seen = evidence::pass(cx, plan, &chunks.cache, &order, &rows, &weights)?;
                     measured = rows;
                 }
@@ -96,17 +90,15 @@ impl Selective {
                 }
                 Need::Scores(scores) => {
                     cx.enter(Phase::Select, plan)?;
-                    assert_eq!(scores.len(), candidates.context, "scores of the context's rows");
                     let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
                     let rows = agree(cx, best)?;
                     assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
-                    candidates.check(&rows);
+                    candidates.check(&rows, plan.budget);
                     return Ok(Selection { measured, ..found(rows, Some(scores), order) });
                 }
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan)?;
-                    candidates.check(&rows);
-                    assert!(rows.len() <= plan.budget, "{} rows for a budget of {}", rows.len(), plan.budget);
+                    candidates.check(&rows, count);
                     return Ok(found(rows, None, order));
                 }
             }
