@@ -17,7 +17,8 @@ const OUTPUTS: [(&str, &str); 9] = [
     (
         "serve",
         "Output: a line with address and number of ranks once requests are taken; all else is HTTP.\n\n\
-         Ends: SIGTERM and SIGINT let what has begun be answered and turn new requests away (503); a second one ends at once. \
+         Ends: SIGTERM and SIGINT let requests that have begun be answered, refuse new connections and close idle ones; a request of which \
+         only a part had arrived gets 503; a second signal ends the service at once. \
          `tributary launch` passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It \
          passes SIGUSR1 on, which asks for the same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.",
     ),
