@@ -1,11 +1,26 @@
-//! Tells the program which commit it was built from, if the sources stand in a git repository and git is there.
+//! Tells the program which commit it was built from, if the sources stand in a git repository and git is there; and the linker to keep
+//! one of several functions whose code is the same.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
+    fold_identical_code();
     // Whatever may change the answer: sources, and the place where git keeps the commit.
-    for folder in ["launch", "engine", "coordinator", "worker", "comm", "protocol", "kernels"] {
+    let folders = [
+        "launch",
+        "service",
+        "study",
+        "engine",
+        "coordinator",
+        "worker",
+        "comm",
+        "protocol",
+        "kernels",
+        "charts",
+        "system",
+    ];
+    for folder in folders {
         println!("cargo:rerun-if-changed=../{folder}");
     }
     println!("cargo:rerun-if-changed=../Cargo.lock");
@@ -24,6 +39,15 @@ fn main() {
     let differs =
         git(&["status", "--porcelain", "--untracked-files=no", "--", ".."]).is_some_and(|text| !text.is_empty());
     println!("cargo:rustc-env=TRIBUTARY_REVISION={revision}{}", if differs { "-dirty" } else { "" });
+}
+
+/// Half a megabyte of the command is the same code again, made from one generic function for several types. Rust promises no function
+/// an address of its own, so one copy serves all. lld does it, which rustc links with on this target; other linkers may not know it.
+fn fold_identical_code() {
+    let target = std::env::var("TARGET").unwrap_or_default();
+    if target == "x86_64-unknown-linux-gnu" {
+        println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+    }
 }
 
 /// What git says in this crate's folder; nothing if it is not there or refuses.
