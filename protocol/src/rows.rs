@@ -125,8 +125,8 @@ impl Plan {
 
     /// The measurement of rows' drift before the selection, with chunks in `order`; none where no drift is measured.
     pub fn drifts(&self, order: &[u32]) -> Option<Drift> {
-        let asks = self.budget > 0 && self.candidates(order).iter().any(|&(_, count)| count > 0);
-        self.method.drift().filter(|_| asks)
+        let asks = || self.budget > 0 && self.candidates(order).iter().any(|&(_, count)| count > 0);
+        self.method.drift().filter(|_| asks())
     }
 
     /// The number of slices in which stale rows set out behind the messages of probes: one behind each layer of each probe but the last,

@@ -7,6 +7,7 @@ use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, gather, join, merge};
 use tributary_protocol::DriftOf;
 
+use super::replication::kept_layer;
 use super::rounds::start_all;
 use crate::context::Math;
 use crate::error::Result;
@@ -33,22 +34,13 @@ impl CachedLayers {
         last: usize,
         of: DriftOf,
     ) -> Result<Self> {
-        let own = |layer: usize| -> Result<[Tensor; 2]> {
-            let parts = cache.own.iter().map(|block| &block.layers[layer]);
-            let (k, v): (Vec<&Tensor>, Vec<&Tensor>) = parts.map(|(k, v)| (k, v)).unzip();
-            let nothing = |x: &Tensor| x.narrow(0, 0, 0);
-            let (prefix_k, prefix_v) = &cache.prefix.layers[layer];
-            Ok(match k.is_empty() {
-                true => [nothing(prefix_k)?, nothing(prefix_v)?],
-                false => [join(&k, 0)?, join(&v, 0)?],
-            })
-        };
+        let own = |layer: usize| kept_layer(&cache.own, &cache.prefix, layer);
         let mut pending = Vec::new();
         for layer in 0..last {
-            let [k, v] = own(layer)?;
+            let (k, v) = own(layer)?;
             pending.push(start_all(comm, [&k, &v].map(|send| Start::AllGather { send, rows: counts }))?.into());
         }
-        let [k, v] = own(last)?;
+        let (k, v) = own(last)?;
         let compared = if of == DriftOf::Keys { &k } else { &v };
         pending.push(start_all(comm, [Start::AllGather { send: compared, rows: counts }])?.into());
         Ok(Self { pending })
@@ -61,6 +53,17 @@ impl CachedLayers {
     pub fn next(&mut self, comm: &mut dyn Communicator) -> Result<Vec<Vec<Tensor>>> {
         assert!(!self.pending.is_empty(), "every layer that was gathered has been waited for");
         self.pending.remove(0).into_iter().map(|pending| Ok(comm.wait(pending)?)).collect()
+    }
+
+    /// Waits for the layers that nobody has waited for, so that no later call meets them.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn finish(mut self, comm: &mut dyn Communicator) -> Result<()> {
+        while !self.pending.is_empty() {
+            self.next(comm)?;
+        }
+        Ok(())
     }
 }
 

@@ -87,21 +87,22 @@ impl Replication {
     fn start_until(&mut self, comm: &mut dyn Communicator, until: usize) -> Result<()> {
         while self.started.len() < until {
             let Some(held) = &self.held else { return Ok(()) };
-            let (k, v) = held.layer(self.started.len())?;
+            let (k, v) = kept_layer(&held.own, &held.prefix, self.started.len())?;
             self.start(comm, &k, &v)?;
         }
         Ok(())
     }
 }
 
-impl HeldRows {
-    /// This rank's rows of a layer.
-    fn layer(&self, layer: usize) -> Result<(Tensor, Tensor)> {
-        if self.own.is_empty() {
-            let (k, v) = &self.prefix.layers[layer];
-            return Ok((k.narrow(0, 0, 0)?, v.narrow(0, 0, 0)?));
-        }
-        let (k, v): (Vec<_>, Vec<_>) = self.own.iter().map(|block| block.layers[layer].clone()).unzip();
-        Ok((join(&k)?, join(&v)?))
+/// A rank's rows of a layer in one piece, of the blocks that it keeps; `prefix` says how wide a row is where there are none.
+///
+/// # Errors
+/// The tensor library's.
+pub(super) fn kept_layer(own: &[Block], prefix: &Block, layer: usize) -> Result<(Tensor, Tensor)> {
+    if own.is_empty() {
+        let (k, v) = &prefix.layers[layer];
+        return Ok((k.narrow(0, 0, 0)?, v.narrow(0, 0, 0)?));
     }
+    let (k, v): (Vec<_>, Vec<_>) = own.iter().map(|block| block.layers[layer].clone()).unzip();
+    Ok((join(&k)?, join(&v)?))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
 use tributary_protocol::{
-    Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score, Traffic,
+    Drift, Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score, Traffic,
 };
 
 use super::*;
@@ -72,6 +72,8 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
         let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
         let mut spoilt = Plan { request: 2, ..good.clone() };
         spoilt.chunks[1].ids[3] = 60;
+        let drift = Drift { layers: 2, ..Drift::default() };
+        let drifting = Plan { request: 6, method: Method::CacheBlend(drift), ..spoilt.clone() };
         let unseen = Plan { request: 3, budget: 0, method: Method::Full, query: vec![7, 60], ..good.clone() };
         let foreign = Plan { request: 4, query: vec![61], ..good.clone() };
         let auxiliary = vec![kit::auxiliary(vec![1, 2, 3], vec![0..0, 2..3])];
@@ -80,6 +82,7 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
             let before = outcome(prefill(link, &good)).0;
             let causes = [
                 (&spoilt, 65, "attention scores hold NaN"),
+                (&drifting, 65, "distances from the cache hold NaN"),
                 (&unseen, 65, "logits hold NaN"),
                 (&foreign, 64, "token id 61 is outside the vocabulary of 61"),
                 (&unnamed, 64, "there is no model `small` beside the main one"),

@@ -55,7 +55,13 @@ pub(super) fn measure(
                 (DriftOf::Values, false) => (&qkv.v, &there[1]),
             };
             let own = distances(new, old, &kept, &rows[rank])?;
-            let distances = gather(cx, candidates, &rows, &own)?;
+            let distances = match gather(cx, candidates, &rows, &own) {
+                Err(error) if error.is_the_requests() => {
+                    cached.finish(cx.comm)?;
+                    return Err(error);
+                }
+                distances => distances?,
+            };
             if layer == drift.layers {
                 return Ok((distances, Drift::longest_first(&stayed)));
             }
