@@ -81,6 +81,11 @@ fn what_is_not_run_is_said() {
 }
 
 #[test]
+fn no_example_stands_where_nothing_runs_it() {
+    keeps(files::examples);
+}
+
+#[test]
 fn documents_name_files_that_exist() {
     keeps(|tree| documents::named_files_exist(tree, |name| root().join(name).exists()));
 }

@@ -1,8 +1,7 @@
-//! What `.ci/tools` takes for installed, where a mistake shows only on a machine that lacks something; and what `make test` does
-//! not run.
+//! What `.ci/tools` takes for installed, where a mistake shows only on a machine that lacks something; and how a run says
+//! what it left out.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tributary_tests::root;
@@ -65,39 +64,4 @@ fn what_could_not_be_run_is_counted() {
     let wanted = format!("    not run here (2): no mpirun\n    not run here (1): hosts: no root\n3 {last}");
     assert_eq!(counted(said), wanted);
     assert_eq!(counted("test a ... ok\n"), format!("0 {last}"));
-}
-
-fn examples(folder: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
-        if entry.is_dir() {
-            found.extend(examples(&entry));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            let text = std::fs::read_to_string(&entry).expect("readable");
-            let fenced = |line: &str| ["/// ```", "//! ```"].iter().any(|fence| line.trim_start().starts_with(fence));
-            found.extend(text.lines().any(fenced).then(|| entry.display().to_string()));
-        }
-    }
-    found
-}
-
-/// cargo-nextest leaves the examples in documentation out.
-#[test]
-fn no_example_stands_where_nothing_runs_it() {
-    for name in [
-        "launch",
-        "service",
-        "study",
-        "engine",
-        "coordinator",
-        "worker",
-        "comm",
-        "protocol",
-        "kernels",
-        "charts",
-        "tests",
-    ] {
-        let found = examples(&root().join(name).join("src"));
-        assert!(found.is_empty(), "{found:?} have examples: let `make test` run `cargo test --doc` too");
-    }
 }

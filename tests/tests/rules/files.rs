@@ -143,3 +143,11 @@ pub fn silent_skips(tree: &Tree) -> Vec<Violation> {
         .flat_map(|(path, text)| violations(path, lines::silent_skips(text), what).collect::<Vec<_>>())
         .collect()
 }
+
+/// No example stands in documentation: cargo-nextest leaves them out, so nothing would run it.
+pub fn examples(tree: &Tree) -> Vec<Violation> {
+    let fenced = |line: &str| ["/// ```", "//! ```"].iter().any(|fence| line.trim_start().starts_with(fence));
+    let with_examples = tree.sources().filter(|(_, text)| text.lines().any(fenced));
+    let what = "has an example in its documentation: let `make test` run `cargo test --doc` too";
+    with_examples.map(|(path, _)| Violation::new(path, what)).collect()
+}

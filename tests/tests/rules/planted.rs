@@ -161,6 +161,16 @@ fn methods_unwraps_and_silent_skips_are_found() {
 }
 
 #[test]
+fn examples_in_documentation_are_found() {
+    let tree = Tree::from([
+        ("engine/src/a.rs", "//! A file.\n    /// ```\n    /// run();\n    /// ```\n"),
+        ("engine/src/b.rs", "//! A file, with ``` in its text.\n// ```\n"),
+    ]);
+    let wanted = "engine/src/a.rs: has an example in its documentation: let `make test` run `cargo test --doc` too";
+    assert_eq!(said(files::examples(&tree)), [wanted]);
+}
+
+#[test]
 fn documents_that_name_what_is_not_there_are_found() {
     let tree = Tree::from([
         ("README.md", "| `full` | `docs/there.md`\n"),
