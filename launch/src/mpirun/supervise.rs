@@ -81,6 +81,7 @@ pub fn supervise(
     if std::io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
+    let sessions = own_sessions(&mut command)?;
     let (stderr, writer) = std::io::pipe()?;
     let (sender, events) = sync_channel(EVENTS_WAITING);
     let filter = Filter::new(&id);
@@ -91,9 +92,24 @@ pub fn supervise(
     drop(command); // with its end of the pipe
     let status = supervision.until_ended(&mut child, &events, interrupt);
     sweep(&id);
+    drop(sessions); // with what a killed launcher has left in it
     let status = status?;
     supervision.hear_the_rest(&events);
     Ok(Ended { status, ..supervision.ended })
+}
+
+/// The variables that tell Open MPI 4 and 5 where `mpirun` puts its session's files on this host.
+const SESSION_FOLDERS: [&str; 2] = ["OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base"];
+
+/// Gives a launcher a folder of its own for its session's files, which goes with the returned value. A launcher that is killed
+/// leaves them behind; in a shared folder the next one that happens to get the same process number fails to start on them (Open
+/// MPI 5: "The PMIx server's listener thread failed to start"). Where the user has named a folder, that is used.
+fn own_sessions(command: &mut Command) -> std::io::Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new().prefix("tributary-launch-").tempdir()?;
+    for name in SESSION_FOLDERS.into_iter().filter(|name| std::env::var_os(name).is_none()) {
+        command.env(name, folder.path());
+    }
+    Ok(folder)
 }
 
 /// Where standard error goes, from several threads.

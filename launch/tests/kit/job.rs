@@ -46,8 +46,15 @@ pub fn mpirun(world: usize) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &world.to_string(), "--oversubscribe", "--bind-to", "none"]);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("OMPI_MCA_orte_local_tmpdir_base", sessions());
     command
+}
+
+/// A folder for the session's files of an mpirun. One that is killed leaves them behind, and Open MPI 5 does not start on those of
+/// another that had its process number.
+pub fn sessions() -> PathBuf {
+    let folder = tempfile::Builder::new().prefix("sessions-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+    folder.expect("a folder").keep()
 }
 
 /// The MPIs to test with: mpirun's of the path, and Open MPI 5 where `OPENMPI5` says.
@@ -63,6 +70,7 @@ pub fn launchers(world: usize) -> Vec<(&'static str, Command)> {
     // Before what stands there: an emulated GPU's libraries, perhaps.
     let mut libraries = vec![folder.join("lib")];
     libraries.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    five.env("PRTE_MCA_prte_local_tmpdir_base", sessions());
     five.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).expect("no colon in a folder's name"));
     all.push(("Open MPI 5", five));
     all
@@ -73,7 +81,9 @@ pub fn launches(world: usize) -> Vec<(&'static str, Command)> {
     let with = |(name, mpirun): (&'static str, Command)| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
         command.args(["launch", "-n", &world.to_string(), "--mpirun"]).arg(mpirun.get_program());
-        command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        // It gives mpirun a folder for its session's files itself.
+        let own = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with("_local_tmpdir_base");
+        command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))).filter(|(name, _)| !own(name)));
         (name, command)
     };
     launchers(world).into_iter().map(with).collect()

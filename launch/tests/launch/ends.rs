@@ -103,6 +103,20 @@ fn only_the_marker_is_success() {
 }
 
 #[test]
+fn a_launcher_that_is_killed_leaves_no_files_of_its_session() {
+    let seen = folder();
+    let seen = seen.path().join("sessions");
+    let lines = [
+        "[ -n \"$OMPI_MCA_orte_local_tmpdir_base\" ] && [ -d \"$PRTE_MCA_prte_local_tmpdir_base\" ] || exit 3".to_owned(),
+        "mkdir -p $PRTE_MCA_prte_local_tmpdir_base/ompi.$$/left".to_owned(),
+        format!("printf %s $PRTE_MCA_prte_local_tmpdir_base > {}; kill -9 $$", seen.display()),
+    ];
+    let End { stderr, .. } = end(&lines.join("; "));
+    let folder = std::fs::read_to_string(&seen).expect("the launcher came as far as that");
+    assert!(!Path::new(&folder).exists(), "{folder} is left: {stderr}");
+}
+
+#[test]
 fn a_completed_job_whose_launcher_stays_is_a_success() {
     let End { exit_code, seconds, .. } = end(&format!("{COMPLETED}; sleep 60"));
     assert_eq!(exit_code, 0);
