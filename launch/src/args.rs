@@ -279,7 +279,7 @@ pub fn settings(
 const MAX_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// The seconds of a deadline.
-fn seconds() -> RangedU64ValueParser {
+pub fn seconds() -> RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MAX_SECONDS)
 }
 

@@ -1,15 +1,18 @@
 //! `tributary serve`: an engine behind HTTP, until it is told to end.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tributary_coordinator::method_named;
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, marker};
 use tributary_protocol::Returns;
-use tributary_service::{Options, Service};
+use tributary_service::{Access, ApiKeys, ClientLimits, Options, Service};
 
-use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
+use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
 use crate::failure::{Coded, usage};
 use crate::progress::Progress;
@@ -32,8 +35,14 @@ pub struct ServeArgs {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
     listen: SocketAddr,
-    /// Listen on an address that other hosts reach, and answer by any name: there is no key, whoever reaches it may ask
-    #[arg(long, help_heading = "Service")]
+    /// File with the keys of those who may ask, one a line; everything but /, /health and /ready needs one
+    #[arg(long, value_name = "FILE", help_heading = "Service")]
+    api_key_file: Option<PathBuf>,
+    /// Answer /metrics without a key
+    #[arg(long, requires = "api_key_file", help_heading = "Service")]
+    metrics_public: bool,
+    /// Without keys: listen on an address that other hosts reach, and answer by any name; whoever reaches it may ask
+    #[arg(long, conflicts_with = "api_key_file", help_heading = "Service")]
     insecure: bool,
     /// The model's name for clients [default: the name of its folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
@@ -47,6 +56,56 @@ pub struct ServeArgs {
     /// Requests that wait for their turn; more are turned away
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Service")]
     max_waiting: usize,
+    #[command(flatten)]
+    clients: ClientArgs,
+}
+
+/// What clients may ask at most, and how long things may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits of clients")]
+struct ClientArgs {
+    /// Longest body of a request
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB")]
+    max_body_size: u64,
+    /// Documents of one request
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_documents: usize,
+    /// Tokens of one prompt
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    max_prompt_tokens: usize,
+    /// Open connections; one more takes the place of the one that has been idle for longest
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_connections: usize,
+    /// For the head of a request to come in
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 10)]
+    header_timeout: u64,
+    /// A connection on which nothing is asked is closed then
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 75)]
+    idle_timeout: u64,
+    /// From a request to the end of its answer
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 1800)]
+    request_timeout: u64,
+    /// For requests under way when the service is told to end
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
+    drain_timeout: u64,
+    /// Time without requests after which a small one tests the ranks, as at the start; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    self_test_interval: u64,
+}
+
+impl ClientArgs {
+    fn limits(&self) -> ClientLimits {
+        ClientLimits {
+            body_bytes: usize::try_from(self.max_body_size).unwrap_or(usize::MAX),
+            documents: self.max_documents,
+            prompt_tokens: self.max_prompt_tokens,
+            connections: self.max_connections,
+            header_time: Duration::from_secs(self.header_timeout),
+            idle_time: Duration::from_secs(self.idle_timeout),
+            request_time: Duration::from_secs(self.request_timeout),
+            drain_time: Duration::from_secs(self.drain_timeout),
+        }
+    }
 }
 
 /// Runs the command; says what went wrong.
@@ -61,8 +120,10 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     let run_config = RunConfig { settings, threads: args.run.group.threads };
-    let options = Options { listen: args.listen, only_local: !args.insecure, model: name(args) };
-    let service = Service::bind(&options).map_err(refused)?;
+    let self_test = Duration::from_secs(args.clients.self_test_interval);
+    let limits = args.clients.limits();
+    let options = Options { listen: args.listen, access: access(args)?, model: name(args), limits, self_test };
+    let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");
@@ -91,22 +152,38 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
     if args.intake.synthetic.is_some() {
         return Err(usage("--synthetic: a service answers text; its requests have documents"));
     }
-    if !args.listen.ip().is_loopback() && !args.insecure {
+    if !args.listen.ip().is_loopback() && !args.insecure && args.api_key_file.is_none() {
         let address = args.listen;
         return Err(usage(format!(
-            "--listen {address}: other hosts reach this address and there is no key; add --insecure"
+            "--listen {address}: other hosts reach this address and there is no key; add --api-key-file or --insecure"
         )));
     }
     for (name, number) in [
         ("--max-prefill-burst", args.max_prefill_burst),
         ("--max-running", args.max_running),
         ("--max-waiting", args.max_waiting),
+        ("--max-documents", args.clients.max_documents),
+        ("--max-prompt-tokens", args.clients.max_prompt_tokens),
+        ("--max-connections", args.clients.max_connections),
     ] {
         if number == 0 {
             return Err(usage(format!("{name} 0: must be at least 1")));
         }
     }
     Ok(())
+}
+
+/// Who may ask. Only rank 0, which answers, reads the keys.
+fn access(args: &ServeArgs) -> anyhow::Result<Access> {
+    let metrics_public = args.metrics_public;
+    Ok(match &args.api_key_file {
+        Some(path) => {
+            let keys = ApiKeys::read(path).map_err(|reason| usage(format!("--api-key-file {reason}")))?;
+            Access::Keys { keys: Arc::new(keys), metrics_public }
+        }
+        None if args.insecure => Access::Everybody,
+        None => Access::Local,
+    })
 }
 
 /// The model's name for clients.

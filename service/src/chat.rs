@@ -114,9 +114,11 @@ async fn accept(
     }
     let settings = request.settings(shared.client.settings())?;
     let (conversation, client) = (request.conversation()?, shared.client.clone());
+    shared.limits.check_documents(conversation.documents.len())?;
     // Tokenisation computes: it goes to a thread that may.
     let prepared = tokio::task::spawn_blocking(move || client.prepare(&conversation)).await;
     let prepared = prepared.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
+    shared.limits.check_prompt(&prepared)?;
     let (sender, updates) = mpsc::channel(BUFFERED);
     let method = settings.method.name;
     let number = shared.client.desk().submit(prepared, settings, clock, Box::new(Channel(sender)))?;

@@ -47,6 +47,12 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
+    /// A request without a key that is known.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
+        Self { code: Some("invalid_api_key"), ..error }
+    }
+
     /// A request that the engine cannot answer. Settings are named as options of the command there; clients know them as
     /// parameters.
     fn refused(message: String) -> Self {
@@ -115,6 +121,9 @@ impl From<tributary_engine::Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }

@@ -4,14 +4,23 @@
 //! The only asynchronous code. It waits for sockets; what computes is the engine, on threads of its own, behind a
 //! [`Client`](tributary_engine::Client).
 
+mod activity;
+mod bodies;
 mod chat;
+mod connections;
+mod deadline;
 mod error;
 mod guard;
 mod input;
+mod limits;
 mod metrics;
 mod output;
+mod ready;
 mod routes;
 mod server;
 mod shared;
+mod signals;
 
+pub use guard::{Access, ApiKeys};
+pub use limits::ClientLimits;
 pub use server::{Error, Options, Service};

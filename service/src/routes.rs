@@ -2,23 +2,24 @@
 
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::from_fn;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use crate::bodies::{self, Bodies};
 use crate::chat;
+use crate::deadline::{self, Deadlines};
 use crate::error::ApiError;
-use crate::guard;
+use crate::guard::{self, Access};
+use crate::ready::Readiness;
 use crate::shared::Shared;
 
-/// The longest body of a request.
-const BODY_BYTES: usize = 64 << 20;
-
-/// All routes; where `only_local`, for requests to this machine by its own names only.
-pub fn routes(shared: Shared, only_local: bool) -> Router {
-    let routes = Router::new()
+/// All routes, for those who may ask, within the limits of bodies and time.
+pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
+    let bodies = Bodies::new(shared.limits);
+    Router::new()
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
@@ -30,9 +31,12 @@ pub fn routes(shared: Shared, only_local: bool) -> Router {
         .method_not_allowed_fallback(|| async {
             ApiError::invalid("this cannot be asked in this way").with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .with_state(shared);
-    if only_local { routes.layer(from_fn(guard::only_local)) } else { routes }
+        // Bodies are bounded before they come here.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(shared)
+        .layer(from_fn_with_state(bodies, bodies::whole))
+        .layer(from_fn_with_state(access, guard::guard))
+        .layer(from_fn_with_state(deadlines, deadline::within))
 }
 
 async fn models(State(shared): State<Shared>) -> Json<Value> {
@@ -50,11 +54,19 @@ fn described(model: &str) -> Value {
     json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary"})
 }
 
-/// Whether requests are taken: the ranks have agreed before the service begins, and it ends with them.
+/// Whether requests may come: the ranks live, the last self-test was right, and the service is not about to end.
 async fn ready(State(shared): State<Shared>) -> Response {
-    match *shared.draining.borrow() {
-        false => "ready\n".into_response(),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "the service is about to end\n").into_response(),
+    let not = |reason: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response();
+    if *shared.draining.borrow() {
+        return not("the service is about to end");
+    }
+    if shared.client.desk().is_closed() {
+        return not("the ranks have failed");
+    }
+    match &*shared.readiness.borrow() {
+        Readiness::Ready => "ready\n".into_response(),
+        Readiness::Starting => not("the first self-test has not ended yet"),
+        Readiness::Wrong(reason) => not(reason),
     }
 }
 

@@ -1,19 +1,24 @@
-//! The service's own thread: its sockets, its signals, its end.
+//! The service's own thread: its start and its end.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::serve::ListenerExt;
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tributary_engine::{Attendance, Client};
 use tributary_protocol::exit;
 
+use crate::connections;
+use crate::deadline::Deadlines;
+use crate::guard::Access;
+use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
+use crate::ready::{Readiness, keep_testing};
 use crate::routes::routes;
 use crate::shared::Shared;
+use crate::signals;
 
 /// How often metrics are tidied up.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -28,18 +33,22 @@ const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 /// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Exit code of a process that was told twice to end: that of SIGTERM.
-const TERMINATED: i32 = 143;
+/// File descriptors that are left to ranks, logs and the model when connections take the rest.
+const OTHER_FILES: usize = 256;
 
 /// What a service is told.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// Whether requests must be for this machine by one of its own names, so that no web page reaches it by another.
-    pub only_local: bool,
+    /// Who may ask.
+    pub access: Access,
     /// The name that the model has for clients.
     pub model: String,
+    /// What clients may ask at most.
+    pub limits: ClientLimits,
+    /// Time without requests after which the ranks are tested; zero for no test at all.
+    pub self_test: Duration,
 }
 
 /// Why a service cannot be.
@@ -72,11 +81,22 @@ impl Error {
     }
 }
 
+/// Asks the system for so many file descriptors, if this process may have them; how many it has.
+fn open_files(wanted: usize) -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let number = |limit: Option<u64>| limit.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    let most = wanted.min(number(maximum));
+    if number(current) >= most {
+        return number(current);
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(most as u64), maximum });
+    if raised.is_ok() { most } else { number(current) }
+}
+
 /// A service that listens, and answers once it has an engine.
 pub struct Service {
     listener: TcpListener,
-    only_local: bool,
-    model: String,
+    options: Options,
 }
 
 impl Service {
@@ -84,11 +104,13 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Listen`].
-    pub fn bind(options: &Options) -> Result<Self, Error> {
+    pub fn bind(mut options: Options) -> Result<Self, Error> {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, only_local: options.only_local, model: options.model.clone() })
+        let ClientLimits { connections, .. } = &mut options.limits;
+        *connections = (*connections).min(open_files(*connections + OTHER_FILES).saturating_sub(OTHER_FILES)).max(1);
+        Ok(Self { listener, options })
     }
 
     /// Where it listens.
@@ -116,13 +138,13 @@ impl Service {
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);
-        let told_to_end = {
+        {
             // The service takes signals before anybody else leaves them to it.
             let _inside = runtime.enter();
-            signals(drain.clone())?
-        };
+            signals::listen(drain.clone())?;
+        }
         let run = move || {
-            let served = runtime.block_on(self.serve(client, metrics, (drain, draining), told_to_end));
+            let served = runtime.block_on(self.serve(client, metrics, (drain, draining)));
             drop((runtime, attendance));
             served
         };
@@ -134,32 +156,33 @@ impl Service {
         client: Client,
         metrics: Arc<Metrics>,
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
-        told_to_end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        // Events are small and each counts: none waits for the one behind it.
-        let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|stream| {
-            // A connection that has just been lost is noticed when it is read.
-            let _ = stream.set_nodelay(true);
-        });
-        let upkeep = Arc::clone(&metrics);
-        let tidy = tokio::spawn(async move {
-            let mut timer = tokio::time::interval(UPKEEP);
-            loop {
-                timer.tick().await;
-                upkeep.upkeep();
-            }
-        });
-        let failed = tokio::spawn(fails(client.clone(), drain));
-        let lingering = lingering(client.clone(), draining.clone());
-        let shared = Shared { client, model: self.model.into(), metrics, draining };
-        let app = routes(shared, self.only_local);
-        let served = tokio::select! {
-            served = axum::serve(listener, app).with_graceful_shutdown(told_to_end).into_future() => served,
-            () = lingering => Ok(()),
-        };
-        tidy.abort();
-        failed.abort();
-        Ok(served?)
+        let Options { model, access, limits, self_test, .. } = self.options;
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let (cut, is_cut) = watch::channel(false);
+        let (tested, readiness) = watch::channel(Readiness::Starting);
+        let mut beside = tokio::task::JoinSet::new();
+        beside.spawn(keep_tidy(Arc::clone(&metrics)));
+        beside.spawn(fails(client.clone(), drain));
+        beside.spawn(keep_testing(client.clone(), self_test, tested));
+        let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
+        let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
+        let shared = Shared { client, model: model.into(), metrics, limits, readiness, draining: draining.clone() };
+        let app = routes(shared, access, deadlines);
+        tokio::select! {
+            () = connections::serve(listener, app, limits, draining) => {}
+            () = lingering => {}
+        }
+        Ok(())
+    }
+}
+
+/// Drops what no scrape of metrics needs any more, every now and then.
+async fn keep_tidy(metrics: Arc<Metrics>) {
+    let mut timer = tokio::time::interval(UPKEEP);
+    loop {
+        timer.tick().await;
+        metrics.upkeep();
     }
 }
 
@@ -172,41 +195,21 @@ async fn fails(client: Client, drain: watch::Sender<bool>) {
     let _ = drain.send(true);
 }
 
-/// Ends when the service was told to end and nothing has been computed for a while.
-async fn lingering(client: Client, mut draining: watch::Receiver<bool>) {
+/// Ends when the service was told to end and nothing has been computed for a while. What is still computed when the time to drain is
+/// over is cut.
+async fn lingering(client: Client, mut draining: watch::Receiver<bool>, time: Duration, cut: watch::Sender<bool>) {
     if draining.wait_for(|draining| *draining).await.is_err() {
         // The sender is gone: nobody will ever tell.
         return std::future::pending().await;
     }
+    let began = Instant::now();
     let mut idle = Duration::ZERO;
     while idle < if client.desk().is_closed() { LAST_ANSWERS } else { LINGER } {
         tokio::time::sleep(LOOK).await;
         idle = if client.desk().waiting() + client.desk().running() == 0 { idle + LOOK } else { Duration::ZERO };
-    }
-}
-
-/// Ends when the process is told to; a second time ends the process. SIGUSR1 only asks: it is what launchers pass to every rank.
-fn signals(drain: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send, Error> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut asked = signal(SignalKind::user_defined1())?;
-    let mut begun = drain.subscribe();
-    tokio::spawn(async move {
-        let mut already = false;
-        loop {
-            let demands = tokio::select! {
-                _ = terminate.recv() => true,
-                _ = interrupt.recv() => true,
-                _ = asked.recv() => false,
-            };
-            if already && demands {
-                std::process::exit(TERMINATED);
-            }
-            already = true;
-            // A service that has ended need not be told.
-            let _ = drain.send(true);
+        if began.elapsed() >= time {
+            // Whoever holds a request hears of it, unless all are gone.
+            cut.send_replace(true);
         }
-    });
-    Ok(async move {
-        let _ = begun.wait_for(|draining| *draining).await;
-    })
+    }
 }

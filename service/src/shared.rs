@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tributary_engine::Client;
 
+use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
+use crate::ready::Readiness;
 
 /// The engine, its name for clients, and what is counted.
 #[derive(Clone)]
@@ -16,6 +18,10 @@ pub struct Shared {
     pub model: Arc<str>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What its clients may ask at most.
+    pub limits: ClientLimits,
+    /// Whether the last self-test was right.
+    pub readiness: watch::Receiver<Readiness>,
     /// Whether the service is about to end: no more requests are taken.
     pub draining: watch::Receiver<bool>,
 }

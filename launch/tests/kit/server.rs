@@ -12,6 +12,9 @@ use super::job::signal;
 /// The longest that a test waits for a start or an end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The option that says how often a service tests itself; without it services of tests do not.
+pub const SELF_TEST: &str = "--self-test-interval";
+
 /// A running service. It is killed when a test leaves it.
 pub struct Server {
     child: Child,
@@ -90,7 +93,9 @@ impl Server {
             let _ = child.stderr.take().expect("piped").read_to_string(&mut errors);
             panic!("it says `{greeting}` and not where it listens: {errors}");
         };
-        Self { child, leader: 0, pids: None, address, greeting: greeting.trim_end().to_owned() }
+        let server = Self { child, leader: 0, pids: None, address, greeting: greeting.trim_end().to_owned() };
+        server.becomes_ready();
+        server
     }
 
     /// Asks for a page.
@@ -135,6 +140,18 @@ impl Server {
         while self.metric(name) != value {
             assert!(began.elapsed() < PATIENCE, "{name} is {} and not {value}", self.metric(name));
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until it takes requests.
+    fn becomes_ready(&self) {
+        let began = Instant::now();
+        while http::send(&self.address, "GET /ready", None).is_none_or(|response| response.status != 200) {
+            // One that ends at once is for the test to look at.
+            if began.elapsed() > Duration::from_secs(10) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -200,7 +217,14 @@ fn noting_pids() -> (tempfile::TempDir, [String; 4]) {
 
 fn arguments(options: &[&str]) -> Vec<String> {
     let demo = super::demo();
-    let base = ["serve", "--model", &demo, "--listen", "127.0.0.1:0"];
+    let mut base = vec!["serve", "--model", &demo];
+    if !options.contains(&"--listen") {
+        base.extend(["--listen", "127.0.0.1:0"]);
+    }
+    // Its tokens and bytes would be counted with those of a test, and failpoints met by it.
+    if !options.contains(&SELF_TEST) {
+        base.extend([SELF_TEST, "0"]);
+    }
     base.iter().chain(options).map(|&text| text.to_owned()).collect()
 }
 

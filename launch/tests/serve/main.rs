@@ -4,8 +4,10 @@
 mod answers;
 mod ending;
 mod errors;
+mod limits;
 mod metrics;
 mod openai;
+mod ready;
 
 #[path = "../kit/mod.rs"]
 mod kit;

@@ -1,0 +1,70 @@
+//! What a service allows its clients: how much they may send, how many may be there, and how long things may take.
+
+use std::time::Duration;
+
+use tributary_coordinator::Prepared;
+
+use crate::error::ApiError;
+
+/// Limits of a service. What the ranks hold has limits of its own ([`tributary_engine::Limits`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// The longest body of a request, in bytes.
+    pub body_bytes: usize,
+    /// Documents of one request.
+    pub documents: usize,
+    /// Tokens of one prompt: prefix, context and query.
+    pub prompt_tokens: usize,
+    /// Open connections. When there are as many, the one that has been idle for longest makes place for a new one.
+    pub connections: usize,
+    /// From a request's first byte to the end of its head.
+    pub header_time: Duration,
+    /// How long a connection stays open on which nothing is asked.
+    pub idle_time: Duration,
+    /// From a request's head to the end of its answer.
+    pub request_time: Duration,
+    /// How long requests under way may take when the service is told to end.
+    pub drain_time: Duration,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 64 << 20,
+            documents: 4096,
+            prompt_tokens: 1 << 20,
+            connections: 4096,
+            header_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(75),
+            request_time: Duration::from_secs(1800),
+            drain_time: Duration::from_secs(120),
+        }
+    }
+}
+
+impl ClientLimits {
+    /// Checks how many documents a request has.
+    ///
+    /// # Errors
+    /// Status 400, with both numbers.
+    pub fn check_documents(&self, documents: usize) -> Result<(), ApiError> {
+        at_most("documents", "documents", documents, self.documents)
+    }
+
+    /// Checks how many tokens a prompt has.
+    ///
+    /// # Errors
+    /// Status 400, with both numbers.
+    pub fn check_prompt(&self, prepared: &Prepared) -> Result<(), ApiError> {
+        let context: usize = prepared.chunks.iter().map(|chunk| chunk.ids.len()).sum();
+        let tokens = prepared.prefix.len() + context + prepared.query.len();
+        at_most("messages", "tokens of prompt", tokens, self.prompt_tokens)
+    }
+}
+
+fn at_most(param: &str, what: &str, number: usize, most: usize) -> Result<(), ApiError> {
+    if number <= most {
+        return Ok(());
+    }
+    Err(ApiError::parameter(param, format!("{number} {what}; this service takes at most {most}")))
+}
