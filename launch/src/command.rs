@@ -121,7 +121,9 @@ fn once(what: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 /// Starts the log on standard error.
 fn start_log(level: Option<LevelFilter>) {
     let level = level.unwrap_or(LevelFilter::WARN);
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level).init();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level);
+    // A line that cannot be written is lost, and nothing else: words about it would go to the same place, and panic there.
+    log.log_internal_errors(false).init();
 }
 
 /// Help and version as clap prints them; anything else in one line.

@@ -33,6 +33,9 @@ const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 /// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Connections that the system holds until they are taken, if it allows as many (`net.core.somaxconn`).
+const QUEUE: i32 = 4096;
+
 /// File descriptors that are left to ranks, logs and the model when connections take the rest.
 const OTHER_FILES: usize = 256;
 
@@ -108,6 +111,8 @@ impl Service {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
         listener.set_nonblocking(true)?;
+        // It listens already, with the library's own short queue; Linux takes a second word on its length.
+        socket2::SockRef::from(&listener).listen(QUEUE)?;
         let ClientLimits { connections, .. } = &mut options.limits;
         *connections = (*connections).min(open_files(*connections + OTHER_FILES).saturating_sub(OTHER_FILES)).max(1);
         Ok(Self { listener, options })

@@ -124,7 +124,7 @@ impl<'a> Context<'a> {
         let models = models.into();
         let mut timeline = Timeline::start(models.main.device())?;
         timeline.enter(Phase::Dispatch, comm)?;
-        checkpoint(comm.rank(), Phase::Dispatch);
+        checkpoint(comm.rank(), Phase::Dispatch)?;
         Ok(Self {
             math: Math::of(models.main, positions, (kernels, progress, comm.kept_free()))?,
             models,
@@ -165,15 +165,22 @@ impl<'a> Context<'a> {
     pub fn enter(&mut self, phase: Phase, plan: &Plan) -> Result<()> {
         self.comm.set_deadline(phase, timeout(plan));
         self.timeline.enter(phase, self.comm)?;
-        checkpoint(self.rank(), phase);
-        Ok(())
+        checkpoint(self.rank(), phase)
     }
 }
 
-/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the rank here.
-pub fn checkpoint(rank: usize, phase: Phase) {
+/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the rank here, or have it fail.
+///
+/// # Errors
+/// The failpoint's.
+pub fn checkpoint(rank: usize, phase: Phase) -> Result<()> {
     tracing::debug!(rank, pid = std::process::id(), phase = phase.name(), "enters");
     fail::fail_point!(&format!("worker::{phase}"));
+    fail::fail_point!(
+        &format!("worker::{phase}::error"),
+        |_| Err(candle_core::Error::Msg("a failpoint".into()).into())
+    );
+    Ok(())
 }
 
 /// How long a rank may compute without progress, and all ranks wait for each other.

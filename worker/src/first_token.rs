@@ -49,6 +49,7 @@ pub fn logits(model: &dyn Model, rows: &Rows) -> Result<Vec<Vec<f32>>> {
 
 /// A token from a row's logits; a refusal if they are not finite.
 pub fn draw(sampler: &mut Sampler, logits: &[f32], rank: usize) -> std::result::Result<DrawnToken, Refusal> {
+    fail::fail_point!("worker::logits", |_| Err(Error::NotFinite { what: "logits", rank }.refusal()));
     match logits.iter().all(|logit| logit.is_finite()) {
         true => Ok(sampler.draw(logits)),
         false => Err(Error::NotFinite { what: "logits", rank }.refusal()),

@@ -98,16 +98,17 @@ pub fn supervise(
     Ok(Ended { status, ..supervision.ended })
 }
 
-/// The variables that tell Open MPI 4 and 5 where `mpirun` puts its session's files on this host.
-const SESSION_FOLDERS: [&str; 2] = ["OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base"];
+/// The variable that tells Open MPI 5 where `mpirun` puts its session's files on this host.
+const SESSION_FOLDER: &str = "PRTE_MCA_prte_local_tmpdir_base";
 
 /// Gives a launcher a folder of its own for its session's files, which goes with the returned value. A launcher that is killed
-/// leaves them behind; in a shared folder the next one that happens to get the same process number fails to start on them (Open
-/// MPI 5: "The PMIx server's listener thread failed to start"). Where the user has named a folder, that is used.
+/// leaves them behind; in a shared folder the next Open MPI 5 that happens to get the same process number fails to start on them
+/// ("The PMIx server's listener thread failed to start"). Open MPI 4 starts on what it finds, and must not be given a folder so: its
+/// ranks refuse to start with one. Where the user has named a folder, that is used.
 fn own_sessions(command: &mut Command) -> std::io::Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new().prefix("tributary-launch-").tempdir()?;
-    for name in SESSION_FOLDERS.into_iter().filter(|name| std::env::var_os(name).is_none()) {
-        command.env(name, folder.path());
+    if std::env::var_os(SESSION_FOLDER).is_none() {
+        command.env(SESSION_FOLDER, folder.path());
     }
     Ok(folder)
 }

@@ -98,6 +98,14 @@ impl Stream {
         }
     }
 
+    /// The whole body; none if it ends before its time.
+    pub fn rest(mut self) -> Option<String> {
+        let length = self.headers.iter().find(|(name, _)| name == "content-length")?.1.parse().ok()?;
+        let mut bytes = vec![0; length];
+        self.reader.read_exact(&mut bytes).ok()?;
+        String::from_utf8(bytes).ok()
+    }
+
     /// All events that are left.
     pub fn events(mut self) -> Vec<String> {
         std::iter::from_fn(|| self.event()).collect()

@@ -46,13 +46,13 @@ pub fn mpirun(world: usize) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &world.to_string(), "--oversubscribe", "--bind-to", "none"]);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.env("OMPI_MCA_mpi_yield_when_idle", "1").env("OMPI_MCA_orte_local_tmpdir_base", sessions());
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     command
 }
 
-/// A folder for the session's files of an mpirun. One that is killed leaves them behind, and Open MPI 5 does not start on those of
-/// another that had its process number.
-pub fn sessions() -> PathBuf {
+/// A folder for the session's files of an mpirun of Open MPI 5. One that is killed leaves them behind, and another that gets its
+/// process number does not start on them.
+fn sessions() -> PathBuf {
     let folder = tempfile::Builder::new().prefix("sessions-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
     folder.expect("a folder").keep()
 }
@@ -82,7 +82,7 @@ pub fn launches(world: usize) -> Vec<(&'static str, Command)> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
         command.args(["launch", "-n", &world.to_string(), "--mpirun"]).arg(mpirun.get_program());
         // It gives mpirun a folder for its session's files itself.
-        let own = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with("_local_tmpdir_base");
+        let own = |name: &std::ffi::OsStr| name == "PRTE_MCA_prte_local_tmpdir_base";
         command.envs(mpirun.get_envs().filter_map(|(name, value)| Some((name, value?))).filter(|(name, _)| !own(name)));
         (name, command)
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::http::{self, Response, Stream};
-use super::job::signal;
+use super::job::{Fault, signal};
 
 /// The longest that a test waits for a start or an end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,10 +46,35 @@ impl Server {
     /// The same with failpoints.
     pub fn start_with_fault(failpoints: &str, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        command.args(arguments(options)).env("FAILPOINTS", failpoints);
+        command.env("FAILPOINTS", failpoints);
+        Self::start_as(command, options)
+    }
+
+    /// The same, as a process that has been prepared.
+    pub fn start_as(mut command: Command, options: &[&str]) -> Self {
+        command.args(arguments(options));
         let mut server = Self::run(command);
         server.leader = server.child.id();
         server
+    }
+
+    /// The same with a log that goes somewhere else.
+    pub fn start_logging(level: &str, log: std::fs::File, options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(arguments(options)).env("TRIBUTARY_LOG", level);
+        let mut server = Self::run_with(command, Stdio::from(log));
+        server.leader = server.child.id();
+        server
+    }
+
+    /// The process that is told to end.
+    pub fn leader(&self) -> u32 {
+        self.leader
+    }
+
+    /// Waits for its end; its exit code.
+    pub fn code(mut self) -> Option<i32> {
+        self.wait()
     }
 
     /// Starts it on processes: behind a launcher's own arguments.
@@ -74,6 +99,25 @@ impl Server {
         server
     }
 
+    /// Starts it by `tributary launch` on `world` ranks, one of which has a failpoint.
+    pub fn launch_with_fault(world: usize, fault: &Fault<'_>, options: &[&str]) -> Self {
+        let mut launch = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        launch.args(["launch", "-n", &world.to_string()]);
+        launch.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        launch.env("OMPI_MCA_mpi_yield_when_idle", "1");
+        let (folder, [shell, command, note, name]) = noting_pids();
+        let Fault { rank, failpoint } = fault;
+        let fails = format!("[ $OMPI_COMM_WORLD_RANK = {rank} ] && export FAILPOINTS='{failpoint}'; {note}");
+        for argument in [shell, command, fails, name] {
+            launch.args(["--mpirun-arg", &argument]);
+        }
+        launch.arg("--").args(arguments(options));
+        let mut server = Self::run(launch);
+        server.pids = Some(folder);
+        server.leader = server.child.id();
+        server
+    }
+
     /// The process of a rank.
     pub fn pid(&self, rank: usize) -> u32 {
         let folder = self.pids.as_ref().expect("ranks are processes").path();
@@ -81,16 +125,20 @@ impl Server {
         pid.trim().parse().expect("a number")
     }
 
-    fn run(mut command: Command) -> Self {
+    fn run(command: Command) -> Self {
+        Self::run_with(command, Stdio::piped())
+    }
+
+    fn run_with(mut command: Command, stderr: Stdio) -> Self {
         command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("it starts");
         let mut greeting = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         stdout.read_line(&mut greeting).expect("text");
         let address = greeting.split("http://").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
         let Some(address) = address else {
             let mut errors = String::new();
-            let _ = child.stderr.take().expect("piped").read_to_string(&mut errors);
+            let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut errors));
             panic!("it says `{greeting}` and not where it listens: {errors}");
         };
         let server = Self { child, leader: 0, pids: None, address, greeting: greeting.trim_end().to_owned() };
@@ -180,17 +228,21 @@ impl Server {
 
     /// Waits for its end.
     pub fn end(mut self) -> Ended {
+        let code = self.wait();
+        let mut errors = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+        Ended { code, errors }
+    }
+
+    fn wait(&mut self) -> Option<i32> {
         let began = Instant::now();
-        let status = loop {
+        loop {
             match self.child.try_wait().expect("it is our child") {
-                Some(status) => break status,
+                Some(status) => return status.code(),
                 None => assert!(began.elapsed() < PATIENCE, "no end after {PATIENCE:?}"),
             }
             std::thread::sleep(Duration::from_millis(10));
-        };
-        let mut errors = String::new();
-        self.child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
-        Ended { code: status.code(), errors }
+        }
     }
 
     /// Tells it to end, which it does without a word.

@@ -45,7 +45,7 @@ pub fn serve<'a>(
 ) -> Result<()> {
     let models = models.into();
     let progress = Progress::on(models.main.device(), comm.liveness()).map_err(|error| fail(comm, link, 0, error))?;
-    checkpoint(comm.rank(), Phase::Idle);
+    checkpoint(comm.rank(), Phase::Idle).map_err(|error| fail(comm, link, 0, error))?;
     let mut rank = Rank {
         models,
         kernels,

@@ -26,7 +26,7 @@ impl Rank<'_> {
         let mut timeline = Timeline::start(self.models.main.device())?;
         timeline.enter(Phase::Decode, self.comm)?;
         if !self.decodes {
-            checkpoint(rank, Phase::Decode);
+            checkpoint(rank, Phase::Decode)?;
         }
         let own = self.drawn(requests)?;
         timeline.close(self.comm)?;

@@ -1,0 +1,107 @@
+//! Ranks that die, stop or fail with eight requests in flight, in every phase and in decoding.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::crowd::{Got, Right, stalls};
+use crate::kit::job::{Fault, signal};
+use crate::kit::server::Server;
+
+/// Phases in which a rank is struck. Before the first of them nobody can ask.
+const PHASES: [&str; 8] =
+    ["dispatch", "chunk_prefill", "reorder", "probe", "select", "recompute", "first_token", "decode"];
+
+/// Requests in flight.
+const CLIENTS: usize = 8;
+
+/// What an end may take beyond the time in which a silent rank is noticed.
+const SLACK: Duration = Duration::from_secs(8);
+
+/// How long a rank may be silent, in seconds.
+const HEARTBEAT_S: u64 = 2;
+
+/// Options under which a request passes through every phase, and some are decoded while others wait.
+const OPTIONS: [&str; 5] = ["--reorder", "--max-running", "4", "--heartbeat-timeout", "2"];
+
+fn right() -> Right {
+    let server = Server::start(&[&OPTIONS[..3], &["--world-size", "2"]].concat());
+    let right = Right::of(&server);
+    server.ends_well();
+    right
+}
+
+/// What is done to a rank that a failpoint holds.
+enum Strike {
+    /// It gets this signal.
+    Signal(Signal),
+    /// Nothing: the failpoint itself is the failure.
+    None,
+}
+
+/// Runs a service whose rank 1 has this failpoint, strikes it when nothing moves any more, and looks at what becomes of its
+/// clients and of itself.
+fn strike(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i32) {
+    let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, &OPTIONS);
+    let (crowd, mut struck) = (right.asked(&server.address, CLIENTS), Instant::now());
+    if let Strike::Signal(number) = with {
+        stalls(&server);
+        struck = Instant::now();
+        signal(server.pid(1), number);
+    }
+    let clients = crowd.end();
+    let ended = server.end();
+    let took = clients.at.saturating_duration_since(struck);
+    println!("{what}: {}; the last after {:.1} s; exit {:?}", clients.row(), took.as_secs_f64(), ended.code);
+    assert!(took < Duration::from_secs(HEARTBEAT_S) + SLACK, "{what}: {took:?}");
+    assert_eq!(ended.code, Some(exit_code), "{what}: {}", ended.errors);
+    assert_eq!(clients.count(|got| got == Got::Cut), 0, "{what}: rank 0 tells everybody: {clients:?}");
+    assert!(clients.count(|got| matches!(got, Got::Error(_))) > 0, "{what}: somebody was in flight: {clients:?}");
+}
+
+/// A failpoint in a phase, behind three passes through it.
+fn in_phase(phase: &str, action: &str) -> String {
+    format!("worker::{phase}=3*off->1*{action}->off")
+}
+
+#[test]
+fn a_rank_that_is_killed() {
+    let right = right();
+    for phase in PHASES {
+        let failpoint = in_phase(phase, "sleep(60000)");
+        strike(&right, &format!("killed in {phase}"), &failpoint, Strike::Signal(Signal::KILL), 69);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped() {
+    let right = right();
+    for phase in PHASES {
+        let failpoint = in_phase(phase, "sleep(60000)");
+        strike(&right, &format!("stopped in {phase}"), &failpoint, Strike::Signal(Signal::STOP), 75);
+    }
+}
+
+#[test]
+fn a_rank_that_fails() {
+    let right = right();
+    for phase in PHASES {
+        let failpoint = in_phase(&format!("{phase}::error"), "return");
+        strike(&right, &format!("an error in {phase}"), &failpoint, Strike::None, 70);
+    }
+}
+
+#[test]
+fn one_request_without_finite_logits_fails_alone() {
+    let right = right();
+    // Each token drawn passes here on its owner; the one that fails is somewhere in the middle.
+    let failpoint = "worker::logits=9*off->1*return->off";
+    let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, &OPTIONS);
+    let clients = right.asked(&server.address, CLIENTS).end();
+    println!("logits that are not finite: {}", clients.row());
+    assert_eq!(clients.count(|got| got == Got::Whole), CLIENTS - 1, "{clients:?}");
+    assert_eq!(clients.count(|got| matches!(got, Got::Error(_))), 1, "{clients:?}");
+    let again = right.asked(&server.address, CLIENTS).end();
+    assert_eq!(again.count(|got| got == Got::Whole), CLIENTS, "{again:?}");
+    server.ends_well();
+}
