@@ -78,8 +78,8 @@ fn interval_rank(count: usize) -> usize {
     rank.max(1)
 }
 
-/// The least value that so large a share of the values does not exceed (nearest rank).
-fn percentile(sorted: &[f64], share: f64) -> f64 {
+/// The least of some values, in ascending order, that so large a share of them does not exceed (nearest rank). There is at least one.
+pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }

@@ -4,13 +4,26 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     (
         "launch",
-        &["service", "study", "engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"],
+        &[
+            "service",
+            "study",
+            "load",
+            "engine",
+            "coordinator",
+            "worker",
+            "comm",
+            "protocol",
+            "kernels",
+            "charts",
+            "system",
+        ],
     ),
     ("service", &["engine", "coordinator", "protocol"]),
     ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"]),
+    ("load", &["charts", "protocol", "system"]),
     ("engine", &["coordinator", "worker", "comm", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),
     ("worker", &["comm", "protocol", "kernels", "system"]),

@@ -1,0 +1,124 @@
+//! Load on a server that speaks OpenAI's interface: requests of documents and a question, sent at planned times, and what they took.
+//!
+//! It knows nothing of the engine: what it measures is what a client sees, of Tributary or of any other server. Arrivals, texts and
+//! the documents of each request follow from a seed. It does not judge answers.
+
+mod client;
+mod draws;
+mod error;
+mod events;
+mod growth;
+mod http;
+mod options;
+mod plot;
+mod report;
+mod requests;
+mod sample;
+mod search;
+mod text;
+mod window;
+mod words;
+
+use std::path::Path;
+
+pub use error::{Error, Result};
+pub use growth::Growth;
+pub use options::{Declared, Form, OPTIONS, Options, Pace};
+pub use report::{Interval, Percentiles, Report, Saturation, Shape, WindowReport};
+pub use text::{json, text};
+
+use client::Client;
+use http::Address;
+use requests::{COMPLETIONS, Requests};
+use tributary_system::file::{parent, write_whole};
+use window::{Plan, Window};
+
+/// Runs a load to its end and writes the files that are asked for. `tell` gets a line at the end of every window.
+///
+/// # Errors
+/// What keeps it from beginning or its result from being kept. What happens to a request is in the report.
+pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report> {
+    writable(options.csv.iter().chain(&options.plot).map(|path| path.as_path()))?;
+    let key = options.api_key_file.as_deref().map(key).transpose()?;
+    let address = Address::find(&options.url, key.as_deref())?;
+    let requests = Requests::new(options, &address)?;
+    if options.warm_up {
+        for body in requests.warming() {
+            requests::ask(&address, COMPLETIONS, Some(&body), options.timeout)?;
+        }
+    }
+    let client = Client { address, timeout: options.timeout };
+    let mut load = Load { options, client, requests, windows: Vec::new(), reports: Vec::new(), tell };
+    let saturation = match (options.find_saturation, options.paces.first()) {
+        (true, Some(&Pace::Open(first))) => Some(Saturation::new(search::search(first, |rate| load.grows(rate))?)),
+        _ => {
+            options.paces.iter().try_for_each(|&pace| load.window(pace))?;
+            None
+        }
+    };
+    let report = Report {
+        schema: report::SCHEMA,
+        url: options.url.clone(),
+        model: load.requests.model().to_owned(),
+        requests: Shape::new(options, &load.requests),
+        windows: load.reports,
+        saturation,
+    };
+    if let Some(path) = &options.csv {
+        write(path, &text::csv(&load.windows))?;
+    }
+    if let Some(path) = &options.plot {
+        write(path, &plot::plot(&report, &load.windows))?;
+    }
+    Ok(report)
+}
+
+/// A load on its way.
+struct Load<'a> {
+    options: &'a Options,
+    client: Client,
+    requests: Requests,
+    windows: Vec<(Pace, Window)>,
+    reports: Vec<WindowReport>,
+    tell: &'a mut dyn FnMut(&str),
+}
+
+impl Load<'_> {
+    /// Runs a window at a pace, behind the others.
+    fn window(&mut self, pace: Pace) -> Result<()> {
+        let first_number = self.windows.iter().map(|(_, window)| window.samples.len() as u64).sum();
+        let Options { duration, requests, max_in_flight, seed, .. } = *self.options;
+        let plan = Plan { pace, duration, requests, max_in_flight, seed, first_number };
+        let window = window::run(&self.client, &self.requests, &plan)?;
+        let report = WindowReport::new(pace, &window);
+        (self.tell)(&text::line(&report));
+        self.windows.push((pace, window));
+        self.reports.push(report);
+        Ok(())
+    }
+
+    /// Whether the queue grows at a rate.
+    fn grows(&mut self, rate: f64) -> Result<bool> {
+        self.window(Pace::Open(rate))?;
+        let growth = self.reports.last().and_then(|report| report.growth);
+        Ok(growth.is_some_and(|growth| growth.grows))
+    }
+}
+
+/// The key in a file.
+fn key(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Looks before the load, and not behind it, whether there are folders for the results.
+fn writable<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<()> {
+    for path in paths {
+        std::fs::metadata(parent(path)).map_err(|cause| Error::Write { path: path.to_owned(), cause })?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text.as_bytes()).map_err(|cause| Error::Write { path: path.to_owned(), cause })
+}

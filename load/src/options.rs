@@ -1,0 +1,331 @@
+//! What a load can be told: a table of options, which the command line declares as it stands, and what their words mean.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// An option as a command line declares it.
+#[derive(Debug, Clone, Copy)]
+pub struct Declared {
+    /// Its long name, without dashes.
+    pub name: &'static str,
+    /// The name of its value; absent: it is a switch.
+    pub value: Option<&'static str>,
+    /// Its value where none is given.
+    pub default: Option<&'static str>,
+    /// One sentence, with the unit.
+    pub help: &'static str,
+}
+
+const fn option(name: &'static str, value: &'static str, default: &'static str, help: &'static str) -> Declared {
+    let default = if default.is_empty() { None } else { Some(default) };
+    Declared { name, value: Some(value), default, help }
+}
+
+const fn switch(name: &'static str, help: &'static str) -> Declared {
+    Declared { name, value: None, default: None, help }
+}
+
+/// Every option, in the order in which a help shows them.
+pub const OPTIONS: [Declared; 24] = [
+    option("url", "URL", "http://127.0.0.1:8080", "The server, over http; for https name a proxy"),
+    option("model", "NAME", "", "The model's name at the server [default: the first of /v1/models]"),
+    option("api-key-file", "FILE", "", "File whose one word is the key that the server wants"),
+    option(
+        "rate",
+        "R,..",
+        "",
+        "Open loop: requests a second, as a Poisson process; several rates run one after another",
+    ),
+    option(
+        "clients",
+        "N",
+        "",
+        "Closed loop: clients that each send a request when the one before is over [default: 1]",
+    ),
+    option("duration", "SECONDS", "", "Seconds in which requests are sent [default: 30; 120 with --find-saturation]"),
+    option("requests", "N", "", "Requests to send at most, of each rate"),
+    switch(
+        "find-saturation",
+        "Double the rate from --rate (1) on until the queue grows, then narrow it down to a tenth",
+    ),
+    option("seed", "N", "0", "Seed of arrivals, texts and draws of documents"),
+    option("form", "documents|prompt", "documents", "Documents beside the messages, or all in one plain prompt"),
+    option("documents-per-request", "N", "8", "Documents of a request"),
+    option("document-tokens", "N", "256", "Tokens of a document, about"),
+    option("query-tokens", "N", "16", "Tokens of the question, about; every request has another"),
+    option("corpus", "N", "64", "Documents that there are"),
+    option("zipf", "S", "1", "Exponent of Zipf's law, by which a request draws its documents; 0 draws all alike"),
+    switch("fresh", "Every document is new, also to a server that had this load before: everything is cold"),
+    switch("warm-up", "Send every document of the corpus once before anything is measured"),
+    option("max-tokens", "N", "32", "Tokens to generate at most"),
+    option("words", "FILE", "", "Vocabulary of the texts, words with space between [default: common English words]"),
+    option("max-in-flight", "N", "1024", "Requests under way at most; what is beyond is counted and not sent"),
+    option("timeout", "SECONDS", "300", "Seconds that one request may take"),
+    switch("json", "Print one object"),
+    option("csv", "FILE", "", "Write every request with all its times"),
+    option("plot", "FILE.svg", "", "Draw the time to first token: over time and its distribution, or against the rate"),
+];
+
+/// In which form a request carries its documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Beside the messages.
+    Documents,
+    /// All in one message.
+    Prompt,
+}
+
+/// When requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// At so many a second, as they are planned, whatever becomes of those before.
+    Open(f64),
+    /// So many clients, each of which waits for its answer.
+    Closed(usize),
+}
+
+/// All that a load is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The server.
+    pub url: String,
+    /// The model's name there.
+    pub model: Option<String>,
+    /// File with the key.
+    pub api_key_file: Option<PathBuf>,
+    /// The windows, one after another.
+    pub paces: Vec<Pace>,
+    /// Whether the saturation is to be found, from the first of them on.
+    pub find_saturation: bool,
+    /// How long requests are sent in each window; absent: until there were as many as asked for.
+    pub duration: Option<Duration>,
+    /// Requests of a window at most.
+    pub requests: Option<usize>,
+    /// Seed of every draw.
+    pub seed: u64,
+    /// How documents are carried.
+    pub form: Form,
+    /// Documents of a request.
+    pub documents_per_request: usize,
+    /// Tokens of a document, about.
+    pub document_tokens: usize,
+    /// Tokens of a question, about.
+    pub query_tokens: usize,
+    /// Documents that there are.
+    pub corpus: usize,
+    /// Exponent of Zipf's law.
+    pub zipf: f64,
+    /// Whether every document is new.
+    pub fresh: bool,
+    /// Whether every document is sent once beforehand.
+    pub warm_up: bool,
+    /// Tokens to generate at most.
+    pub max_tokens: usize,
+    /// File with the vocabulary.
+    pub words: Option<PathBuf>,
+    /// Requests under way at most.
+    pub max_in_flight: usize,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// Whether the result is printed as an object.
+    pub json: bool,
+    /// Where requests are written.
+    pub csv: Option<PathBuf>,
+    /// Where the picture is drawn.
+    pub plot: Option<PathBuf>,
+}
+
+/// The words of the options, as they were given.
+struct Given<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Options {
+    /// Reads the options from their words: `given` has the value of an option by its name, its default where it has one, and anything
+    /// at all for a switch that is set.
+    ///
+    /// # Errors
+    /// A word that is no such value, and options that do not go together.
+    pub fn read(given: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let given = Given(given);
+        let find_saturation = given.is_set("find-saturation");
+        let requests = given.optional("requests")?.map(|count| at_least_one("requests", count)).transpose()?;
+        let usual = match (find_saturation, requests) {
+            (true, _) => Some(120.0),
+            (false, None) => Some(30.0),
+            (false, Some(_)) => None,
+        };
+        let duration = given.optional("duration")?.or(usual).map(|value| seconds("duration", value)).transpose()?;
+        let options = Self {
+            url: given.must("url")?,
+            model: given.optional("model")?,
+            api_key_file: given.optional("api-key-file")?,
+            paces: given.paces()?,
+            find_saturation,
+            duration,
+            requests,
+            seed: given.must("seed")?,
+            form: given.form()?,
+            documents_per_request: given.count("documents-per-request")?,
+            document_tokens: given.count("document-tokens")?,
+            query_tokens: given.count("query-tokens")?,
+            corpus: given.count("corpus")?,
+            zipf: given.must("zipf")?,
+            fresh: given.is_set("fresh"),
+            warm_up: given.is_set("warm-up"),
+            max_tokens: given.count("max-tokens")?,
+            words: given.optional("words")?,
+            max_in_flight: given.count("max-in-flight")?,
+            timeout: seconds("timeout", given.must("timeout")?)?,
+            json: given.is_set("json"),
+            csv: given.optional("csv")?,
+            plot: given.optional("plot")?,
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    /// What does not go together.
+    fn check(&self) -> Result<()> {
+        if !(0.0..=100.0).contains(&self.zipf) {
+            return Err(Error::usage(format!("--zipf {}: an exponent is 0 to 100", self.zipf)));
+        }
+        if !self.fresh && self.documents_per_request > self.corpus {
+            let (wanted, there) = (self.documents_per_request, self.corpus);
+            let line =
+                format!("--documents-per-request {wanted}: there are {there} documents; raise --corpus, or --fresh");
+            return Err(Error::usage(line));
+        }
+        if self.fresh && self.warm_up {
+            return Err(Error::usage("--warm-up: with --fresh no document comes twice"));
+        }
+        if self.find_saturation && !matches!(self.paces[..], [Pace::Open(_)]) {
+            return Err(Error::usage("--find-saturation: one --rate to begin with, and no --clients"));
+        }
+        if self.find_saturation && self.requests.is_some() {
+            return Err(Error::usage("--find-saturation: a queue is looked at over --duration, not over --requests"));
+        }
+        Ok(())
+    }
+}
+
+impl Given<'_> {
+    fn is_set(&self, name: &str) -> bool {
+        (self.0)(name).is_some()
+    }
+
+    /// The value of an option, if it is given.
+    fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        (self.0)(name).map(|text| parsed(name, &text)).transpose()
+    }
+
+    /// The value of an option that has a default.
+    fn must<T: FromStr>(&self, name: &str) -> Result<T> {
+        let value = self.optional(name)?;
+        value.ok_or_else(|| Error::usage(format!("--{name}: it needs a value")))
+    }
+
+    fn count(&self, name: &str) -> Result<usize> {
+        at_least_one(name, self.must(name)?)
+    }
+
+    fn form(&self) -> Result<Form> {
+        match self.must::<String>("form")?.as_str() {
+            "documents" => Ok(Form::Documents),
+            "prompt" => Ok(Form::Prompt),
+            other => Err(Error::usage(format!("--form {other}: it is documents or prompt"))),
+        }
+    }
+
+    fn paces(&self) -> Result<Vec<Pace>> {
+        match (self.optional::<String>("rate")?, self.optional("clients")?) {
+            (Some(_), Some::<usize>(_)) => {
+                Err(Error::usage("--rate and --clients: a loop is open or closed, not both"))
+            }
+            (Some(rates), None) => {
+                rates.split(',').map(|rate| Ok(Pace::Open(positive("rate", parsed("rate", rate)?)?))).collect()
+            }
+            (None, Some(clients)) => Ok(vec![Pace::Closed(at_least_one("clients", clients)?)]),
+            (None, None) if self.is_set("find-saturation") => Ok(vec![Pace::Open(1.0)]),
+            (None, None) => Ok(vec![Pace::Closed(1)]),
+        }
+    }
+}
+
+fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T> {
+    text.trim().parse().map_err(|_| Error::usage(format!("--{name} {text}: that is no number of its kind")))
+}
+
+fn at_least_one(name: &str, count: usize) -> Result<usize> {
+    // More than a million of anything is a slip of the finger, and would be memory.
+    if (1..=1_000_000).contains(&count) {
+        return Ok(count);
+    }
+    Err(Error::usage(format!("--{name} {count}: must be 1 to 1000000")))
+}
+
+fn positive(name: &str, value: f64) -> Result<f64> {
+    if (1e-6..=1e6).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::usage(format!("--{name} {value}: must be above 0, and at most 1000000")))
+}
+
+fn seconds(name: &str, value: f64) -> Result<Duration> {
+    positive(name, value).map(Duration::from_secs_f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options from words, `NAME=VALUE` or a switch.
+    fn read(words: &[&str]) -> std::result::Result<Options, String> {
+        let given = |name: &str| {
+            let declared = OPTIONS.iter().find(|option| option.name == name).expect("it is declared");
+            let typed = words.iter().find_map(|word| match word.split_once('=') {
+                Some((left, value)) => (left == name).then(|| value.to_owned()),
+                None => (*word == name).then(String::new),
+            });
+            typed.or(declared.default.map(str::to_owned))
+        };
+        Options::read(&given).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_is_usual() {
+        let options = read(&[]).unwrap();
+        assert_eq!((options.paces, options.duration), (vec![Pace::Closed(1)], Some(Duration::from_secs(30))));
+        assert_eq!((options.documents_per_request, options.document_tokens, options.max_tokens), (8, 256, 32));
+        assert_eq!((options.form, options.max_in_flight), (Form::Documents, 1024));
+        let found = read(&["find-saturation"]).unwrap();
+        assert_eq!((found.paces, found.duration), (vec![Pace::Open(1.0)], Some(Duration::from_secs(120))));
+        let counted = read(&["requests=5", "rate=1,2.5"]).unwrap();
+        assert_eq!((counted.paces, counted.duration), (vec![Pace::Open(1.0), Pace::Open(2.5)], None));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused: [(&[&str], &str); 13] = [
+            (&["rate=1", "clients=2"], "--rate and --clients"),
+            (&["rate=0"], "--rate 0"),
+            (&["rate=1,x"], "--rate x"),
+            (&["rate=NaN"], "--rate NaN"),
+            (&["clients=0"], "--clients 0"),
+            (&["duration=-1"], "--duration -1"),
+            (&["form=xml"], "--form xml"),
+            (&["corpus=4"], "--documents-per-request 8"),
+            (&["zipf=-1"], "--zipf -1"),
+            (&["fresh", "warm-up"], "--warm-up"),
+            (&["find-saturation", "clients=2"], "--find-saturation"),
+            (&["find-saturation", "requests=2"], "--find-saturation"),
+            (&["max-tokens=no"], "--max-tokens no"),
+        ];
+        for (words, begin) in refused {
+            let error = read(words).map(|_| ()).expect_err(begin);
+            assert!(error.starts_with(begin), "{words:?}: {error}");
+        }
+        assert!(read(&["corpus=4", "fresh"]).is_ok());
+    }
+}

@@ -1,0 +1,169 @@
+//! The requests of a load: which documents each has, and its body.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::draws::{Draws, Zipf};
+use crate::error::{Error, Result};
+use crate::http::Address;
+use crate::options::{Form, Options};
+use crate::words::Words;
+
+/// Where chat completions are asked for.
+pub const COMPLETIONS: &str = "/v1/chat/completions";
+
+/// Words of a document of the two requests that tell how many tokens a word has.
+const CALIBRATION_WORDS: [usize; 2] = [64, 320];
+
+/// The kind of draws that choose documents.
+const CHOICE: u32 = 4;
+
+/// Makes requests by their numbers.
+pub struct Requests {
+    words: Words,
+    zipf: Zipf,
+    seed: u64,
+    form: Form,
+    model: String,
+    documents_per_request: usize,
+    corpus: usize,
+    max_tokens: usize,
+    document_words: usize,
+    query_words: usize,
+    /// The number of the first document that nobody has seen; absent: documents are drawn from the corpus.
+    fresh_from: Option<u64>,
+    /// Tokens of a word, as the server counts; absent where it counts none.
+    pub tokens_per_word: Option<f64>,
+}
+
+impl Requests {
+    /// Asks the server for its model and for the tokens that words have, by two requests of one token each.
+    ///
+    /// # Errors
+    /// A vocabulary that is none, and a server that does not answer.
+    pub fn new(options: &Options, address: &Address) -> Result<Self> {
+        let words = Words::new(options.words.as_deref(), options.seed)?;
+        let model = match &options.model {
+            Some(model) => model.clone(),
+            None => first_model(address, options.timeout)?,
+        };
+        // Documents that are new to the server, whatever load it had: their numbers begin at this moment, far beyond any corpus.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        let mut this = Self {
+            words,
+            zipf: Zipf::new(options.corpus, options.zipf),
+            seed: options.seed,
+            form: options.form,
+            model,
+            documents_per_request: options.documents_per_request,
+            corpus: options.corpus,
+            max_tokens: options.max_tokens,
+            document_words: 0,
+            query_words: 0,
+            fresh_from: options.fresh.then_some(now),
+            tokens_per_word: None,
+        };
+        this.tokens_per_word = this.calibrate(address, options.timeout, now)?;
+        let tokens_per_word = this.tokens_per_word.unwrap_or(1.0);
+        let words_of = |tokens: usize| ((tokens as f64 / tokens_per_word).round() as usize).max(1);
+        this.document_words = words_of(options.document_tokens);
+        this.query_words = words_of(options.query_tokens);
+        Ok(this)
+    }
+
+    /// The model's name.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The body of a request, whose answer streams.
+    pub fn body(&self, number: u64) -> String {
+        let of = self.documents_per_request as u64;
+        let documents: Vec<u64> = match self.fresh_from {
+            Some(first) => (0..of).map(|index| first.wrapping_add(number.wrapping_mul(of) + index)).collect(),
+            None => {
+                let mut draws = Draws::new(self.seed, CHOICE, number);
+                let drawn = self.zipf.distinct(self.documents_per_request, &mut draws);
+                drawn.into_iter().map(|document| document as u64).collect()
+            }
+        };
+        let texts = documents.into_iter().map(|document| self.words.document(document, self.document_words)).collect();
+        let mut body = self.message(texts, &self.words.question(number, self.query_words), self.max_tokens);
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        body.to_string()
+    }
+
+    /// Bodies that together have every document of the corpus once, for one token each.
+    pub fn warming(&self) -> impl Iterator<Item = String> {
+        let all: Vec<usize> = (0..self.corpus).collect();
+        let groups: Vec<Vec<usize>> = all.chunks(self.documents_per_request).map(<[usize]>::to_vec).collect();
+        groups.into_iter().map(|group| {
+            let texts = group.into_iter().map(|document| self.words.document(document as u64, self.document_words));
+            self.message(texts.collect(), &self.words.question(u64::MAX, self.query_words), 1).to_string()
+        })
+    }
+
+    fn message(&self, mut documents: Vec<String>, question: &str, max_tokens: usize) -> Value {
+        let mut body = json!({"model": self.model, "max_tokens": max_tokens, "temperature": 0});
+        let content = match self.form {
+            Form::Documents => {
+                body["documents"] = documents.into();
+                question.to_owned()
+            }
+            Form::Prompt => {
+                documents.push(question.to_owned());
+                documents.join("\n\n")
+            }
+        };
+        body["messages"] = json!([{"role": "user", "content": content}]);
+        body
+    }
+
+    /// Tokens of a word: what a longer document adds to the prompt's tokens; nothing where the server does not count them.
+    fn calibrate(&self, address: &Address, timeout: Duration, fresh: u64) -> Result<Option<f64>> {
+        let mut tokens = [0.0; 2];
+        for (tokens, words) in tokens.iter_mut().zip(CALIBRATION_WORDS) {
+            let document = self.words.document(!fresh, words);
+            let body = self.message(vec![document], &self.words.question(0, 16), 1).to_string();
+            let answer = ask(address, COMPLETIONS, Some(&body), timeout)?;
+            match answer["usage"]["prompt_tokens"].as_f64() {
+                Some(count) => *tokens = count,
+                None => return Ok(None),
+            }
+        }
+        let per_word = (tokens[1] - tokens[0]) / (CALIBRATION_WORDS[1] - CALIBRATION_WORDS[0]) as f64;
+        if per_word > 0.0 {
+            return Ok(Some(per_word));
+        }
+        let [few, many] = tokens;
+        let what = format!("it counts {few} tokens of a short prompt and {many} of a long one");
+        Err(Error::Server { url: address.url.clone(), what })
+    }
+}
+
+/// The name of the first model.
+fn first_model(address: &Address, timeout: Duration) -> Result<String> {
+    let models = ask(address, "/v1/models", None, timeout)?;
+    let name = models["data"][0]["id"].as_str().map(str::to_owned);
+    let what = || "it names no model at /v1/models; say --model".to_owned();
+    name.ok_or_else(|| Error::Server { url: address.url.clone(), what: what() })
+}
+
+/// Asks something that must be answered with an object.
+///
+/// # Errors
+/// [`Error::Server`] with what came instead.
+pub fn ask(address: &Address, path: &str, body: Option<&str>, timeout: Duration) -> Result<Value> {
+    let failed = |what: String| Error::Server { url: format!("{}{path}", address.url.trim_end_matches('/')), what };
+    let mut response =
+        address.ask(path, body, Instant::now() + timeout).map_err(|failure| failed(failure.to_string()))?;
+    let text = response.whole().map_err(|failure| failed(failure.to_string()))?;
+    let object = serde_json::from_str::<Value>(&text).ok();
+    if response.status != 200 {
+        let said = object.as_ref().and_then(|object| object["error"]["message"].as_str()).unwrap_or("no reason given");
+        return Err(failed(format!("status {}: {said}", response.status)));
+    }
+    object.ok_or_else(|| failed("the answer is no JSON".to_owned()))
+}

@@ -1,0 +1,162 @@
+//! A window of load: requests are sent at one pace for some time, and all of them are waited for.
+//!
+//! An open loop sends each request at its planned time on a thread of its own: a server that stalls delays nobody but those who wait
+//! for it, and what they waited counts from the planned time.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::draws::Arrivals;
+use crate::error::{Error, Result};
+use crate::options::Pace;
+use crate::requests::Requests;
+use crate::sample::Sample;
+
+/// A request's thread reads lines and parses small objects.
+const STACK_BYTES: usize = 256 << 10;
+
+/// How long a client of a closed loop waits that got no answer: it does not ask a server that turns it away as fast as it can.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How requests are sent.
+pub struct Plan {
+    /// When.
+    pub pace: Pace,
+    /// How long; absent: until there were as many as asked for.
+    pub duration: Option<Duration>,
+    /// How many at most.
+    pub requests: Option<usize>,
+    /// Under way at most, of an open loop.
+    pub max_in_flight: usize,
+    /// Seed of the arrivals.
+    pub seed: u64,
+    /// The number of the first request: windows have requests of their own.
+    pub first_number: u64,
+}
+
+/// What came of a window.
+#[derive(Debug, Clone)]
+pub struct Window {
+    /// Every request that was planned, by its number.
+    pub samples: Vec<Sample>,
+    /// Seconds in which requests were sent; until the last was over, where their number ended it.
+    pub seconds: f64,
+}
+
+/// A window on its way.
+struct Running<'a> {
+    client: &'a Client,
+    requests: &'a Requests,
+    plan: &'a Plan,
+    began: Instant,
+    in_flight: AtomicUsize,
+    /// No client begins another request.
+    is_stopped: AtomicBool,
+    samples: Mutex<Vec<Sample>>,
+}
+
+/// Sends requests as planned, and waits for all that were sent.
+///
+/// # Errors
+/// [`Error::Threads`] where a client of a closed loop cannot be.
+pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> {
+    let running = Running {
+        client,
+        requests,
+        plan,
+        began: Instant::now(),
+        in_flight: AtomicUsize::new(0),
+        is_stopped: AtomicBool::new(false),
+        samples: Mutex::new(Vec::new()),
+    };
+    match plan.pace {
+        Pace::Open(rate) => running.open(rate),
+        Pace::Closed(clients) => running.closed(clients)?,
+    }
+    let mut samples = running.samples.into_inner().unwrap_or_else(PoisonError::into_inner);
+    samples.sort_by_key(|sample| sample.number);
+    let last_end = samples.iter().map(|sample| sample.ended).fold(0.0, f64::max);
+    let is_counted = plan.requests.is_some_and(|requests| samples.len() >= requests);
+    let duration = plan.duration.map_or(f64::INFINITY, |duration| duration.as_secs_f64());
+    Ok(Window { seconds: if is_counted { last_end.min(duration) } else { duration }, samples })
+}
+
+impl Running<'_> {
+    fn open(&self, rate: f64) {
+        let until = self.plan.duration.unwrap_or(Duration::MAX);
+        let arrivals = Arrivals::new(self.plan.seed, rate).take_while(|planned| *planned < until);
+        thread::scope(|scope| {
+            for (number, planned) in arrivals.take(self.plan.requests.unwrap_or(usize::MAX)).enumerate() {
+                let sample = Sample::new(number, planned.as_secs_f64());
+                let body = self.body(number);
+                thread::sleep(planned.saturating_sub(self.began.elapsed()));
+                if self.in_flight.load(Ordering::Acquire) >= self.plan.max_in_flight {
+                    self.keep(sample);
+                    continue;
+                }
+                self.in_flight.fetch_add(1, Ordering::AcqRel);
+                let unsent = sample.clone();
+                let send = move || {
+                    self.send(&body, sample);
+                    self.in_flight.fetch_sub(1, Ordering::AcqRel);
+                };
+                let thread = thread::Builder::new().name("request".to_owned()).stack_size(STACK_BYTES);
+                if thread.spawn_scoped(scope, send).is_err() {
+                    self.in_flight.fetch_sub(1, Ordering::AcqRel);
+                    self.keep(unsent);
+                }
+            }
+        });
+    }
+
+    fn closed(&self, clients: usize) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let until = self.plan.duration.unwrap_or(Duration::MAX);
+        let most = self.plan.requests.unwrap_or(usize::MAX);
+        let client = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= most || self.is_stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let body = self.body(number);
+                let planned = self.began.elapsed();
+                if planned >= until {
+                    return;
+                }
+                if !self.send(&body, Sample::new(number, planned.as_secs_f64())) {
+                    thread::sleep(PAUSE.min(until.saturating_sub(self.began.elapsed())));
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..clients {
+                let thread = thread::Builder::new().name("client".to_owned()).stack_size(STACK_BYTES);
+                if let Err(cause) = thread.spawn_scoped(scope, client) {
+                    self.is_stopped.store(true, Ordering::Relaxed);
+                    return Err(Error::Threads { clients, cause });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn body(&self, number: usize) -> String {
+        self.requests.body(self.plan.first_number + number as u64)
+    }
+
+    /// Sends a request and keeps what came of it; gives whether it was answered.
+    fn send(&self, body: &str, mut sample: Sample) -> bool {
+        self.client.ask(body, self.began, &mut sample);
+        let is_answered = sample.is_answered();
+        self.keep(sample);
+        is_answered
+    }
+
+    fn keep(&self, sample: Sample) {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+    }
+}
