@@ -18,6 +18,7 @@ pub mod mpi;
 #[cfg_attr(not(feature = "nccl"), path = "nccl/absent.rs")]
 pub mod nccl;
 pub mod process;
+mod pulse;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +30,7 @@ use tributary_protocol::Phase;
 pub use error::{Error, Result};
 pub use group::liveness::{Activity, Liveness, RankState, StepKind};
 pub use link::{Alarm, CoordinatorLink, WorkerLink, link};
+pub use pulse::Pulse;
 pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
 /// A collective that has been started and not yet waited for. It must be given back to [`Communicator::wait`] of the

@@ -53,6 +53,13 @@ pub struct Prepared {
     pub notes: Vec<String>,
 }
 
+impl Prepared {
+    /// Number of its tokens.
+    pub fn token_count(&self) -> usize {
+        self.prefix.len() + self.chunks.iter().map(|chunk| chunk.ids.len()).sum::<usize>() + self.query.len()
+    }
+}
+
 /// Reads a request: head, chunks and query with tail are encoded each on its own. Documents, query and a prefix text are the
 /// user's: no mark of the chat template arises from them.
 ///

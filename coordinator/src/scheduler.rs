@@ -133,6 +133,14 @@ impl Scheduler {
         taken
     }
 
+    /// Sequences that each rank holds something of.
+    pub fn sequences(&self) -> Vec<usize> {
+        let holds = |rank: usize| {
+            self.running.iter().chain(&self.to_release).filter(|sequence| sequence.bytes[rank] > 0).count()
+        };
+        (0..self.world).map(holds).collect()
+    }
+
     /// The rank that the next request's query belongs to: the one whose memory sequences take least of, ties to the lowest.
     pub fn owner(&self) -> usize {
         let taken = self.taken();

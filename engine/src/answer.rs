@@ -1,6 +1,10 @@
 //! The path of a request: prepared, planned, sent to its ranks, answered, reported.
 
+use std::time::Instant;
+
+use tributary_coordinator::conductor::Observed;
 use tributary_coordinator::{Answer, Clock, Environment, Planned, Prepared, Report, dispatch, report};
+use tributary_protocol::Event;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -32,17 +36,51 @@ impl Engine<'_> {
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         let planned = self.planner.plan(&prepared, &run_config.settings, run_config.threads)?;
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
-        let answer = match dispatch::run(link, &planned.plan, &clock, &mut |_| {}) {
+        let mut told = told(self.observed.clone());
+        let answer = match dispatch::run(link, &planned.plan, &clock, &mut told) {
             Ok(answer) => answer,
             // The request alone has failed.
             Err(error @ tributary_coordinator::Error::Refused(_)) => return Err(error.into()),
-            Err(error) => return Err(self.lost(group, error)),
+            Err(error) => {
+                self.observed.tell(|observer| observer.failed(error.exit_code()));
+                return Err(self.lost(group, error));
+            }
         };
         self.planner.note(group, &answer.reports);
         let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let report = report(&planned, &answer, &environment, &self.folder.shape(), text, prepared.notes.clone());
-        Ok(Answered { prepared, planned, answer, report })
+        let answered = Answered { prepared, planned, answer, report };
+        if let Some(shown) = &self.shown {
+            shown(&answered);
+        }
+        Ok(answered)
+    }
+}
+
+/// Tells the observer of the events of one request that is alone on its ranks.
+fn told(observed: Observed) -> impl FnMut(&Event) {
+    let mut token_at = Instant::now();
+    move |event| {
+        observed.tell(|observer| match event {
+            Event::FirstToken { .. } => token_at = Instant::now(),
+            Event::Prefilled { reports, .. } => {
+                for report in reports {
+                    observer.moved(report.rank, &report.traffic);
+                    observer.moved(report.rank, &report.decode_traffic);
+                }
+                observer.prefilled(reports);
+            }
+            Event::Refused { traffic, .. } => {
+                traffic.iter().enumerate().for_each(|(rank, traffic)| observer.moved(rank, traffic));
+            }
+            Event::Stepped { reports, .. } => {
+                let before = std::mem::replace(&mut token_at, Instant::now());
+                reports.iter().for_each(|report| observer.moved(report.rank, &report.traffic));
+                observer.stepped(reports, &[token_at.saturating_duration_since(before)]);
+            }
+            _ => {}
+        });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{Document, Environment, Intake, Prefix, Prepared, Request, RequestSettings};
+use tributary_coordinator::{Document, Environment, Intake, ModelShape, Prefix, Prepared, Request, RequestSettings};
 use tributary_coordinator::{prepare, prepare_text, report};
 
 use crate::answer::Answered;
@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 use crate::question::Question;
+use crate::ranks::Pulses;
 use crate::run_config::RunConfig;
 
 /// What is asked in one turn.
@@ -40,17 +41,19 @@ struct Shared {
     intake: IntakeConfig,
     environment: Environment,
     settings: RequestSettings,
+    pulses: Pulses,
 }
 
 impl Engine<'_> {
     /// A client of this engine, and where its requests arrive. They are answered as `run_config` says where they do not say
     /// otherwise.
     pub fn client(&self, run_config: &RunConfig) -> (Client, Inbox) {
-        let (desk, inbox) = desk();
+        let (desk, inbox) = desk(self.observed.clone());
         let backend = self.backend_of(run_config.settings.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let (folder, intake) = (Arc::clone(&self.folder), self.config.intake.clone());
-        let shared = Arc::new(Shared { folder, intake, environment, settings: run_config.settings.clone() });
+        let (settings, pulses) = (run_config.settings.clone(), self.pulses());
+        let shared = Arc::new(Shared { folder, intake, environment, settings, pulses });
         (Client { desk, shared }, inbox)
     }
 
@@ -107,6 +110,16 @@ impl Client {
     /// Where requests are handed in, cancelled and counted.
     pub fn desk(&self) -> &Desk {
         &self.desk
+    }
+
+    /// Where the ranks' signs of life are read.
+    pub fn pulses(&self) -> Pulses {
+        self.shared.pulses.clone()
+    }
+
+    /// The shape of the model.
+    pub fn shape(&self) -> ModelShape {
+        self.shared.folder.shape()
     }
 
     /// Whether a token ends an answer.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::Device;
+use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Planned, Planner};
 use tributary_worker::Model;
 
+use crate::answer::Answered;
 use crate::carrier::Carrier;
 use crate::config::Config;
 use crate::device::{Gpu, RankDevice};
@@ -14,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::machine::check_threads;
 use crate::model::ModelFolder;
 use crate::question::Question;
-use crate::ranks::{Attendance, GroupSettings, Identity, Ranks, Start};
+use crate::ranks::{Attendance, GroupSettings, Identity, Pulses, Ranks, Start};
 use crate::run_config::RunConfig;
 use crate::spoilt::{any_spoilt, explained};
 
@@ -28,7 +30,14 @@ pub struct Engine<'a> {
     models: Vec<Arc<dyn Model>>,
     pub(crate) planner: Planner,
     pub(crate) ranks: &'a mut Ranks,
+    /// Who watches the ranks' work.
+    pub(crate) observed: Observed,
+    /// Who is shown the answers that this engine gives itself.
+    pub(crate) shown: Option<Shown>,
 }
+
+/// Is shown an answer.
+pub(crate) type Shown = Box<dyn Fn(&Answered)>;
 
 impl<'a> Engine<'a> {
     /// Reads everything but the weights.
@@ -42,7 +51,29 @@ impl<'a> Engine<'a> {
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
         let planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
-        Ok(Self { config: config.clone(), folder, environment, rank_device, models: Vec::new(), planner, ranks })
+        Ok(Self {
+            config: config.clone(),
+            folder,
+            environment,
+            rank_device,
+            models: Vec::new(),
+            planner,
+            ranks,
+            observed: Observed::default(),
+            shown: None,
+        })
+    }
+
+    /// From now on `observer` is told of what the ranks do, and `shown` gets each answer of [`answer`](Self::answer), when it is
+    /// complete. Only the first observer counts.
+    pub fn observe(&mut self, observer: Arc<dyn Observer>, shown: impl Fn(&Answered) + 'static) {
+        self.observed.by(observer);
+        self.shown = Some(Box::new(shown));
+    }
+
+    /// Where the ranks' signs of life are read.
+    pub fn pulses(&self) -> Pulses {
+        self.ranks.backend().pulses()
     }
 
     /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full, and groups
@@ -180,6 +211,9 @@ impl<'a> Engine<'a> {
     pub(crate) fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error {
         self.planner.ended(group);
         let error = self.ranks.backend_mut().lost(group, seen);
+        if let Some(breakage) = error.breakage() {
+            self.observed.tell(|observer| observer.broken(breakage));
+        }
         explained(error, self.devices())
     }
 

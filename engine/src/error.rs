@@ -1,5 +1,6 @@
 //! What can go wrong in an engine, and the exit code that stands for it.
 
+use tributary_coordinator::conductor::Breakage;
 use tributary_protocol::exit;
 use tributary_system::size::rounded;
 
@@ -83,13 +84,27 @@ impl Error {
 
     /// Whether it is the group's end, brought about and told elsewhere: by another rank, or another thread of this one.
     pub fn is_told_elsewhere(&self) -> bool {
-        let between_ranks = match self {
+        matches!(self.between_ranks(), Some(tributary_comm::Error::Aborted { .. }))
+    }
+
+    fn between_ranks(&self) -> Option<&tributary_comm::Error> {
+        match self {
             Error::Comm(error)
             | Error::Worker(tributary_worker::Error::Comm(error))
             | Error::Coordinator(tributary_coordinator::Error::Link(error)) => Some(error),
             _ => None,
-        };
-        matches!(between_ranks, Some(tributary_comm::Error::Aborted { .. }))
+        }
+    }
+
+    /// What has broken between ranks, where this is known.
+    pub(crate) fn breakage(&self) -> Option<Breakage> {
+        match self.between_ranks()? {
+            tributary_comm::Error::Timeout { operation, .. } => {
+                Some(Breakage::Call { collective: *operation, exit_code: self.exit_code() })
+            }
+            tributary_comm::Error::Frame(_) => Some(Breakage::Message),
+            _ => None,
+        }
     }
 
     /// Something that was asked for cannot be.

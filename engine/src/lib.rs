@@ -36,12 +36,14 @@ pub use machine::{available_bytes, check_threads};
 pub use model::{ModelFolder, ModelHash, shape_of};
 pub use question::Question;
 pub use ranks::{
-    Attendance, Group, GroupSettings, LauncherInfo, ProcessFailure, Ranks, Seat, Seated, launcher, narrowest,
+    Attendance, Group, GroupSettings, LauncherInfo, ProcessFailure, Pulses, Ranks, Seat, Seated, launcher, narrowest,
     program_hash, reap, refuse,
 };
 pub use run_config::RunConfig;
 pub use spoilt::{explained, spoilt};
 pub use synthetic::Synthetic;
+pub use tributary_comm::Pulse;
 pub use tributary_coordinator::Clock;
+pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Stage, Tally};
 pub use tributary_coordinator::conductor::{Done, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;

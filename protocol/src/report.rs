@@ -140,6 +140,9 @@ pub struct RankReport {
     pub chunk_cache: ChunkCacheReport,
     /// The memory of its device; none on a CPU.
     pub device_memory: Option<DeviceMemory>,
+    /// Bytes that its process has in the host's memory when the answer is out; 0 if the system does not say. Ranks that are
+    /// threads have one process.
+    pub resident_bytes: u64,
 }
 
 /// The pool that a device's tensors come from. Ranks that share a device and a process share it.

@@ -207,6 +207,7 @@ fn events_and_orders_come_back() {
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
+    report.resident_bytes = 1 << 33;
     report.traffic.count(Collective::AllGather, 3, 4);
     let mut step = StepReport { rank: 1, seconds: 0.5, waited_s: 0.25, sequences: 2, ..StepReport::default() };
     step.traffic.count(Collective::AllToAll, 1, 2);
@@ -256,6 +257,7 @@ fn samples() -> (Order, Event) {
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
+    report.resident_bytes = 1 << 33;
     report.traffic.count(Collective::AllGather, 3, 4);
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     report.chunk_cache.stored.push(KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]));
@@ -269,6 +271,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "54524942060000001f010000a16990d7");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942060000003c01000041829b63");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "54524942070000001f01000078dbd5b7");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420700000044010000bcaa58f7");
 }

@@ -82,6 +82,7 @@ pub async fn completions(
     let outcome = accept(&shared, body, clock).await;
     let (request, mut running) = outcome.inspect_err(|error| shared.metrics.refused(error))?;
     let frame = Frame::new(running.request, &shared.model);
+    shared.metrics.named(running.request, frame.id());
     if request.streams() {
         let first = tokio::time::timeout(OPENING, running.updates.recv()).await.ok();
         if let Some(Some(Update::Failed(failure))) = first {

@@ -20,6 +20,7 @@ mod routes;
 mod server;
 mod shared;
 mod signals;
+mod status;
 
 pub use guard::{Access, ApiKeys};
 pub use limits::ClientLimits;

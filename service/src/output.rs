@@ -28,6 +28,11 @@ impl Frame {
         Self { id: format!("chatcmpl-{created:x}-{request}"), created, model: model.to_owned() }
     }
 
+    /// The name that the answer has for its client.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// A whole answer.
     pub fn completion(&self, finish_reason: &str, answered: &Answered) -> Value {
         let message = json!({"role": "assistant", "content": answered.report.answer, "refusal": null});

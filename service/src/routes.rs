@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::guard::{self, Access};
 use crate::ready::Readiness;
 use crate::shared::Shared;
+use crate::status;
 
 /// All routes, for those who may ask, within the limits of bodies and time.
 pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
@@ -26,6 +27,7 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         .route("/health", get(|| async { "alive\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
+        .route("/v1/status", get(status::status))
         .route("/version", get(|| async { Json(json!({"version": env!("CARGO_PKG_VERSION")})) }))
         .fallback(|| async { ApiError::invalid("there is nothing here").with_status(StatusCode::NOT_FOUND) })
         .method_not_allowed_fallback(|| async {
@@ -72,5 +74,8 @@ async fn ready(State(shared): State<Shared>) -> Response {
 
 async fn metrics(State(shared): State<Shared>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, shared.metrics.render(&shared.client)).into_response()
+    if *shared.draining.borrow() {
+        shared.metrics.drains();
+    }
+    (kind, shared.metrics.render()).into_response()
 }

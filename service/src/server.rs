@@ -140,6 +140,7 @@ impl Service {
         attendance: Attendance,
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
         let metrics = Arc::new(Metrics::new(world)?);
+        metrics.attach(&client);
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);

@@ -16,6 +16,11 @@ pub fn total_bytes() -> Option<u64> {
     field_bytes(&text("/proc/meminfo")?, "MemTotal")
 }
 
+/// Bytes that this process has in memory now.
+pub fn resident_bytes() -> Option<u64> {
+    field_bytes(&text("/proc/self/status")?, "VmRSS")
+}
+
 /// The most bytes that this process has had in memory so far.
 pub fn peak_bytes() -> Option<u64> {
     field_bytes(&text("/proc/self/status")?, "VmHWM")
@@ -34,5 +39,7 @@ mod tests {
         let taken = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = peak_bytes().expect("known");
         assert!(after >= before.max(64 * MIB) && after < total, "{before}, then {after} with {} taken", taken.len());
+        let resident = resident_bytes().expect("known");
+        assert!((64 * MIB..=after.max(resident)).contains(&resident), "{resident} of at most {after}");
     }
 }

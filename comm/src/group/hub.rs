@@ -83,7 +83,7 @@ impl Hub {
 
     /// The first rank of this process that computes without progress for longer than it may.
     pub fn stall(&self) -> Option<(usize, Stall)> {
-        let left = self.lock().left.clone();
+        let left = self.left();
         let here = self.livenesses.iter().enumerate().filter(|(rank, _)| !left[*rank]);
         here.filter_map(|(rank, liveness)| Some((rank, liveness.stall()?))).next()
     }
@@ -268,9 +268,9 @@ impl Hub {
         self.lock().death.as_ref().map(|death| death.error.clone())
     }
 
-    /// Whether all ranks have left.
-    pub fn is_empty(&self) -> bool {
-        self.lock().left.iter().all(|&left| left)
+    /// Which ranks have left.
+    pub fn left(&self) -> Vec<bool> {
+        self.lock().left.clone()
     }
 
     fn die(&self, mut state: MutexGuard<'_, State>, rank: usize, death: Death) -> Result<()> {

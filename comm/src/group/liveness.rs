@@ -197,6 +197,13 @@ impl Liveness {
         self.lock().phase
     }
 
+    /// How long the rank has computed since its last progress; nothing while it waits for others.
+    pub(crate) fn quiet(&self) -> Duration {
+        let doing = self.lock();
+        let waits = doing.waits.is_some() || doing.stands.is_some();
+        if waits { Duration::ZERO } else { doing.advanced.elapsed() }
+    }
+
     /// The rank's activity now.
     pub fn activity(&self) -> Activity {
         self.lock().activity()

@@ -8,7 +8,7 @@ use crate::group::call::Contribution;
 use crate::group::hub::Hub;
 use crate::group::liveness::Liveness;
 use crate::group::{Endpoint, GroupMonitor, LateRanks, Patience, Received, Verdict};
-use crate::{Collective, Error, Result};
+use crate::{Collective, Error, Pulse, Result};
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
@@ -66,9 +66,16 @@ impl LocalGroup {
         self.hub.cause().filter(|error| matches!(error, Error::Stalled { .. }))
     }
 
+    /// The signs of life of all ranks.
+    pub fn pulses(&self) -> Vec<Pulse> {
+        let lives = !self.hub.dead_within(Duration::ZERO);
+        let pulse = |(rank, left): (usize, bool)| Pulse { is_up: lives && !left, age: self.hub.liveness(rank).quiet() };
+        self.hub.left().into_iter().enumerate().map(pulse).collect()
+    }
+
     /// Whether the group has ended: it is dead, or all ranks have left.
     pub fn is_over(&self) -> bool {
-        self.hub.dead_within(Duration::ZERO) || self.hub.is_empty()
+        self.hub.dead_within(Duration::ZERO) || self.hub.left().iter().all(|&left| left)
     }
 }
 

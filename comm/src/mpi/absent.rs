@@ -4,7 +4,7 @@ use crate::group::call::Contribution;
 use crate::group::liveness::Liveness;
 use crate::group::{Endpoint, GroupMonitor, Member, Patience, Received};
 use crate::process::{ProcessGroup, ProcessSettings};
-use crate::{Error, Result};
+use crate::{Error, Pulse, Result};
 
 #[path = "heartbeats.rs"]
 #[allow(dead_code)]
@@ -85,6 +85,11 @@ impl Ender {
 
     /// Never called.
     pub fn is_leaving(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn pulses(&self) -> Vec<Pulse> {
         match self.0 {}
     }
 

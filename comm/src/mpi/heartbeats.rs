@@ -20,6 +20,7 @@ const SOON: Duration = Duration::from_millis(50);
 /// The signs of life that this process has given and heard.
 pub struct Heartbeats {
     period: Duration,
+    began: Instant,
     state: Mutex<State>,
 }
 
@@ -34,6 +35,7 @@ struct State {
 struct Heard {
     count: u64,
     last: Option<Activity>,
+    at: Option<Instant>,
 }
 
 /// A rank that has been silent for longer than the timeout.
@@ -60,7 +62,7 @@ impl Heartbeats {
     /// Heartbeats of a group of `world` ranks, at a period that follows from the timeout.
     pub fn new(world: usize, timeout: Duration) -> Self {
         let state = State { gave: None, heard: vec![Heard::default(); world] };
-        Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), state: Mutex::new(state) }
+        Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), began: Instant::now(), state: Mutex::new(state) }
     }
 
     /// Whether this process has itself given a sign of life within this time: if its MPI thread is stopped, it hears nobody.
@@ -85,7 +87,17 @@ impl Heartbeats {
         assert!(from < state.heard.len(), "a sign of life from rank {from} of {}", state.heard.len());
         let heard = &mut state.heard[from];
         heard.count += 1;
-        heard.last = Some(activity);
+        (heard.last, heard.at) = (Some(activity), Some(Instant::now()));
+    }
+
+    /// Time since a rank was heard; since the beginning, if it never was.
+    pub fn age(&self, rank: usize) -> Duration {
+        self.lock().heard[rank].at.unwrap_or(self.began).elapsed()
+    }
+
+    /// How long a rank may be silent, about.
+    pub fn patience(&self) -> Duration {
+        self.period * A_TIMEOUT
     }
 
     /// The activity that a rank said last.

@@ -29,7 +29,7 @@ use crate::group::call::{Call, Contribution};
 use crate::group::liveness::Liveness;
 use crate::group::{Endpoint, GroupMonitor, LateRanks, Member, Patience, Received, Verdict};
 use crate::process::{ProcessGroup, ProcessSettings};
-use crate::{Collective, Error, Result};
+use crate::{Collective, Error, Pulse, Result};
 
 /// The communicator of this process's rank.
 pub type Mpi = Member<MpiEndpoint>;
@@ -114,6 +114,11 @@ impl Ender {
     /// Whether all ranks have said farewell and this process's is about to leave MPI, or has left it.
     pub fn is_leaving(&self) -> bool {
         self.post.is_over()
+    }
+
+    /// The signs of life of all ranks, as this process has heard them.
+    pub fn pulses(&self) -> Vec<Pulse> {
+        self.post.pulses()
     }
 
     /// Begins to listen to the other ranks, for a thread that does so about every `pause`.

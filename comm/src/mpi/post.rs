@@ -10,9 +10,9 @@ use tributary_protocol::Phase;
 
 use super::heartbeats::Heartbeats;
 use super::letter::{Kind, Letter};
-use crate::Error;
 use crate::group::hub::Hub;
 use crate::group::{LateRanks, Patience, Verdict};
+use crate::{Error, Pulse};
 
 /// The time by which a rank lets each lower rank speak first, where all have the same to say, and the longest such wait.
 const TURN: Duration = Duration::from_millis(50);
@@ -177,6 +177,19 @@ impl Post {
     pub fn in_the_group(&self) -> BTreeSet<usize> {
         let outbox = self.outbox();
         self.others().filter(|&rank| !outbox.farewells[rank]).collect()
+    }
+
+    /// The signs of life of all ranks, as this process has heard them.
+    pub fn pulses(&self) -> Vec<Pulse> {
+        let (lives, there) = (!self.hub.dead_within(Duration::ZERO), self.in_the_group());
+        let pulse = |rank| match rank == self.rank {
+            true => Pulse { is_up: lives && !self.has_left(), age: Duration::ZERO },
+            false => {
+                let age = self.heartbeats.age(rank);
+                Pulse { is_up: lives && there.contains(&rank) && age <= self.heartbeats.patience(), age }
+            }
+        };
+        (0..self.world).map(pulse).collect()
     }
 
     /// Says farewell to the others, behind everything that was sent before.

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tributary_protocol::{DrawnToken, Refusal, Traffic, exit};
+use tributary_protocol::{DrawnToken, Refusal, exit};
 
+use super::observer::{Observed, Observer};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
 use crate::plan::{Planned, RequestSettings};
@@ -101,8 +102,10 @@ pub(super) struct Counts {
     closed: AtomicBool,
     /// Requests whose clients have left.
     cancelled: Mutex<Vec<u64>>,
-    /// What has moved through each rank for requests.
-    traffic: Mutex<Vec<Traffic>>,
+    /// Sequences that each rank holds.
+    sequences: Mutex<Vec<usize>>,
+    /// Who watches.
+    pub(super) observed: Observed,
 }
 
 impl Counts {
@@ -110,17 +113,9 @@ impl Counts {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn traffic(&self) -> MutexGuard<'_, Vec<Traffic>> {
-        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts what has moved through a rank for requests, whatever becomes of them.
-    pub(super) fn moved(&self, rank: usize, traffic: &Traffic) {
-        let mut all = self.traffic();
-        if all.len() <= rank {
-            all.resize_with(rank + 1, Traffic::default);
-        }
-        all[rank].add(traffic);
+    /// Says how many sequences each rank holds.
+    pub(super) fn sequences_are(&self, sequences: Vec<usize>) {
+        *self.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
     /// Takes the requests whose clients have left since the last call.
@@ -135,6 +130,32 @@ pub struct Desk {
     submissions: SyncSender<Box<Submission>>,
     numbers: Arc<AtomicU64>,
     counts: Arc<Counts>,
+}
+
+/// What waits and runs at a desk.
+#[derive(Debug, Clone)]
+pub struct Tally(Arc<Counts>);
+
+impl Tally {
+    /// Requests that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Requests that the ranks are at: being prefilled or decoded.
+    pub fn running(&self) -> usize {
+        self.0.running.load(Ordering::Relaxed)
+    }
+
+    /// Sequences of which each rank holds keys and values, in rank order; a rank without a number holds none.
+    pub fn sequences(&self) -> Vec<usize> {
+        self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether no more requests are taken.
+    pub fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::SeqCst)
+    }
 }
 
 /// The conductor's side of a desk.
@@ -158,10 +179,10 @@ impl Drop for Inbox {
     }
 }
 
-/// A desk and where its requests arrive.
-pub fn desk() -> (Desk, Inbox) {
+/// A desk and where its requests arrive; whoever watches is told of what becomes of them.
+pub fn desk(observed: Observed) -> (Desk, Inbox) {
     let (sender, receiver) = sync_channel(ON_THE_WAY);
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(Counts { observed, ..Counts::default() });
     let desk = Desk { submissions: sender, numbers: Arc::new(AtomicU64::new(1)), counts: Arc::clone(&counts) };
     (desk, Inbox { submissions: receiver, counts })
 }
@@ -201,10 +222,14 @@ impl Desk {
         self.counts.closed.load(Ordering::SeqCst)
     }
 
-    /// What has moved through each rank, in rank order, for all requests that the ranks have been at, also for those that were
-    /// cancelled or have failed. Orders that belong to no request are not counted; a rank without a number has moved nothing.
-    pub fn traffic(&self) -> Vec<Traffic> {
-        self.counts.traffic().clone()
+    /// From now on `observer` is told of what the ranks do; only the first one counts.
+    pub fn observed_by(&self, observer: Arc<dyn Observer>) {
+        self.counts.observed.by(observer);
+    }
+
+    /// What can be counted here, for somebody who hands nothing in and keeps no conductor at work.
+    pub fn tally(&self) -> Tally {
+        Tally(Arc::clone(&self.counts))
     }
 
     /// Requests that wait for their turn.

@@ -148,6 +148,43 @@ pub fn sent(bytes: u64) -> Traffic {
     traffic
 }
 
+/// Keeps what an observer is told: bytes sent by each rank, requests that got no answer, and numbers of the rest.
+#[derive(Default)]
+pub struct Notes {
+    pub sent: Mutex<[u64; WORLD]>,
+    pub ended: Mutex<Vec<Ended>>,
+    pub prefills: Mutex<usize>,
+    pub gaps: Mutex<Vec<Duration>>,
+    pub failures: Mutex<Vec<u8>>,
+}
+
+impl Observer for Notes {
+    fn prefilled(&self, reports: &[RankReport]) {
+        assert_eq!(reports.len(), WORLD, "a report a rank");
+        *self.prefills.lock().unwrap() += 1;
+    }
+
+    fn stepped(&self, reports: &[StepReport], gaps: &[Duration]) {
+        assert_eq!(reports.len(), WORLD, "a report a rank");
+        self.gaps.lock().unwrap().extend(gaps);
+    }
+
+    fn moved(&self, rank: usize, traffic: &Traffic) {
+        self.sent.lock().unwrap()[rank] +=
+            traffic.entries.get(&Collective::AllGather).map_or(0, |entry| entry.sent_bytes);
+    }
+
+    fn ended(&self, ended: &Ended) {
+        self.ended.lock().unwrap().push(ended.clone());
+    }
+
+    fn failed(&self, exit_code: u8) {
+        self.failures.lock().unwrap().push(exit_code);
+    }
+
+    fn broken(&self, _: Breakage) {}
+}
+
 pub fn drawn(token: u32) -> DrawnToken {
     DrawnToken { token, margin: 0.5 }
 }
@@ -160,7 +197,7 @@ pub fn with_conductor(
     clients: impl FnOnce(Desk) + Send,
 ) -> Result<()> {
     let (coordinator, worker): (CoordinatorLink, WorkerLink) = link(4);
-    let (desk, inbox) = desk();
+    let (desk, inbox) = desk(Observed::default());
     std::thread::scope(|scope| {
         scope.spawn(|| ranks.serve(&{ worker }));
         scope.spawn(move || clients(desk));

@@ -6,6 +6,7 @@
 mod desk;
 #[cfg(test)]
 mod kit;
+mod observer;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tributary_comm::CoordinatorLink;
-use tributary_protocol::{Event, Order, RankReport, Refusal};
+use tributary_protocol::{DrawnToken, Event, Order, RankReport, Refusal, StepReport};
 
 use self::desk::Submission;
 use crate::dispatch::{self, InFlight};
@@ -25,7 +26,8 @@ use crate::planner::Planner;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
-pub use self::desk::{Desk, Done, Inbox, NotTaken, RequestFailure, Sink, Update, desk};
+pub use self::desk::{Desk, Done, Inbox, NotTaken, RequestFailure, Sink, Tally, Update, desk};
+pub use self::observer::{Breakage, Ended, Observed, Observer, Stage};
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,6 +43,8 @@ struct Request {
     submission: Submission,
     planned: Planned,
     in_flight: InFlight,
+    /// When its newest token came; before the first, when its prefill began.
+    token_at: Instant,
 }
 
 /// Gives orders to a group of ranks.
@@ -80,6 +84,12 @@ impl<'a> Conductor<'a> {
         if let Err(error) = &ended {
             let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
             let late = self.inbox.close();
+            self.inbox.counts.observed.tell(|observer| observer.failed(refusal.exit_code));
+            self.running
+                .values()
+                .for_each(|request| self.tell_end(&request.submission, Some(&request.in_flight), None));
+            let not_begun = self.waiting.values().map(|waiting| &waiting.submission).chain(&late);
+            not_begun.for_each(|submission| self.tell_end(submission, None, None));
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
             let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
             self.count();
@@ -115,6 +125,23 @@ impl<'a> Conductor<'a> {
     fn count(&self) {
         self.inbox.counts.waiting.store(self.waiting.len(), Ordering::Relaxed);
         self.inbox.counts.running.store(self.running.len(), Ordering::Relaxed);
+        self.inbox.counts.sequences_are(self.scheduler.sequences());
+    }
+
+    /// Tells the observer of a request that gets no whole answer; `stage` if nobody waits for it any more.
+    fn tell_end(&self, submission: &Submission, in_flight: Option<&InFlight>, stage: Option<Stage>) {
+        let Submission { request, prepared, settings, clock, .. } = submission;
+        self.inbox.counts.observed.tell(|observer| {
+            observer.ended(&Ended {
+                request: *request,
+                method: settings.method.name,
+                stage,
+                ttft: in_flight.and_then(InFlight::ttft),
+                total: clock.elapsed(),
+                prompt_tokens: prepared.token_count(),
+                generated_tokens: in_flight.map_or(0, InFlight::token_count),
+            });
+        });
     }
 
     /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
@@ -149,7 +176,7 @@ impl<'a> Conductor<'a> {
             }
         }
         for request in self.inbox.counts.take_cancelled() {
-            self.forget(request);
+            self.forget(request, None);
         }
     }
 
@@ -179,6 +206,7 @@ impl<'a> Conductor<'a> {
                 return;
             }
         };
+        self.tell_end(&submission, None, None);
         // Whoever is gone need not be told.
         let _ = submission.sink.take(Update::Failed(failure));
     }
@@ -186,19 +214,24 @@ impl<'a> Conductor<'a> {
     /// A request that cannot be answered.
     fn refuse(&mut self, request: u64, error: &Error) {
         let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
-        let running = self.running.remove(&request).map(|running| running.submission);
-        let refused = self.waiting.remove(&request).map(|waiting| waiting.submission).or(running);
+        let running = self.running.remove(&request).map(|running| (running.submission, Some(running.in_flight)));
+        let refused = self.waiting.remove(&request).map(|waiting| (waiting.submission, None)).or(running);
         self.scheduler.over(request);
         self.count();
-        if let Some(mut submission) = refused {
+        if let Some((mut submission, in_flight)) = refused {
+            self.tell_end(&submission, in_flight.as_ref(), None);
             let _ = submission.sink.take(Update::Failed(RequestFailure::Refused(refusal)));
         }
     }
 
-    /// Lets go of a request that nobody waits for.
-    fn forget(&mut self, request: u64) {
-        self.waiting.remove(&request);
-        self.running.remove(&request);
+    /// Lets go of a request that nobody waits for; `why` if its sink did not take an update.
+    fn forget(&mut self, request: u64, why: Option<NotTaken>) {
+        if let Some(waiting) = self.waiting.remove(&request) {
+            self.tell_end(&waiting.submission, None, Some(Stage::Queue));
+        }
+        if let Some(Request { submission, in_flight, .. }) = self.running.remove(&request) {
+            self.tell_end(&submission, Some(&in_flight), Some(stage(in_flight.token_count(), why)));
+        }
         self.scheduler.over(request);
     }
 
@@ -209,7 +242,7 @@ impl<'a> Conductor<'a> {
         let planned = draft.planned();
         let in_flight = InFlight::new(&planned.plan, submission.clock, queued);
         self.link.send(Order::Prefill(Arc::clone(&planned.plan)))?;
-        self.running.insert(request, Request { submission, planned, in_flight });
+        self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
         self.count();
         loop {
             match dispatch::next(self.link)? {
@@ -217,15 +250,19 @@ impl<'a> Conductor<'a> {
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.first_token(drawn)?;
                     let ttft = running.in_flight.ttft().expect("the first token has just come");
+                    running.token_at = Instant::now();
                     // A client that is gone is noticed at the end of the order.
                     let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
                     self.planner.note(self.group, &reports);
-                    for RankReport { rank, traffic, decode_traffic, .. } in &reports {
-                        self.inbox.counts.moved(*rank, traffic);
-                        self.inbox.counts.moved(*rank, decode_traffic);
-                    }
+                    self.inbox.counts.observed.tell(|observer| {
+                        for RankReport { rank, traffic, decode_traffic, .. } in &reports {
+                            observer.moved(*rank, traffic);
+                            observer.moved(*rank, decode_traffic);
+                        }
+                        observer.prefilled(&reports);
+                    });
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
                     if running.in_flight.goes_on() {
@@ -234,7 +271,10 @@ impl<'a> Conductor<'a> {
                     return self.close_if_over(request);
                 }
                 Event::Refused { request: number, refusal, traffic } if number == request => {
-                    traffic.iter().enumerate().for_each(|(rank, traffic)| self.inbox.counts.moved(rank, traffic));
+                    let moved = traffic.iter().enumerate();
+                    self.inbox.counts.observed.tell(|observer| {
+                        moved.for_each(|(rank, traffic)| observer.moved(rank, traffic));
+                    });
                     self.refuse(request, &Error::Refused(refusal));
                     return Ok(());
                 }
@@ -249,10 +289,10 @@ impl<'a> Conductor<'a> {
             Event::Stepped { tokens, reports } => (tokens, reports),
             other => return Err(dispatch::unexpected(&other, "a step of decoding")),
         };
-        reports.iter().for_each(|report| self.inbox.counts.moved(report.rank, &report.traffic));
         if !tokens.iter().map(|(request, _)| request).eq(&requests) {
             return Err(Error::Protocol("a step names other sequences than its order".into()));
         }
+        self.tell_step(&tokens, &reports);
         let sequences = tokens.len();
         for (index, (request, drawn)) in tokens.into_iter().enumerate() {
             match (drawn, self.running.get_mut(&request)) {
@@ -260,7 +300,7 @@ impl<'a> Conductor<'a> {
                     running.in_flight.next_token(drawn, &reports, (index, sequences));
                     match running.submission.sink.take(Update::Token(drawn)) {
                         Ok(()) => self.close_if_over(request)?,
-                        Err(NotTaken::Gone | NotTaken::Full) => self.forget(request),
+                        Err(why) => self.forget(request, Some(why)),
                     }
                 }
                 (Err(refusal), Some(_)) => self.refuse(request, &Error::Refused(refusal)),
@@ -270,19 +310,38 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
+    /// Tells the observer of a step, before a client hears of its token.
+    fn tell_step(&mut self, tokens: &[(u64, std::result::Result<DrawnToken, Refusal>)], reports: &[StepReport]) {
+        let (now, mut gaps) = (Instant::now(), Vec::with_capacity(tokens.len()));
+        for (request, drawn) in tokens {
+            if let (Ok(_), Some(running)) = (drawn, self.running.get_mut(request)) {
+                gaps.push(now.saturating_duration_since(std::mem::replace(&mut running.token_at, now)));
+            }
+        }
+        self.inbox.counts.observed.tell(|observer| {
+            reports.iter().for_each(|report| observer.moved(report.rank, &report.traffic));
+            observer.stepped(reports, &gaps);
+        });
+    }
+
     /// Hands the answer out if the last token is here.
     fn close_if_over(&mut self, request: u64) -> Result<()> {
         if self.running.get(&request).is_none_or(|running| running.in_flight.goes_on()) {
             return Ok(());
         }
-        let Some(Request { mut submission, planned, in_flight }) = self.running.remove(&request) else {
+        let Some(Request { mut submission, planned, in_flight, .. }) = self.running.remove(&request) else {
             return Ok(());
         };
         self.scheduler.over(request);
         self.count();
+        let (prompt_tokens, generated_tokens) = (submission.prepared.token_count(), in_flight.token_count());
         let (prepared, answer) = (std::mem::take(&mut submission.prepared), in_flight.answer()?);
-        // Whoever is gone need not be told.
-        let _ = submission.sink.take(Update::Done(Box::new(Done { prepared, planned, answer })));
+        let (method, ttft, total) = (submission.settings.method.name, Some(answer.ttft), answer.total);
+        if let Err(why) = submission.sink.take(Update::Done(Box::new(Done { prepared, planned, answer }))) {
+            let stage = Some(stage(generated_tokens, Some(why)));
+            let ended = Ended { request, method, stage, ttft, total, prompt_tokens, generated_tokens };
+            self.inbox.counts.observed.tell(|observer| observer.ended(&ended));
+        }
         Ok(())
     }
 
@@ -290,5 +349,14 @@ impl<'a> Conductor<'a> {
         dispatch::release(self.link, requests)?;
         self.scheduler.released();
         Ok(())
+    }
+}
+
+/// Where a request that has begun is when it is let go of.
+fn stage(generated_tokens: usize, why: Option<NotTaken>) -> Stage {
+    match why {
+        Some(NotTaken::Full) => Stage::Slow,
+        _ if generated_tokens <= 1 => Stage::Prefill,
+        _ => Stage::Decode,
     }
 }

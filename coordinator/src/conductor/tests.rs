@@ -3,9 +3,9 @@
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use tributary_protocol::{Collective, exit};
+use tributary_protocol::exit;
 
-use super::kit::{PATIENCE, ScriptedRanks, planner, prepared, settings, submit, tokens, with_conductor};
+use super::kit::{Notes, PATIENCE, ScriptedRanks, planner, prepared, settings, submit, tokens, with_conductor};
 use super::*;
 use crate::dispatch::Clock;
 
@@ -146,9 +146,11 @@ fn too_many_are_turned_away() {
 #[test]
 fn the_groups_failure_is_everybodys() {
     let (ranks, hold) = ScriptedRanks { fails_at_step: Some(3), ..ScriptedRanks::default() }.held();
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let (told, notes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notes::default()));
+    let watches = Arc::<Notes>::clone(&notes);
     let tell = Arc::clone(&told);
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), move |desk| {
+        desk.observed_by(watches);
         let all: Vec<_> = (0..2).map(|_| submit(&desk, 8, 50, 64).1).collect();
         drop(hold);
         let failures: Vec<_> = all.iter().map(|updates| tokens(updates).expect_err("the group is gone")).collect();
@@ -162,6 +164,7 @@ fn the_groups_failure_is_everybodys() {
     let told = told.lock().unwrap();
     assert_eq!(told.len(), 2);
     assert!(told.iter().all(|failure| matches!(failure, RequestFailure::Group(refusal) if refusal.exit_code == 69)));
+    assert_eq!((notes.failures.lock().unwrap().as_slice(), notes.ended.lock().unwrap().len()), ([69].as_slice(), 2));
 }
 
 #[test]
@@ -188,24 +191,40 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
 }
 
 #[test]
-fn bytes_count_whatever_becomes_of_their_request() {
+fn the_observer_is_told_whatever_becomes_of_a_request() {
     let (ranks, hold) = ScriptedRanks { refuses: Some(2), ..ScriptedRanks::default() }.held();
+    let notes = Arc::new(Notes::default());
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        desk.observed_by(Arc::<Notes>::clone(&notes));
         let (cancelled, updates) = submit(&desk, 8, 50, 64);
         assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
         hold.begun();
+        assert_eq!(desk.tally().sequences(), [1, 1], "a cache that is spread over the ranks");
         let (_, refused) = submit(&desk, 8, 4, 64);
         let (_, answered) = submit(&desk, 8, 3, 64);
-        desk.cancel(cancelled);
+        let (never, _) = submit(&desk, 8, 3, 64);
+        [cancelled, never].into_iter().for_each(|request| desk.cancel(request));
         drop(hold);
         assert_eq!(tokens(&answered).map(|(streamed, _)| streamed.len()), Ok(3));
         assert!(tokens(&refused).is_err());
-        let sent: Vec<u64> =
-            desk.traffic().iter().map(|traffic| traffic.entries[&Collective::AllGather].sent_bytes).collect();
         // Two prefills, the refused one, a step of the cancelled request and two of the answered one.
-        assert_eq!(sent, [2 * 15 + 1000, 2 * 15 + 2000 + 3]);
+        assert_eq!(*notes.sent.lock().unwrap(), [2 * 15 + 1000, 2 * 15 + 2000 + 3]);
+        let slow = submit(&desk, 8, 50, 2).1;
+        // What it has not read fills its buffer: it is cut, and hears no more.
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(slow.iter().count(), 2);
     });
     assert!(ended.is_ok(), "{ended:?}");
+    assert_eq!((*notes.prefills.lock().unwrap(), notes.gaps.lock().unwrap().len()), (3, 1 + 2 + 2));
+    let ended = notes.ended.lock().unwrap();
+    let seen = ended.iter().map(|ended| (ended.request, ended.stage, ended.generated_tokens));
+    let mut seen: Vec<_> = seen.collect();
+    seen.sort_by_key(|(request, ..)| *request);
+    let (decode, queue, slow) = (Some(Stage::Decode), Some(Stage::Queue), Some(Stage::Slow));
+    assert_eq!(seen, [(1, decode, 2), (2, None, 0), (4, queue, 0), (5, slow, 3)]);
+    assert!(
+        ended.iter().all(|ended| ended.prompt_tokens == 19 && ended.ttft.is_some() == (ended.generated_tokens > 0))
+    );
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl InFlight {
         self.ttft
     }
 
+    /// Tokens that have come so far.
+    pub fn token_count(&self) -> usize {
+        self.outcome.tokens.len().max(usize::from(self.first.is_some()))
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan

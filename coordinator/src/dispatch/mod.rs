@@ -52,8 +52,8 @@ impl Clock {
     }
 }
 
-/// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_first_token` as soon as the first
-/// token is here.
+/// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event` with each event as soon as it
+/// is here, and before anything is made of it.
 ///
 /// # Errors
 /// [`Error::Refused`] if the request failed and the ranks live on; [`Error::Failed`] with the first cause if a rank failed,
@@ -63,16 +63,15 @@ pub fn run(
     link: &CoordinatorLink,
     plan: &Arc<Plan>,
     clock: &Clock,
-    on_first_token: &mut dyn FnMut(u32),
+    on_event: &mut dyn FnMut(&Event),
 ) -> Result<Answer> {
     let mut request = InFlight::new(plan, *clock, Duration::ZERO);
     link.send(Order::Prefill(Arc::clone(plan)))?;
     loop {
-        match next(link)? {
-            Event::FirstToken { request: number, drawn } if number == plan.request => {
-                request.first_token(drawn)?;
-                on_first_token(drawn.token);
-            }
+        let event = next(link)?;
+        on_event(&event);
+        match event {
+            Event::FirstToken { request: number, drawn } if number == plan.request => request.first_token(drawn)?,
             Event::Prefilled { request: number, outcome, reports } if number == plan.request => {
                 request.prefilled(outcome, reports)?;
                 break;
@@ -86,7 +85,9 @@ pub fn run(
     let decodes = request.goes_on();
     while request.goes_on() {
         link.send(Order::Decode(vec![plan.request]))?;
-        let Event::Stepped { tokens, reports } = next(link)? else {
+        let event = next(link)?;
+        on_event(&event);
+        let Event::Stepped { tokens, reports } = event else {
             return Err(Error::Protocol("a step of decoding was due".into()));
         };
         match tokens.as_slice() {

@@ -40,12 +40,14 @@ fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
         scope.spawn(move || serve(&worker, events, &heard));
         let mut first_tokens = Vec::new();
         let clock = Clock::start();
-        let mut on_first_token = |token| {
-            first_tokens.push(token);
-            // The worker may be at its end.
-            let _ = hears.send(());
+        let mut on_event = |event: &Event| {
+            if let Event::FirstToken { request: 5, drawn } = event {
+                first_tokens.push(drawn.token);
+                // The worker may be at its end.
+                let _ = hears.send(());
+            }
         };
-        let answer = run(&coordinator, &a_plan(), &clock, &mut on_first_token);
+        let answer = run(&coordinator, &a_plan(), &clock, &mut on_event);
         drop(coordinator);
         (answer, first_tokens)
     })

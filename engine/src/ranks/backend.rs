@@ -9,6 +9,7 @@ use tributary_worker::Model;
 use super::audience::Audience;
 use super::group::GroupSettings;
 use super::identity::Identity;
+use super::pulses::Pulses;
 use super::seat::Seat;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
@@ -153,6 +154,9 @@ pub trait Backend {
     fn audience(&self) -> Audience {
         Audience::default()
     }
+
+    /// Where the ranks' signs of life are read.
+    fn pulses(&self) -> Pulses;
 
     /// Whether ranks that have failed can be started anew.
     fn can_start_anew(&self) -> bool;

@@ -104,6 +104,11 @@ impl Group {
         self.message_bytes
     }
 
+    /// A view of the group for somebody who watches it.
+    pub fn lookout(&self) -> LocalGroup {
+        self.lookout.clone()
+    }
+
     /// The way to rank 0.
     pub fn link(&self) -> &CoordinatorLink {
         &self.link

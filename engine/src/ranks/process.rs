@@ -19,6 +19,7 @@ use super::discover::LauncherInfo;
 use super::free_memory::narrowest;
 use super::group::GroupSettings;
 use super::identity::Identity;
+use super::pulses::Pulses;
 use super::seat::Seat;
 use super::watchdog::Watchdog;
 use super::words::end_quietly;
@@ -100,6 +101,13 @@ impl Process {
     /// The clients of this process who must be told before a failure ends it.
     pub fn audience(&self) -> Audience {
         self.watchdog.audience.clone()
+    }
+
+    /// Where the ranks' signs of life are read.
+    pub fn pulses(&self) -> Pulses {
+        let (pulses, ender) = (Pulses::default(), self.ender.clone());
+        pulses.of(move || ender.pulses());
+        pulses
     }
 
     /// Whether this process has the coordinator.

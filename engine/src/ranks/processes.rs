@@ -7,6 +7,7 @@ use tributary_system::processor;
 use super::audience::Audience;
 use super::backend::{Backend, Neighbours, ProcessFailure, RankProcess, Standing, Start};
 use super::process::{Process, Serving};
+use super::pulses::Pulses;
 use super::seat::Seat;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
@@ -130,6 +131,10 @@ impl Backend for Processes {
 
     fn audience(&self) -> Audience {
         self.process.audience()
+    }
+
+    fn pulses(&self) -> Pulses {
+        self.process.pulses()
     }
 
     fn can_start_anew(&self) -> bool {

@@ -8,6 +8,7 @@ use tributary_protocol::KeySpace;
 
 use super::backend::{Backend, Neighbours, ProcessFailure, Standing, Start};
 use super::group::Group;
+use super::pulses::Pulses;
 use super::seat::Seat;
 use super::words::refuse;
 use crate::carrier::Carrier;
@@ -23,12 +24,13 @@ pub struct Threads {
     space: Option<KeySpace>,
     /// Whether a rank that was stuck is left behind.
     left_behind: bool,
+    pulses: Pulses,
 }
 
 impl Threads {
     /// Ranks none of which has started yet.
     pub fn new(world: usize) -> Self {
-        Self { world, groups: BTreeMap::new(), space: None, left_behind: false }
+        Self { world, groups: BTreeMap::new(), space: None, left_behind: false, pulses: Pulses::default() }
     }
 }
 
@@ -86,6 +88,8 @@ impl Backend for Threads {
             Group::start(models, space, settings).map_err(|cause| Error::Exhausted { world, threads, cause })?;
         // What messages take of the GPU's budget is known now.
         let message_bytes = running.message_bytes();
+        let lookout = running.lookout();
+        self.pulses.of(move || lookout.pulses());
         self.groups.insert(group, running);
         let chunk_cache_bytes = settings.chunk_cache_bytes;
         Ok(Some(Started { space: space.clone(), chunk_cache_bytes, message_bytes, narrowest: None }))
@@ -103,6 +107,10 @@ impl Backend for Threads {
         self.left_behind |=
             matches!(error, Error::Worker(tributary_worker::Error::Comm(tributary_comm::Error::Stalled { .. })));
         error
+    }
+
+    fn pulses(&self) -> Pulses {
+        self.pulses.clone()
     }
 
     /// Not where one of them is still at work.

@@ -111,8 +111,9 @@ fn the_text_keeps_the_rules_from_the_beginning() {
     before.iter().for_each(|(name, family)| lint(name, family));
     let stands = |family: &Family| family.samples.iter().all(|(_, value)| *value == 0.0);
     for (name, family) in &before {
-        let constant = ["tributary_build_info", "tributary_world_size"].contains(&name.as_str());
-        assert!(constant || stands(family), "{name} begins at 0: {family:?}");
+        let of_ranks = ["build_info", "world_size", "state", "rank_up", "heartbeat_age_seconds"];
+        let is_of_ranks = of_ranks.iter().any(|of_ranks| name.strip_prefix("tributary_") == Some(of_ranks));
+        assert!(is_of_ranks || stands(family), "{name} begins at 0: {family:?}");
     }
     let histograms = [
         ("time_to_first_token", "method=\"infoflow\",cache=\"cold\""),
@@ -150,6 +151,27 @@ fn what_was_done_is_counted() {
     server.chat(&json!({"messages": [], "n": 3}));
     let of = |name: &str| server.metric(&format!("tributary_{name}"));
     assert_eq!(of("world_size"), 2.0);
+    assert_eq!((of("state{state=\"serving\"}"), of("state{state=\"failed\"}")), (1.0, 0.0));
+    for rank in 0..2 {
+        assert_eq!(of(&format!("rank_up{{rank=\"{rank}\"}}")), 1.0);
+        let age_s = of(&format!("heartbeat_age_seconds{{rank=\"{rank}\"}}"));
+        assert!((0.0..10.0).contains(&age_s), "rank {rank}: {age_s} s");
+        assert!(of(&format!("chunk_cache_used_bytes{{rank=\"{rank}\",tier=\"memory\"}}")) > 0.0);
+        assert!(of(&format!("device_memory_used_bytes{{rank=\"{rank}\",pool=\"process\"}}")) > f64::from(1 << 20));
+        let prefilled_s = of(&format!("rank_phase_seconds_total{{rank=\"{rank}\",phase=\"chunk_prefill\"}}"));
+        assert!(prefilled_s > 0.0, "rank {rank}");
+        assert_eq!(of(&format!("running_sequences{{rank=\"{rank}\"}}")), 0.0);
+    }
+    // Two answers of three tokens: two steps each.
+    assert_eq!((of("decode_step_duration_seconds_count"), of("inter_token_latency_seconds_count")), (4.0, 4.0));
+    assert!(of("inter_token_latency_seconds_sum") >= of("decode_step_duration_seconds_sum"));
+    let slowest: f64 =
+        (0..2).map(|rank| of(&format!("rank_slowest_total{{rank=\"{rank}\",phase=\"recompute\"}}"))).sum();
+    assert_eq!((slowest, of("phase_imbalance_ratio_count{phase=\"recompute\"}")), (2.0, 2.0));
+    assert_eq!(of("recompute_ratio_count"), 2.0);
+    let lookups = |result: &str| of(&format!("chunk_cache_lookups_total{{tier=\"memory\",result=\"{result}\"}}"));
+    let chunks = body("hop2-0", 3)["documents"].as_array().expect("documents").len() as f64;
+    assert_eq!((lookups("miss"), lookups("hit"), lookups("corrupt")), (chunks, chunks, 0.0));
     assert_eq!(of("requests_total{method=\"infoflow\",outcome=\"answered\"}"), 2.0);
     assert_eq!(of("request_errors_total{error_type=\"invalid_request_error\"}"), 1.0);
     assert_eq!(of("generated_tokens_total"), 6.0);
@@ -191,6 +213,45 @@ fn bytes_of_a_request_that_was_cancelled_are_counted() {
     drop(stream);
     server.becomes("tributary_requests_running", 0.0);
     assert_eq!(server.metric("tributary_requests_total{method=\"infoflow\",outcome=\"cancelled\"}"), 1.0);
+    assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"decode\"}"), 1.0);
     assert!(sent(0) > 0.0 && sent(1) > 0.0, "{} and {}", sent(0), sent(1));
+    server.ends_well();
+}
+
+#[test]
+fn the_status_says_what_the_metrics_say_and_no_text() {
+    let server = Server::start(&["--world-size", "2"]);
+    let status = || server.get("/v1/status").json();
+    let before = status();
+    assert_eq!(before["schema"], "tributary.status/1");
+    assert_eq!(
+        (&before["state"], &before["world_size"], &before["recent"]),
+        (&json!("serving"), &json!(2), &json!([]))
+    );
+    let answer = server.chat(&body("hop2-0", 3)).json();
+    server.chat(&body("hop2-0", 3));
+    let after = status();
+    let methods = after["methods"].as_array().expect("methods");
+    let of = |name: &str| methods.iter().find(|method| method["name"] == name).expect("a method");
+    assert_eq!((&of("full")["exact"], &of("full")["default_ratio"]), (&json!(true), &json!(null)));
+    assert!(of("infoflow")["default_ratio"].as_f64().is_some_and(|ratio| ratio > 0.0 && ratio < 1.0));
+    let ranks = after["ranks"].as_array().expect("ranks");
+    assert_eq!(ranks.len(), 2);
+    assert!(
+        ranks.iter().all(|rank| rank["up"] == true && rank["chunk_cache_used_bytes"].as_u64() > Some(0)),
+        "{ranks:?}"
+    );
+    let used: u64 = ranks.iter().filter_map(|rank| rank["chunk_cache_used_bytes"].as_u64()).sum();
+    assert_eq!(after["chunk_cache"]["used_bytes"], used);
+    assert_eq!(after["chunk_cache"]["hits"], after["chunk_cache"]["misses"]);
+    assert_eq!(after["requests"], json!({"waiting": 0, "running": 0}));
+    let recent = after["recent"].as_array().expect("requests");
+    let seen: Vec<_> = recent.iter().map(|request| (&request["cache"], &request["outcome"])).collect();
+    let answered = json!("answered");
+    assert_eq!(seen, [(&json!("warm"), &answered), (&json!("cold"), &answered)]);
+    assert_eq!((&recent[1]["id"], &recent[1]["ttft_ms"]), (&answer["id"], &answer["metrics"]["ttft_ms"]));
+    assert_eq!(recent[1]["prompt_tokens"], answer["usage"]["prompt_tokens"]);
+    assert_eq!(recent[1]["generated_tokens"], 3);
+    assert!(!after.to_string().contains("hugo") && !after.to_string().contains("lyon"), "never a text");
     server.ends_well();
 }

@@ -3,6 +3,7 @@
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
 use tributary_protocol::{DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
+use tributary_system::memory;
 
 use super::Rank;
 use super::check::check;
@@ -116,6 +117,7 @@ fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> R
         recomputed_rows,
         chunk_cache: chunk_cache.report(),
         device_memory,
+        resident_bytes: memory::resident_bytes().unwrap_or(0),
     })
 }
 

@@ -1,0 +1,111 @@
+//! Who watches the ranks' work as it happens, beside the clients: for metrics.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tributary_protocol::{Collective, RankReport, StepReport, Traffic};
+
+/// Is told of what the ranks do, on the coordinator's thread: it must neither wait nor compute for long.
+pub trait Observer: Send + Sync {
+    /// A prefill has ended; one report a rank. The first token is with its client.
+    fn prefilled(&self, reports: &[RankReport]);
+
+    /// A step of decoding has ended; one report a rank, and for each sequence the time since its token before.
+    fn stepped(&self, reports: &[StepReport], gaps: &[Duration]);
+
+    /// Something has moved through a rank, for a request that may yet fail.
+    fn moved(&self, rank: usize, traffic: &Traffic);
+
+    /// A request that was handed in will get no answer.
+    fn ended(&self, ended: &Ended);
+
+    /// The group of ranks has failed, with the exit code that stands for the cause.
+    fn failed(&self, exit_code: u8);
+
+    /// What has broken is known, of a group that has failed.
+    fn broken(&self, breakage: Breakage);
+}
+
+/// What has broken between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breakage {
+    /// A call did not end.
+    Call {
+        /// Its kind.
+        collective: Collective,
+        /// The exit code that stands for the cause.
+        exit_code: u8,
+    },
+    /// A message was damaged on its way.
+    Message,
+}
+
+/// A request that got no whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number at the desk.
+    pub request: u64,
+    /// Its method's name.
+    pub method: &'static str,
+    /// Where it was when its client left or was cut; none if it has failed.
+    pub stage: Option<Stage>,
+    /// From its acceptance to its first token, if there was one.
+    pub ttft: Option<Duration>,
+    /// From its acceptance to its end.
+    pub total: Duration,
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
+    /// Tokens that were generated.
+    pub generated_tokens: usize,
+}
+
+/// Where a request was when it was let go of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It waited for its turn.
+    Queue,
+    /// It was being prefilled: it ended before a step of decoding.
+    Prefill,
+    /// It was being decoded.
+    Decode,
+    /// Its client read too slowly, and was cut.
+    Slow,
+}
+
+impl Stage {
+    /// The name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Queue => "queue",
+            Stage::Prefill => "prefill",
+            Stage::Decode => "decode",
+            Stage::Slow => "slow",
+        }
+    }
+}
+
+/// A place for one observer, which may come later than the work begins. Clones are the same place.
+#[derive(Clone, Default)]
+pub struct Observed(Arc<OnceLock<Arc<dyn Observer>>>);
+
+impl Observed {
+    /// From now on `observer` is told; only the first one counts.
+    pub fn by(&self, observer: Arc<dyn Observer>) {
+        // A second one comes too late, and misses nothing that it was promised.
+        let _ = self.0.set(observer);
+    }
+
+    /// Tells the observer, if there is one.
+    pub fn tell(&self, what: impl FnOnce(&dyn Observer)) {
+        if let Some(observer) = self.0.get() {
+            what(&**observer);
+        }
+    }
+}
+
+impl fmt::Debug for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "Observed" } else { "Observed(nobody)" })
+    }
+}

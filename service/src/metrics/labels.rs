@@ -1,0 +1,92 @@
+//! The values that labels can have: all of them are known before the first request, so every label set starts at 0.
+
+use tributary_engine::Stage;
+use tributary_protocol::{Collective, Phase, exit};
+
+/// The values of a label.
+#[derive(Debug, Clone, Copy)]
+pub enum Values {
+    /// The numbers of the ranks.
+    Ranks,
+    /// These.
+    Words(&'static [&'static str]),
+    /// Those that a function names.
+    Named(fn() -> Vec<&'static str>),
+    /// Known only when the value is set, once and for all.
+    Given,
+}
+
+/// The methods' names.
+pub const METHODS: Values = Values::Named(|| tributary_protocol::METHODS.iter().map(|method| method.name).collect());
+
+/// The phases until the first token.
+pub const PHASES: Values = Values::Named(|| Phase::TO_FIRST_TOKEN.iter().map(|phase| phase.name()).collect());
+
+/// The phases that ranks have: all but the coordinator's own, and decoding.
+pub const RANK_PHASES: Values = Values::Named(|| {
+    let of_ranks = |phase: &Phase| !matches!(phase, Phase::Tokenize | Phase::Queue);
+    let phases = Phase::TO_FIRST_TOKEN.into_iter().filter(of_ranks).chain([Phase::Decode]);
+    phases.map(Phase::name).collect()
+});
+
+/// The kinds of collectives.
+pub const COLLECTIVES: Values = Values::Named(|| Collective::ALL.into_iter().map(Collective::name).collect());
+
+/// States of the process.
+pub const STATES: &[&str] = &["starting", "serving", "draining", "failed"];
+
+/// Kinds of errors, as clients are told.
+pub const ERROR_TYPES: &[&str] = &["invalid_request_error", "rate_limit_error", "server_error"];
+
+/// What becomes of a request that was handed in.
+pub const OUTCOMES: &[&str] = &["answered", "failed", "cancelled"];
+
+/// Where a request was when it was let go of.
+pub const STAGES: &[&str] = &[Stage::Queue.name(), Stage::Prefill.name(), Stage::Decode.name(), Stage::Slow.name()];
+
+/// How much of a request's context was in the chunk cache, as reports have it.
+pub const CACHE: &[&str] = &["cold", "partial", "warm"];
+
+/// Where tokens of a prompt come from.
+pub const SOURCES: &[&str] = &["computed", "cached", "recomputed"];
+
+/// Where chunks are kept: there is no store beyond the ranks' memory yet.
+pub const TIERS: &[&str] = &["memory"];
+
+/// What looking for a chunk comes to. In memory it is neither corrupt nor another model's.
+pub const LOOKUPS: &[&str] = &["hit", "miss", "corrupt", "incompatible"];
+
+/// Pools of a rank's memory: of a GPU the first three, of a CPU the last.
+pub const POOLS: &[&str] = &["tensors", "reserved", "messages", "process"];
+
+/// The ways that bytes go.
+pub const DIRECTIONS: &[&str] = &["sent", "received"];
+
+/// Data that can be damaged while the ranks run, and how. What is damaged before ends the start.
+pub const INTEGRITY: (&[&str], &[&str]) = (&["message"], &["corrupt"]);
+
+/// Why a group of ranks ends, by the exit code that stands for it.
+pub const FAILURES: &[&str] = &["rank_lost", "deadline", "out_of_memory", "bug", "other"];
+
+/// The word of [`FAILURES`] for an exit code.
+pub fn failure(exit_code: u8) -> &'static str {
+    match exit_code {
+        exit::RANK_LOST => "rank_lost",
+        exit::DEADLINE => "deadline",
+        exit::OUT_OF_MEMORY => "out_of_memory",
+        exit::BUG => "bug",
+        _ => "other",
+    }
+}
+
+impl Values {
+    /// All of them in a group of `world` ranks; none where they are not known beforehand.
+    pub fn all(&self, world: usize) -> Vec<String> {
+        match self {
+            Values::Ranks => (0..world).map(|rank| rank.to_string()).collect(),
+            Values::Words(words) => words.iter().map(|&word| word.to_owned()).collect(),
+            Values::Named(names) => names().into_iter().map(str::to_owned).collect(),
+            Values::Given => Vec::new(),
+        }
+    }
+}

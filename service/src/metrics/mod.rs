@@ -1,0 +1,209 @@
+//! Prometheus metrics of a service or a job, in a recorder of their own: the one place that turns reports into metrics. Every
+//! label set that can be known before the first request starts at 0, so that the first event is seen as an increase.
+
+mod labels;
+mod observer;
+mod recent;
+mod record;
+mod sheet;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metrics_exporter_prometheus::BuildError;
+use tributary_coordinator::ModelShape;
+use tributary_coordinator::forecast::Profile;
+use tributary_engine::{Answered, Client, Pulses, Tally};
+
+use self::recent::Recent;
+use self::sheet::Sheet;
+use self::table as of;
+use crate::error::ApiError;
+
+pub use self::recent::Finished;
+
+/// What becomes of a request that was handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The whole answer is there.
+    Answered,
+    /// The ranks refused it or were lost, or its client read too slowly.
+    Failed,
+    /// Its client has left.
+    Cancelled,
+}
+
+impl Outcome {
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Failed => "failed",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The metrics of a service or a job.
+pub struct Metrics {
+    sheet: Sheet,
+    world: usize,
+    state: Mutex<State>,
+}
+
+/// What changes with the requests, beside the numbers themselves.
+#[derive(Default)]
+struct State {
+    /// Where waiting and running requests are counted, and signs of life are read.
+    vitals: Option<(Option<Tally>, Pulses)>,
+    /// Predictions of the time to first token: the machine, and the model on it.
+    forecast: Option<Arc<(Profile, ModelShape)>>,
+    recent: Recent,
+    totals: Totals,
+    is_draining: bool,
+}
+
+/// What the chunk caches have done since the beginning.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Chunks that were taken from them.
+    pub hits: u64,
+    /// Chunks that were not there.
+    pub misses: u64,
+    /// Bytes in each rank's, in rank order.
+    pub used_bytes: Vec<u64>,
+}
+
+impl Metrics {
+    /// Metrics of a service of `world` ranks.
+    ///
+    /// # Errors
+    /// Only a bug can fail here: buckets without a number.
+    pub fn new(world: usize) -> Result<Self, BuildError> {
+        Self::with(world, false)
+    }
+
+    /// Metrics of a job: the `command` that runs, and the name of its study, if it has one; its ranks are `world` at most.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_job(world: usize, command: &str, study: &str) -> Result<Self, BuildError> {
+        let this = Self::with(world, true)?;
+        this.sheet.set(&of::JOB_INFO, &[command, study], 1.0);
+        Ok(this)
+    }
+
+    fn with(world: usize, is_job: bool) -> Result<Self, BuildError> {
+        let this = Self { sheet: Sheet::new(world, is_job)?, world, state: Mutex::default() };
+        let revision = option_env!("TRIBUTARY_REVISION").unwrap_or_default();
+        this.sheet.set(&of::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), revision], 1.0);
+        this.sheet.set(&of::WORLD_SIZE, &[], world as f64);
+        this.lock().totals.used_bytes = vec![0; world];
+        this.state_is("starting");
+        Ok(this)
+    }
+
+    /// From now on scrapes ask this client's engine what waits and runs there, and how its ranks are, and the engine tells of
+    /// what its ranks do.
+    pub fn attach(self: &Arc<Self>, client: &Client) {
+        self.lock().vitals = Some((Some(client.desk().tally()), client.pulses()));
+        client.desk().observed_by(Arc::<Self>::clone(self));
+    }
+
+    /// From now on scrapes read the ranks' signs of life there.
+    pub fn listen_to(&self, pulses: Pulses) {
+        self.lock().vitals = Some((None, pulses));
+    }
+
+    /// From now on what a request is predicted to take on this machine is observed beside what it took.
+    pub fn predict_on(&self, profile: Profile, shape: ModelShape) {
+        self.lock().forecast = Some(Arc::new((profile, shape)));
+    }
+
+    /// No more requests are taken.
+    pub fn drains(&self) {
+        self.lock().is_draining = true;
+    }
+
+    /// How much of a job is done, from 0 to 1.
+    pub fn progress(&self, share: f64) {
+        self.sheet.set(&of::JOB_PROGRESS, &[], share);
+    }
+
+    /// Drops what no scrape needs any more; called every now and then.
+    pub fn upkeep(&self) {
+        self.sheet.upkeep();
+    }
+
+    /// A request that ended with an error.
+    pub fn refused(&self, error: &ApiError) {
+        self.sheet.count(&of::REQUEST_ERRORS, &[error.kind], 1);
+    }
+
+    /// A request that had been handed in, and got no whole answer.
+    pub fn ended(&self, method: &'static str, outcome: Outcome) {
+        self.sheet.count(&of::REQUESTS, &[method, outcome.name()], 1);
+    }
+
+    /// A request that was answered.
+    pub fn answered(&self, answered: &Answered) {
+        self.ended(answered.report.method, Outcome::Answered);
+        let forecast = self.lock().forecast.clone();
+        record::report(&self.sheet, answered, forecast.as_deref());
+        let mut state = self.lock();
+        let (hits, misses) = record::lookups(answered);
+        (state.totals.hits, state.totals.misses) = (state.totals.hits + hits, state.totals.misses + misses);
+        state.recent.finished(Finished::answered(answered), answered.planned.plan.request);
+    }
+
+    /// The name that a request has for its client, by its number at the desk.
+    pub fn named(&self, request: u64, id: &str) {
+        self.lock().recent.named(request, id);
+    }
+
+    /// The last requests that have ended, the newest first.
+    pub fn recent(&self) -> Vec<Finished> {
+        self.lock().recent.newest_first()
+    }
+
+    /// What the chunk caches have done.
+    pub fn totals(&self) -> Totals {
+        self.lock().totals.clone()
+    }
+
+    /// The word for what the process is doing.
+    pub fn state(&self) -> &'static str {
+        let state = self.lock();
+        match &state.vitals {
+            None => "starting",
+            Some((Some(tally), _)) if tally.is_closed() && !state.is_draining => "failed",
+            Some(_) if state.is_draining => "draining",
+            Some(_) => "serving",
+        }
+    }
+
+    /// The text that Prometheus reads.
+    pub fn render(&self) -> String {
+        let vitals = self.lock().vitals.clone();
+        self.state_is(self.state());
+        if let Some((tally, pulses)) = vitals {
+            self.sheet.ranks(self.world, &pulses.read());
+            if let Some(tally) = tally {
+                self.sheet.desk(self.world, &tally);
+            }
+        }
+        self.sheet.render()
+    }
+
+    fn state_is(&self, now: &str) {
+        for state in labels::STATES {
+            self.sheet.set(&of::STATE, &[state], f64::from(u8::from(*state == now)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,67 @@
+//! From the report of an answered request to metrics.
+
+use tributary_coordinator::ModelShape;
+use tributary_coordinator::forecast::{Profile, ttft};
+use tributary_engine::Answered;
+use tributary_protocol::Prefill;
+
+use super::labels::SOURCES;
+use super::sheet::Sheet;
+use super::table as of;
+
+/// Records everything that a report says; with a forecast also what was predicted of its plan.
+pub fn report(sheet: &Sheet, answered: &Answered, forecast: Option<&(Profile, ModelShape)>) {
+    let report = &answered.report;
+    let labels = [report.method, report.chunk_cache.state];
+    let seconds = |ms: f64| ms / 1000.0;
+    sheet.observe(&of::TIME_TO_FIRST_TOKEN, &labels, seconds(report.ttft_ms));
+    sheet.observe(&of::REQUEST_QUEUE_TIME, &[], answered.answer.queued.as_secs_f64());
+    sheet.observe(&of::REQUEST_DURATION, &[], seconds(report.total_ms));
+    for phase in &report.phases {
+        sheet.observe(&of::PHASE_DURATION, &[phase.phase], seconds(phase.critical_path_ms));
+        if let Some(rank) = phase.slowest_rank
+            && phase.mean_ms > 0.0
+        {
+            sheet.observe(&of::PHASE_IMBALANCE, &[phase.phase], phase.imbalance);
+            sheet.count(&of::RANK_SLOWEST, &[&rank.to_string(), phase.phase], 1);
+        }
+    }
+    for rank in &report.ranks {
+        let number = rank.rank.to_string();
+        for span in &rank.spans {
+            sheet.add_seconds(&of::RANK_PHASE_SECONDS, &[&number, span.phase], seconds(span.ms));
+        }
+    }
+    tokens(sheet, answered);
+    if let Some((profile, shape)) = forecast.filter(|(profile, _)| answered.planned.world <= profile.ranks) {
+        let predicted = ttft(&answered.planned.plan, answered.planned.world, shape, profile);
+        sheet.observe(&of::PREDICTED_TIME_TO_FIRST_TOKEN, &labels, predicted.ttft_s);
+    }
+}
+
+fn tokens(sheet: &Sheet, answered: &Answered) {
+    let (report, tokens) = (&answered.report, &answered.report.tokens);
+    let computed: usize = report.ranks.iter().map(|rank| rank.prefilled_rows).sum();
+    let rows = [computed, report.chunk_cache.hit_tokens, tokens.recomputed];
+    for (source, rows) in SOURCES.iter().zip(rows) {
+        sheet.count(&of::PROMPT_TOKENS, &[source], rows as u64);
+    }
+    sheet.count(&of::GENERATED_TOKENS, &[], tokens.generated as u64);
+    sheet.count(&of::SELECTED_TOKENS, &[], tokens.selected as u64);
+    sheet.count(&of::SELECTION_CANDIDATE_TOKENS, &[], tokens.candidates as u64);
+    if answered.planned.plan.method.prefill() != Prefill::Whole && tokens.context > 0 {
+        sheet.observe(&of::RECOMPUTE_RATIO, &[], tokens.selected as f64 / tokens.context as f64);
+    }
+    let (hits, misses) = lookups(answered);
+    sheet.count(&of::CHUNK_CACHE_LOOKUPS, &["memory", "hit"], hits);
+    sheet.count(&of::CHUNK_CACHE_LOOKUPS, &["memory", "miss"], misses);
+}
+
+/// Chunks that were taken from the chunk cache, and those that could have been and were not there.
+pub fn lookups(answered: &Answered) -> (u64, u64) {
+    let (report, plan) = (&answered.report, &answered.planned.plan);
+    let looks = plan.method.prefill() != Prefill::Whole && plan.keep_chunks;
+    let hits = report.chunk_cache.hits;
+    let misses = if looks { report.chunks.count.saturating_sub(hits) } else { 0 };
+    (hits as u64, misses as u64)
+}

@@ -1,0 +1,150 @@
+//! Every metric there is: name, kind, what it says, its labels with all values that they can have, and the bounds of its
+//! buckets. Nothing is exported that does not stand here.
+
+use super::labels::Values::{self, Given, Ranks, Words};
+use super::labels::{
+    CACHE, COLLECTIVES, DIRECTIONS, ERROR_TYPES, FAILURES, INTEGRITY, LOOKUPS, METHODS, OUTCOMES, PHASES, POOLS,
+    RANK_PHASES, SOURCES, STAGES, STATES, TIERS,
+};
+
+/// A metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name, in base units; `_total` stands on counters only.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// One sentence or more.
+    pub help: &'static str,
+    /// Names of its labels, and their values.
+    pub labels: &'static [(&'static str, Values)],
+    /// Whether only jobs have it, which no service runs.
+    pub only_jobs: bool,
+}
+
+/// The kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A number that goes up and down.
+    Gauge,
+    /// A number that grows, by whole numbers.
+    Counter,
+    /// A number that grows, by fractions.
+    Seconds,
+    /// Observations, in buckets with these upper bounds.
+    Histogram(&'static [f64]),
+}
+
+/// Bounds of a request's times, in seconds.
+const REQUEST: &[f64] = &[
+    0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0,
+    300.0, 600.0, 1200.0,
+];
+
+/// Bounds of a step's time, in seconds.
+const STEP: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Bounds of the time in a call between ranks, in seconds.
+const CALL: &[f64] = &[0.00001, 0.000025, 0.0001, 0.00025, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 10.0];
+
+/// Bounds of the slowest over the mean.
+const IMBALANCE: &[f64] = &[1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0];
+
+/// Bounds of a share.
+const SHARE: &[f64] = &[0.0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0];
+
+const RANK: (&str, Values) = ("rank", Ranks);
+const METHOD: (&str, Values) = ("method", METHODS);
+const COLLECTIVE: (&str, Values) = ("collective", COLLECTIVES);
+const OF_CACHE: (&str, Values) = ("cache", Words(CACHE));
+const PHASE: (&str, Values) = ("phase", PHASES);
+const RANK_PHASE: (&str, Values) = ("phase", RANK_PHASES);
+const TIER: (&str, Values) = ("tier", Words(TIERS));
+const REASON: (&str, Values) = ("reason", Words(FAILURES));
+
+/// Names the metrics, and lists them in this order.
+macro_rules! metrics {
+    ($($item:ident: $kind:expr, $name:literal, [$($label:expr),*], $help:literal $(, $only_jobs:literal)?;)*) => {
+        $(
+            #[doc = $help]
+            pub static $item: Metric = Metric {
+                name: concat!("tributary_", $name),
+                kind: $kind,
+                help: $help,
+                labels: &[$($label),*],
+                only_jobs: false $(|| $only_jobs)?,
+            };
+        )*
+
+        /// Every metric.
+        pub static TABLE: &[&Metric] = &[$(&$item),*];
+    };
+}
+
+use Kind::{Counter, Gauge, Histogram, Seconds};
+
+metrics! {
+    BUILD_INFO: Gauge, "build_info", [("version", Given), ("revision", Given)],
+        "Always 1; which version this is, and the commit that it was built from where that is known.";
+    STATE: Gauge, "state", [("state", Words(STATES))],
+        "1 for the state that the process is in, 0 for the others.";
+    WORLD_SIZE: Gauge, "world_size", [], "Ranks that compute together.";
+    RANK_UP: Gauge, "rank_up", [RANK], "1 if the rank is in the group and gives signs of life.";
+    HEARTBEAT_AGE: Gauge, "heartbeat_age_seconds", [RANK],
+        "Time since the rank's last sign of life: a heartbeat of its process, or progress of its thread; 0 while a thread waits for others.";
+    REQUESTS: Counter, "requests_total", [METHOD, ("outcome", Words(OUTCOMES))],
+        "Requests that were handed in and have ended, by method and by how they ended.";
+    REQUEST_ERRORS: Counter, "request_errors_total", [("error_type", Words(ERROR_TYPES))],
+        "Requests that ended with an error, by its kind.";
+    REQUESTS_CANCELLED: Counter, "requests_cancelled_total", [("stage", Words(STAGES))],
+        "Requests that were let go of: their client left while they waited, were prefilled or decoded, or it read too slowly.";
+    REQUESTS_RUNNING: Gauge, "requests_running", [], "Requests that the ranks are at: being prefilled or decoded.";
+    REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
+    RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
+        "Sequences of which the rank holds keys and values for decoding.";
+    TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
+        "From a request's acceptance to its first token.";
+    PREDICTED_TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "predicted_time_to_first_token_seconds", [METHOD, OF_CACHE],
+        "What the planner predicts for the same requests on the machine of the profile, without the wait for their turn; nothing without a profile.";
+    REQUEST_QUEUE_TIME: Histogram(REQUEST), "request_queue_time_seconds", [], "What a request waited for its turn.";
+    REQUEST_DURATION: Histogram(REQUEST), "request_duration_seconds", [],
+        "From a request's acceptance to the end of its answer.";
+    PHASE_DURATION: Histogram(REQUEST), "phase_duration_seconds", [PHASE],
+        "Phases of the time to first token, on the critical path.";
+    PHASE_IMBALANCE: Histogram(IMBALANCE), "phase_imbalance_ratio", [RANK_PHASE],
+        "Compute time of a phase on the slowest rank over its mean over the ranks, a request each; 1 is even.";
+    PROMPT_TOKENS: Counter, "prompt_tokens_total", [("source", Words(SOURCES))],
+        "Rows of prompts: computed, taken from the chunk cache, recomputed.";
+    SELECTED_TOKENS: Counter, "selected_tokens_total", [], "Context tokens that were selected to be recomputed.";
+    SELECTION_CANDIDATE_TOKENS: Counter, "selection_candidate_tokens_total", [],
+        "Context tokens that could have been selected.";
+    RECOMPUTE_RATIO: Histogram(SHARE), "recompute_ratio", [],
+        "Share of a request's context that was recomputed, by methods that select.";
+    GENERATED_TOKENS: Counter, "generated_tokens_total", [], "Tokens of answers.";
+    DECODE_STEP_DURATION: Histogram(STEP), "decode_step_duration_seconds", [],
+        "A step of decoding, all sequences together, on the slowest rank.";
+    INTER_TOKEN_LATENCY: Histogram(STEP), "inter_token_latency_seconds", [],
+        "From a token of an answer to the next one, other requests' prefills between them included.";
+    CHUNK_CACHE_LOOKUPS: Counter, "chunk_cache_lookups_total", [TIER, ("result", Words(LOOKUPS))],
+        "Chunks of requests that may take them from the chunk cache, by whether they did.";
+    CHUNK_CACHE_EVICTIONS: Counter, "chunk_cache_evictions_total", [TIER],
+        "Entries that the chunk caches of all ranks have dropped to make room.";
+    CHUNK_CACHE_USED: Gauge, "chunk_cache_used_bytes", [RANK, TIER], "Keys and values in the rank's chunk cache.";
+    DEVICE_MEMORY_USED: Gauge, "device_memory_used_bytes", [RANK, ("pool", Words(POOLS))],
+        "Memory of the rank after its last prefill. On a GPU: in tensors, taken from the device for them, and buffers of messages. On CPUs: resident in the rank's process, which ranks that are threads have together.";
+    RANK_PHASE_SECONDS: Seconds, "rank_phase_seconds_total", [RANK, RANK_PHASE],
+        "Time that the rank spent in a phase, waits for other ranks included.";
+    RANK_SLOWEST: Counter, "rank_slowest_total", [RANK, RANK_PHASE],
+        "Requests in which the rank computed longest in a phase.";
+    COLLECTIVE_BYTES: Counter, "collective_bytes_total", [RANK, COLLECTIVE, ("direction", Words(DIRECTIONS))],
+        "Payload that a rank sent and received for requests, whatever became of them.";
+    COLLECTIVE_DURATION: Histogram(CALL), "collective_duration_seconds", [COLLECTIVE],
+        "Time that a rank stood in a call or its wait: the mean over a request's calls of a kind until the first token, one observation a rank and request.";
+    COLLECTIVE_FAILURES: Counter, "collective_failures_total", [COLLECTIVE, REASON],
+        "Calls between ranks that ended their group.";
+    RANK_FAILURES: Counter, "rank_failures_total", [REASON], "Failures that ended a group of ranks.";
+    INTEGRITY_FAILURES: Counter, "integrity_failures_total", [("artifact", Words(INTEGRITY.0)), ("kind", Words(INTEGRITY.1))],
+        "Damaged data that was noticed and not used.";
+    JOB_PROGRESS: Gauge, "job_progress_ratio", [], "How much of the job is done, from 0 to 1.", true;
+    JOB_INFO: Gauge, "job_info", [("command", Given), ("study", Given)], "Always 1; which job this is.", true;
+}

@@ -1,0 +1,119 @@
+//! `GET /v1/status`: what the service is doing, for people and pages. Numbers only, never the text of a request.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use tributary_protocol::{Claim, Descriptor, METHODS};
+
+use crate::metrics::Finished;
+use crate::shared::Shared;
+
+/// Name and version of this form.
+const SCHEMA: &str = "tributary.status/1";
+
+/// What the service is doing.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    schema: &'static str,
+    /// `starting`, `serving`, `draining` or `failed`.
+    state: &'static str,
+    /// The model's name for clients.
+    model: String,
+    /// The method of requests that name none.
+    method: &'static str,
+    world_size: usize,
+    methods: Vec<MethodStatus>,
+    ranks: Vec<RankStatus>,
+    requests: RequestCounts,
+    chunk_cache: ChunkCacheStatus,
+    /// The last requests that have ended, the newest first.
+    recent: Vec<Finished>,
+}
+
+/// A method that requests may name.
+#[derive(Debug, Serialize)]
+pub struct MethodStatus {
+    name: &'static str,
+    /// Whether it equals a full prefill but for rounding.
+    exact: bool,
+    /// The share of the context that is recomputed where a request does not say; absent for methods that select nothing.
+    default_ratio: Option<f64>,
+}
+
+/// A rank.
+#[derive(Debug, Serialize)]
+pub struct RankStatus {
+    rank: usize,
+    /// Whether it is in the group and gives signs of life.
+    up: bool,
+    /// Since its last sign of life.
+    heartbeat_age_seconds: f64,
+    /// Sequences of which it holds keys and values.
+    running_sequences: usize,
+    /// Keys and values in its chunk cache.
+    chunk_cache_used_bytes: u64,
+}
+
+/// Requests that have not ended.
+#[derive(Debug, Serialize)]
+pub struct RequestCounts {
+    /// Those that wait for their turn.
+    waiting: usize,
+    /// Those that the ranks are at.
+    running: usize,
+}
+
+/// The chunk caches of all ranks.
+#[derive(Debug, Serialize)]
+pub struct ChunkCacheStatus {
+    used_bytes: u64,
+    /// Chunks that were taken from them since the beginning.
+    hits: u64,
+    /// Chunks that were not there.
+    misses: u64,
+}
+
+/// Answers what the service is doing.
+pub async fn status(State(shared): State<Shared>) -> Json<Status> {
+    if *shared.draining.borrow() {
+        shared.metrics.drains();
+    }
+    Json(of(&shared))
+}
+
+fn of(shared: &Shared) -> Status {
+    let Shared { client, model, metrics, .. } = shared;
+    let settings = client.settings();
+    let (totals, pulses, sequences) = (metrics.totals(), client.pulses().read(), client.desk().tally().sequences());
+    let described = |method: &&'static Descriptor| MethodStatus {
+        name: method.name,
+        exact: method.claim == Claim::Exact,
+        default_ratio: method.ratio.map(|usual| settings.ratio.unwrap_or(usual)),
+    };
+    let rank = |rank: usize| {
+        let pulse = pulses.get(rank);
+        RankStatus {
+            rank,
+            up: pulse.is_some_and(|pulse| pulse.is_up),
+            heartbeat_age_seconds: pulse.map_or(0.0, |pulse| pulse.age.as_secs_f64()),
+            running_sequences: sequences.get(rank).copied().unwrap_or(0),
+            chunk_cache_used_bytes: totals.used_bytes.get(rank).copied().unwrap_or(0),
+        }
+    };
+    Status {
+        schema: SCHEMA,
+        state: metrics.state(),
+        model: model.to_string(),
+        method: settings.method.name,
+        world_size: settings.world,
+        methods: METHODS.iter().map(described).collect(),
+        ranks: (0..settings.world).map(rank).collect(),
+        requests: RequestCounts { waiting: client.desk().waiting(), running: client.desk().running() },
+        chunk_cache: ChunkCacheStatus {
+            used_bytes: totals.used_bytes.iter().sum(),
+            hits: totals.hits,
+            misses: totals.misses,
+        },
+        recent: metrics.recent(),
+    }
+}
