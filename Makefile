@@ -18,7 +18,7 @@ OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode picture study deny clean tools mpi-tools openai-tools \
-  slurm-test gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -32,6 +32,7 @@ help:
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in README (docs/ttft.svg), measured anew; a quarter of an hour"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
+	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
@@ -143,3 +144,8 @@ gpu-check:
 
 clean:
 	$(CARGO) clean
+
+# A service that is asked without pause while its ranks are killed, 20 times in all: no wrong answer, no client that waits for ever.
+SECONDS ?= 3600
+soak: mpi-tools
+	env SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked -p tributary --features mpi,failpoints --test soak -- --nocapture

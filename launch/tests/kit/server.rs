@@ -101,8 +101,18 @@ impl Server {
 
     /// Starts it by `tributary launch` on `world` ranks, one of which has a failpoint.
     pub fn launch_with_fault(world: usize, fault: &Fault<'_>, options: &[&str]) -> Self {
+        Self::launch_as(&["-n", &world.to_string()], fault, options)
+    }
+
+    /// Starts it by `tributary launch` on two ranks, so many times again when it has failed.
+    pub fn launch_with_restarts(restarts: usize, options: &[&str]) -> Self {
+        let nothing = Fault { rank: 0, failpoint: "" };
+        Self::launch_as(&["-n", "2", "--restarts", &restarts.to_string()], &nothing, options)
+    }
+
+    fn launch_as(own: &[&str], fault: &Fault<'_>, options: &[&str]) -> Self {
         let mut launch = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        launch.args(["launch", "-n", &world.to_string()]);
+        launch.arg("launch").args(own);
         launch.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         launch.env("OMPI_MCA_mpi_yield_when_idle", "1");
         let (folder, [shell, command, note, name]) = noting_pids();

@@ -16,10 +16,10 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(path(name)).expect("a template")
 }
 
-/// Fails unless each of these options is in the help of `prefill` or of `launch`.
+/// Fails unless each of these options is in the help of `prefill`, `serve` or `launch`.
 fn check_options(name: &str, words: &[String]) {
     let help = |command: &str| String::from_utf8(tributary(&[command, "--help"]).stdout).expect("text");
-    let help = help("prefill") + &help("launch");
+    let help = help("prefill") + &help("serve") + &help("launch");
     let known: Vec<&str> = help.split([' ', ',', '\n', '[', ']']).filter(|word| word.starts_with('-')).collect();
     let options: Vec<&String> = words.iter().filter(|word| word.starts_with('-') && *word != "--").collect();
     assert!(options.len() >= 5, "{name}: {options:?}");
@@ -41,7 +41,7 @@ fn options_of_script(text: &str) -> Vec<String> {
 
 #[test]
 fn scripts_parse_and_name_our_options() {
-    for (shell, name) in [("sh", "run.sh"), ("bash", "run.sh"), ("bash", "slurm.sbatch")] {
+    for (shell, name) in [("sh", "run.sh"), ("bash", "run.sh"), ("bash", "slurm.sbatch"), ("bash", "serve.sbatch")] {
         let output = Command::new(shell).arg("-n").arg(path(name)).output().expect("a shell");
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
         check_options(name, &options_of_script(&text(name)));
@@ -74,6 +74,77 @@ fn scripts_run_what_they_are_given() {
             let command = "/opt/tributary\ndoctor\n--backend\nmpi\n--world-size\n6\n--threads\n2\n--sizes\n1 MiB\n";
             assert!(shown.ends_with(command), "{name}: {shown}");
         }
+    }
+}
+
+#[test]
+fn the_serving_script_starts_again_what_has_lost_a_rank_and_passes_on_that_it_shall_end() {
+    // srun is played by a script that notes its start, waits to be told if it shall, and ends with what stands in a file.
+    let folder = tempfile::tempdir().expect("a folder");
+    let fake = "#!/bin/bash\necho \"$@\" >>\"$FAKE/starts\"\ntrap 'echo asked >>\"$FAKE/starts\"; exit 0' USR1\n\
+        [ -z \"$FAKE_WAITS\" ] || for i in {1..200}; do sleep 0.05; done\nexit \"$FAKE_STATUS\"\n";
+    let write = "printf '%s' \"$2\" > \"$1\" && chmod +x \"$1\"";
+    let srun = folder.path().join("srun");
+    let written = Command::new("/bin/sh").args(["-c", write, "sh"]).arg(&srun).arg(fake).status();
+    assert!(written.expect("a shell").success());
+    let starts = || std::fs::read_to_string(folder.path().join("starts")).unwrap_or_default();
+    let start = |status: &str, waits: &str| {
+        let _ = std::fs::remove_file(folder.path().join("starts"));
+        let mut script = Command::new("bash");
+        script.arg(path("serve.sbatch")).args(["--model", "m"]).env("FAKE", folder.path());
+        script.env("PATH", format!("{}:/usr/bin:/bin", folder.path().display())).env("TRIBUTARY", "/opt/tributary");
+        script.envs([("SLURM_SUBMIT_DIR", "/"), ("SLURM_NTASKS", "6"), ("SLURM_CPUS_PER_TASK", "2"), ("KEYS", "/k")]);
+        script.envs([("RESTARTS", "2"), ("FAKE_STATUS", status), ("FAKE_WAITS", waits)]);
+        script.stderr(std::process::Stdio::null()).spawn().expect("a shell")
+    };
+    for (status, code, times) in [("0", 0, 1), ("64", 64, 1), ("75", 75, 3), ("137", 69, 3), ("69", 69, 3)] {
+        let ended = start(status, "").wait().expect("it is our child");
+        assert_eq!(ended.code(), Some(code), "status {status}");
+        let lines = starts();
+        assert_eq!(lines.lines().count(), times, "status {status}: {lines}");
+        let first = lines.lines().next().expect("a start");
+        assert!(
+            first.contains("/opt/tributary serve --backend mpi --world-size 6 --threads 2 --listen 0.0.0.0:8080"),
+            "{first}"
+        );
+        assert!(first.ends_with(" --model m"), "{first}");
+    }
+    let mut waits = start("69", "yes");
+    let began = std::time::Instant::now();
+    while starts().is_empty() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "it never starts");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Its trap is there a moment after its first line.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    super::kit::job::signal(waits.id(), rustix::process::Signal::TERM);
+    assert_eq!(waits.wait().expect("it is our child").code(), Some(0));
+    assert!(starts().ends_with("asked\n"), "{}", starts());
+}
+
+#[test]
+fn the_unit_for_systemd_is_one_and_drains() {
+    let text = text("tributary.service");
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name} is missing"))
+    };
+    let words: Vec<String> = value("ExecStart").split(' ').map(str::to_owned).collect();
+    assert_eq!(words[..2], ["/usr/local/bin/tributary", "launch"]);
+    check_options("tributary.service", &words[2..]);
+    let drains = words.iter().position(|word| word == "--drain-timeout").map(|place| words[place + 1].parse::<u64>());
+    let stops: u64 = value("TimeoutStopSec").parse().expect("seconds");
+    assert!(drains.expect("it is there").expect("seconds") < stops, "systemd waits for what is drained");
+    assert_eq!(value("KillMode"), "mixed");
+    // systemd's own reader, where there is one, knows every line but the program, which is not installed.
+    let checked = Command::new("systemd-analyze").arg("verify").arg(path("tributary.service")).output();
+    match checked {
+        Ok(checked) => {
+            let errors = String::from_utf8_lossy(&checked.stderr);
+            let wrong: Vec<_> = errors.lines().filter(|line| line.contains("tributary.service:")).collect();
+            assert!(wrong.iter().all(|line| line.contains("is not executable")), "{errors}");
+        }
+        Err(_) => super::kit::skipped("systemd-analyze verify: there is no systemd"),
     }
 }
 
@@ -122,8 +193,26 @@ fn yaml(text: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_job_for_kubernetes_is_consistent() {
-    let values = yaml(&text("mpijob.yaml"));
+fn the_jobs_for_kubernetes_are_consistent() {
+    is_consistent("mpijob.yaml");
+    is_consistent("mpijob-serve.yaml");
+    let values = yaml(&text("mpijob-serve.yaml"));
+    let value = |path: &str| values.get(path).unwrap_or_else(|| panic!("{path} is missing: {values:#?}")).as_str();
+    let launcher = "spec.mpiReplicaSpecs.Launcher.template.spec";
+    let grace: u64 = value(&format!("{launcher}.terminationGracePeriodSeconds")).parse().expect("seconds");
+    let command: Vec<String> =
+        (0..).map_while(|index| values.get(&format!("{launcher}.containers.0.command.{index}")).cloned()).collect();
+    let after = |option: &str| command[command.iter().position(|word| word == option).expect(option) + 1].as_str();
+    assert!(after("--drain-timeout").parse::<u64>().expect("seconds") < grace, "Kubernetes waits for what is drained");
+    let worker = "spec.mpiReplicaSpecs.Worker.template.spec.containers.0";
+    let port = value(&format!("{worker}.ports.0.containerPort"));
+    assert_eq!(after("--listen"), format!("0.0.0.0:{port}"));
+    let folder = value(&format!("{worker}.volumeMounts.2.mountPath"));
+    assert_eq!(after("--api-key-file"), format!("{folder}/key"), "the secret's only entry");
+}
+
+fn is_consistent(name: &str) {
+    let values = yaml(&text(name));
     let value = |path: &str| values.get(path).unwrap_or_else(|| panic!("{path} is missing: {values:#?}")).as_str();
     assert_eq!(value("apiVersion"), "kubeflow.org/v2beta1");
     assert_eq!(value("kind"), "MPIJob");
@@ -136,7 +225,7 @@ fn the_job_for_kubernetes_is_consistent() {
     let launcher = "spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.command";
     let command: Vec<String> = (0..).map_while(|index| values.get(&format!("{launcher}.{index}")).cloned()).collect();
     assert_eq!(command[..2], ["tributary", "launch"]);
-    check_options("mpijob.yaml", &command);
+    check_options(name, &command);
     let after = |option: &str| {
         let index = command.iter().position(|word| word == option).expect(option);
         command[index + 1].parse::<usize>().expect("a number")

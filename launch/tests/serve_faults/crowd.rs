@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::kit::http::send;
-use crate::kit::server::{Server, body};
+use super::kit::http::send;
+use super::kit::server::{Server, body};
 
 /// The requests that are asked. Their answers are what the model was trained for: no token of them is a near tie.
 const REQUESTS: [&str; 6] = ["hop2-0", "hop2-1", "hop2_back-0", "vt2-0", "vt3-1", "vt3-5"];
@@ -65,9 +65,8 @@ impl Right {
     /// So many clients ask, every other one as a stream.
     pub fn asked(&self, address: &str, clients: usize) -> Crowd {
         let ask = |number: usize| {
-            let name = REQUESTS[number % REQUESTS.len()];
-            let (address, right) = (address.to_owned(), self.0[name].clone());
-            spawn(move || (ask(&address, name, &right, number % 2 == 1), Instant::now()))
+            let (address, right) = (address.to_owned(), self.clone());
+            spawn(move || (ask_once(&right, &address, number), Instant::now()))
         };
         Crowd((0..clients).map(ask).collect())
     }
@@ -80,6 +79,12 @@ impl Crowd {
         let at = ends.iter().map(|(_, at)| *at).max().expect("a client");
         Ended { got: ends.into_iter().map(|(got, _)| got).collect(), at }
     }
+}
+
+/// Asks the request of this number, every other one as a stream. A wrong answer is a panic.
+pub fn ask_once(right: &Right, address: &str, number: usize) -> Got {
+    let name = REQUESTS[number % REQUESTS.len()];
+    ask(address, name, &right.0[name], number % 2 == 1)
 }
 
 /// Asks once.

@@ -1,0 +1,155 @@
+//! A service that is asked without pause while its ranks are killed again and again, and starts again each time. No answer is
+//! wrong, no client waits for ever, and nothing piles up: neither in `tributary launch`, which lives through all of it, nor on the
+//! host. Two minutes, or as long as `SOAK_SECONDS` says (`make soak`). Built with the features `mpi` and `failpoints`.
+
+#[path = "serve_faults/crowd.rs"]
+mod crowd;
+mod kit;
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use crowd::{Got, Right, ask_once};
+use kit::http::send;
+use kit::job::signal;
+use kit::server::Server;
+use rustix::process::Signal;
+
+/// Kills, and requests at least, of a run of any length.
+const KILLS: u32 = 20;
+const REQUESTS: usize = 500;
+
+/// Clients that ask without pause.
+const CLIENTS: usize = 4;
+
+/// The longest that a client may wait for the end of an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is counted while it runs.
+#[derive(Debug, Default)]
+struct Counts {
+    whole: AtomicUsize,
+    errors: AtomicUsize,
+    cut: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    files: usize,
+    resident_kib: u64,
+}
+
+impl Held {
+    fn by(pid: u32) -> Option<Self> {
+        let process = format!("/proc/{pid}");
+        let status = std::fs::read_to_string(format!("{process}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let resident_kib = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(Self { files: std::fs::read_dir(format!("{process}/fd")).ok()?.count(), resident_kib })
+    }
+}
+
+/// How many entries a folder has whose names begin so.
+fn entries(folder: &str, prefix: &str) -> usize {
+    let all = std::fs::read_dir(Path::new(folder)).expect("a folder");
+    all.filter_map(Result::ok).filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count()
+}
+
+/// Asks without pause until it is over. A connection that is refused is tried again.
+fn ask_always(right: &Right, address: &str, counts: &Counts, first: usize) {
+    for number in (first..).step_by(CLIENTS) {
+        if counts.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let began = Instant::now();
+        let got = ask_once(right, address, number);
+        assert!(began.elapsed() < PATIENCE, "a client waited for {:?} and got {got:?}", began.elapsed());
+        let count = match got {
+            Got::Whole => &counts.whole,
+            Got::Error(_) => &counts.errors,
+            Got::Cut => &counts.cut,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if got != Got::Whole {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Waits until the service is ready.
+fn is_back(address: &str) {
+    let began = Instant::now();
+    while send(address, "GET /ready", None).is_none_or(|response| response.status != 200) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_service_that_is_killed_again_and_again() {
+    let seconds = std::env::var("SOAK_SECONDS").map_or(110, |text| text.parse().expect("SOAK_SECONDS is a number"));
+    let quiet = Server::start(&["--world-size", "2"]);
+    let right = Right::of(&quiet);
+    quiet.ends_well();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let address = format!("127.0.0.1:{port}");
+    let options = ["--listen", &address, "--max-running", "4", "--heartbeat-timeout", "3"];
+    let server = Server::launch_with_restarts(1_000_000, &options);
+    let (began, counts) = (Instant::now(), Arc::new(Counts::default()));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|first| {
+            let (right, address, counts) = (right.clone(), address.clone(), Arc::clone(&counts));
+            spawn(move || ask_always(&right, &address, &counts, first))
+        })
+        .collect();
+    let shared_memory = entries("/dev/shm", "");
+    let (mut launcher, mut leader, mut lives) = (Vec::new(), BTreeMap::new(), 0);
+    let period = Duration::from_secs(seconds) / KILLS;
+    while began.elapsed() < Duration::from_secs(seconds) || counts.whole.load(Ordering::Relaxed) < REQUESTS {
+        is_back(&address);
+        std::thread::sleep(period.saturating_sub(Duration::from_secs(2)).max(Duration::from_millis(500)));
+        launcher.push(Held::by(server.leader()).expect("tributary launch lives"));
+        leader.insert(lives, Held::by(server.pid(0)));
+        // One rank after the other, and a stopped one now and then, which is missed after its silence.
+        let strike = if lives % 5 == 4 { Signal::STOP } else { Signal::KILL };
+        let struck = server.pid(lives % 2);
+        signal(struck, strike);
+        lives += 1;
+        let gone = Instant::now();
+        while Path::new(&format!("/proc/{struck}")).exists() {
+            assert!(gone.elapsed() < Duration::from_secs(30), "a struck rank stays");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    is_back(&address);
+    counts.over.store(true, Ordering::Relaxed);
+    clients.into_iter().for_each(|client| client.join().expect("no wrong answer, and nobody waits for ever"));
+    let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let (first, last) = (launcher[0], launcher[launcher.len() - 1]);
+    println!(
+        "{:.0} s, {lives} strikes: {} whole answers, 0 wrong, {} errors, {} cut or refused, 0 hung; \
+         tributary launch held {} files and {} KiB, then {} and {}",
+        began.elapsed().as_secs_f64(),
+        of(&counts.whole),
+        of(&counts.errors),
+        of(&counts.cut),
+        first.files,
+        first.resident_kib,
+        last.files,
+        last.resident_kib,
+    );
+    println!("rank 0 before each strike: {leader:?}");
+    assert!(last.files <= first.files + 2, "files: {launcher:?}");
+    assert!(last.resident_kib <= first.resident_kib + 8 * 1024, "memory: {launcher:?}");
+    server.terminate();
+    let ended = server.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.errors);
+    assert!(entries("/dev/shm", "") <= shared_memory + 4, "shared memory is left behind");
+}
