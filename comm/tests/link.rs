@@ -11,7 +11,7 @@ fn the_link_carries_both_ways_and_notices_the_end() {
     let wait = Duration::from_millis(20);
     assert_eq!(worker.next(wait), Ok(None));
     assert_eq!(coordinator.next(wait), Ok(None));
-    let first = Event::FirstToken { request: 1, drawn: DrawnToken { token: 2, margin: 0.5 } };
+    let first = Event::FirstToken { request: 1, drawn: DrawnToken { token: 2, margin: 0.5, logprobs: None } };
     worker.send(first.clone()).unwrap();
     assert_eq!(coordinator.next(wait), Ok(Some(first.clone())));
     worker.send(first.clone()).unwrap();

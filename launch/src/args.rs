@@ -266,7 +266,7 @@ pub fn settings(
         world,
         owner: None,
         max_tokens: run.max_tokens,
-        sampling: Sampling { temperature: run.temperature, top_p: run.top_p, seed: run.seed },
+        sampling: Sampling { temperature: run.temperature, top_p: run.top_p, top_k: 0, seed: run.seed },
         timeout_ms: run.group.reach.collective_timeout.saturating_mul(1000),
         returns,
         // One request after the other without anything kept, unless the command says otherwise.

@@ -71,7 +71,7 @@ pub fn prefill(args: &PrefillArgs) -> ExitCode {
 
 fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
-    let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some() };
+    let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some(), logprobs: None };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }

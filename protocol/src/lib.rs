@@ -30,6 +30,8 @@ pub use method::{
 pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
-pub use report::{ChunkCacheReport, DeviceMemory, DrawnToken, Event, Outcome, RankReport, Refusal, Span, StepReport};
+pub use report::{
+    ChunkCacheReport, DeviceMemory, DrawnToken, Event, Logprobs, Outcome, RankReport, Refusal, Span, StepReport,
+};
 pub use rows::{leading, leading_counts};
 pub use traffic::{Collective, Traffic, TrafficEntry};

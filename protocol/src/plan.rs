@@ -140,6 +140,8 @@ pub struct Sampling {
     pub temperature: f32,
     /// Draws from the smallest set of tokens with at least this probability together; 1 for all.
     pub top_p: f32,
+    /// Draws from so many of the likeliest tokens, before `top_p` cuts further; 0 for all.
+    pub top_k: u32,
     /// Seed of the draws.
     pub seed: u64,
 }
@@ -151,6 +153,8 @@ pub struct Returns {
     pub logits: bool,
     /// The score of every context row.
     pub scores: bool,
+    /// Log-probabilities with every token, and of so many of the likeliest tokens beside it.
+    pub logprobs: Option<u32>,
 }
 
 impl Plan {

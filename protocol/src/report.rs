@@ -63,13 +63,24 @@ pub enum Event {
 }
 
 /// A token that was drawn.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DrawnToken {
     /// Its id.
     pub token: u32,
     /// How clear the choice was: the difference between the two largest logits over the larger one's absolute value. Two ways to
     /// compute the same logits may draw another token where this is within their rounding.
     pub margin: f32,
+    /// Log-probabilities, if asked for.
+    pub logprobs: Option<Box<Logprobs>>,
+}
+
+/// Natural logarithms of probabilities, by the softmax of the logits as they are: before temperature, `top_k` and `top_p`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Logprobs {
+    /// That of the token that was drawn.
+    pub drawn: f32,
+    /// The likeliest tokens, the best first, ties the lower id first.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// The failure of one request.

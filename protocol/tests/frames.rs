@@ -5,9 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tributary_protocol::{
     Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, HEADER_BYTES,
-    Importance, InfoFlow, KeySpace, Layout, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION,
-    Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode, decode_frame,
-    encode, encode_frame,
+    Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome,
+    PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode,
+    decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -67,9 +67,9 @@ prop_compose! {
             keep_chunks: !flags.0,
             include_first_chunk: flags.0,
             max_tokens: numbers.1.into(),
-            sampling: Sampling { temperature, top_p, seed },
+            sampling: Sampling { temperature, top_p, top_k: numbers.1.into(), seed },
             timeout_ms: numbers.2,
-            returns: Returns { logits: flags.1, scores: flags.2 },
+            returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
             look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
         }
@@ -144,7 +144,7 @@ fn framed(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_single_bit_is_guarded() {
-    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5 } };
+    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5, logprobs: None } };
     let frame = encode_frame(&event).unwrap();
     for bit in 0..8 * frame.len() {
         let mut damaged = frame.clone();
@@ -155,7 +155,7 @@ fn every_single_bit_is_guarded() {
 
 #[test]
 fn nothing_may_stand_behind_the_message() {
-    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5 } };
+    let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5, logprobs: None } };
     let mut payload = encode_frame(&event).unwrap().split_off(HEADER_BYTES);
     assert_eq!(decode_frame::<Event>(&framed(&payload)), Ok(event));
     payload.push(0);
@@ -211,13 +211,17 @@ fn events_and_orders_come_back() {
     report.traffic.count(Collective::AllGather, 3, 4);
     let mut step = StepReport { rank: 1, seconds: 0.5, waited_s: 0.25, sequences: 2, ..StepReport::default() };
     step.traffic.count(Collective::AllToAll, 1, 2);
+    let logprobs = Logprobs { drawn: -0.5, top: vec![(2, -0.5), (9, -2.0)] };
     let refusal = || Refusal { exit_code: 65, cause: "not a number".into() };
     let events = [
-        Event::FirstToken { request: 1, drawn: DrawnToken { token: 2, margin: 0.25 } },
+        Event::FirstToken {
+            request: 1,
+            drawn: DrawnToken { token: 2, margin: 0.25, logprobs: Some(Box::new(logprobs)) },
+        },
         Event::Prefilled { request: 1, outcome, reports: vec![RankReport::default(), report.clone()] },
         Event::Kept { request: 1, reports: vec![report] },
         Event::Stepped {
-            tokens: vec![(1, Ok(DrawnToken { token: 2, margin: 0.0 })), (2, Err(refusal()))],
+            tokens: vec![(1, Ok(DrawnToken { token: 2, margin: 0.0, logprobs: None })), (2, Err(refusal()))],
             reports: vec![step.clone()],
         },
         Event::Released { running: vec![1, 0] },
@@ -249,9 +253,9 @@ fn samples() -> (Order, Event) {
         reorder: Some(Importance::Selected),
         max_tokens: 32,
         eos: vec![2],
-        sampling: Sampling { temperature: 0.5, top_p: 0.75, seed: 11 },
+        sampling: Sampling { temperature: 0.5, top_p: 0.75, top_k: 40, seed: 11 },
         timeout_ms: 60_000,
-        returns: Returns { logits: true, scores: false },
+        returns: Returns { logits: true, scores: false, logprobs: Some(5) },
         auxiliary: vec![auxiliary()],
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
     };
@@ -271,6 +275,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "54524942070000001f01000078dbd5b7");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420700000044010000bcaa58f7");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "54524942070000002801000070d1a879");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942070000003c010000f25a4fa1");
 }

@@ -96,9 +96,9 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         reorder: None,
         max_tokens: 4,
         eos: Vec::new(),
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
         timeout_ms: 60_000,
-        returns: Returns { logits: true, scores: true },
+        returns: Returns { logits: true, scores: true, logprobs: None },
         auxiliary: Vec::new(),
         look_ahead: None,
     }

@@ -139,7 +139,7 @@ pub fn prefilled(link: &CoordinatorLink, plan: &Plan) -> InFlight {
     link.send(Order::Prefill(plan)).expect("rank 0 takes the plan");
     loop {
         match event(link) {
-            Event::FirstToken { drawn, .. } => request.first_token(drawn).expect("it comes once"),
+            Event::FirstToken { drawn, .. } => request.first_token(&drawn).expect("it comes once"),
             Event::Prefilled { outcome, reports, .. } => {
                 request.prefilled(outcome, reports).expect("it fits the first token");
                 return request;
@@ -156,7 +156,7 @@ pub fn step(link: &CoordinatorLink, running: &mut [InFlight]) {
     let Event::Stepped { tokens, reports } = event(link) else { panic!("a step was due") };
     for ((request, (number, drawn)), expected) in running.iter_mut().zip(tokens).zip(requests) {
         assert_eq!(number, expected, "the order of the step");
-        request.next_token(drawn.expect("finite logits"), &reports, (0, 1));
+        request.next_token(&drawn.expect("finite logits"), &reports, (0, 1));
     }
 }
 

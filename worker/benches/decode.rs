@@ -45,7 +45,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         reorder: None,
         max_tokens,
         eos: Vec::new(),
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
         timeout_ms: 600_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),

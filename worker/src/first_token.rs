@@ -26,7 +26,7 @@ pub struct FirstToken {
 pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<FirstToken> {
     cx.enter(Phase::FirstToken, plan)?;
     assert_eq!(prefilled.last.is_some(), cx.rank() == prefilled.owner, "the last row on rank {}", cx.rank());
-    let mut sampler = Sampler::new(plan.sampling);
+    let mut sampler = Sampler::new(plan.sampling, plan.returns.logprobs);
     let logits = prefilled.last.as_ref().map(|last| logits(cx.models.main, last)).transpose()?;
     let logits = logits.map(|mut rows| {
         assert_eq!(rows.len(), 1, "rows of logits for the first token");

@@ -186,7 +186,7 @@ impl Observer for Notes {
 }
 
 pub fn drawn(token: u32) -> DrawnToken {
-    DrawnToken { token, margin: 0.5 }
+    DrawnToken { token, margin: 0.5, logprobs: None }
 }
 
 /// Runs clients against a conductor; how it ended.

@@ -248,7 +248,7 @@ impl<'a> Conductor<'a> {
             match dispatch::next(self.link)? {
                 Event::FirstToken { request: number, drawn } if number == request => {
                     let running = self.running.get_mut(&request).expect("it was put there");
-                    running.in_flight.first_token(drawn)?;
+                    running.in_flight.first_token(&drawn)?;
                     let ttft = running.in_flight.ttft().expect("the first token has just come");
                     running.token_at = Instant::now();
                     // A client that is gone is noticed at the end of the order.
@@ -297,7 +297,7 @@ impl<'a> Conductor<'a> {
         for (index, (request, drawn)) in tokens.into_iter().enumerate() {
             match (drawn, self.running.get_mut(&request)) {
                 (Ok(drawn), Some(running)) => {
-                    running.in_flight.next_token(drawn, &reports, (index, sequences));
+                    running.in_flight.next_token(&drawn, &reports, (index, sequences));
                     match running.submission.sink.take(Update::Token(drawn)) {
                         Ok(()) => self.close_if_over(request)?,
                         Err(why) => self.forget(request, Some(why)),

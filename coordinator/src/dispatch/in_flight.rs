@@ -17,7 +17,7 @@ pub struct InFlight {
     tokenize: Duration,
     queued: Duration,
     ttft: Option<Duration>,
-    first: Option<DrawnToken>,
+    first: Option<u32>,
     outcome: Outcome,
     reports: Vec<RankReport>,
     /// Seconds that decoding took on each rank, and those of them that were spent waiting.
@@ -49,9 +49,9 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Error::Protocol`] if it came before.
-    pub fn first_token(&mut self, drawn: DrawnToken) -> Result<()> {
+    pub fn first_token(&mut self, drawn: &DrawnToken) -> Result<()> {
         let ttft = self.clock.elapsed();
-        match self.first.replace(drawn) {
+        match self.first.replace(drawn.token) {
             None => self.ttft = Some(ttft),
             Some(_) => return Err(Error::Protocol("a first token came twice".into())),
         }
@@ -66,9 +66,9 @@ impl InFlight {
         let Some(first) = self.first else {
             return Err(Error::Protocol("the end of a prefill came where the first token was due".into()));
         };
-        if outcome.tokens != [first.token] {
+        if outcome.tokens != [first] {
             let found = &outcome.tokens;
-            return Err(Error::Protocol(format!("first token {}, the outcome has {found:?}", first.token)));
+            return Err(Error::Protocol(format!("first token {first}, the outcome has {found:?}")));
         }
         let drew = reports.iter().filter(|report| report.drew_first_token).count();
         if drew != 1 {
@@ -80,7 +80,7 @@ impl InFlight {
 
     /// Takes another token, and what the step that drew it took: its time, and this sequence's share of the bytes that it moved. The
     /// sequence is number `index` of `sequences`.
-    pub fn next_token(&mut self, drawn: DrawnToken, step: &[StepReport], (index, sequences): (usize, usize)) {
+    pub fn next_token(&mut self, drawn: &DrawnToken, step: &[StepReport], (index, sequences): (usize, usize)) {
         assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
         self.outcome.tokens.push(drawn.token);
         self.outcome.margins.push(drawn.margin);

@@ -71,7 +71,7 @@ pub fn run(
         let event = next(link)?;
         on_event(&event);
         match event {
-            Event::FirstToken { request: number, drawn } if number == plan.request => request.first_token(drawn)?,
+            Event::FirstToken { request: number, drawn } if number == plan.request => request.first_token(&drawn)?,
             Event::Prefilled { request: number, outcome, reports } if number == plan.request => {
                 request.prefilled(outcome, reports)?;
                 break;
@@ -91,7 +91,7 @@ pub fn run(
             return Err(Error::Protocol("a step of decoding was due".into()));
         };
         match tokens.as_slice() {
-            [(number, Ok(drawn))] if *number == plan.request => request.next_token(*drawn, &reports, (0, 1)),
+            [(number, Ok(drawn))] if *number == plan.request => request.next_token(drawn, &reports, (0, 1)),
             [(number, Err(refusal))] if *number == plan.request => {
                 release(link, vec![plan.request])?;
                 return Err(Error::Refused(refusal.clone()));

@@ -76,7 +76,7 @@ fn serve(worker: &WorkerLink, events: &[(u64, Event)], heard: &Receiver<()>) {
 }
 
 fn drawn(token: u32) -> DrawnToken {
-    DrawnToken { token, margin: 0.5 }
+    DrawnToken { token, margin: 0.5, logprobs: None }
 }
 
 fn first(request: u64, token: u32) -> Event {

@@ -69,7 +69,7 @@ impl Default for RequestSettings {
             world: 1,
             owner: None,
             max_tokens: 32,
-            sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0 },
+            sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
             timeout_ms: 60_000,
             returns: Returns::default(),
             reuse: 1.0,

@@ -190,7 +190,7 @@ fn a_plan_carries_what_was_asked_for() {
         reorder: Some(Importance::Selected),
         include_first_chunk: true,
         max_tokens: 5,
-        sampling: Sampling { temperature: 0.5, top_p: 0.9, seed: 3 },
+        sampling: Sampling { temperature: 0.5, top_p: 0.9, top_k: 7, seed: 3 },
         ..RequestSettings::default()
     };
     let plan = planned(&[4], &settings, &MACHINE).unwrap().plan;
@@ -231,7 +231,7 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 #[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
-    let sampling = |temperature, top_p| Sampling { temperature, top_p, seed: 0 };
+    let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0, seed: 0 };
     let cases: [(&[usize], RequestSettings, &[&str]); 21] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),

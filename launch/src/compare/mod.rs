@@ -108,7 +108,7 @@ fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, 
     if !specs.iter().any(|spec| spec.method == REFERENCE) {
         specs.insert(0, MethodSpec::bare(REFERENCE));
     }
-    let returns = Returns { logits: true, scores: false };
+    let returns = Returns { logits: true, ..Returns::default() };
     let run_config = |spec: &MethodSpec| {
         let base = settings(spec.method, &args.options, &args.run, world, returns);
         let run_config =

@@ -134,9 +134,9 @@ fn settings(
         ratio,
         world,
         max_tokens: 1,
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, seed },
+        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed },
         timeout_ms,
-        returns: Returns { logits: true, scores: false },
+        returns: Returns { logits: true, ..Returns::default() },
         keep_chunks: false,
         ..RequestSettings::default()
     }

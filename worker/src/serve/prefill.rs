@@ -2,7 +2,7 @@
 
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
-use tributary_protocol::{DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
+use tributary_protocol::{DeviceMemory, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
 use tributary_system::memory;
 
 use super::Rank;
@@ -49,20 +49,21 @@ impl Rank<'_> {
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
         let is_owner = cx.rank() == prefilled.owner;
         let FirstToken { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
+        let (token, margin) = (drawn.token, drawn.margin);
         if let Some(link) = link {
             link.send(Event::FirstToken { request: plan.request, drawn })?;
         }
         let first_lap_behind = cx.timeline.close(cx.comm)?;
         // The first token is long out: copying does not count towards it.
         strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
-        let goes_on = plan.goes_on(&[drawn.token]);
+        let goes_on = plan.goes_on(&[token]);
         if goes_on {
             strategy::ahead::look_ahead(&mut cx, plan, &prefilled)?;
         }
         let report = report(cx, is_owner, first_lap_behind)?;
-        let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), drawn, logits));
+        let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         if goes_on {
-            self.sequences.insert(plan.request, Sequence::new(plan, prefilled, drawn.token, sampler, self.comm.rank()));
+            self.sequences.insert(plan.request, Sequence::new(plan, prefilled, token, sampler, self.comm.rank()));
         }
         Ok((report, outcome))
     }
@@ -131,10 +132,10 @@ fn device_memory(cx: &Context<'_>) -> Result<Option<DeviceMemory>> {
     Ok(Some(DeviceMemory { used_bytes, high_bytes: used_high_bytes, reserved_bytes, message_bytes }))
 }
 
-fn outcome(plan: &Plan, selection: Selection, drawn: DrawnToken, logits: Option<Vec<f32>>) -> Outcome {
+fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logits: Option<Vec<f32>>) -> Outcome {
     Outcome {
-        tokens: vec![drawn.token],
-        margins: vec![drawn.margin],
+        tokens: vec![token],
+        margins: vec![margin],
         order: selection.order,
         selected: selection.rows,
         measured: selection.measured,
