@@ -90,7 +90,7 @@ fn answer(client: &Client, question: &Question) -> anyhow::Result<Answered> {
     submitted.map_err(|failure| failed(&failure))?;
     for update in updates {
         match update {
-            Update::FirstToken(..) | Update::Token(_) => {}
+            Update::FirstToken(..) | Update::Token(_) | Update::Kept(_) => {}
             Update::Done(done) => return Ok(client.answered(*done)?),
             Update::Failed(failure) => return Err(failed(&failure)),
         }

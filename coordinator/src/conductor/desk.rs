@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tributary_protocol::{DrawnToken, Refusal, exit};
+use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
 use crate::dispatch::{Answer, Clock};
@@ -24,6 +24,8 @@ pub enum Update {
     Token(DrawnToken),
     /// The answer. Nothing comes behind it.
     Done(Box<Done>),
+    /// Chunks that were wanted ahead of use are there. Nothing comes behind it.
+    Kept(Box<Kept>),
     /// The request has failed. Nothing comes behind it.
     Failed(RequestFailure),
 }
@@ -37,6 +39,37 @@ pub struct Done {
     pub planned: Planned,
     /// What came back.
     pub answer: Answer,
+}
+
+/// What a request for chunks ahead of use came to.
+#[derive(Debug)]
+pub struct Kept {
+    /// The plan: which rank keeps which.
+    pub planned: Planned,
+    /// One report a rank, in rank order.
+    pub reports: Vec<RankReport>,
+    /// Time that it waited for its turn.
+    pub queued: Duration,
+    /// Time from its acceptance to the last report.
+    pub total: Duration,
+}
+
+/// What a request wants of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// An answer.
+    Answer,
+    /// Its chunks in the chunk cache, ahead of use.
+    Chunks,
+}
+
+/// What a client wants to happen to a request of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// It is let go of, and nothing more is heard of it.
+    Cancel(u64),
+    /// Its answer is long enough.
+    End(u64),
 }
 
 /// Why a request has failed.
@@ -85,6 +118,7 @@ impl Sink for SyncSender<Update> {
 /// A request on its way to the conductor.
 pub(super) struct Submission {
     pub(super) request: u64,
+    pub(super) work: Work,
     pub(super) clock: Clock,
     /// Time from its acceptance to being handed in.
     pub(super) prepared_after: Duration,
@@ -100,8 +134,8 @@ pub(super) struct Counts {
     pub(super) running: AtomicUsize,
     /// Whether the conductor has ended, or is about to and takes nothing more.
     closed: AtomicBool,
-    /// Requests whose clients have left.
-    cancelled: Mutex<Vec<u64>>,
+    /// What clients want to happen to their requests, in the order in which they said so.
+    wishes: Mutex<Vec<Wish>>,
     /// Sequences that each rank holds.
     sequences: Mutex<Vec<usize>>,
     /// Who watches.
@@ -109,8 +143,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn cancelled(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wishes(&self) -> MutexGuard<'_, Vec<Wish>> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says how many sequences each rank holds.
@@ -118,9 +152,9 @@ impl Counts {
         *self.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
-    /// Takes the requests whose clients have left since the last call.
-    pub(super) fn take_cancelled(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.cancelled())
+    /// Takes what clients have wished since the last call.
+    pub(super) fn take_wishes(&self) -> Vec<Wish> {
+        std::mem::take(&mut *self.wishes())
     }
 }
 
@@ -199,9 +233,34 @@ impl Desk {
         clock: Clock,
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
+        self.hand_in(Work::Answer, (prepared, settings), clock, sink)
+    }
+
+    /// Hands chunks in that are to be prefilled ahead of use; the request's number. They wait for their turn as requests do. The
+    /// query, the method and what else the settings say of answers are not read.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_chunks(
+        &self,
+        prepared: Prepared,
+        settings: RequestSettings,
+        clock: Clock,
+        sink: Box<dyn Sink>,
+    ) -> Result<u64, RequestFailure> {
+        self.hand_in(Work::Chunks, (prepared, settings), clock, sink)
+    }
+
+    fn hand_in(
+        &self,
+        work: Work,
+        (prepared, settings): (Prepared, RequestSettings),
+        clock: Clock,
+        sink: Box<dyn Sink>,
+    ) -> Result<u64, RequestFailure> {
         let request = self.numbers.fetch_add(1, Ordering::Relaxed);
         let prepared_after = clock.elapsed();
-        let submission = Submission { request, clock, prepared_after, prepared, settings, sink };
+        let submission = Submission { request, work, clock, prepared_after, prepared, settings, sink };
         match self.submissions.try_send(Box::new(submission)) {
             // Nobody may have looked since it was put there.
             Ok(()) if self.is_closed() => Err(RequestFailure::Closed),
@@ -214,7 +273,13 @@ impl Desk {
     /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders. This waits for
     /// nobody.
     pub fn cancel(&self, request: u64) {
-        self.counts.cancelled().push(request);
+        self.counts.wishes().push(Wish::Cancel(request));
+    }
+
+    /// Ends an answer that is long enough for its client: what there is of it then comes as [`Update::Done`], perhaps with tokens
+    /// that were drawn meanwhile. A request that is over is passed over. This waits for nobody.
+    pub fn end(&self, request: u64) {
+        self.counts.wishes().push(Wish::End(request));
     }
 
     /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.

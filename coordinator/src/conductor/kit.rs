@@ -47,11 +47,13 @@ pub struct ScriptedRanks {
     /// Requests that are refused, and the step of decoding in which the group fails.
     pub refuses: Option<u64>,
     pub fails_at_step: Option<usize>,
-    /// The first step of decoding says that it has begun, and ends when the other side of this is gone.
+    /// The first step of decoding says that it has begun, and ends when the other side of this is gone; the first order of all
+    /// where `holds_first`.
     pub held: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
+    pub holds_first: bool,
 }
 
-/// Holds ranks in their first step of decoding until it is dropped: what a test does before comes before that step has ended.
+/// Holds ranks in their first step of decoding, or in their first order, until it is dropped: what a test does before comes before that step has ended.
 pub struct Hold {
     begun: Receiver<()>,
     _held: SyncSender<()>,
@@ -60,7 +62,7 @@ pub struct Hold {
 impl Hold {
     /// Waits until the step has begun: what a test does from here on comes behind everything before that step.
     pub fn begun(&self) {
-        self.begun.recv_timeout(PATIENCE).expect("a step of decoding in time");
+        self.begun.recv_timeout(PATIENCE).expect("the order in time");
     }
 }
 
@@ -72,12 +74,24 @@ impl ScriptedRanks {
         (Self { held: Mutex::new(Some((begins, held))), ..self }, Hold { begun, _held: holds })
     }
 
+    /// Waits until a test lets go, the first time.
+    fn wait(&self) {
+        if let Some((begins, held)) = self.held.lock().expect("nobody has panicked").take() {
+            // A test that does not wait for it may be at its end.
+            let _ = begins.send(());
+            assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
+        }
+    }
+
     fn serve(&self, worker: &WorkerLink) {
         let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
         let mut steps = 0;
         while let Ok(order) = worker.next(Duration::from_millis(5)) {
             let Some(order) = order else { continue };
             self.orders.lock().expect("nobody has panicked").push(order.clone());
+            if self.holds_first || matches!(order, Order::Decode(_)) {
+                self.wait();
+            }
             let event = match order {
                 Order::Prefill(plan) if self.refuses == Some(plan.request) => {
                     let refusal = Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
@@ -99,13 +113,13 @@ impl ScriptedRanks {
                     let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
                     Event::Prefilled { request: plan.request, outcome, reports: reports.collect() }
                 }
+                Order::Chunks(plan) => {
+                    assert!(plan.query.is_empty() && plan.keep_chunks && plan.budget == 0, "{plan:?}");
+                    let report = |rank| RankReport { rank, traffic: sent(10), ..RankReport::default() };
+                    Event::Kept { request: plan.request, reports: (0..WORLD).map(report).collect() }
+                }
                 Order::Decode(requests) => {
                     steps += 1;
-                    if let Some((begins, held)) = self.held.lock().expect("nobody has panicked").take() {
-                        // A test that does not wait for it may be at its end.
-                        let _ = begins.send(());
-                        assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
-                    }
                     if self.fails_at_step == Some(steps) {
                         let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
                         return;
@@ -134,6 +148,7 @@ impl ScriptedRanks {
     pub fn orders(&self) -> Vec<String> {
         let name = |order: &Order| match order {
             Order::Prefill(plan) => format!("P{}", plan.request),
+            Order::Chunks(plan) => format!("C{}", plan.request),
             Order::Decode(requests) => format!("D{requests:?}"),
             Order::Release(requests) => format!("R{requests:?}"),
             other => panic!("{other:?}"),
@@ -223,6 +238,13 @@ pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -
     (request.expect("it is taken"), updates)
 }
 
+/// Hands chunks in that are wanted ahead of use; their number and their updates.
+pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
+    let (sink, updates) = sync_channel(4);
+    let request = desk.submit_chunks(prepared(context), settings(1), Clock::start(), Box::new(sink));
+    (request.expect("it is taken"), updates)
+}
+
 /// All tokens of a request, as they came and as the answer has them; or why it failed.
 pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), RequestFailure> {
     let mut streamed = Vec::new();
@@ -234,6 +256,7 @@ pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<
             }
             Update::Token(drawn) => streamed.push(drawn.token),
             Update::Done(done) => return Ok((streamed, done.answer.outcome.tokens)),
+            Update::Kept(_) => panic!("nobody wanted chunks ahead of use"),
             Update::Failed(failure) => return Err(failure),
         }
     }

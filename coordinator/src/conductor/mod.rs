@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use tributary_comm::CoordinatorLink;
 use tributary_protocol::{DrawnToken, Event, Order, RankReport, Refusal, StepReport};
 
-use self::desk::Submission;
+use self::desk::{Submission, Wish, Work};
 use crate::dispatch::{self, InFlight};
 use crate::plan::{Draft, Planned};
 use crate::planner::Planner;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
-pub use self::desk::{Desk, Done, Inbox, NotTaken, RequestFailure, Sink, Tally, Update, desk};
+pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Tally, Update, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Stage};
 
 /// How often an idle conductor looks whether the ranks are still there.
@@ -103,13 +103,13 @@ impl<'a> Conductor<'a> {
 
     fn conduct(&mut self) -> Result<()> {
         loop {
-            self.take_in();
+            self.take_in()?;
             self.count();
             let (next, placed) = self.next();
             match next {
                 Next::Release(requests) => self.release(requests)?,
                 Next::Prefill(request) => match placed {
-                    Some((queued, Ok(()))) => self.prefill(request, queued)?,
+                    Some((queued, Ok(()))) => self.begin(request, queued)?,
                     Some((_, Err(error))) => self.refuse(request, &error),
                     None => return Err(Error::Protocol(format!("request {request} waits and was not handed in"))),
                 },
@@ -166,8 +166,10 @@ impl<'a> Conductor<'a> {
         (next, made)
     }
 
-    /// Takes what clients have handed in meanwhile, and lets go of what they have left.
-    fn take_in(&mut self) {
+    /// Takes what clients have handed in meanwhile, lets go of what they have left, and ends what is long enough.
+    fn take_in(&mut self) -> Result<()> {
+        // Wishes first: what they are about has been handed in before, and is taken in below.
+        let wishes = self.inbox.counts.take_wishes();
         while self.open {
             match self.inbox.submissions.try_recv() {
                 Ok(submission) => self.submit(*submission),
@@ -175,9 +177,13 @@ impl<'a> Conductor<'a> {
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
         }
-        for request in self.inbox.counts.take_cancelled() {
-            self.forget(request, None);
+        for wish in wishes {
+            match wish {
+                Wish::Cancel(request) => self.forget(request, None),
+                Wish::End(request) => self.close(request)?,
+            }
         }
+        Ok(())
     }
 
     /// Waits for a client, and looks whether the ranks are still there.
@@ -196,7 +202,12 @@ impl<'a> Conductor<'a> {
 
     fn submit(&mut self, mut submission: Submission) {
         // What cannot be answered even alone is told at once.
-        let failure = match self.planner.draft(&submission.prepared, &submission.settings, self.group.threads) {
+        let Submission { prepared, settings, .. } = &submission;
+        let draft = match submission.work {
+            Work::Answer => self.planner.draft(prepared, settings, self.group.threads),
+            Work::Chunks => self.planner.draft_chunks(prepared, settings, self.group.threads),
+        };
+        let failure = match draft {
             Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
             Ok(_) if !self.scheduler.submit(submission.request) => {
                 RequestFailure::Busy { waiting: self.scheduler.waiting() }
@@ -235,15 +246,57 @@ impl<'a> Conductor<'a> {
         self.scheduler.over(request);
     }
 
-    fn prefill(&mut self, request: u64, queued: Duration) -> Result<()> {
+    /// Sends the first order of a request whose turn has come, and sees it through.
+    fn begin(&mut self, request: u64, queued: Duration) -> Result<()> {
         let Some(Waiting { submission, draft }) = self.waiting.remove(&request) else {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
         };
         let planned = draft.planned();
-        let in_flight = InFlight::new(&planned.plan, submission.clock, queued);
-        self.link.send(Order::Prefill(Arc::clone(&planned.plan)))?;
+        let (plan, work) = (Arc::clone(&planned.plan), submission.work);
+        let in_flight = InFlight::new(&plan, submission.clock, queued);
+        self.link.send(match work {
+            Work::Answer => Order::Prefill(plan),
+            Work::Chunks => Order::Chunks(plan),
+        })?;
         self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
         self.count();
+        match work {
+            Work::Answer => self.prefill(request),
+            Work::Chunks => self.keep(request, queued),
+        }
+    }
+
+    /// Waits for chunks ahead of use, and tells their client. They are an order of their own, and leave no sequence.
+    fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
+        match dispatch::next(self.link)? {
+            Event::Kept { request: number, reports } if number == request => {
+                self.note(&reports);
+                let Some(Request { mut submission, planned, .. }) = self.running.remove(&request) else {
+                    return Ok(());
+                };
+                self.count();
+                // Whoever is gone need not be told.
+                let kept = Kept { planned, reports, queued, total: submission.clock.elapsed() };
+                let _ = submission.sink.take(Update::Kept(Box::new(kept)));
+                Ok(())
+            }
+            other => Err(dispatch::unexpected(&other, "the end of a prefill ahead of use")),
+        }
+    }
+
+    /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
+    fn note(&mut self, reports: &[RankReport]) {
+        self.planner.note(self.group, reports);
+        self.inbox.counts.observed.tell(|observer| {
+            for RankReport { rank, traffic, decode_traffic, .. } in reports {
+                observer.moved(*rank, traffic);
+                observer.moved(*rank, decode_traffic);
+            }
+            observer.prefilled(reports);
+        });
+    }
+
+    fn prefill(&mut self, request: u64) -> Result<()> {
         loop {
             match dispatch::next(self.link)? {
                 Event::FirstToken { request: number, drawn } if number == request => {
@@ -255,14 +308,7 @@ impl<'a> Conductor<'a> {
                     let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
-                    self.planner.note(self.group, &reports);
-                    self.inbox.counts.observed.tell(|observer| {
-                        for RankReport { rank, traffic, decode_traffic, .. } in &reports {
-                            observer.moved(*rank, traffic);
-                            observer.moved(*rank, decode_traffic);
-                        }
-                        observer.prefilled(&reports);
-                    });
+                    self.note(&reports);
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
                     if running.in_flight.goes_on() {
@@ -329,6 +375,11 @@ impl<'a> Conductor<'a> {
         if self.running.get(&request).is_none_or(|running| running.in_flight.goes_on()) {
             return Ok(());
         }
+        self.close(request)
+    }
+
+    /// Hands out what there is of an answer; a request that is not being decoded is passed over.
+    fn close(&mut self, request: u64) -> Result<()> {
         let Some(Request { mut submission, planned, in_flight, .. }) = self.running.remove(&request) else {
             return Ok(());
         };

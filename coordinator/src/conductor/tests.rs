@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use tributary_protocol::exit;
 
-use super::kit::{Notes, PATIENCE, ScriptedRanks, planner, prepared, settings, submit, tokens, with_conductor};
+use super::kit::{
+    Notes, PATIENCE, ScriptedRanks, planner, prepared, settings, submit, submit_chunks, tokens, with_conductor,
+};
 use super::*;
 use crate::dispatch::Clock;
 
@@ -61,6 +63,71 @@ fn a_cancelled_request_ends_and_the_others_go_on() {
         assert_eq!(tokens(&other).map(|(streamed, _)| streamed.len()), Ok(20));
     });
     assert!(ended.is_ok(), "{ended:?}");
+}
+
+#[test]
+fn whoever_leaves_during_prefill_is_let_go_of_by_the_next_order_and_frees_its_memory() {
+    let (ranks, hold) = ScriptedRanks { holds_first: true, ..ScriptedRanks::default() }.held();
+    let alone = planner(None).check(&prepared(8), &settings(50), 1, None).expect("a plan").memory_bytes;
+    let ended = with_conductor(&ranks, &mut planner(Some(alone)), Limits::default(), |desk| {
+        let (leaves, updates) = submit(&desk, 8, 50, 64);
+        hold.begun();
+        // There is no room for this one beside the other.
+        let (_, waits) = submit(&desk, 8, 50, 64);
+        drop(updates);
+        desk.cancel(leaves);
+        drop(hold);
+        assert_eq!(tokens(&waits).map(|(streamed, _)| streamed.len()), Ok(50));
+        assert_eq!((desk.waiting(), desk.running()), (0, 0));
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    assert_eq!(ranks.orders()[..4], ["P1", "R[1]", "P2", "D[2]"]);
+}
+
+#[test]
+fn an_answer_that_is_long_enough_ends_with_what_there_is() {
+    let (ranks, hold) = ScriptedRanks::default().held();
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (request, updates) = submit(&desk, 8, 2000, 4096);
+        hold.begun();
+        desk.end(request);
+        desk.end(request + 100);
+        drop(hold);
+        let (streamed, whole) = tokens(&updates).expect("an answer");
+        assert_eq!((streamed.as_slice(), whole), (&[10, 11][..], vec![10, 11]), "the step that was under way is in it");
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    assert_eq!(ranks.orders(), ["P1", "D[1]", "R[1]"]);
+}
+
+#[test]
+fn chunks_ahead_of_use_wait_for_their_turn_and_leave_nothing_behind() {
+    let (ranks, hold) = ScriptedRanks { holds_first: true, ..ScriptedRanks::default() }.held();
+    let limits = Limits { max_waiting: 2, ..Limits::default() };
+    let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+        let (_, answers) = submit(&desk, 8, 3, 64);
+        hold.begun();
+        let (_, chunks) = submit_chunks(&desk, 8);
+        let (leaves, gone) = submit_chunks(&desk, 8);
+        let (_, too_many) = submit_chunks(&desk, 8);
+        desk.cancel(leaves);
+        drop(hold);
+        let failure = too_many.recv_timeout(PATIENCE);
+        assert!(matches!(failure, Ok(Update::Failed(RequestFailure::Busy { waiting: 2 }))), "{failure:?}");
+        match chunks.recv_timeout(PATIENCE) {
+            Ok(Update::Kept(kept)) => {
+                assert_eq!((kept.reports.len(), kept.planned.plan.context_tokens()), (2, 16));
+                assert!(kept.total >= kept.queued);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(gone.iter().count(), 0, "its turn never came");
+        assert_eq!(tokens(&answers).map(|(streamed, _)| streamed), Ok(vec![10, 11, 12]));
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let orders = ranks.orders();
+    let of = |kind| orders.iter().filter(|order| order.starts_with(kind)).count();
+    assert_eq!((of('P'), of('C'), of('D'), of('R')), (1, 1, 2, 1), "{orders:?}");
 }
 
 /// Looks how many wait and run when an update comes.

@@ -92,6 +92,19 @@ impl Draft {
         Ok(Self { plan, lengths, world, ratio, exchange, reuse, memory_bytes: 0 })
     }
 
+    /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there is no query.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_chunks(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
+        // A query of one token passes for one that is long enough; none of the sizes that matter here has it.
+        let stand_in = tokens.chunks.first().and_then(|ids| ids.first()).copied();
+        let tokens = Tokens { query: stand_in.into_iter().collect(), ..tokens };
+        let mut draft = Self::new(tokens, &settings.for_chunks(), shape)?;
+        draft.plan.query.clear();
+        Ok(draft)
+    }
+
     /// Places it for this moment, as the request of this number: chunks on ranks, its owner (the usual one where none is named), the
     /// exchange. It can be placed anew whatever comes of it.
     ///

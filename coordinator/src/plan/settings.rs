@@ -1,7 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, Method, Returns, Sampling, Score, Wishes,
+    Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling, Score,
+    Wishes,
 };
 
 use crate::{Error, Result};
@@ -96,6 +97,24 @@ impl RequestSettings {
             seed: self.sampling.seed,
         };
         Ok((self.method.make)(&wishes)?)
+    }
+
+    /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
+    pub(crate) fn for_chunks(&self) -> Self {
+        let recomputes_nothing = |method: &&&Descriptor| method.claim != Claim::Exact && method.ratio.is_none();
+        let method = METHODS.iter().find(recomputes_nothing).expect("a method takes chunks as they are");
+        Self {
+            method,
+            ratio: None,
+            reorder: None,
+            exchange: Some(Exchange::PassQ),
+            owner: None,
+            max_tokens: 1,
+            returns: Returns::default(),
+            reuse: 1.0,
+            keep_chunks: true,
+            ..self.clone()
+        }
     }
 
     /// The share of the context to recompute: 0 for methods that recompute nothing.

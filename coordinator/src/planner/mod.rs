@@ -176,6 +176,17 @@ impl Planner {
         Ok(draft)
     }
 
+    /// The same for chunks ahead of use: the request's query is not read, and the settings say where ranks and memory are.
+    ///
+    /// # Errors
+    /// As [`plan()`](crate::plan()).
+    pub fn draft_chunks(&self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Draft> {
+        let mut draft = Draft::of_chunks(self.tokens(request), settings, &self.model)?;
+        let group = GroupShape { world: settings.world, threads };
+        self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
+        Ok(draft)
+    }
+
     /// Plans a request to be answered now: chunks stay where they are kept.
     ///
     /// # Errors
@@ -218,14 +229,17 @@ impl Planner {
 
     /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
     fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
-        let tokens = Tokens {
+        Draft::new(self.tokens(request), settings, &self.model)
+    }
+
+    fn tokens(&self, request: &Prepared) -> Tokens {
+        Tokens {
             prefix: request.prefix.clone(),
             chunks: request.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
             query: request.query.clone(),
             eos: self.eos.clone(),
             ..Tokens::default()
-        };
-        Draft::new(tokens, settings, &self.model)
+        }
     }
 
     fn place_beside_full_caches(
