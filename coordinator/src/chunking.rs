@@ -40,7 +40,8 @@ impl Chunking {
                 Chunking::Fixed { tokens, overlap } => slices(&tokenizer.encode(&text)?, *tokens, *overlap),
             };
             let before = chunks.len();
-            chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()));
+            let titled = |piece| Piece { title: document.title.clone(), ..piece };
+            chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()).map(titled));
             if chunks.len() == before {
                 return Err(Error::EmptyDocument { number: index + 1, count: documents.len() });
             }
@@ -171,6 +172,7 @@ mod tests {
         let document = Document { title: Some("hugo".into()), text: "stays in".into() };
         let chunks = Chunking::Documents.cut(&[document], &demo()).unwrap();
         assert_eq!(chunks[0].ids, demo().encode("hugo stays in").unwrap().ids);
+        assert_eq!(chunks[0].title.as_deref(), Some("hugo"));
     }
 
     #[test]

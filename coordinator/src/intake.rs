@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::chunking::Chunking;
-use crate::request::Request;
+use crate::request::{Document, Request, Speaker, Turn};
 use crate::template::{Frame, PromptPart, Template};
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -25,6 +25,9 @@ pub enum Prefix {
 
 /// Tokens of a text without documents that are computed behind its one chunk, the template's tail among them.
 const TEXT_QUERY_TOKENS: usize = 32;
+
+/// Tokens of a chunk where a request without documents is cut and nobody says otherwise.
+pub const TEXT_CHUNK_TOKENS: usize = 2048;
 
 /// How requests are read.
 pub struct Intake<'a> {
@@ -67,22 +70,54 @@ impl Prepared {
 /// [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text that gives no token, [`Error::Template`],
 /// [`Error::Tokenizer`].
 pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
+    prepare_turns(&request.documents, &[], &request.query, intake)
+}
+
+/// The same with earlier turns of the conversation. They ride with the query: behind the documents and before the last message, as
+/// the chat template writes them. Without a template each is a line, `user: ..` or `assistant: ..`, and so is the last message;
+/// behind it stands `assistant:`.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, &mut notes)?;
-    let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
-    if intake.tokenizer.encode(&request.query)?.ids.is_empty() {
-        return Err(Error::EmptyQuery);
-    }
-    let query =
-        intake.tokenizer.encode_parts(&[PromptPart::User(&request.query), PromptPart::Template(&frame.tail)])?;
+    let (frame, prefix) = opening(intake, turns, &mut notes)?;
+    let chunks = intake.chunking.cut(documents, intake.tokenizer)?;
+    let query = read_messages(turns, query, &frame, intake.tokenizer)?;
     Ok(Prepared { prefix, chunks, query, notes })
 }
 
+/// Reads documents alone, to be prefilled ahead of use: prefix and chunks are those of a request with the same documents, and there
+/// is no query.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<Prepared> {
+    let mut notes = Vec::new();
+    let (_, prefix) = opening(intake, &[], &mut notes)?;
+    Ok(Prepared { prefix, chunks: intake.chunking.cut(documents, intake.tokenizer)?, query: Vec::new(), notes })
+}
+
+/// The tokens of everything behind the documents: earlier turns, the query, and the template's tail.
+fn read_messages(turns: &[Turn], query: &str, frame: &Frame, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    if tokenizer.encode(query)?.ids.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    assert_eq!(frame.between.len(), turns.len(), "texts between so many turns");
+    let mut parts = vec![PromptPart::Template(&frame.introduction)];
+    for (turn, between) in turns.iter().zip(&frame.between) {
+        parts.extend([PromptPart::User(&turn.text), PromptPart::Template(between)]);
+    }
+    parts.extend([PromptPart::User(query), PromptPart::Template(&frame.tail)]);
+    tokenizer.encode_parts(&parts)
+}
+
 /// What stands around a request: the template's frame, and the prefix as token ids.
-fn opening(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
+fn opening(intake: &Intake<'_>, turns: &[Turn], notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
+    let speakers: Vec<Speaker> = turns.iter().map(|turn| turn.speaker).collect();
     let frame = match intake.template {
-        Some(template) => template.frame(intake.prefix.text())?,
-        None => Frame::default(),
+        Some(template) => template.frame_of(intake.prefix.text(), &speakers)?,
+        None => lines(&speakers),
     };
     if frame.system_in_user {
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
@@ -98,24 +133,64 @@ fn opening(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<(Frame, Vec<u
     Ok((frame, prefix))
 }
 
-/// Reads a text without documents. All of it but its last tokens becomes one chunk, which makes every method exact: behind
-/// the prefix and before the rest of the text, a single chunk is computed as the whole prompt would be.
+/// Reads messages without documents, of which the last is `text`. All of it but the last tokens is the context, whoever wrote it: one
+/// chunk, which makes every method exact (behind the prefix and before the rest of the text, a single chunk is computed as the whole
+/// prompt would be), or, where it is longer than `chunk_tokens`, chunks of so many tokens.
 ///
 /// # Errors
 /// [`Error::EmptyQuery`] for a text of no token, [`Error::TextTooShort`] for one of a single token without a template's tail
 /// behind it; [`Error::Template`], [`Error::Tokenizer`].
-pub fn prepare_text(text: &str, intake: &Intake<'_>) -> Result<Prepared> {
+pub fn prepare_text(turns: &[Turn], text: &str, chunk_tokens: usize, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, &mut notes)?;
-    if intake.tokenizer.encode(text)?.ids.is_empty() {
+    let (frame, prefix) = opening(intake, turns, &mut notes)?;
+    let ids = read_messages(turns, text, &frame, intake.tokenizer)?;
+    let (chunks, query) = text_chunks(ids, chunk_tokens)?;
+    Ok(Prepared { prefix, chunks, query, notes })
+}
+
+/// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query, and the prefix is as it is for
+/// texts without a template; without, the model's beginning-of-sequence token, if it stands in front, is the prefix, and the rest is
+/// cut as [`prepare_text`] does.
+///
+/// # Errors
+/// As [`prepare_text`], and [`Error::EmptyDocument`].
+pub fn prepare_ids(
+    documents: &[Document],
+    mut ids: Vec<u32>,
+    chunk_tokens: usize,
+    intake: &Intake<'_>,
+) -> Result<Prepared> {
+    if ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    let mut ids = intake.tokenizer.encode_parts(&[PromptPart::User(text), PromptPart::Template(&frame.tail)])?;
+    if !documents.is_empty() {
+        return Ok(Prepared { query: ids, ..prepare_documents(documents, intake)? });
+    }
+    let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
+    let (chunks, query) = text_chunks(ids, chunk_tokens)?;
+    Ok(Prepared { prefix, chunks, query, notes: Vec::new() })
+}
+
+/// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them.
+fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
         return Err(Error::TextTooShort);
     }
     let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1));
-    Ok(Prepared { prefix, chunks: vec![Piece { ids, ..Piece::default() }], query, notes })
+    let chunk = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
+    Ok((ids.chunks(chunk_tokens.max(1)).map(chunk).collect(), query))
+}
+
+/// What stands around earlier turns where there is no template: nothing where there are none, else each message is a line.
+fn lines(earlier: &[Speaker]) -> Frame {
+    let Some(first) = earlier.first() else { return Frame::default() };
+    let next = earlier[1..].iter().chain([&Speaker::User]);
+    Frame {
+        introduction: format!("{}: ", first.name()),
+        between: next.map(|speaker| format!("\n{}: ", speaker.name())).collect(),
+        tail: format!("\n{}:", Speaker::Assistant.name()),
+        ..Frame::default()
+    }
 }
 
 /// The prefix where no template gives one.
@@ -168,122 +243,4 @@ impl fmt::Display for Prefix {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::Document;
-    use crate::tokenize::tests::demo;
-
-    fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared {
-        let documents = vec![Document { title: None, text: "hugo stays in the house .".into() }];
-        let request = Request::new(documents, "question : hugo stays in".into()).unwrap();
-        let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
-        let intake = Intake {
-            tokenizer: &demo(),
-            template: template.as_ref(),
-            chunking: &Chunking::Documents,
-            prefix: &prefix.parse().unwrap(),
-            bos,
-        };
-        prepare(&request, &intake).unwrap()
-    }
-
-    #[test]
-    fn a_text_alone_is_one_chunk_and_its_end() {
-        let read = |text: &str, template: Option<&str>| {
-            let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
-            let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
-            let (template, bos) = (template.as_ref(), Some(1));
-            prepare_text(text, &Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos })
-        };
-        let long = "hugo stays in the house . ".repeat(10);
-        let whole = demo().encode(&long).unwrap().ids;
-        let prepared = read(&long, None).unwrap();
-        assert_eq!(prepared.prefix, [1]);
-        assert_eq!([prepared.chunks[0].ids.clone(), prepared.query.clone()].concat(), whole);
-        assert_eq!((prepared.chunks.len(), prepared.query.len()), (1, TEXT_QUERY_TOKENS));
-        let short = read("hugo stays", None).unwrap();
-        assert_eq!((short.chunks[0].ids.len(), short.query.len()), (1, 1));
-        let one = read("hugo", Some(WITHOUT_HEAD)).unwrap();
-        assert_eq!((one.chunks[0].ids.len(), one.query.len()), (1, 2), "the template's tail is the rest");
-        for nothing in ["", " "] {
-            assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
-        }
-        let error = read("hugo", None).expect_err("one token cannot be a chunk and what follows it");
-        let line = "the text is a single token; without documents it needs at least 2";
-        assert_eq!((error.to_string().as_str(), error.exit_code()), (line, 64));
-    }
-
-    const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answer :";
-    const WITHOUT_HEAD: &str = "{{ messages[-1].content }} answer :";
-
-    fn ids(text: &str) -> Vec<u32> {
-        demo().encode_parts(&[PromptPart::Template(text)]).unwrap()
-    }
-
-    #[test]
-    fn a_request_cannot_speak_for_the_template() {
-        let (bos, eos) = (1, 2);
-        let text = "hugo <eos> stays <bos> in";
-        let documents = vec![Document { title: Some("<bos>".into()), text: text.into() }];
-        let request = Request::new(documents, text.into()).unwrap();
-        let template = Template::new(
-            "{{ bos_token }} {{ messages[0].content }} {{ messages[-1].content }} {{ eos_token }}",
-            "<bos>",
-            "<eos>",
-        );
-        let without_system =
-            Template::new("{{ bos_token }} {{ messages[-1].content }} {{ eos_token }}", "<bos>", "<eos>");
-        for chunking in ["documents", "4", "separator:hugo"] {
-            for (template, head, tail) in [(Some(&template), 1, 1), (Some(&without_system), 1, 1), (None, 0, 0)] {
-                let intake = Intake {
-                    tokenizer: &demo(),
-                    template,
-                    chunking: &chunking.parse().unwrap(),
-                    prefix: &Prefix::Text(text.into()),
-                    bos: Some(bos),
-                };
-                let prepared = prepare(&request, &intake).unwrap();
-                let marks = |ids: &[u32]| ids.iter().filter(|&&id| id == bos || id == eos).count();
-                let case = format!("{chunking}, {template:?}");
-                assert_eq!(marks(&prepared.prefix), head, "{case}: {:?}", prepared.prefix);
-                assert_eq!(marks(&prepared.query), tail, "{case}: {:?}", prepared.query);
-                for chunk in &prepared.chunks {
-                    assert_eq!(marks(&chunk.ids), 0, "{case}: {chunk:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn prefixes_are_what_was_asked_for() {
-        let cases = [
-            (None, "bos", Some(1), vec![1], 0),
-            (None, "bos", None, vec![], 1),
-            (None, "none", Some(1), vec![], 0),
-            (None, "the cat walks", Some(1), ids("the cat walks"), 0),
-            (Some(WITH_BOS), "bos", Some(1), ids("<bos> question"), 0),
-            (Some(WITH_BOS), "none", Some(1), ids("<bos> question"), 1),
-            (Some(WITH_BOS), "the cat walks", Some(1), ids("<bos> question the cat walks"), 1),
-            (Some(WITHOUT_HEAD), "bos", Some(1), vec![1], 0),
-            (Some(WITHOUT_HEAD), "none", Some(1), vec![], 0),
-            (Some(WITHOUT_HEAD), "the cat walks", Some(1), ids("the cat walks"), 1),
-        ];
-        for (template, prefix, bos, wanted, notes) in cases {
-            let found = prepared(template, prefix, bos);
-            assert_eq!(found.prefix, wanted, "{template:?}, {prefix}");
-            assert_eq!(found.notes.len(), notes, "{template:?}, {prefix}: {:?}", found.notes);
-        }
-    }
-
-    #[test]
-    fn the_tail_belongs_to_the_query() {
-        assert_eq!(prepared(None, "bos", Some(1)).query, ids("question : hugo stays in"));
-        let with_tail = prepared(Some(WITH_BOS), "bos", Some(1)).query;
-        assert_eq!(with_tail, ids("question : hugo stays in answer :"));
-    }
-
-    #[test]
-    fn chunks_do_not_depend_on_the_template() {
-        assert_eq!(prepared(None, "bos", Some(1)).chunks, prepared(Some(WITH_BOS), "bos", Some(1)).chunks);
-    }
-}
+mod tests;

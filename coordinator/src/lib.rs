@@ -26,12 +26,14 @@ pub use chunking::Chunking;
 pub use directory::Directory;
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
-pub use intake::{Intake, Prefix, Prepared, prepare, prepare_text};
+pub use intake::{
+    Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_text, prepare_turns,
+};
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 pub use plan::{Cached, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};
-pub use request::{Document, Request};
+pub use request::{Document, Request, Speaker, Turn};
 pub use shape::ModelShape;
 pub use template::{Frame, PromptPart, Template};
 pub use tokenize::{Piece, TextStream, Tokenizer};

@@ -44,6 +44,34 @@ impl From<DocumentForm> for Document {
     }
 }
 
+/// An earlier message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// Who spoke.
+    pub speaker: Speaker,
+    /// The message.
+    pub text: String,
+}
+
+/// Who speaks in a conversation, the system apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// The user.
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl Speaker {
+    /// The name that chat templates know.
+    pub fn name(self) -> &'static str {
+        match self {
+            Speaker::User => "user",
+            Speaker::Assistant => "assistant",
+        }
+    }
+}
+
 impl Document {
     /// A document without a title, read from a text file.
     ///

@@ -1,5 +1,5 @@
-//! The text that a model's chat template puts around a request: its head, before the documents, and its tail, after the
-//! query. Knows no tokens.
+//! The text that a model's chat template puts around a request: its head, before the documents, what stands between earlier turns
+//! of the conversation, and its tail, after the query. Knows no tokens.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use minijinja::{Environment, ErrorKind, context};
 use serde_json::{Map, Value};
 
-use crate::request::{json_error, read};
+use crate::request::{Speaker, json_error, read};
 use crate::{Error, Result, date};
 
 /// Stand for the system text, the documents and the query while the template is rendered, so that what the user wrote is
@@ -36,9 +36,13 @@ pub struct Frame {
     pub system: String,
     /// The template's text between the system text and the first document.
     pub lead: String,
+    /// The text before the first of the earlier turns; a template has none, since documents and first turn are one message.
+    pub introduction: String,
+    /// The text behind each of the earlier turns.
+    pub between: Vec<String>,
     /// The template's text after the query. It ends where the answer begins.
     pub tail: String,
-    /// Whether the system text stands at the beginning of the user's message, because the template takes no system message.
+    /// Whether the system text stands at the beginning of the first message, because the template takes no system message.
     pub system_in_user: bool,
 }
 
@@ -93,19 +97,29 @@ impl Template {
     /// [`Error::Template`] if the template is broken, refuses the conversation, or does not repeat the user's message
     /// exactly once and unchanged.
     pub fn frame(&self, system: Option<&str>) -> Result<Frame> {
+        self.frame_of(system, &[])
+    }
+
+    /// The same with earlier turns by these speakers. The documents stand at the beginning of the first message behind the system's,
+    /// so that the head is the same in every turn of a conversation.
+    ///
+    /// # Errors
+    /// As [`frame`](Self::frame); a template may want speakers to alternate.
+    pub fn frame_of(&self, system: Option<&str>, earlier: &[Speaker]) -> Result<Frame> {
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let Some(system) = system else {
-            return split(&self.render(None, "", unix_s)?, None);
+            return split(&self.render(None, "", earlier, unix_s)?, None, earlier.len());
         };
         // Only the space around the system text is shown to the template, which may trim it.
         let text = system.trim();
         let (before, after) = system.split_at(system.len() - system.trim_start().len());
         let stand_in = format!("{before}{SYSTEM}{}", &after[text.len()..]);
-        let with_system = self.render(Some(&stand_in), "", unix_s);
-        if let Ok(frame) = with_system.and_then(|rendered| split(&rendered, Some(text))) {
+        let with_system = self.render(Some(&stand_in), "", earlier, unix_s);
+        if let Ok(frame) = with_system.and_then(|rendered| split(&rendered, Some(text), earlier.len())) {
             return Ok(frame);
         }
-        let frame = split(&self.render(None, &format!("{stand_in}\n\n"), unix_s)?, Some(text))?;
+        let rendered = self.render(None, &format!("{stand_in}\n\n"), earlier, unix_s)?;
+        let frame = split(&rendered, Some(text), earlier.len())?;
         Ok(Frame { system_in_user: true, ..frame })
     }
 
@@ -117,7 +131,7 @@ impl Template {
         format!("{}\n{tokens}{rendered}", self.source)
     }
 
-    fn render(&self, system: Option<&str>, before: &str, unix_s: u64) -> Result<String> {
+    fn render(&self, system: Option<&str>, before: &str, earlier: &[Speaker], unix_s: u64) -> Result<String> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
@@ -133,8 +147,12 @@ impl Template {
         if let Some(system) = system {
             messages.push(context! { role => "system", content => system });
         }
-        let content = format!("{before}{DOCUMENTS}{QUERY}");
-        messages.push(context! { role => "user", content => content });
+        let mut start = format!("{before}{DOCUMENTS}");
+        for (index, speaker) in earlier.iter().enumerate() {
+            let content = std::mem::take(&mut start) + &turn(index);
+            messages.push(context! { role => speaker.name(), content => content });
+        }
+        messages.push(context! { role => "user", content => start + QUERY });
         let values = context! {
             messages => messages,
             add_generation_prompt => true,
@@ -160,12 +178,26 @@ impl Frame {
     }
 }
 
-/// What a rendered conversation has around the user's message; `system` is the text that was stood for, if there is one.
-fn split(rendered: &str, system: Option<&str>) -> Result<Frame> {
+/// Stands for the earlier turn of that number while the template is rendered.
+fn turn(index: usize) -> String {
+    format!("@@TRIBUTARY-TURN-{index}@@")
+}
+
+/// What a rendered conversation has around the documents, so many earlier turns, and the query; `system` is the text that was
+/// stood for, if there is one.
+fn split(rendered: &str, system: Option<&str>, earlier: usize) -> Result<Frame> {
     let refused = |what: &str| Error::Template(format!("does not repeat the {what} once and unchanged"));
-    let whole = rendered.matches(DOCUMENTS).count() == 1 && rendered.matches(QUERY).count() == 1;
-    let marks = format!("{DOCUMENTS}{QUERY}");
-    let (head, tail) = rendered.split_once(&marks).filter(|_| whole).ok_or_else(|| refused("user's message"))?;
+    let once = |mark: &str| rendered.matches(mark).count() == 1;
+    let marks: Vec<String> = (0..earlier).map(turn).chain([QUERY.to_owned()]).collect();
+    let whole = once(DOCUMENTS) && marks.iter().all(|mark| once(mark));
+    let first = format!("{DOCUMENTS}{}", marks[0]);
+    let (head, mut tail) = rendered.split_once(&first).filter(|_| whole).ok_or_else(|| refused("user's message"))?;
+    let mut between = Vec::new();
+    for mark in &marks[1..] {
+        let (before, behind) = tail.split_once(mark).ok_or_else(|| refused("messages"))?;
+        between.push(before.to_owned());
+        tail = behind;
+    }
     let (opening, lead) = match system {
         Some(_) if rendered.matches(SYSTEM).count() != 1 => return Err(refused("system text")),
         Some(_) => head.split_once(SYSTEM).ok_or_else(|| refused("system text before the user's message"))?,
@@ -175,6 +207,8 @@ fn split(rendered: &str, system: Option<&str>) -> Result<Frame> {
         opening: opening.to_owned(),
         system: system.unwrap_or_default().to_owned(),
         lead: lead.to_owned(),
+        introduction: String::new(),
+        between,
         tail: tail.to_owned(),
         system_in_user: false,
     })
@@ -252,6 +286,32 @@ mod tests {
         assert_eq!(frame.tail, " [/INST]");
         assert!(frame.system_in_user);
         assert!(!template.frame(None).unwrap().system_in_user);
+    }
+
+    #[test]
+    fn earlier_turns_stand_between_the_documents_and_the_query() {
+        use Speaker::{Assistant, User};
+        for (source, between, tail) in [
+            (MISTRAL_LIKE, [" [/INST]", "</s>[INST] "], " [/INST]"),
+            (
+                "{% for message in messages %}<|{{ message.role }}|>{{ message.content | trim }}<|end|>{% endfor %}<|assistant|>",
+                ["<|end|><|assistant|>", "<|end|><|user|>"],
+                "<|end|><|assistant|>",
+            ),
+        ] {
+            let template = Template::new(source, "<s>", "</s>");
+            for system in [None, Some("Be brief.")] {
+                let alone = template.frame(system).unwrap();
+                let frame = template.frame_of(system, &[User, Assistant]).unwrap();
+                assert_eq!((frame.head(), frame.system_in_user), (alone.head(), alone.system_in_user), "{source}");
+                assert_eq!((frame.between.as_slice(), frame.tail.as_str()), (&between.map(String::from)[..], tail));
+                assert_eq!(alone.between, Vec::<String>::new());
+            }
+        }
+        let error = Template::new(MISTRAL_LIKE, "<s>", "</s>").frame_of(None, &[User]).unwrap_err();
+        assert!(error.to_string().contains("roles must alternate"), "{error}");
+        let error = Template::new(QWEN_LIKE, "", "").frame_of(None, &[User, Assistant]).unwrap_err();
+        assert!(error.to_string().contains("once and unchanged"), "a template that drops what the model said: {error}");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Tokenizer {
 /// A run of tokens and the text that it stands for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Piece {
+    /// The title of the document that it is of, if that has one.
+    pub title: Option<String>,
     /// Token ids.
     pub ids: Vec<u32>,
     /// The text.
@@ -141,6 +143,7 @@ impl Tokenizer {
 fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {
     let encoding = tokenizer.encode(text, false).map_err(|error| Error::Tokenizer(error.to_string()))?;
     Ok(Piece {
+        title: None,
         ids: encoding.get_ids().to_vec(),
         text: text.to_owned(),
         spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
@@ -164,6 +167,7 @@ impl Piece {
         let end = self.text.ceil_char_boundary(end);
         let relative = |span: &Range<usize>| span.start.saturating_sub(start)..span.end.saturating_sub(start);
         Self {
+            title: self.title.clone(),
             ids: self.ids[tokens].to_vec(),
             text: self.text[start..end].to_owned(),
             spans: spans.iter().map(relative).collect(),
@@ -177,9 +181,10 @@ impl Piece {
     }
 
     fn without(self, places: &HashSet<usize>) -> Self {
-        let tokens = self.ids.into_iter().zip(self.spans).enumerate();
+        let Self { ids, spans, .. } = &self;
+        let tokens = ids.iter().copied().zip(spans.iter().cloned()).enumerate();
         let (ids, spans) = tokens.filter(|(place, _)| !places.contains(place)).map(|(_, token)| token).unzip();
-        Self { ids, spans, text: self.text }
+        Self { ids, spans, ..self }
     }
 }
 

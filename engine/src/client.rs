@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{Document, Environment, Intake, ModelShape, Prefix, Prepared, Request, RequestSettings};
-use tributary_coordinator::{prepare, prepare_text, report};
+use tributary_coordinator::{Document, Environment, Intake, ModelShape, Prefix, Prepared, RequestSettings, Turn};
+use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 
 use crate::answer::Answered;
 use crate::config::IntakeConfig;
@@ -17,15 +17,35 @@ use crate::question::Question;
 use crate::ranks::Pulses;
 use crate::run_config::RunConfig;
 
-/// What is asked in one turn.
+/// What is asked, and what was said before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     /// The context, in its order; a question may do without.
     pub documents: Vec<Document>,
     /// The system text, which shapes every chunk; the engine's own prefix where absent.
     pub system: Option<String>,
+    /// Earlier messages. They ride with the question, so that documents stay warm from one turn to the next.
+    pub turns: Vec<Turn>,
     /// The question.
     pub query: String,
+}
+
+/// A text that is to be continued, without a chat template.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// The context, in its order; a text may do without.
+    pub documents: Vec<Document>,
+    /// The text behind it.
+    pub text: PromptText,
+}
+
+/// A text, or its tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptText {
+    /// Text, to which the engine's own prefix is added.
+    Text(String),
+    /// Tokens, to which nothing is added.
+    Ids(Vec<u32>),
 }
 
 /// A way to an engine that is [conducted](Engine::conduct). Clones lead to the same one, which ends its work when the last of
@@ -85,17 +105,59 @@ impl Client {
     /// # Errors
     /// The template's and the tokenizer's; a piece of text without a token.
     pub fn prepare(&self, conversation: &Conversation) -> Result<Prepared> {
-        let Conversation { documents, system, query } = conversation;
-        let Shared { folder, intake, .. } = &*self.shared;
-        let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))?;
-        let own = system.clone().filter(|system| !system.trim().is_empty()).map(Prefix::Text);
-        let prefix = own.as_ref().unwrap_or(&intake.prefix);
-        let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.config.bos);
-        let intake = Intake { tokenizer, template, chunking, prefix, bos };
+        let Conversation { documents, system, turns, query } = conversation;
+        let prefix = self.prefix(system.as_deref());
+        let intake = self.intake(&prefix)?;
         if documents.is_empty() {
-            return Ok(prepare_text(query, &intake)?);
+            return Ok(prepare_text(turns, query, self.shared.intake.text_chunk_tokens, &intake)?);
         }
-        Ok(prepare(&Request::new(documents.clone(), query.clone())?, &intake)?)
+        Ok(prepare_turns(documents, turns, query, &intake)?)
+    }
+
+    /// A text that is to be continued as token ids.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_prompt(&self, prompt: &Prompt) -> Result<Prepared> {
+        let prefix = self.prefix(None);
+        let intake = Intake { template: None, ..self.intake(&prefix)? };
+        let (documents, chunk_tokens) = (&prompt.documents, self.shared.intake.text_chunk_tokens);
+        match &prompt.text {
+            PromptText::Text(text) if documents.is_empty() => Ok(prepare_text(&[], text, chunk_tokens, &intake)?),
+            PromptText::Text(text) => Ok(prepare_turns(documents, &[], text, &intake)?),
+            PromptText::Ids(ids) => Ok(prepare_ids(documents, ids.clone(), chunk_tokens, &intake)?),
+        }
+    }
+
+    /// Documents behind a system text as token ids, to be prefilled ahead of use.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_documents(&self, documents: &[Document], system: Option<&str>) -> Result<Prepared> {
+        let prefix = self.prefix(system);
+        Ok(prepare_documents(documents, &self.intake(&prefix)?)?)
+    }
+
+    /// What stands before the first chunk: the system text, or the engine's own prefix where it has none.
+    fn prefix(&self, system: Option<&str>) -> Prefix {
+        let own = system.filter(|system| !system.trim().is_empty()).map(|system| Prefix::Text(system.to_owned()));
+        own.unwrap_or_else(|| self.shared.intake.prefix.clone())
+    }
+
+    fn intake<'a>(&'a self, prefix: &'a Prefix) -> Result<Intake<'a>> {
+        fail::fail_point!("engine::prepare");
+        let Shared { folder, intake, .. } = &*self.shared;
+        let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.config.bos);
+        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, prefix, bos })
+    }
+
+    /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn texts(&self, ids: &[u32]) -> Result<Vec<String>> {
+        let (tokenizer, mut stream) = (self.shared.folder.tokenizer()?, tributary_coordinator::TextStream::default());
+        Ok(ids.iter().map(|&id| stream.push(id, tokenizer)).collect::<tributary_coordinator::Result<_>>()?)
     }
 
     /// A question as token ids.
@@ -120,6 +182,11 @@ impl Client {
     /// The shape of the model.
     pub fn shape(&self) -> ModelShape {
         self.shared.folder.shape()
+    }
+
+    /// How many token ids the model knows: those below.
+    pub fn vocabulary(&self) -> usize {
+        self.shared.folder.config.vocab
     }
 
     /// Whether a token ends an answer.
@@ -152,6 +219,14 @@ pub struct TextStream {
 }
 
 impl TextStream {
+    /// The text that a token would bring if it came next. A part of a character is the sign for what is no character, or empty.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn would_bring(&self, token: u32) -> Result<String> {
+        Ok(self.stream.would_bring(token, self.shared.folder.tokenizer()?)?)
+    }
+
     /// The text that a token completes; empty for the token that ends the answer.
     ///
     /// # Errors
@@ -161,8 +236,7 @@ impl TextStream {
         if folder.config.eos.contains(&token) {
             return Ok(String::new());
         }
-        let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))?;
-        Ok(self.stream.push(token, tokenizer)?)
+        Ok(self.stream.push(token, folder.tokenizer()?)?)
     }
 
     /// What is left when the last token has come.

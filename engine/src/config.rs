@@ -87,6 +87,8 @@ pub struct IntakeConfig {
     pub synthetic: Option<Synthetic>,
     /// Where the context is cut.
     pub chunking: Chunking,
+    /// Tokens of a chunk where a service is asked without documents; what is shorter is one chunk.
+    pub text_chunk_tokens: usize,
     /// What stands before the first chunk.
     pub prefix: Prefix,
     /// Whether the model's chat template is used.

@@ -25,7 +25,7 @@ mod synthetic;
 
 pub use answer::Answered;
 pub use carrier::Carrier;
-pub use client::{Client, Conversation, TextStream};
+pub use client::{Client, Conversation, Prompt, PromptText, TextStream};
 pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
 pub use device::{Gpu, RankDevice};
 pub use disagreement::Disagreement;
@@ -45,5 +45,5 @@ pub use synthetic::Synthetic;
 pub use tributary_comm::Pulse;
 pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Stage, Tally};
-pub use tributary_coordinator::conductor::{Done, NotTaken, RequestFailure, Sink, Update};
+pub use tributary_coordinator::conductor::{Done, Kept, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;

@@ -120,6 +120,14 @@ impl ModelFolder {
         shape_of(&self.config, self.dtype.size_in_bytes())
     }
 
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// A folder that was opened for random tokens has none.
+    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
+    }
+
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
     ///
     /// # Errors

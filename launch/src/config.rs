@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tributary_coordinator::TEXT_CHUNK_TOKENS;
 use tributary_engine::{Config, DeviceKind, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
@@ -74,7 +75,8 @@ impl From<&IntakeArgs> for IntakeConfig {
             TemplateChoice::Auto => TemplateUse::Auto,
             TemplateChoice::None => TemplateUse::None,
         };
-        Self { synthetic: args.synthetic, chunking: args.chunk.clone(), prefix: args.prefix.clone(), template }
+        let (synthetic, chunking, prefix) = (args.synthetic, args.chunk.clone(), args.prefix.clone());
+        Self { synthetic, chunking, text_chunk_tokens: TEXT_CHUNK_TOKENS, prefix, template }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tributary_coordinator::method_named;
+use tributary_coordinator::{TEXT_CHUNK_TOKENS, method_named};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, marker};
 use tributary_protocol::Returns;
 use tributary_service::{Access, ApiKeys, ClientLimits, Options, Service};
@@ -44,6 +44,9 @@ pub struct ServeArgs {
     /// Without keys: listen on an address that other hosts reach, and answer by any name; whoever reaches it may ask
     #[arg(long, conflicts_with = "api_key_file", help_heading = "Service")]
     insecure: bool,
+    /// Tokens of a chunk where a request has no documents; what is shorter is one chunk, and exact
+    #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
+    chunk_tokens: usize,
     /// The model's name for clients [default: the name of its folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
@@ -110,7 +113,8 @@ impl ClientArgs {
 
 /// Runs the command; says what went wrong.
 pub fn serve(args: &ServeArgs) -> ExitCode {
-    let config = config(&args.model, &args.intake, &args.run);
+    let mut config = config(&args.model, &args.intake, &args.run);
+    config.intake.text_chunk_tokens = args.chunk_tokens;
     ranks::lead(&config, |ranks| lead(args, &config, ranks))
 }
 
@@ -159,6 +163,7 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
         )));
     }
     for (name, number) in [
+        ("--chunk-tokens", args.chunk_tokens),
         ("--max-prefill-burst", args.max_prefill_burst),
         ("--max-running", args.max_running),
         ("--max-waiting", args.max_waiting),

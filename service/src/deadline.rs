@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
@@ -31,13 +31,9 @@ impl Deadlines {
     async fn passed(&mut self, began: Instant) -> ApiError {
         let time = self.request_time;
         let error = tokio::select! {
-            () = tokio::time::sleep_until(began + time) => {
-                let message = format!("the answer took longer than {} s", time.as_secs());
-                ApiError::internal(message).with_status(StatusCode::GATEWAY_TIMEOUT)
-            }
+            () = tokio::time::sleep_until(began + time) => ApiError::timed_out(time.as_secs()),
             () = cut(&mut self.cut) => {
-                let message = "the service ends, and its time to answer what it has begun is over";
-                ApiError::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE)
+                ApiError::unavailable("the service ends, and its time to answer what it has begun is over")
             }
         };
         self.metrics.refused(&error);

@@ -1,12 +1,15 @@
 //! Failures as OpenAI's clients know them: a status, and an object that says what, of which kind, and which parameter.
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tributary_engine::RequestFailure;
 use tributary_protocol::exit;
+
+/// The status of a request whose client left before its answer. Nobody gets it: it is for logs and metrics.
+#[allow(dead_code, reason = "what is told of it counts cancelled requests")]
+const CLIENT_GONE: u16 = 499;
 
 /// Seconds after which a client that was turned away may come again.
 const RETRY_AFTER_S: u16 = 1;
@@ -47,12 +50,6 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A request without a key that is known.
-    pub fn unauthorized(message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
-        Self { code: Some("invalid_api_key"), ..error }
-    }
-
     /// A request that the engine cannot answer. Settings are named as options of the command there; clients know them as
     /// parameters.
     fn refused(message: String) -> Self {
@@ -61,6 +58,39 @@ impl ApiError {
             Some((param, rest)) => Self::parameter(&*param, format!("{param} {rest}")),
             None => Self::invalid(message),
         }
+    }
+
+    /// A client without a key that is known.
+    pub fn unauthorized(message: &str) -> Self {
+        Self { code: Some("invalid_api_key"), ..Self::invalid(message).with_status(StatusCode::UNAUTHORIZED) }
+    }
+
+    /// A body that did not come within so many seconds.
+    pub fn too_slow(seconds: u64) -> Self {
+        let message = format!("the body did not come within {seconds} s");
+        Self { code: Some("request_timeout"), ..Self::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT) }
+    }
+
+    /// A body of more than so many bytes.
+    pub fn too_long(most: usize) -> Self {
+        let message = format!("the body is longer than {most} bytes");
+        Self { code: Some("request_too_large"), ..Self::invalid(message).with_status(StatusCode::PAYLOAD_TOO_LARGE) }
+    }
+
+    /// More requests than may be.
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+    }
+
+    /// A service that takes no requests now.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE)
+    }
+
+    /// An answer that took longer than any may.
+    pub fn timed_out(seconds: u64) -> Self {
+        let message = format!("the answer took longer than {seconds} s");
+        Self { code: Some("timeout"), ..Self::internal(message).with_status(StatusCode::GATEWAY_TIMEOUT) }
     }
 
     /// A failure of this program or its ranks.
@@ -81,17 +111,6 @@ impl ApiError {
     }
 }
 
-impl From<&JsonRejection> for ApiError {
-    fn from(rejection: &JsonRejection) -> Self {
-        let status = match rejection.status() {
-            // OpenAI's clients know JSON of another form as a bad request.
-            StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
-            other => other,
-        };
-        Self::invalid(rejection.body_text()).with_status(status)
-    }
-}
-
 impl From<RequestFailure> for ApiError {
     fn from(failure: RequestFailure) -> Self {
         let message = failure.to_string();
@@ -101,10 +120,8 @@ impl From<RequestFailure> for ApiError {
                 Self::refused(message)
             }
             RequestFailure::Refused(_) => Self::internal(message),
-            RequestFailure::Busy { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message),
-            RequestFailure::Group(_) | RequestFailure::Closed => {
-                Self::internal(message).with_status(StatusCode::SERVICE_UNAVAILABLE)
-            }
+            RequestFailure::Busy { .. } => Self::busy(message),
+            RequestFailure::Group(_) | RequestFailure::Closed => Self::unavailable(message),
         }
     }
 }
@@ -128,5 +145,33 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_status_and_openais_shape() {
+        let cases = [
+            (ApiError::invalid("x"), 400, "invalid_request_error", None, false),
+            (ApiError::unauthorized("x"), 401, "invalid_request_error", Some("invalid_api_key"), false),
+            (ApiError::unknown_model("a", "b"), 404, "invalid_request_error", Some("model_not_found"), false),
+            (ApiError::too_slow(1), 408, "invalid_request_error", Some("request_timeout"), false),
+            (ApiError::too_long(1), 413, "invalid_request_error", Some("request_too_large"), false),
+            (ApiError::busy("x"), 429, "rate_limit_error", None, true),
+            (ApiError::internal("x"), 500, "server_error", None, false),
+            (ApiError::unavailable("x"), 503, "server_error", None, true),
+            (ApiError::timed_out(2), 504, "server_error", Some("timeout"), false),
+        ];
+        for (error, status, kind, code, may_come_again) in cases {
+            assert_eq!((error.status.as_u16(), error.kind, error.code), (status, kind, code));
+            let body = error.body();
+            let keys: Vec<&String> = body["error"].as_object().expect("an object").keys().collect();
+            assert_eq!(keys, ["message", "type", "param", "code"]);
+            let response = error.into_response();
+            assert_eq!(response.headers().contains_key(header::RETRY_AFTER), may_come_again, "{status}");
+        }
     }
 }

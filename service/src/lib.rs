@@ -5,8 +5,11 @@
 //! [`Client`](tributary_engine::Client).
 
 mod activity;
-mod bodies;
+mod answering;
+mod body;
 mod chat;
+mod chunks;
+mod completions;
 mod connections;
 mod deadline;
 mod error;
@@ -17,10 +20,14 @@ mod metrics;
 mod output;
 mod ready;
 mod routes;
+mod running;
 mod server;
 mod shared;
 mod signals;
+mod spoken;
 mod status;
+mod stops;
+mod upload;
 
 pub use guard::{Access, ApiKeys};
 pub use limits::ClientLimits;

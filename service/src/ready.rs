@@ -89,6 +89,7 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Str
     let conversation = Conversation {
         documents: DOCUMENTS.map(|text| Document { title: None, text: text.to_owned() }).into(),
         system: None,
+        turns: Vec::new(),
         query: QUESTION.to_owned(),
     };
     let preparing = client.clone();
@@ -106,6 +107,7 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Str
         match update {
             Update::FirstToken(token, _) | Update::Token(token) => drawn.push((token.token, token.margin)),
             Update::Done(_) => return Ok(drawn),
+            Update::Kept(_) => return Err("a bug: an answer was due, and chunks came".to_owned()),
             Update::Failed(failure) => return Err(failure.to_string()),
         }
     }

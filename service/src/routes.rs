@@ -8,20 +8,21 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-use crate::bodies::{self, Bodies};
-use crate::chat;
 use crate::deadline::{self, Deadlines};
 use crate::error::ApiError;
 use crate::guard::{self, Access};
 use crate::ready::Readiness;
 use crate::shared::Shared;
-use crate::status;
+use crate::upload::{self, Bodies};
+use crate::{chat, chunks, completions, status};
 
 /// All routes, for those who may ask, within the limits of bodies and time.
 pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
     let bodies = Bodies::new(shared.limits);
     Router::new()
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chunks", post(chunks::chunks))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/health", get(|| async { "alive\n" }))
@@ -36,7 +37,7 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         // Bodies are bounded before they come here.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
-        .layer(from_fn_with_state(bodies, bodies::whole))
+        .layer(from_fn_with_state(bodies, upload::whole))
         .layer(from_fn_with_state(access, guard::guard))
         .layer(from_fn_with_state(deadlines, deadline::within))
 }

@@ -274,7 +274,8 @@ fn rank_row(report: &RankReport) -> RankRow {
     }
 }
 
-fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
+/// What the chunk caches of all ranks did for a request of so many chunks.
+pub fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
     let add = |sum: ChunkCacheRow, report: &RankReport| {
         let cache = &report.chunk_cache;
         ChunkCacheRow {

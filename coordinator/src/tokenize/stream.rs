@@ -31,6 +31,17 @@ impl TextStream {
         Ok(text)
     }
 
+    /// The text that a token would bring if it came next. A part of a character is the sign for what is no character, or empty.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn would_bring(&self, token: u32, tokenizer: &Tokenizer) -> Result<String> {
+        let before = tokenizer.decode(&self.ids[self.from..])?;
+        let all = tokenizer.decode(&[&self.ids[self.from..], &[token]].concat())?;
+        let new = all.strip_prefix(before.trim_end_matches(REPLACEMENT)).unwrap_or(&all);
+        Ok(new.to_owned())
+    }
+
     /// What is left when the last token has come: an incomplete character, as it is.
     ///
     /// # Errors
@@ -68,6 +79,24 @@ mod tests {
         let (pieces, whole) = pieces(&demo(), "hugo stays in the house . hugo stays");
         assert_eq!(pieces.concat(), whole);
         assert!(pieces.iter().filter(|piece| !piece.is_empty()).count() > 5, "{pieces:?}");
+    }
+
+    #[test]
+    fn what_a_token_would_bring_is_what_it_brings() {
+        let (tokenizer, text) = (demo(), "hugo stays in the house . hugo stays");
+        let mut stream = TextStream::default();
+        for id in tokenizer.encode(text).expect("tokens").ids {
+            let expected = stream.would_bring(id, &tokenizer).expect("text");
+            assert_eq!(stream.push(id, &tokenizer).expect("text"), expected);
+        }
+        let (tokenizer, mut stream) = (bytes(), TextStream::default());
+        let ids = tokenizer.encode("a🦀").expect("tokens").ids;
+        ids[..4].iter().for_each(|&id| _ = stream.push(id, &tokenizer).expect("text"));
+        assert_eq!(
+            stream.would_bring(ids[4], &tokenizer).expect("text"),
+            "🦀",
+            "the token that ends a character has it"
+        );
     }
 
     #[test]

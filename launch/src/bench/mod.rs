@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, Prefix};
+use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
@@ -105,6 +105,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let intake = IntakeConfig {
         synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
         chunking: Chunking::Documents,
+        text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
         template: TemplateUse::None,
     };

@@ -55,6 +55,15 @@ pub fn post_text(address: &str, path: &str, body: &str) -> Response {
     send(address, &format!("POST {path}"), Some(body)).expect("the service answers").whole()
 }
 
+/// Sends a request and reads nothing.
+pub fn open(address: &str, path: &str, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let text = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json");
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{text}", text.len()).expect("written");
+    stream
+}
+
 /// Sends a request; none where nobody takes it.
 pub fn send(address: &str, line: &str, body: Option<&str>) -> Option<Stream> {
     send_as(address, address, line, body)

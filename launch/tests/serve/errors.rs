@@ -37,8 +37,11 @@ fn errors_have_openais_shape() {
     assert_eq!((&unknown["param"], &unknown["code"]), (&json!("model"), &json!("model_not_found")));
     let refused = [
         ("n", json!(2)),
-        ("stop", json!(["."])),
-        ("logprobs", json!(true)),
+        ("stop", json!([".", ""])),
+        ("top_k", json!(-2)),
+        ("top_logprobs", json!(21)),
+        ("stream_options", json!({"include_usage": true})),
+        ("logprobs", json!(1)),
         ("tools", json!([{"type": "function"}])),
         ("document", json!(["a misspelt name"])),
         ("temperature", json!(-1)),

@@ -7,6 +7,7 @@ mod errors;
 mod limits;
 mod metrics;
 mod openai;
+mod parameters;
 mod ready;
 
 #[path = "../kit/mod.rs"]

@@ -74,6 +74,80 @@ def cancelled(expected):
     assert chat().choices[0].message.content == expected
 
 
+def logprobs():
+    completion = chat(logprobs=True, top_logprobs=2)
+    content = completion.choices[0].logprobs.content
+    assert "".join(token.token for token in content) == completion.choices[0].message.content, content
+    assert all(bytes(token.bytes).decode() == token.token and len(token.top_logprobs) == 2 for token in content)
+    assert all(token.logprob <= 0 and token.top_logprobs[0].token == token.token for token in content), content
+    chunks = [chunk for chunk in chat(logprobs=True, top_logprobs=2, stream=True) if chunk.choices[0].logprobs]
+    streamed = [token for chunk in chunks for token in chunk.choices[0].logprobs.content]
+    assert [token.token for token in streamed] == [token.token for token in content]
+    assert chat().choices[0].logprobs is None
+
+
+def stop(expected):
+    word = expected.split()[2]
+    completion = chat(stop=[word, "never"], max_tokens=2000)
+    assert completion.choices[0].finish_reason == "stop", completion
+    assert completion.choices[0].message.content == expected[: expected.index(word)], completion
+    chunks = list(chat(stop=word, max_tokens=2000, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected[: expected.index(word)]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def turns(expected):
+    first = chat()
+    later = MESSAGES + [first.choices[0].message.model_dump()] + MESSAGES
+    completion = chat(messages=later)
+    assert completion.metrics["cache"] == "warm", completion.metrics
+    assert completion.usage.prompt_tokens > first.usage.prompt_tokens
+    extra = {**DOCUMENTS, "tributary": {"explain": True}}
+    explained = chat(extra_body=extra).tributary
+    assert len(explained["context"]) == len(DOCUMENTS["documents"]) and explained["timeline"], explained
+    assert chat().choices[0].message.content == expected
+
+
+def texts(expected):
+    prompt = MESSAGES[0]["content"]
+    parameters = dict(model="demo", prompt=prompt, max_tokens=TOKENS, extra_body=DOCUMENTS)
+    completion = CLIENT.completions.create(**parameters, logprobs=2)
+    choice = completion.choices[0]
+    assert choice.text == expected and choice.finish_reason == "length", completion
+    assert "".join(choice.logprobs.tokens) == expected and len(choice.logprobs.top_logprobs) == TOKENS
+    assert choice.logprobs.text_offset[0] == 0 and completion.usage.completion_tokens == TOKENS
+    chunks = list(CLIENT.completions.create(**parameters, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected
+    assert chunks[-1].usage.completion_tokens == TOKENS
+    stream = CLIENT.completions.create(**{**parameters, "max_tokens": 3000}, stream=True)
+    next(iter(stream))
+    stream.close()
+    for wrong in ({"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"n": 2}):
+        try:
+            CLIENT.completions.create(**parameters, **wrong)
+        except openai.BadRequestError as error:
+            assert error.param in wrong, error
+            continue
+        raise AssertionError(wrong)
+
+
+def busy():
+    """More than may wait are turned away, as the class that says so."""
+    import concurrent.futures
+
+    def ask(_):
+        try:
+            chat(max_tokens=1500)
+        except openai.RateLimitError as error:
+            assert error.status_code == 429 and error.response.headers["retry-after"], error
+            return "turned away"
+        return "answered"
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(ask, range(8)))
+    assert found == {"answered", "turned away"}, found
+
+
 def errors():
     error = refused(openai.BadRequestError, n=2)
     assert (error.param, error.type, error.status_code) == ("n", "invalid_request_error", 400), error
@@ -82,7 +156,11 @@ def errors():
     error = refused(openai.BadRequestError, extra_body={"tributary": {"method": "fastest"}})
     assert error.param == "tributary.method", error
     refused(openai.BadRequestError, messages=[{"role": "user", "content": 5}])
+    for name, value in dict(temperature=2.5, top_p=0, stop=["a"] * 5, top_logprobs=3, seed=-1, max_tokens=0).items():
+        assert refused(openai.BadRequestError, **{name: value}).param == name, name
     refused(openai.BadRequestError, stream=True, temperature=-1)
+    error = refused(openai.BadRequestError, messages=MESSAGES + [{"role": "assistant", "content": "x"}])
+    assert error.param == "messages", error
     error = refused(openai.NotFoundError, model="gpt-4")
     assert error.code == "model_not_found", error
     try:
@@ -98,6 +176,11 @@ def main():
     expected = plain()
     streamed(expected)
     cancelled(expected)
+    logprobs()
+    stop(expected)
+    turns(expected)
+    texts(expected)
+    busy()
     errors()
     print("all passed")
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -42,7 +41,7 @@ impl Bodies {
         let ClientLimits { body_bytes, header_time, .. } = self.limits;
         let announced = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
         if announced.is_some_and(|bytes| bytes > body_bytes) {
-            return Err(too_long(body_bytes));
+            return Err(ApiError::too_long(body_bytes));
         }
         let most = announced.unwrap_or(body_bytes);
         let time = header_time + Duration::from_secs((most / SLOWEST) as u64);
@@ -53,20 +52,12 @@ impl Bodies {
             };
             within(body, body_bytes).await
         };
-        let late = || {
-            let message = format!("the body did not come within {} s", time.as_secs());
-            ApiError::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT)
-        };
-        tokio::time::timeout(time, read).await.map_err(|_| late())?
+        tokio::time::timeout(time, read).await.map_err(|_| ApiError::too_slow(time.as_secs()))?
     }
 }
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX >> 4)
-}
-
-fn too_long(most: usize) -> ApiError {
-    ApiError::invalid(format!("the body is longer than {most} bytes")).with_status(StatusCode::PAYLOAD_TOO_LARGE)
 }
 
 /// The bytes of a body, if they are at most so many.
@@ -76,7 +67,7 @@ async fn within(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
         let frame = frame.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
-            return Err(too_long(most));
+            return Err(ApiError::too_long(most));
         }
         bytes.extend_from_slice(&data);
     }

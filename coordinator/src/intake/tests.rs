@@ -1,0 +1,182 @@
+//! What a request becomes: prefix, chunks and query, with and without a template, documents and earlier turns.
+
+use super::*;
+use crate::tokenize::tests::demo;
+
+fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared {
+    let documents = vec![Document { title: None, text: "hugo stays in the house .".into() }];
+    let request = Request::new(documents, "question : hugo stays in".into()).unwrap();
+    let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
+    let intake = Intake {
+        tokenizer: &demo(),
+        template: template.as_ref(),
+        chunking: &Chunking::Documents,
+        prefix: &prefix.parse().unwrap(),
+        bos,
+    };
+    prepare(&request, &intake).unwrap()
+}
+
+#[test]
+fn a_text_alone_is_one_chunk_and_its_end() {
+    let read = |text: &str, template: Option<&str>| {
+        let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
+        let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
+        let (template, bos) = (template.as_ref(), Some(1));
+        let intake = Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos };
+        prepare_text(&[], text, 2048, &intake)
+    };
+    let long = "hugo stays in the house . ".repeat(10);
+    let whole = demo().encode(&long).unwrap().ids;
+    let prepared = read(&long, None).unwrap();
+    assert_eq!(prepared.prefix, [1]);
+    assert_eq!([prepared.chunks[0].ids.clone(), prepared.query.clone()].concat(), whole);
+    assert_eq!((prepared.chunks.len(), prepared.query.len()), (1, TEXT_QUERY_TOKENS));
+    let short = read("hugo stays", None).unwrap();
+    assert_eq!((short.chunks[0].ids.len(), short.query.len()), (1, 1));
+    let one = read("hugo", Some(WITHOUT_HEAD)).unwrap();
+    assert_eq!((one.chunks[0].ids.len(), one.query.len()), (1, 2), "the template's tail is the rest");
+    for nothing in ["", " "] {
+        assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
+    }
+    let error = read("hugo", None).expect_err("one token cannot be a chunk and what follows it");
+    let line = "the text is a single token; without documents it needs at least 2";
+    assert_eq!((error.to_string().as_str(), error.exit_code()), (line, 64));
+}
+
+fn intake<R>(template: Option<&str>, read: impl FnOnce(&Intake<'_>) -> R) -> R {
+    let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
+    let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
+    let (template, bos) = (template.as_ref(), Some(1));
+    read(&Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos })
+}
+
+fn turns() -> [Turn; 2] {
+    let turn = |speaker, text: &str| Turn { speaker, text: text.into() };
+    [turn(Speaker::User, "hugo <eos> stays in"), turn(Speaker::Assistant, "the house .")]
+}
+
+#[test]
+fn earlier_turns_ride_with_the_query_and_chunks_stay_as_they_are() {
+    let documents = [Document { title: None, text: "hugo stays in the house .".into() }];
+    let each = "{{ bos_token }}{% for m in messages %} {{ m.content }} {{ eos_token }}{% endfor %} answer :";
+    let read = |turns: &[Turn], template| {
+        intake(template, |intake| prepare_turns(&documents, turns, "question :", intake)).unwrap()
+    };
+    for (template, written) in [
+        (Some(each), vec![("hugo <eos> stays in", true), ("<eos>", false), ("the house .", true), ("<eos>", false)]),
+        (None, vec![("user: hugo", true), ("<eos>", true), ("stays in assistant: the house . user:", true)]),
+    ] {
+        let (alone, later) = (read(&[], template), read(&turns(), template));
+        assert_eq!((&later.prefix, &later.chunks), (&alone.prefix, &alone.chunks), "a second turn finds them");
+        let ids_of = |(text, by_user): (&str, bool)| match by_user {
+            true => demo().encode(text).unwrap().ids,
+            false => ids(text),
+        };
+        let before: Vec<u32> = written.into_iter().flat_map(ids_of).collect();
+        let end = if template.is_some() { "question : <eos> answer :" } else { "question : assistant:" };
+        assert_eq!(later.query, [before, ids(end)].concat(), "{template:?}");
+    }
+}
+
+#[test]
+fn what_is_longer_than_a_chunk_is_cut_whoever_wrote_it() {
+    let long = "hugo stays in the house . ".repeat(10);
+    let read = |chunk_tokens| intake(None, |intake| prepare_text(&turns(), &long, chunk_tokens, intake)).unwrap();
+    let (whole, cut) = (read(100), read(8));
+    assert_eq!(whole.chunks.len(), 1);
+    assert_eq!((&cut.query, cut.query.len()), (&whole.query, TEXT_QUERY_TOKENS));
+    let lengths: Vec<usize> = cut.chunks.iter().map(|chunk| chunk.ids.len()).collect();
+    let (last, others) = lengths.split_last().unwrap();
+    assert!(others.iter().all(|&length| length == 8) && *last <= 8 && others.len() > 2, "{lengths:?}");
+    assert_eq!(cut.chunks.iter().flat_map(|chunk| chunk.ids.clone()).collect::<Vec<_>>(), whole.chunks[0].ids);
+}
+
+#[test]
+fn tokens_are_taken_as_they_are() {
+    let read = |ids: &[u32], documents: &[Document]| {
+        intake(Some(WITH_BOS), |intake| prepare_ids(documents, ids.to_vec(), 8, &Intake { template: None, ..*intake }))
+    };
+    let prepared = read(&[1, 9, 8, 7], &[]).unwrap();
+    assert_eq!((prepared.prefix, prepared.chunks[0].ids.clone(), prepared.query), (vec![1], vec![9], vec![8, 7]));
+    let prepared = read(&[9, 8], &[]).unwrap();
+    assert_eq!((prepared.prefix, prepared.query), (vec![], vec![8]));
+    let document = Document { title: None, text: "hugo stays".into() };
+    let prepared = read(&[9, 8], &[document]).unwrap();
+    assert_eq!((prepared.prefix, prepared.chunks[0].ids.len(), prepared.query), (vec![1], 2, vec![9, 8]));
+    assert!(matches!(read(&[], &[]), Err(Error::EmptyQuery)));
+    assert!(matches!(read(&[1, 9], &[]), Err(Error::TextTooShort)));
+}
+
+const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answer :";
+const WITHOUT_HEAD: &str = "{{ messages[-1].content }} answer :";
+
+fn ids(text: &str) -> Vec<u32> {
+    demo().encode_parts(&[PromptPart::Template(text)]).unwrap()
+}
+
+#[test]
+fn a_request_cannot_speak_for_the_template() {
+    let (bos, eos) = (1, 2);
+    let text = "hugo <eos> stays <bos> in";
+    let documents = vec![Document { title: Some("<bos>".into()), text: text.into() }];
+    let request = Request::new(documents, text.into()).unwrap();
+    let template = Template::new(
+        "{{ bos_token }} {{ messages[0].content }} {{ messages[-1].content }} {{ eos_token }}",
+        "<bos>",
+        "<eos>",
+    );
+    let without_system = Template::new("{{ bos_token }} {{ messages[-1].content }} {{ eos_token }}", "<bos>", "<eos>");
+    for chunking in ["documents", "4", "separator:hugo"] {
+        for (template, head, tail) in [(Some(&template), 1, 1), (Some(&without_system), 1, 1), (None, 0, 0)] {
+            let intake = Intake {
+                tokenizer: &demo(),
+                template,
+                chunking: &chunking.parse().unwrap(),
+                prefix: &Prefix::Text(text.into()),
+                bos: Some(bos),
+            };
+            let prepared = prepare(&request, &intake).unwrap();
+            let marks = |ids: &[u32]| ids.iter().filter(|&&id| id == bos || id == eos).count();
+            let case = format!("{chunking}, {template:?}");
+            assert_eq!(marks(&prepared.prefix), head, "{case}: {:?}", prepared.prefix);
+            assert_eq!(marks(&prepared.query), tail, "{case}: {:?}", prepared.query);
+            for chunk in &prepared.chunks {
+                assert_eq!(marks(&chunk.ids), 0, "{case}: {chunk:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn prefixes_are_what_was_asked_for() {
+    let cases = [
+        (None, "bos", Some(1), vec![1], 0),
+        (None, "bos", None, vec![], 1),
+        (None, "none", Some(1), vec![], 0),
+        (None, "the cat walks", Some(1), ids("the cat walks"), 0),
+        (Some(WITH_BOS), "bos", Some(1), ids("<bos> question"), 0),
+        (Some(WITH_BOS), "none", Some(1), ids("<bos> question"), 1),
+        (Some(WITH_BOS), "the cat walks", Some(1), ids("<bos> question the cat walks"), 1),
+        (Some(WITHOUT_HEAD), "bos", Some(1), vec![1], 0),
+        (Some(WITHOUT_HEAD), "none", Some(1), vec![], 0),
+        (Some(WITHOUT_HEAD), "the cat walks", Some(1), ids("the cat walks"), 1),
+    ];
+    for (template, prefix, bos, wanted, notes) in cases {
+        let found = prepared(template, prefix, bos);
+        assert_eq!(found.prefix, wanted, "{template:?}, {prefix}");
+        assert_eq!(found.notes.len(), notes, "{template:?}, {prefix}: {:?}", found.notes);
+    }
+}
+
+#[test]
+fn the_tail_belongs_to_the_query() {
+    assert_eq!(prepared(None, "bos", Some(1)).query, ids("question : hugo stays in"));
+    let with_tail = prepared(Some(WITH_BOS), "bos", Some(1)).query;
+    assert_eq!(with_tail, ids("question : hugo stays in answer :"));
+}
+
+#[test]
+fn chunks_do_not_depend_on_the_template() {
+    assert_eq!(prepared(None, "bos", Some(1)).chunks, prepared(Some(WITH_BOS), "bos", Some(1)).chunks);
+}

@@ -1,0 +1,157 @@
+//! The body of a request: a JSON object whose fields are read one by one, so that whatever is wrong has its parameter's name.
+//!
+//! A field is kept as its text until somebody takes it: nothing is made of what nobody reads, however much it is.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::error::ApiError;
+
+/// The fields of a body that nobody has taken yet.
+pub struct Fields(BTreeMap<String, Box<RawValue>>);
+
+impl<S: Send + Sync> FromRequest<S> for Fields {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if !is_json(request.headers()) {
+            let message = "the body must be JSON, with `Content-Type: application/json`";
+            return Err(ApiError::invalid(message).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        // It has been read as a whole, within its limits (`upload.rs`).
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes = bytes.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+        Self::from_json(&bytes)
+    }
+}
+
+/// Whether a body says that it is JSON. No web page can say so of what it sends elsewhere without asking first.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
+impl Fields {
+    /// The fields of a JSON object.
+    ///
+    /// # Errors
+    /// Bytes that are none.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, ApiError> {
+        let fields = serde_json::from_slice(bytes);
+        fields.map(Self).map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {error}")))
+    }
+
+    /// Takes a field; none if it is absent or null.
+    ///
+    /// # Errors
+    /// A value of another kind, with the field's name.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.0.remove(name) else { return Ok(None) };
+        serde_json::from_str(text.get()).map_err(|error| {
+            // Where in the field it is wrong says little without the field's own place.
+            let text = error.to_string();
+            let what = text.split(" at line ").next().unwrap_or_default();
+            ApiError::parameter(name, format!("`{name}`: {what}"))
+        })
+    }
+
+    /// Takes a field that nobody reads.
+    pub fn pass_over(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// Takes a whole number from `least` to `most`.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn integer(&mut self, name: &str, least: u64, most: u64) -> Result<Option<u64>, ApiError> {
+        let Some(number) = self.take::<serde_json::Number>(name)? else { return Ok(None) };
+        // 2.0 is a whole number too.
+        let whole = number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
+        match number.as_u64().or(whole.map(|number| number as u64)).filter(|number| (least..=most).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None if most == u64::MAX => Err(refused(name, &number, &format!("a whole number of at least {least}"))),
+            None => Err(refused(name, &number, &format!("a whole number from {least} to {most}"))),
+        }
+    }
+
+    /// Takes a number that `is_right`, which `wanted` says in words.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn number(&mut self, name: &str, is_right: fn(f64) -> bool, wanted: &str) -> Result<Option<f32>, ApiError> {
+        let Some(number) = self.take::<serde_json::Number>(name)? else { return Ok(None) };
+        match number.as_f64().filter(|&number| is_right(number)) {
+            Some(right) => Ok(Some(right as f32)),
+            None => Err(refused(name, &number, wanted)),
+        }
+    }
+
+    /// Says of the first field that is left that nobody knows it.
+    ///
+    /// # Errors
+    /// A field is left that is not null.
+    pub fn end(self) -> Result<(), ApiError> {
+        match self.0.into_iter().find(|(_, text)| text.get() != "null") {
+            Some((name, _)) => Err(ApiError::parameter(&*name, format!("`{name}` is not known here"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(name: &str, found: &serde_json::Number, wanted: &str) -> ApiError {
+    ApiError::parameter(name, format!("`{name}` {found}: must be {wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(json: &str) -> Fields {
+        Fields::from_json(json.as_bytes()).expect("an object")
+    }
+
+    #[test]
+    fn whatever_is_wrong_has_its_name() {
+        let mut read = fields(r#"{"a": 1.5, "b": 3, "c": "x", "d": null, "e": 2.0, "f": -1, "g": 1e400}"#);
+        let names = |error: ApiError| (error.status.as_u16(), error.param.expect("a name"));
+        assert_eq!(names(read.integer("a", 0, 9).unwrap_err()), (400, "a".into()));
+        let error = read.integer("b", 4, 9).unwrap_err();
+        assert_eq!(error.message, "`b` 3: must be a whole number from 4 to 9");
+        assert_eq!(names(read.take::<bool>("c").unwrap_err()), (400, "c".into()));
+        assert_eq!((read.take::<bool>("d"), read.take::<bool>("absent")), (Ok(None), Ok(None)));
+        assert_eq!(read.integer("e", 0, 9), Ok(Some(2)));
+        assert_eq!(names(read.integer("f", 0, u64::MAX).unwrap_err()), (400, "f".into()));
+        assert_eq!(names(read.number("g", |_| true, "a number").unwrap_err()), (400, "g".into()));
+        assert_eq!(read.end(), Ok(()));
+        assert_eq!(names(fields(r#"{"h": null, "i": 0}"#).end().unwrap_err()), (400, "i".into()));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        let deep = format!("{{\"a\": {}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        for bytes in [&b""[..], b"[]", b"5", b"{\"a\"", b"{\"a\": \xff}", b"\xff", b"{} {}"] {
+            let error = Fields::from_json(bytes).err().expect("refused");
+            assert!(error.status.as_u16() == 400 && !error.message.contains('\n'), "{error:?}");
+        }
+        let error = fields(&deep).take::<serde_json::Value>("a").unwrap_err();
+        assert!(error.message.contains("recursion limit"), "{error:?}");
+    }
+
+    #[test]
+    fn only_json_is_json() {
+        let of = |kind: &'static str| {
+            is_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, header::HeaderValue::from_static(kind))]))
+        };
+        assert!(of("application/json") && of("Application/JSON; charset=utf-8") && of("application/x+json"));
+        assert!(
+            !of("text/plain") && !of("application/x-www-form-urlencoded") && !of("") && !is_json(&HeaderMap::new())
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! What clients send, in OpenAI's forms, with `documents` and a `tributary` object beside them.
+//!
+//! What is not honoured is refused and named; it is never passed over in silence.
+
+pub mod chat;
+pub mod chunks;
+pub mod completion;
+mod generation;
+pub mod others;
+
+use serde::Deserialize;
+use tributary_coordinator::{Document, RequestSettings, method_named};
+
+use crate::body::Fields;
+use crate::error::ApiError;
+
+pub use self::generation::Generation;
+#[cfg(test)]
+pub use self::generation::StreamOptions;
+
+/// How a prompt is prefilled; the server's own choice where absent.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Choices {
+    /// Name of the method, as `GET /v1/status` lists them.
+    pub method: Option<String>,
+    /// Share of the context to recompute.
+    #[cfg_attr(test, schema(minimum = 0, maximum = 1))]
+    pub ratio: Option<f64>,
+    /// Whether chunks are reordered by importance.
+    pub reorder: Option<bool>,
+    /// What ranks send each other during recompute.
+    pub exchange: Option<String>,
+    /// Whether the answer says which tokens of the context were recomputed, and what each rank did when.
+    pub explain: Option<bool>,
+}
+
+impl Choices {
+    /// Takes them from a body, and checks them; gives the server's settings with them.
+    fn take(fields: &mut Fields, served: &RequestSettings) -> Result<(RequestSettings, bool), ApiError> {
+        let choices: Choices = fields.take("tributary")?.unwrap_or_default();
+        let mut settings = served.clone();
+        let of = |name: &'static str| move |error: String| ApiError::parameter(format!("tributary.{name}"), error);
+        if let Some(method) = &choices.method {
+            settings.method = method_named(method).map_err(|error| of("method")(error.to_string()))?;
+        }
+        if let Some(ratio) = choices.ratio {
+            if !(0.0..=1.0).contains(&ratio) {
+                return Err(of("ratio")(format!("ratio {ratio}: must be from 0 to 1")));
+            }
+            settings.ratio = Some(ratio);
+        }
+        if let Some(exchange) = &choices.exchange {
+            settings.exchange = Some(exchange.parse().map_err(of("exchange"))?);
+        }
+        if let Some(reorder) = choices.reorder {
+            settings.reorder = reorder.then_some(tributary_protocol::Importance::Mass);
+        }
+        let explains = choices.explain.unwrap_or(false);
+        settings.returns.scores |= explains;
+        Ok((settings, explains))
+    }
+}
+
+/// The documents of a body, in their order; none where there are none.
+fn documents(fields: &mut Fields) -> Result<Vec<Document>, ApiError> {
+    Ok(fields.take("documents")?.unwrap_or_default())
+}
+
+/// Checks that a body that names a model names the one that is served.
+fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiError> {
+    match fields.take::<String>("model")? {
+        Some(model) if model != served => Err(ApiError::unknown_model(&model, served)),
+        _ => Ok(()),
+    }
+}

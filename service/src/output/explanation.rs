@@ -1,0 +1,108 @@
+//! How an answer came about: the context token by token, with what was recomputed, and what each rank did when.
+
+use serde::Serialize;
+use tributary_coordinator::Piece;
+use tributary_engine::{Answered, Client, Result};
+
+/// What was recomputed, and what each rank did when.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Explanation<'a> {
+    /// The chunks, in the request's own order.
+    pub context: Vec<ExplainedChunk<'a>>,
+    /// Numbers of the chunks, in the order in which the model saw them.
+    pub order: &'a [u32],
+    /// The phases of each rank, by its own clock from the arrival of the plan on.
+    pub timeline: Vec<ExplainedSpan>,
+}
+
+/// A chunk of the context.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ExplainedChunk<'a> {
+    /// Its number, from 0.
+    pub chunk: usize,
+    /// The title of its document, if that has one.
+    pub title: Option<&'a str>,
+    /// Its tokens.
+    pub tokens: Vec<ExplainedToken>,
+}
+
+/// A token of the context.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ExplainedToken {
+    /// Its text, with what stands before it and belongs to no token.
+    pub text: String,
+    /// Whether it was recomputed behind the whole context.
+    pub selected: bool,
+    /// The score that it was selected by, or not; null where the method has none.
+    pub score: Option<f32>,
+}
+
+/// A phase on a rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ExplainedSpan {
+    /// The rank.
+    pub rank: usize,
+    /// The phase's name.
+    pub phase: &'static str,
+    /// Milliseconds from the arrival of the plan to its start.
+    pub start_ms: f64,
+    /// Its length in milliseconds, waiting included.
+    pub ms: f64,
+    /// Milliseconds of it that were spent waiting for other ranks.
+    pub waited_ms: f64,
+}
+
+impl<'a> Explanation<'a> {
+    /// Explains an answer.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn of(answered: &'a Answered, client: &Client) -> Result<Self> {
+        let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
+        let (first, starts) = (plan.prefix_tokens(), plan.chunk_starts());
+        let score = |row: usize| outcome.scores.as_ref().and_then(|scores| scores.get(row)).copied();
+        let explain = |(chunk, piece): (usize, &'a Piece)| -> Result<ExplainedChunk<'a>> {
+            let rows = starts[chunk] + plan.chunks[chunk].head_rows()..;
+            let tokens = texts(piece, client)?.into_iter().zip(rows).map(|(text, row)| ExplainedToken {
+                text,
+                selected: outcome.selected.binary_search(&((first + row) as u32)).is_ok(),
+                score: score(row).filter(|score| score.is_finite()),
+            });
+            Ok(ExplainedChunk { chunk, title: piece.title.as_deref(), tokens: tokens.collect() })
+        };
+        let context = answered.prepared.chunks.iter().enumerate().map(explain).collect::<Result<_>>()?;
+        let timeline = answered.report.ranks.iter().flat_map(|rank| {
+            rank.spans.iter().map(|span| ExplainedSpan {
+                rank: rank.rank,
+                phase: span.phase,
+                start_ms: span.start_ms,
+                ms: span.ms,
+                waited_ms: span.waited_ms,
+            })
+        });
+        Ok(Self { context, order: &outcome.order, timeline: timeline.collect() })
+    }
+}
+
+/// The texts of a chunk's tokens, which together are the chunk's text.
+fn texts(piece: &Piece, client: &Client) -> Result<Vec<String>> {
+    if piece.spans.len() != piece.ids.len() {
+        return client.texts(&piece.ids);
+    }
+    let mut begin = 0;
+    let mut texts: Vec<String> = Vec::new();
+    for span in &piece.spans {
+        // A token that is a part of a character ends where the character does.
+        let end = piece.text.ceil_char_boundary(span.end.max(begin));
+        texts.push(piece.text[begin..end].to_owned());
+        begin = end;
+    }
+    if let Some(last) = texts.last_mut() {
+        *last += &piece.text[begin..];
+    }
+    Ok(texts)
+}

@@ -1,0 +1,89 @@
+//! What an answer cost: tokens, and times.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tributary_engine::Answered;
+
+/// How many tokens there were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Usage {
+    /// Tokens of the prompt: prefix, context and query.
+    pub prompt_tokens: usize,
+    /// Tokens of the answer.
+    pub completion_tokens: usize,
+    /// Both together.
+    pub total_tokens: usize,
+    /// Where tokens of the prompt came from.
+    pub prompt_tokens_details: PromptTokens,
+}
+
+/// Where tokens of a prompt came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct PromptTokens {
+    /// Context tokens that were taken from the chunk cache.
+    pub cached_tokens: usize,
+}
+
+impl Usage {
+    /// From numbers of tokens.
+    pub fn new(prompt_tokens: usize, cached_tokens: usize, completion_tokens: usize) -> Self {
+        let (total_tokens, prompt_tokens_details) = (prompt_tokens + completion_tokens, PromptTokens { cached_tokens });
+        Self { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
+    }
+
+    /// Of an answer of so many tokens.
+    pub fn of(answered: &Answered, completion_tokens: usize) -> Self {
+        let tokens = &answered.report.tokens;
+        let prompt = tokens.prefix + tokens.context + tokens.query;
+        Self::new(prompt, answered.report.chunk_cache.hit_tokens, completion_tokens)
+    }
+}
+
+/// What an answer cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Metrics<'a> {
+    /// Milliseconds from the request's acceptance to its first token.
+    pub ttft_ms: f64,
+    /// Milliseconds from the request's acceptance to its end.
+    pub total_ms: f64,
+    /// How the cache was filled.
+    pub method: &'static str,
+    /// Whether that equals a full prefill but for rounding.
+    pub exact: bool,
+    /// `cold`, `partial` or `warm`: how much of the context came from the chunk cache.
+    pub cache: &'static str,
+    /// Milliseconds of each phase on the critical path, the wait for its turn (`queue`) among them.
+    #[cfg_attr(test, schema(value_type = BTreeMap<String, f64>))]
+    pub phases_ms: BTreeMap<&'a str, f64>,
+    /// Context tokens that were selected.
+    pub selected_tokens: usize,
+    /// Rows of the recompute pass, the query's included.
+    pub recomputed_tokens: usize,
+    /// Bytes of tensors that ranks received from each other until the first token, all together.
+    pub tensor_bytes_received: u64,
+    /// Ranks.
+    pub world_size: usize,
+}
+
+impl<'a> Metrics<'a> {
+    /// Of an answer.
+    pub fn of(answered: &'a Answered) -> Self {
+        let report = &answered.report;
+        Self {
+            ttft_ms: report.ttft_ms,
+            total_ms: report.total_ms,
+            method: report.method,
+            exact: report.exact,
+            cache: report.chunk_cache.state,
+            phases_ms: report.phases.iter().map(|phase| (phase.phase, phase.critical_path_ms)).collect(),
+            selected_tokens: report.tokens.selected,
+            recomputed_tokens: report.tokens.recomputed,
+            tensor_bytes_received: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
+            world_size: report.ranks.len(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The text of an answer as its client gets it: whole characters, cut at a stop text, with log-probabilities where they were asked for.
+
+use tributary_engine::{Client, Result, TextStream};
+use tributary_protocol::{DrawnToken, Logprobs};
+
+use crate::stops::Stops;
+
+/// A part of an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Piece {
+    /// Its text.
+    pub text: String,
+    /// Its tokens with their log-probabilities; empty where nobody asked.
+    pub tokens: Vec<LikelyToken>,
+}
+
+/// A token of an answer, and how likely it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LikelyToken {
+    /// The text that it brings.
+    pub text: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens in its place, and their log-probabilities.
+    pub top: Vec<(String, f32)>,
+    /// Characters of the answer before it.
+    pub offset: usize,
+}
+
+/// The text of an answer so far.
+pub struct Spoken {
+    client: Client,
+    stream: TextStream,
+    stops: Stops,
+    /// Tokens whose text has not been given out, and the bytes of text that they end at.
+    held: Vec<(usize, LikelyToken)>,
+    /// Bytes and characters of text that have come, and bytes that have been given out.
+    come: usize,
+    characters: usize,
+    given: usize,
+    /// Tokens that have been taken, the one that ends the answer among them.
+    pub tokens: usize,
+    /// Whether a stop text has ended it.
+    pub is_stopped: bool,
+}
+
+impl Spoken {
+    /// An answer that ends at one of these texts, if at any.
+    pub fn new(client: &Client, stops: Vec<String>) -> Self {
+        let (stream, stops) = (client.text_stream(), Stops::new(stops));
+        let (held, client) = (Vec::new(), client.clone());
+        Self { client, stream, stops, held, come: 0, characters: 0, given: 0, tokens: 0, is_stopped: false }
+    }
+
+    /// Takes a token; what there is to give out. Nothing comes behind a stop text.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn push(&mut self, drawn: &DrawnToken) -> Result<Option<Piece>> {
+        if self.is_stopped {
+            return Ok(None);
+        }
+        self.tokens += 1;
+        if self.client.is_end(drawn.token) {
+            return Ok(None);
+        }
+        let likely = drawn.logprobs.as_ref().map(|logprobs| self.likely(drawn.token, logprobs)).transpose()?;
+        let text = self.stream.push(drawn.token)?;
+        self.come += text.len();
+        self.characters += text.chars().count();
+        self.held.extend(likely.map(|likely| (self.come, likely)));
+        let (text, stopped) = self.stops.push(&text);
+        Ok(self.give(text, stopped))
+    }
+
+    /// What is left when the last token has come.
+    pub fn rest(&mut self) -> Option<Piece> {
+        if self.is_stopped {
+            return None;
+        }
+        let (mut text, stopped) = self.stops.push(&self.stream.rest());
+        if !stopped {
+            text += &self.stops.rest();
+            // A part of a character that never was completed has its text here.
+            self.held.iter_mut().for_each(|(end, _)| *end = 0);
+        }
+        self.give(text, stopped)
+    }
+
+    fn give(&mut self, text: String, stopped: bool) -> Option<Piece> {
+        self.is_stopped = stopped;
+        self.given += text.len();
+        let mut given = self.held.iter().take_while(|(end, _)| *end <= self.given).count();
+        // A token of which a part stands before the stop text belongs to the answer.
+        let begins = given.checked_sub(1).map_or(0, |last| self.held[last].0);
+        given += usize::from(stopped && given < self.held.len() && begins < self.given && !text.is_empty());
+        let tokens: Vec<LikelyToken> = self.held.drain(..given).map(|(_, token)| token).collect();
+        if stopped {
+            self.held.clear();
+        }
+        (!text.is_empty() || !tokens.is_empty()).then_some(Piece { text, tokens })
+    }
+
+    fn likely(&self, token: u32, logprobs: &Logprobs) -> Result<LikelyToken> {
+        let top = logprobs.top.iter().map(|&(id, logprob)| Ok((self.text_of(id)?, logprob)));
+        let (text, offset) = (self.text_of(token)?, self.characters);
+        Ok(LikelyToken { text, logprob: logprobs.drawn, top: top.collect::<Result<_>>()?, offset })
+    }
+
+    fn text_of(&self, token: u32) -> Result<String> {
+        self.stream.would_bring(token)
+    }
+}
