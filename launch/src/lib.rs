@@ -8,6 +8,7 @@ mod compare;
 mod config;
 mod config_file;
 pub mod doctor;
+mod exporting;
 mod failure;
 mod help;
 mod highlight;

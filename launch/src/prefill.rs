@@ -12,9 +12,12 @@ use tributary_study::dump;
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::asking::ask_all;
 use crate::config::config;
+use crate::exporting::MetricsArgs;
+use crate::failure::usage;
 use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
+use crate::serve::refused;
 use crate::stdout::{print, print_json};
 use crate::{help, highlight};
 
@@ -61,6 +64,8 @@ pub struct PrefillArgs {
     /// Print the context with the recomputed tokens highlighted
     #[arg(long, help_heading = "Output")]
     show_selected: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs the command; says what went wrong.
@@ -71,6 +76,12 @@ pub fn prefill(args: &PrefillArgs) -> ExitCode {
 
 fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
+    if args.requests.is_none() && (args.metrics.metrics_listen.is_some() || args.metrics.metrics_file.is_some()) {
+        return Err(usage(
+            "--metrics-listen and --metrics-file: one request is over at once; give --requests FILE.jsonl",
+        ));
+    }
+    let exporter = args.metrics.start("prefill", String::new(), world, None)?;
     let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some(), logprobs: None };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
@@ -103,9 +114,18 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     }
     drop(progress);
     let count = questions.len();
-    let mut show = |index, answered: &Answered| show_one(args, (index, count), answered);
-    ask_all(&mut engine, &run_config, &questions, args.concurrency, &mut show)?;
-    Ok(engine.end()?)
+    let mut show = |index, answered: &Answered| {
+        exporter.answered(answered);
+        exporter.progress((index + 1) as f64 / count as f64);
+        show_one(args, (index, count), answered)
+    };
+    exporter.watch(&mut engine);
+    let asked = ask_all(&mut engine, &run_config, &questions, args.concurrency, &mut show);
+    // What has failed is in the file too, and tells more than that the file could not be written.
+    let exported = exporter.end(asked.is_ok());
+    asked?;
+    engine.end()?;
+    exported.map_err(refused)
 }
 
 /// Shows the answer to one of many requests.

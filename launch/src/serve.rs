@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{TEXT_CHUNK_TOKENS, method_named};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, marker};
 use tributary_protocol::Returns;
@@ -50,6 +51,9 @@ pub struct ServeArgs {
     /// The model's name for clients [default: the name of its folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
+    /// This machine's profile, as `bench --calibrate` writes it: the metrics then have what a request was predicted to take
+    #[arg(long, value_name = "FILE.toml", help_heading = "Service")]
+    profile: Option<String>,
     /// Prefills between two steps of decoding, while any sequence is being decoded
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Service")]
     max_prefill_burst: usize,
@@ -125,8 +129,9 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let self_test = Duration::from_secs(args.clients.self_test_interval);
-    let limits = args.clients.limits();
-    let options = Options { listen: args.listen, access: access(args)?, model: name(args), limits, self_test };
+    let (limits, access) = (args.clients.limits(), access(args)?);
+    let profile = args.profile.as_deref().map(Profile::find).transpose()?;
+    let options = Options { listen: args.listen, access, model: name(args), limits, self_test, profile };
     let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);
@@ -198,6 +203,6 @@ fn name(args: &ServeArgs) -> String {
 }
 
 /// The service's own failure: a wrong address is the user's.
-fn refused(error: tributary_service::Error) -> anyhow::Error {
+pub fn refused(error: tributary_service::Error) -> anyhow::Error {
     Coded { exit_code: error.exit_code(), reason: error.to_string() }.into()
 }

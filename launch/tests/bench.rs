@@ -283,3 +283,27 @@ fn the_study_files_of_the_repository_are_sound() {
         assert!(output.status.success(), "{name}: {errors}");
     }
 }
+
+#[test]
+fn a_study_has_metrics_of_all_its_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("short"), folder.path().join("job.prom"));
+    let (shown, path) = (out.display().to_string(), file.display().to_string());
+    let sweep =
+        ["--lengths", "128", "--worlds", "1,2", "--methods", "full,infoflow", "--repeats", "2", "--warmups", "1"];
+    let (code, _, errors) = bench(&[&sweep[..], &["--out", &shown, "--metrics-file", &path]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let of = |name: &str| -> f64 {
+        let value =
+            text.lines().find_map(|line| line.strip_prefix("tributary_")?.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().expect("a number")
+    };
+    // Two points a method, a warm-up and two runs each.
+    assert_eq!(of("requests_total{method=\"full\",outcome=\"answered\"}"), 6.0);
+    assert_eq!(of("requests_total{method=\"infoflow\",outcome=\"answered\"}"), 6.0);
+    assert_eq!((of("job_progress_ratio"), of("job_info{command=\"bench\",study=\"short\"}")), (1.0, 1.0));
+    assert_eq!(of("world_size"), 2.0);
+    assert!(of("collective_bytes_total{rank=\"1\",collective=\"all-gather\",direction=\"received\"}") > 0.0);
+    assert!(of("rank_phase_seconds_total{rank=\"1\",phase=\"chunk_prefill\"}") > 0.0);
+}

@@ -210,6 +210,26 @@ fn a_message_that_cannot_leave_does_not_abort_the_process() {
     assert!(ended.cause().contains(") has been silent for 2s; rank 1 said last that it "), "{all}");
 }
 
+/// Rank 0 writes the metrics of all ranks, whose processes it hears.
+fn metrics_of_all_ranks(arguments: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("job.prom").display().to_string();
+    let output = run(launchers(2).remove(0).1, &[arguments, &["--metrics-file", &path]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = std::fs::read_to_string(&path).expect("the file");
+    let of = |name: &str| -> f64 {
+        let value =
+            written.lines().find_map(|line| line.strip_prefix("tributary_")?.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in:\n{written}")).parse().expect("a number")
+    };
+    assert_eq!(of("requests_total{method=\"relay\",outcome=\"answered\"}"), 3.0);
+    assert_eq!((of("rank_up{rank=\"0\"}"), of("rank_up{rank=\"1\"}")), (1.0, 1.0));
+    let age_s = of("heartbeat_age_seconds{rank=\"1\"}");
+    assert!(age_s > 0.0 && age_s < 10.0, "{age_s} s");
+    let resident = |rank: usize| of(&format!("device_memory_used_bytes{{rank=\"{rank}\",pool=\"process\"}}"));
+    assert!(resident(0) > 1e6 && resident(1) > 1e6 && resident(0) != resident(1), "each process tells its own");
+}
+
 #[test]
 fn processes_keep_chunks_as_threads_do() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -226,6 +246,7 @@ fn processes_keep_chunks_as_threads_do() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
+    metrics_of_all_ranks(&arguments);
     for world in [2, 4] {
         let mut alone = arguments.to_vec();
         let size = world.to_string();

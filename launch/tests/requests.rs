@@ -172,3 +172,72 @@ fn weights_are_read_for_a_hash_only_where_chunks_are_kept_and_only_once() {
     assert_eq!(read_for_hashes(None, &many), [bytes], "without a home nothing is remembered");
     assert_eq!(read_for_hashes(None, &many), [bytes]);
 }
+
+/// The value of a sample in the text that Prometheus reads.
+fn sample(text: &str, name: &str) -> f64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().expect("a number")
+}
+
+#[test]
+fn a_job_writes_its_metrics_and_answers_scrapes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let requests = lines(&folder, &[("hop2-0", false); 200]);
+    let file = folder.path().join("job.prom");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let (demo, shown, address) = (demo(), file.display().to_string(), free.to_string());
+    let many = ["prefill", "--model", &demo, "--requests", &requests, "--world-size", "2", "--max-tokens", "3"];
+    let metrics = ["--metrics-file", &shown, "--metrics-listen", &address];
+    let mut job = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    let mut job =
+        job.args([&many[..], &metrics].concat()).stdout(std::process::Stdio::null()).spawn().expect("it starts");
+    let name = "tributary_requests_total{method=\"infoflow\",outcome=\"answered\"}";
+    let begun = std::time::Instant::now();
+    let scraped = loop {
+        assert!(begun.elapsed().as_secs() < 60, "no request is seen in a minute");
+        if std::net::TcpStream::connect(free).is_ok() {
+            let text = kit::http::get(&address, "/metrics").body;
+            if sample(&text, name) > 0.0 {
+                break text;
+            }
+        }
+        assert!(job.try_wait().expect("it is ours").is_none(), "it has ended, and no scrape saw a request");
+    };
+    assert!(job.wait().expect("it is ours").success());
+    assert!((0.0..=1.0).contains(&sample(&scraped, "tributary_job_progress_ratio")));
+    assert_eq!(sample(&scraped, "tributary_state{state=\"serving\"}"), 1.0);
+    assert_eq!(sample(&scraped, "tributary_rank_up{rank=\"1\"}"), 1.0);
+    let written = std::fs::read_to_string(&file).expect("the file");
+    assert_eq!((sample(&written, name), sample(&written, "tributary_job_progress_ratio")), (200.0, 1.0));
+    assert_eq!(sample(&written, "tributary_job_info{command=\"prefill\",study=\"\"}"), 1.0);
+    kit::promtool::finds_nothing(&written);
+    // The first is cold and has two steps, as all others have.
+    assert_eq!(sample(&written, "tributary_decode_step_duration_seconds_count"), 400.0);
+    assert_eq!(
+        sample(&written, "tributary_time_to_first_token_seconds_count{method=\"infoflow\",cache=\"cold\"}"),
+        1.0
+    );
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("a file").file_name()).collect();
+    assert_eq!(names.len(), 2, "no part of a file stays behind: {names:?}");
+}
+
+#[test]
+fn metrics_that_cannot_be_are_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let requests = lines(&folder, &[("hop2-0", false)]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (demo, request, address) =
+        (demo(), kit::request("hop2-0"), taken.local_addr().expect("an address").to_string());
+    let absent = folder.path().join("absent/job.prom").display().to_string();
+    for (of, metrics, code, line) in [
+        (["--request", &request], ["--metrics-file", &absent], 64, "give --requests FILE.jsonl"),
+        (["--requests", &requests], ["--metrics-file", &absent], 74, "--metrics-file "),
+        (["--requests", &requests], ["--metrics-listen", &address], 78, "--metrics-listen 127.0.0.1:"),
+    ] {
+        let output = tributary(&[&["prefill", "--model", &demo][..], &of, &metrics].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(line) && said.lines().count() == 1, "{said}");
+    }
+}

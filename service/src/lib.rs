@@ -13,6 +13,7 @@ mod completions;
 mod connections;
 mod deadline;
 mod error;
+mod exporter;
 mod guard;
 mod input;
 mod limits;
@@ -29,6 +30,7 @@ mod status;
 mod stops;
 mod upload;
 
+pub use exporter::{Export, Exporter};
 pub use guard::{Access, ApiKeys};
 pub use limits::ClientLimits;
 pub use server::{Error, Options, Service};

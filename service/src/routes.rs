@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::deadline::{self, Deadlines};
 use crate::error::ApiError;
+use crate::exporter;
 use crate::guard::{self, Access};
 use crate::ready::Readiness;
 use crate::shared::Shared;
@@ -74,7 +75,7 @@ async fn ready(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    let kind = [(header::CONTENT_TYPE, exporter::TEXT)];
     if *shared.draining.borrow() {
         shared.metrics.drains();
     }

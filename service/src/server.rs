@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::watch;
+use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Attendance, Client};
 use tributary_protocol::exit;
 
@@ -52,6 +53,8 @@ pub struct Options {
     pub limits: ClientLimits,
     /// Time without requests after which the ranks are tested; zero for no test at all.
     pub self_test: Duration,
+    /// The machine that requests' predictions are for; none are made without.
+    pub profile: Option<Profile>,
 }
 
 /// Why a service cannot be.
@@ -62,6 +65,22 @@ pub enum Error {
     Listen {
         /// Where.
         address: SocketAddr,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// A job cannot listen for scrapes.
+    #[error("--metrics-listen {address}: {cause}")]
+    ListenForScrapes {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// The metrics of a job cannot be written.
+    #[error("--metrics-file {path}: {cause}")]
+    File {
+        /// Where.
+        path: std::path::PathBuf,
         /// Why not.
         cause: std::io::Error,
     },
@@ -77,7 +96,8 @@ impl Error {
     /// The exit code that stands for it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Listen { .. } => exit::CONFIGURATION,
+            Error::Listen { .. } | Error::ListenForScrapes { .. } => exit::CONFIGURATION,
+            Error::File { .. } => exit::DISK,
             Error::Start(_) => exit::OUT_OF_MEMORY,
             Error::Metrics(_) => exit::BUG,
         }
@@ -141,6 +161,9 @@ impl Service {
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
         let metrics = Arc::new(Metrics::new(world)?);
         metrics.attach(&client);
+        if let Some(profile) = &self.options.profile {
+            metrics.predict_on(profile.clone(), client.shape());
+        }
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);

@@ -1,6 +1,6 @@
 //! Where requests are handed in: the side of the conductor that clients hold.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
+use super::tally::Tally;
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
 use crate::plan::{Planned, RequestSettings};
@@ -130,14 +131,9 @@ pub(super) struct Submission {
 /// What clients and conductor share.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) waiting: AtomicUsize,
-    pub(super) running: AtomicUsize,
-    /// Whether the conductor has ended, or is about to and takes nothing more.
-    closed: AtomicBool,
+    pub(super) tally: Tally,
     /// What clients want to happen to their requests, in the order in which they said so.
     wishes: Mutex<Vec<Wish>>,
-    /// Sequences that each rank holds.
-    sequences: Mutex<Vec<usize>>,
     /// Who watches.
     pub(super) observed: Observed,
 }
@@ -145,11 +141,6 @@ pub(super) struct Counts {
 impl Counts {
     fn wishes(&self) -> MutexGuard<'_, Vec<Wish>> {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says how many sequences each rank holds.
-    pub(super) fn sequences_are(&self, sequences: Vec<usize>) {
-        *self.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
     /// Takes what clients have wished since the last call.
@@ -166,32 +157,6 @@ pub struct Desk {
     counts: Arc<Counts>,
 }
 
-/// What waits and runs at a desk.
-#[derive(Debug, Clone)]
-pub struct Tally(Arc<Counts>);
-
-impl Tally {
-    /// Requests that wait for their turn.
-    pub fn waiting(&self) -> usize {
-        self.0.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Requests that the ranks are at: being prefilled or decoded.
-    pub fn running(&self) -> usize {
-        self.0.running.load(Ordering::Relaxed)
-    }
-
-    /// Sequences of which each rank holds keys and values, in rank order; a rank without a number holds none.
-    pub fn sequences(&self) -> Vec<usize> {
-        self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Whether no more requests are taken.
-    pub fn is_closed(&self) -> bool {
-        self.0.closed.load(Ordering::SeqCst)
-    }
-}
-
 /// The conductor's side of a desk.
 pub struct Inbox {
     pub(super) submissions: Receiver<Box<Submission>>,
@@ -202,7 +167,7 @@ impl Inbox {
     /// Takes no more requests; gives those that were on their way. One that is handed in meanwhile is among them or learns that it
     /// came too late, perhaps both.
     pub(super) fn close(&self) -> Vec<Submission> {
-        self.counts.closed.store(true, Ordering::SeqCst);
+        self.counts.tally.close();
         self.submissions.try_iter().map(|submission| *submission).collect()
     }
 }
@@ -217,6 +182,7 @@ impl Drop for Inbox {
 pub fn desk(observed: Observed) -> (Desk, Inbox) {
     let (sender, receiver) = sync_channel(ON_THE_WAY);
     let counts = Arc::new(Counts { observed, ..Counts::default() });
+    counts.observed.tell(|observer| observer.opened(counts.tally.clone()));
     let desk = Desk { submissions: sender, numbers: Arc::new(AtomicU64::new(1)), counts: Arc::clone(&counts) };
     (desk, Inbox { submissions: receiver, counts })
 }
@@ -284,7 +250,7 @@ impl Desk {
 
     /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.
     pub fn is_closed(&self) -> bool {
-        self.counts.closed.load(Ordering::SeqCst)
+        self.counts.tally.is_closed()
     }
 
     /// From now on `observer` is told of what the ranks do; only the first one counts.
@@ -294,17 +260,17 @@ impl Desk {
 
     /// What can be counted here, for somebody who hands nothing in and keeps no conductor at work.
     pub fn tally(&self) -> Tally {
-        Tally(Arc::clone(&self.counts))
+        self.counts.tally.clone()
     }
 
     /// Requests that wait for their turn.
     pub fn waiting(&self) -> usize {
-        self.counts.waiting.load(Ordering::Relaxed)
+        self.counts.tally.waiting()
     }
 
     /// Requests that the ranks are at: being prefilled or decoded.
     pub fn running(&self) -> usize {
-        self.counts.running.load(Ordering::Relaxed)
+        self.counts.tally.running()
     }
 }
 

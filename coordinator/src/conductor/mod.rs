@@ -7,12 +7,12 @@ mod desk;
 #[cfg(test)]
 mod kit;
 mod observer;
+mod tally;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,9 @@ use crate::planner::Planner;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
-pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Tally, Update, desk};
+pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Stage};
+pub use self::tally::Tally;
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
@@ -123,9 +124,7 @@ impl<'a> Conductor<'a> {
     /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard
     /// of it finds itself gone.
     fn count(&self) {
-        self.inbox.counts.waiting.store(self.waiting.len(), Ordering::Relaxed);
-        self.inbox.counts.running.store(self.running.len(), Ordering::Relaxed);
-        self.inbox.counts.sequences_are(self.scheduler.sequences());
+        self.inbox.counts.tally.set(self.waiting.len(), self.running.len(), self.scheduler.sequences());
     }
 
     /// Tells the observer of a request that gets no whole answer; `stage` if nobody waits for it any more.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tributary_protocol::{Collective, RankReport, StepReport, Traffic};
 
+use super::tally::Tally;
+
 /// Is told of what the ranks do, on the coordinator's thread: it must neither wait nor compute for long.
 pub trait Observer: Send + Sync {
     /// A prefill has ended; one report a rank. The first token is with its client.
@@ -25,6 +27,9 @@ pub trait Observer: Send + Sync {
 
     /// What has broken is known, of a group that has failed.
     fn broken(&self, breakage: Breakage);
+
+    /// A desk has opened: what waits and runs there can be asked from now on.
+    fn opened(&self, _: Tally) {}
 }
 
 /// What has broken between ranks.

@@ -16,9 +16,11 @@ use tributary_study::{scalar, terminal};
 
 use self::choices::Choices;
 use crate::args::{DeviceChoice, KernelChoice, Load, ModelArgs, ReachArgs, size};
+use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::progress::Progress;
 use crate::ranks;
+use crate::serve::refused;
 use crate::stdout::print;
 
 const HELP: &str = "\
@@ -56,6 +58,8 @@ pub struct BenchArgs {
     /// nine tenths of what is free]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Ranks")]
     device_memory: Option<u64>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs the command; says what went wrong.
@@ -164,9 +168,20 @@ fn lead(args: &BenchArgs, choices: Choices, config: &Config, ranks: &mut Ranks) 
     let (points, targets) = study::targets(&sweep, &mut engine)?;
     let mut study = study::begin(design.clone(), points, &engine, profile.as_ref(), output.earlier.clone())?;
     output.create()?;
+    let world = targets.iter().map(|target| target.run_config.settings.world).max().unwrap_or(1);
+    let name = output.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let exporter = args.metrics.start("bench", name, world, profile)?;
+    exporter.watch(&mut engine);
     let progress = Progress::start("loading the weights");
-    study::measure(&mut study, engine, &targets, &output, &|what| progress.now(what))?;
+    let tell = |what, share| {
+        exporter.progress(share);
+        progress.now(what);
+    };
+    let measured = study::measure(&mut study, engine, &targets, &output, &tell);
     drop(progress);
+    let exported = exporter.end(measured.is_ok());
+    measured?;
+    exported.map_err(refused)?;
     print(&format!("{}\n# written to {}\n", terminal::render(&study), output.folder.display()))?;
     Ok(study::check(&study)?)
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
+use crate::kit::promtool;
 use crate::kit::server::{Server, body};
 
 /// One metric, as the text has it.
@@ -133,8 +134,10 @@ fn the_text_keeps_the_rules_from_the_beginning() {
         assert_eq!(server.chat(&request).status, 200);
     }
     server.chat(&json!({"messages": []}));
-    let after = families(&server.get("/metrics").body);
+    let text = server.get("/metrics").body;
+    let after = families(&text);
     after.iter().for_each(|(name, family)| lint(name, family));
+    promtool::finds_nothing(&text);
     for (name, family) in &after {
         let names =
             |family: &Family| -> BTreeSet<String> { family.samples.iter().map(|(name, _)| name.clone()).collect() };

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use metrics_exporter_prometheus::BuildError;
 use tributary_coordinator::ModelShape;
 use tributary_coordinator::forecast::Profile;
-use tributary_engine::{Answered, Client, Pulses, Tally};
+use tributary_engine::{Answered, Client, Observer, Pulses, Tally};
 
 use self::recent::Recent;
 use self::sheet::Sheet;
@@ -56,8 +56,10 @@ pub struct Metrics {
 /// What changes with the requests, beside the numbers themselves.
 #[derive(Default)]
 struct State {
-    /// Where waiting and running requests are counted, and signs of life are read.
-    vitals: Option<(Option<Tally>, Pulses)>,
+    /// Where waiting and running requests are counted.
+    tally: Option<Tally>,
+    /// Where the ranks' signs of life are read.
+    pulses: Option<Pulses>,
     /// Predictions of the time to first token: the machine, and the model on it.
     forecast: Option<Arc<(Profile, ModelShape)>>,
     recent: Recent,
@@ -108,13 +110,14 @@ impl Metrics {
     /// From now on scrapes ask this client's engine what waits and runs there, and how its ranks are, and the engine tells of
     /// what its ranks do.
     pub fn attach(self: &Arc<Self>, client: &Client) {
-        self.lock().vitals = Some((Some(client.desk().tally()), client.pulses()));
+        self.listen_to(client.pulses());
+        self.opened(client.desk().tally());
         client.desk().observed_by(Arc::<Self>::clone(self));
     }
 
     /// From now on scrapes read the ranks' signs of life there.
     pub fn listen_to(&self, pulses: Pulses) {
-        self.lock().vitals = Some((None, pulses));
+        self.lock().pulses = Some(pulses);
     }
 
     /// From now on what a request is predicted to take on this machine is observed beside what it took.
@@ -176,23 +179,25 @@ impl Metrics {
     /// The word for what the process is doing.
     pub fn state(&self) -> &'static str {
         let state = self.lock();
-        match &state.vitals {
-            None => "starting",
-            Some((Some(tally), _)) if tally.is_closed() && !state.is_draining => "failed",
-            Some(_) if state.is_draining => "draining",
-            Some(_) => "serving",
+        match (&state.pulses, &state.tally) {
+            _ if state.is_draining => "draining",
+            (None, _) => "starting",
+            (_, Some(tally)) if tally.is_closed() => "failed",
+            _ => "serving",
         }
     }
 
     /// The text that Prometheus reads.
     pub fn render(&self) -> String {
-        let vitals = self.lock().vitals.clone();
+        let state = self.lock();
+        let (tally, pulses) = (state.tally.clone(), state.pulses.clone());
+        drop(state);
         self.state_is(self.state());
-        if let Some((tally, pulses)) = vitals {
+        if let Some(pulses) = pulses {
             self.sheet.ranks(self.world, &pulses.read());
-            if let Some(tally) = tally {
-                self.sheet.desk(self.world, &tally);
-            }
+        }
+        if let Some(tally) = tally {
+            self.sheet.desk(self.world, &tally);
         }
         self.sheet.render()
     }

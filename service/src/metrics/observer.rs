@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tributary_engine::{Breakage, Ended, Observer};
+use tributary_engine::{Breakage, Ended, Observer, Tally};
 use tributary_protocol::{DeviceMemory, RankReport, StepReport, Traffic};
 
 use super::labels::failure;
@@ -52,6 +52,10 @@ impl Observer for Metrics {
             self.sheet.count(&of::REQUESTS_CANCELLED, &[stage.name()], 1);
         }
         self.lock().recent.finished(Finished::unanswered(ended), ended.request);
+    }
+
+    fn opened(&self, tally: Tally) {
+        self.lock().tally = Some(tally);
     }
 
     fn failed(&self, exit_code: u8) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tributary_engine::{Breakage, Ended, Observer, Stage};
@@ -136,29 +135,6 @@ fn every_metric_is_in_the_documentation_and_the_reverse() {
             assert!(row.contains(&format!("`{label}`")), "{name} has the label {label}: {row}");
         }
     }
-}
-
-/// Debian's package `prometheus` has it; `.ci/tools` installs it.
-#[test]
-fn promtool_finds_nothing() {
-    let metrics = Metrics::of_job(2, "bench", "short").expect("metrics");
-    metrics.prefilled(&[RankReport::default()]);
-    let promtool =
-        Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut promtool = match promtool {
-        Ok(promtool) => promtool,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "promtool: {error}");
-            println!("skipped: promtool: {error}");
-            return;
-        }
-    };
-    let mut input = promtool.stdin.take().expect("it is piped");
-    std::io::Write::write_all(&mut input, metrics.render().as_bytes()).expect("promtool reads");
-    drop(input);
-    let output = promtool.wait_with_output().expect("promtool ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
 /// The largest group that is planned for: every rank has told of every kind of call.

@@ -41,7 +41,7 @@ pub fn begin(
     }
 }
 
-/// Runs what is missing in a study and writes its files. `tell` is told how far it is.
+/// Runs what is missing in a study and writes its files. `tell` is told how far it is, in words and from 0 to 1.
 ///
 /// # Errors
 /// What cannot be written; a failure after which nothing can run.
@@ -50,7 +50,7 @@ pub fn measure(
     mut engine: Engine<'_>,
     targets: &[Target],
     output: &Output,
-    tell: &dyn Fn(String),
+    tell: &dyn Fn(String, f64),
 ) -> Result<()> {
     let mut ranks = run::EngineRunner::new(&mut engine, targets);
     rounds::measure(study, &mut ranks, tell, &mut |study| output.save(study))?;

@@ -21,7 +21,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "system",
         ],
     ),
-    ("service", &["engine", "coordinator", "protocol"]),
+    ("service", &["engine", "coordinator", "protocol", "system"]),
     ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("engine", &["coordinator", "worker", "comm", "protocol", "kernels", "system"]),

@@ -32,7 +32,7 @@ pub struct Run {
     pub logits: Vec<f32>,
 }
 
-/// Runs what is missing in a study. `tell` is told how far it is, `save` gets the study before the first run, after each
+/// Runs what is missing in a study. `tell` is told how far it is, in words and from 0 to 1, `save` gets the study before the first run, after each
 /// counted round, and when it ends early.
 ///
 /// # Errors
@@ -40,7 +40,7 @@ pub struct Run {
 pub fn measure(
     study: &mut Study,
     runner: &mut dyn PointRunner,
-    tell: &dyn Fn(String),
+    tell: &dyn Fn(String, f64),
     save: &mut dyn FnMut(&Study) -> Result<()>,
 ) -> Result<()> {
     let (warmups, repeats) = (study.design.warmups, study.design.repeats);
@@ -88,7 +88,7 @@ fn is_over(point: &Point, run: usize) -> bool {
 struct Rounds<'a> {
     study: &'a mut Study,
     runner: &'a mut dyn PointRunner,
-    tell: &'a dyn Fn(String),
+    tell: &'a dyn Fn(String, f64),
     logits: Vec<Option<Vec<f32>>>,
     /// How long each point's last run took.
     took: Vec<Option<Duration>>,
@@ -98,7 +98,12 @@ struct Rounds<'a> {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(study: &'a mut Study, runner: &'a mut dyn PointRunner, tell: &'a dyn Fn(String), rounds: usize) -> Self {
+    fn new(
+        study: &'a mut Study,
+        runner: &'a mut dyn PointRunner,
+        tell: &'a dyn Fn(String, f64),
+        rounds: usize,
+    ) -> Self {
         let count = study.points.len();
         let (logits, took) = (vec![None; count], vec![None; count]);
         Self { study, runner, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
@@ -111,7 +116,7 @@ impl<'a> Rounds<'a> {
         for (place, point) in order(self.study.design.seed, round, count).into_iter().enumerate() {
             let run = round * count + place;
             if !is_over(&self.study.points[point], run) {
-                (self.tell)(self.progress(point, place, counted));
+                (self.tell)(self.progress(point, place, counted), self.runs_done as f64 / self.runs.max(1) as f64);
                 self.one(point, run, counted)?;
             }
             self.runs_done += 1;

@@ -53,7 +53,7 @@ impl PointRunner for Fake {
 
 fn run(study: &mut Study, runner: &mut Fake) -> (Result<()>, usize) {
     let mut saved = 0;
-    let result = measure(study, runner, &|_| (), &mut |_| {
+    let result = measure(study, runner, &|_, _| (), &mut |_| {
         saved += 1;
         Ok(())
     });
@@ -101,7 +101,7 @@ fn a_study_goes_on_where_it_was_saved() {
     assert!(run(&mut whole, &mut runner).0.is_ok());
     let interrupted = RefCell::new(None);
     let mut first = study(&["full", "ring"], 1, 5);
-    let stopped = measure(&mut first, &mut Fake::default(), &|_| (), &mut |study| {
+    let stopped = measure(&mut first, &mut Fake::default(), &|_, _| (), &mut |study| {
         if rounds_done(study) == 2 {
             *interrupted.borrow_mut() = Some(study.clone());
             return Err(Error::Interrupted { exit_code: 70, reason: "interrupted".to_owned() });
@@ -147,7 +147,7 @@ fn a_failure_in_a_warm_up_is_saved() {
     let mut runner = Fake { fails: vec![1], ends_with_failure: true, ..Fake::default() };
     let mut study = study(&["full", "ring"], 1, 2);
     let mut failures = Vec::new();
-    let result = measure(&mut study, &mut runner, &|_| (), &mut |study| {
+    let result = measure(&mut study, &mut runner, &|_, _| (), &mut |study| {
         failures.push(study.points.iter().map(|point| point.failures.len()).sum::<usize>());
         Ok(())
     });

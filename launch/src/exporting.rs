@@ -1,0 +1,35 @@
+//! Metrics of jobs: what is asked for, and the exporter that does it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use tributary_coordinator::forecast::Profile;
+use tributary_service::{Export, Exporter};
+
+use crate::serve::refused;
+
+/// Where a job's metrics go.
+#[derive(Debug, Clone, Args)]
+pub struct MetricsArgs {
+    /// Answer Prometheus at /metrics on this address while the job runs
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Output")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Write the metrics to this file, whole each time: at the beginning, after requests but once a second at most, and at the end
+    #[arg(long, value_name = "FILE.prom", help_heading = "Output")]
+    pub metrics_file: Option<PathBuf>,
+}
+
+impl MetricsArgs {
+    /// The exporter of a command's job, on `world` ranks at most.
+    pub fn start(
+        &self,
+        command: &'static str,
+        study: String,
+        world: usize,
+        profile: Option<Profile>,
+    ) -> anyhow::Result<Exporter> {
+        let (listen, file) = (self.metrics_listen, self.metrics_file.clone());
+        Exporter::start(Export { listen, file, command, study, world, profile }).map_err(refused)
+    }
+}

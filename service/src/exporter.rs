@@ -1,0 +1,184 @@
+//! Metrics of a job, which has no service: a small listener for scrapes, a file for jobs that end before they are scraped.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::header;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::sync::watch;
+use tributary_coordinator::forecast::Profile;
+use tributary_engine::{Answered, Engine};
+use tributary_system::file::write_whole;
+
+use crate::connections;
+use crate::guard::{self, Access};
+use crate::limits::ClientLimits;
+use crate::metrics::Metrics;
+use crate::server::Error;
+
+/// The least time between two files.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a job exports.
+#[derive(Debug, Clone, Default)]
+pub struct Export {
+    /// Where scrapes are answered.
+    pub listen: Option<SocketAddr>,
+    /// The file that is written.
+    pub file: Option<PathBuf>,
+    /// The command that runs.
+    pub command: &'static str,
+    /// The name of its study, if it has one.
+    pub study: String,
+    /// Ranks, at most.
+    pub world: usize,
+    /// The machine that requests' predictions are for; none are made without.
+    pub profile: Option<Profile>,
+}
+
+/// The metrics of a job. Clones are of the same job. One that exports nothing costs nothing.
+#[derive(Clone)]
+pub struct Exporter(Option<Arc<Job>>);
+
+struct Job {
+    metrics: Arc<Metrics>,
+    file: Option<PathBuf>,
+    written: Mutex<Written>,
+    /// Until the model is known.
+    profile: Mutex<Option<Profile>>,
+}
+
+/// What has become of the file.
+struct Written {
+    at: Instant,
+    /// The first failure.
+    failure: Option<std::io::Error>,
+}
+
+impl Exporter {
+    /// Begins: takes the address, writes the file for the first time.
+    ///
+    /// # Errors
+    /// [`Error::ListenForScrapes`], [`Error::File`]; the system has no thread to give.
+    pub fn start(export: Export) -> Result<Self, Error> {
+        let Export { listen, file, command, study, world, profile } = export;
+        if listen.is_none() && file.is_none() {
+            return Ok(Self(None));
+        }
+        let metrics = Arc::new(Metrics::of_job(world, command, &study)?);
+        if let Some(address) = listen {
+            answer(address, Arc::clone(&metrics))?;
+        }
+        let profile = Mutex::new(profile);
+        let written = Mutex::new(Written { at: Instant::now(), failure: None });
+        let this = Self(Some(Arc::new(Job { metrics, file, written, profile })));
+        this.write()?;
+        Ok(this)
+    }
+
+    /// Watches an engine: what its ranks do, the answers that it gives itself, and its signs of life. It comes before the
+    /// engine's clients.
+    pub fn watch(&self, engine: &mut Engine<'_>) {
+        let Self(Some(job)) = self else { return };
+        job.metrics.listen_to(engine.pulses());
+        if let Some(profile) = job.profile.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            job.metrics.predict_on(profile, engine.folder().shape());
+        }
+        let this = self.clone();
+        engine.observe(Arc::<Metrics>::clone(&job.metrics), move |answered| this.answered(answered));
+    }
+
+    /// A request was answered.
+    pub fn answered(&self, answered: &Answered) {
+        let Self(Some(job)) = self else { return };
+        job.metrics.answered(answered);
+        let mut written = job.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.at.elapsed() >= PAUSE {
+            // What a full disk costs is the file, not the job.
+            let outcome = job.write();
+            written.failure = written.failure.take().or(outcome.err());
+            written.at = Instant::now();
+        }
+    }
+
+    /// How much of the job is done, from 0 to 1.
+    pub fn progress(&self, share: f64) {
+        if let Self(Some(job)) = self {
+            job.metrics.progress(share);
+        }
+    }
+
+    /// The job has ended, and all of it is done if it ends `well`: the file is written for the last time.
+    ///
+    /// # Errors
+    /// [`Error::File`], also if an earlier one could not be written.
+    pub fn end(&self, well: bool) -> Result<(), Error> {
+        let Self(Some(job)) = self else { return Ok(()) };
+        job.metrics.drains();
+        if well {
+            job.metrics.progress(1.0);
+        }
+        self.write()?;
+        let failure = job.written.lock().unwrap_or_else(PoisonError::into_inner).failure.take();
+        match (failure, &job.file) {
+            (Some(cause), Some(path)) => Err(Error::File { path: path.clone(), cause }),
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&self) -> Result<(), Error> {
+        let Self(Some(job)) = self else { return Ok(()) };
+        let path = job.file.clone().unwrap_or_default();
+        job.write().map_err(|cause| Error::File { path, cause })
+    }
+}
+
+impl Job {
+    /// Writes the file, if there is one. Observations are put into their buckets in any case.
+    fn write(&self) -> std::io::Result<()> {
+        match &self.file {
+            Some(path) => write_whole(path, self.metrics.render().as_bytes()),
+            None => {
+                self.metrics.upkeep();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Connections of those who scrape a job.
+const SCRAPERS: usize = 64;
+
+/// Answers scrapes on a thread of its own, as long as the process lives.
+fn answer(address: SocketAddr, metrics: Arc<Metrics>) -> Result<(), Error> {
+    let listener = TcpListener::bind(address).map_err(|cause| Error::ListenForScrapes { address, cause })?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let scrape = move || {
+        let text = metrics.render();
+        async move { ([(header::CONTENT_TYPE, TEXT)], text).into_response() }
+    };
+    let routes = Router::new().route("/metrics", get(scrape));
+    let access = if address.ip().is_loopback() { Access::Local } else { Access::Everybody };
+    let routes = routes.layer(from_fn_with_state(access, guard::guard));
+    let limits = ClientLimits { connections: SCRAPERS, ..ClientLimits::default() };
+    let run = move || {
+        runtime.block_on(async {
+            // It is never told to end: it goes with the process.
+            let (_stays, draining) = watch::channel(false);
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            connections::serve(listener, routes, limits, draining).await;
+            Ok::<(), std::io::Error>(())
+        })
+    };
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(run)?;
+    Ok(())
+}
+
+/// The form of the text that Prometheus reads.
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
