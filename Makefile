@@ -17,8 +17,8 @@ STEP = sh .ci/step
 OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode picture study deny clean tools mpi-tools openai-tools \
-  slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
+  openai-tools prometheus-tools slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -27,6 +27,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
+	@echo "make bench-metrics  what a scrape each second costs the time to first token; some minutes"
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
@@ -45,6 +46,9 @@ mpi-tools:
 openai-tools:
 	@$(STEP) "OpenAI's client" sh .ci/tools openai
 
+prometheus-tools:
+	@$(STEP) "promtool" sh .ci/tools prometheus
+
 build: tools
 	$(CARGO) build --release --locked
 
@@ -56,7 +60,7 @@ demo: build
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools openai-tools emulated
+test: mpi-tools openai-tools prometheus-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
@@ -113,6 +117,10 @@ bench: build
 
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
+
+# What a scrape each second costs the time to first token: 200 pairs, some minutes.
+bench-metrics: build
+	python3 tests/paired/scraped.py $(TRIBUTARY)
 
 # The picture in README, from a study of its own: a quarter of an hour on two cores that do nothing else.
 picture: build

@@ -1,0 +1,119 @@
+"""What scrapes cost: the time to first token of streamed requests with and without a scraper, on this machine.
+
+    python3 tests/paired/scraped.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--every 1.0]
+
+One `tributary serve` runs all the time. A pair is a block of streamed requests while a process asks for /metrics every second, the first
+time within the block, and a block while nobody does, in an order drawn at random; a block counts with the median of its samples. The
+chunk cache is off. What is printed are the medians, and the mean of the pairs' differences as a share of the time without
+scrapes, with its 95 % interval (Student's t): its upper end must be at most 1 %. Nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+# The script beside this one: no module of Python's own with that name is used here.
+from http import DEMO, Client, documents, model_folder
+from ttft import ROOT, t_95
+
+# The most that scrapes may cost, as a share of the time to first token.
+ALLOWED_SHARE = 0.01
+
+
+class Scraper:
+    """Asks for the metrics at regular times while it is entered; keeps how long each took."""
+
+    def __init__(self, address, every_s):
+        host, port = address.split(":")
+        self.address, self.every_s, self.took_ms = (host, int(port)), every_s, []
+        self.bytes = f"GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n".encode()
+
+    def __enter__(self):
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def run(self):
+        while not self.ended.is_set():
+            began = time.perf_counter()
+            with socket.create_connection(self.address) as connection:
+                connection.sendall(self.bytes)
+                parts = list(iter(lambda: connection.recv(65536), b""))
+            if not parts or not parts[0].startswith(b"HTTP/1.1 200"):
+                sys.exit(f"no metrics came: {parts[:1]}")
+            self.received = sum(map(len, parts))
+            self.took_ms.append(1e3 * (time.perf_counter() - began))
+            self.ended.wait(self.every_s)
+
+
+def block(client, options):
+    samples = [client.ask() for _ in range(options.warmups + options.samples)][options.warmups :]
+    return statistics.median(sample[0] for sample in samples)
+
+
+def measure(options, scratch):
+    """Pairs of milliseconds, with and without scrapes; and the scraper."""
+    folder, load = model_folder(options.model, scratch)
+    request = json.loads((DEMO / "requests/hop2-0.json").read_text())
+    request["documents"] = documents(request, options.times)
+    serve = [str(options.program), "serve", "--model", str(folder), *load, "--world-size", str(options.ranks)]
+    serve += ["--chunk-cache", "off", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split("http://")[1].split()[0]
+            client, scraper, pairs = Client(address, request), Scraper(address, options.every), []
+            for _ in range(options.pairs):
+                found = {}
+                for scraped in random.sample([True, False], 2):
+                    if scraped:
+                        with scraper:
+                            found[True] = block(client, options)
+                    else:
+                        found[False] = block(client, options)
+                pairs.append((found[True], found[False]))
+        finally:
+            server.terminate()
+    return pairs, scraper
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument("--warmups", type=int, default=1)
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
+    parser.add_argument("--times", type=int, default=4, help="documents are this many times as long as the demo's")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two scrapes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        pairs, scraper = measure(options, pathlib.Path(scratch))
+    scraped, quiet = (statistics.median(column) for column in zip(*pairs))
+    shares = [with_scrapes / without - 1 for with_scrapes, without in pairs]
+    mean = statistics.mean(shares)
+    half = t_95(len(shares) - 1) * statistics.stdev(shares) / math.sqrt(len(shares))
+    print(f"{options.model.name}, {len(pairs)} pairs, {options.ranks} ranks, medians of {options.samples} samples")
+    print(f"time to first token: {quiet:.3f} ms, with a scrape every {options.every:g} s {scraped:.3f} ms (medians)")
+    print(f"cost: mean {100 * mean:+.2f} %, 95 % interval {100 * (mean - half):+.2f} to {100 * (mean + half):+.2f} %")
+    print(f"a scrape: {scraper.received} bytes in {statistics.median(scraper.took_ms):.1f} ms (median of {len(scraper.took_ms)})")
+    good = mean + half <= ALLOWED_SHARE
+    print(f"at most {100 * ALLOWED_SHARE:g} %: {'yes' if good else 'NO'}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
