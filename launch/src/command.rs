@@ -14,6 +14,7 @@ use crate::config_file::{self, Parsed, Refusal};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::failure::usage_line;
 use crate::help::{self, EXIT_CODES};
+use crate::load::{LoadArgs, load};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
@@ -40,6 +41,8 @@ enum Command {
     Prefill(Box<PrefillArgs>),
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArgs>),
+    /// Puts load on a server that speaks OpenAI's interface, this one or another, and tells what its requests took
+    Load(LoadArgs),
     #[command(allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
     #[command(allow_negative_numbers = true)]
@@ -83,6 +86,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Prefill(args) => prefill(&args),
         Command::Serve(args) => serve(&args),
+        Command::Load(args) => once(|| load(&args)),
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),

@@ -8,7 +8,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// What each command puts out.
-const OUTPUTS: [(&str, &str); 9] = [
+const OUTPUTS: [(&str, &str); 10] = [
     (
         "prefill",
         "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
@@ -21,6 +21,10 @@ const OUTPUTS: [(&str, &str); 9] = [
          only a part had arrived gets 503; a second signal ends the service at once. \
          `tributary launch` passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It \
          passes SIGUSR1 on, which asks for the same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.",
+    ),
+    (
+        "load",
+        "Output: a table for each window. With --json one object (docs/schemas/load.v1.json). Failed requests change no exit code.",
     ),
     ("compare", "Output: a table a request, and one over all. With --json one object (docs/schemas/compare.v1.json)."),
     (

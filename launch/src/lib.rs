@@ -12,6 +12,7 @@ mod exporting;
 mod failure;
 mod help;
 mod highlight;
+mod load;
 pub mod mpirun;
 mod plan_command;
 mod prefill;

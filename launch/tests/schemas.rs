@@ -6,6 +6,7 @@ mod kit;
 use std::path::PathBuf;
 
 use boon::{Compiler, SchemaIndex, Schemas};
+use kit::server::Server;
 use kit::{demo, json, request, root, tributary};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -22,12 +23,13 @@ const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test 
 type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
-const SCHEMAS: [Made; 6] = [
+const SCHEMAS: [Made; 7] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),
     ("plan", "tributary plan --json", schema_of::<forecast::Report>),
     ("doctor", "tributary doctor --json", schema_of::<tributary::doctor::Report>),
+    ("load", "tributary load --json", schema_of::<tributary_load::Report>),
     ("dump", "request.json of tributary prefill --dump", schema_of::<Dumped<'_>>),
 ];
 
@@ -192,6 +194,18 @@ fn plan_prints_what_its_schema_says() {
     for profile in ["h100x4", "h100x8x2"] {
         fits("plan", &json(&["plan", "--model", "qwen3-14b", "--profile", profile, "--tokens", "8k..64k", "--json"]));
     }
+}
+
+#[test]
+fn load_prints_what_its_schema_says() {
+    let server = Server::start(&["--world-size", "2"]);
+    let url = format!("http://{}", server.address);
+    let small = ["--documents-per-request", "2", "--document-tokens", "16", "--max-tokens", "4", "--json"];
+    let base = [&["load", "--url", &url], &small[..]].concat();
+    fits("load", &json(&[&base[..], &["--rate", "5,10", "--requests", "3"]].concat()));
+    fits("load", &json(&[&base[..], &["--clients", "2", "--requests", "3", "--fresh", "--form", "prompt"]].concat()));
+    fits("load", &json(&[&base[..], &["--find-saturation", "--duration", "0.2", "--rate", "500"]].concat()));
+    server.ends_well();
 }
 
 #[test]

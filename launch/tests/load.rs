@@ -1,0 +1,85 @@
+//! `tributary load` on `tributary serve` with the demo model: what it asks is answered, what it tells is so, and what is wrong is a line.
+
+mod kit;
+
+use kit::server::Server;
+use kit::{json, tributary};
+use serde_json::Value;
+
+/// Words that the demo's tokenizer has, one token each.
+const WORDS: &str = "the wolf rests near field it rains slowly today stays with house of in question";
+
+/// The arguments of a load on a server, with small documents of the demo's words.
+fn arguments<'a>(url: &'a str, words: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let small = ["--documents-per-request", "4", "--document-tokens", "24", "--corpus", "8", "--max-tokens", "6"];
+    [&["load", "--url", url, "--words", words], &small[..], more].concat()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+#[test]
+fn a_load_is_answered_and_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (words, csv, plot) = (path("words"), path("load.csv"), path("load.svg"));
+    std::fs::write(&words, WORDS).expect("written");
+    let server = Server::start(&["--world-size", "2"]);
+    let url = format!("http://{}/v1", server.address);
+    let files = ["--json", "--csv", &csv, "--plot", &plot];
+    let load = |more: &[&str]| json(&arguments(&url, &words, &[more, &files[..]].concat()));
+
+    let open = load(&["--rate", "40", "--requests", "30", "--fresh"]);
+    let window = &open["windows"][0];
+    assert_eq!((&open["schema"], &open["model"]), (&"tributary.load/1".into(), &"demo".into()));
+    assert_eq!((&window["planned"], &window["answered"]), (&30.into(), &30.into()), "{window:#}");
+    assert_eq!(number(&open["requests"]["tokens_per_word"]), 1.0, "words of the vocabulary are tokens");
+    // Four documents, a question, and the beginning of the text.
+    let prompt = number(&window["mean_prompt_tokens"]);
+    assert!((4.0 * 24.0 + 16.0..4.0 * 24.0 + 24.0).contains(&prompt), "{prompt} tokens of a prompt");
+    assert_eq!(number(&window["mean_cached_tokens"]), 0.0, "every document is new");
+    assert_eq!(window["queue_ms"]["count"], 30, "the service says how long each waited");
+    let (ttft, total) = (&window["ttft_ms"], &window["total_ms"]);
+    assert!(number(&ttft["p50"]) > 0.0 && number(&ttft["max"]) <= number(&total["max"]), "{window:#}");
+    assert_eq!(std::fs::read_to_string(&csv).expect("written").lines().count(), 31);
+    assert!(std::fs::read_to_string(&plot).expect("drawn").starts_with("<svg"));
+    // The metrics of the service: what the load counts, the service counts too, and two requests for the tokens of a word.
+    assert_eq!(server.metric("tributary_requests_total{method=\"infoflow\",outcome=\"answered\"}"), 32.0);
+
+    let warm = load(&["--clients", "3", "--requests", "12", "--warm-up"]);
+    let window = &warm["windows"][0];
+    assert_eq!((&window["answered"], &window["clients"]), (&12.into(), &3.into()), "{window:#}");
+    assert_eq!(number(&window["mean_cached_tokens"]), 4.0 * 24.0, "every document was sent before");
+    server.ends_well();
+}
+
+#[test]
+fn what_a_full_service_turns_away_is_counted() {
+    let server = Server::start(&["--max-waiting", "1", "--max-running", "1"]);
+    let url = format!("http://{}", server.address);
+    let result = json(&["load", "--url", &url, "--rate", "2000", "--requests", "60", "--max-tokens", "40", "--json"]);
+    let window = &result["windows"][0];
+    let count = |name: &str| window["outcomes"][name].as_u64().unwrap_or(0);
+    assert!(count("answered") >= 1 && count("http_429") >= 30, "{window:#}");
+    assert_eq!(count("answered") + count("http_429"), 60, "{window:#}");
+    assert_eq!(window["growth"]["grows"], true, "{window:#}");
+    server.ends_well();
+}
+
+#[test]
+fn what_is_wrong_is_a_line_and_a_code() {
+    let refused = |arguments: &[&str], code: i32, begin: &str| {
+        let output = tributary(&[&["load"], arguments].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(code), 1), "{arguments:?}: {errors}");
+        assert!(errors.contains(begin), "{arguments:?}: {errors}");
+    };
+    refused(&["--url", "https://127.0.0.1:1"], 64, "--url https://127.0.0.1:1: there is no TLS here; let a proxy");
+    refused(&["--rate", "1", "--clients", "2"], 64, "--rate and --clients: a loop is open or closed, not both");
+    refused(&["--documents-per-request", "65"], 64, "--documents-per-request 65: there are 64 documents");
+    refused(&["--url", "http://127.0.0.1:1"], 78, "http://127.0.0.1:1/v1/models: cannot connect");
+    refused(&["--api-key-file", "/nowhere"], 64, "cannot read /nowhere");
+    refused(&["--csv", "/nowhere/a.csv"], 74, "cannot write /nowhere/a.csv");
+    refused(&["--colour", "red"], 64, "--colour");
+}
