@@ -19,6 +19,7 @@ mod input;
 mod limits;
 mod metrics;
 mod output;
+mod page;
 mod ready;
 mod routes;
 mod running;

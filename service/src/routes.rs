@@ -12,6 +12,7 @@ use crate::deadline::{self, Deadlines};
 use crate::error::ApiError;
 use crate::exporter;
 use crate::guard::{self, Access};
+use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
@@ -30,6 +31,7 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .route("/v1/status", get(status::status))
+        .route("/", get(page::page))
         .route("/version", get(|| async { Json(json!({"version": env!("CARGO_PKG_VERSION")})) }))
         .fallback(|| async { ApiError::invalid("there is nothing here").with_status(StatusCode::NOT_FOUND) })
         .method_not_allowed_fallback(|| async {

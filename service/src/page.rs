@@ -1,0 +1,65 @@
+//! `GET /`: the page on which a request can be tried and the ranks watched. It is one file, in the program, and asks nobody but the
+//! service that it comes from: a Content-Security-Policy sees to that in the browser. Whoever needs a key may have the page without
+//! one; what it shows it asks for with the key.
+
+use axum::http::header;
+use axum::response::IntoResponse;
+
+/// The page: markup, style and script.
+pub const PAGE: &str = include_str!("page/index.html");
+
+/// What a browser allows the page: its own style and its own script, known by their SHA-256, and requests to this service. A test
+/// computes the two anew.
+const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; \
+    style-src 'sha256-Z4uL8VrKCcGf6Dq06XDnx7Th9svuYN7IPitCHiTqIXM='; \
+    script-src 'sha256-gk4qYuzpNDSY+ixcqCFxtcHKIJdKdXYHCJZfBtxJt5o='";
+
+/// Answers with the page.
+pub async fn page() -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use sha2::{Digest, Sha256};
+
+    use super::{PAGE, POLICY};
+
+    /// What stands between the marks of an element of which there is one.
+    fn inside(tag: &str) -> &'static str {
+        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+        assert_eq!((PAGE.matches(&open).count(), PAGE.matches(&close).count()), (1, 1), "one {open}");
+        PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close)).expect("in this order").0
+    }
+
+    #[test]
+    fn a_browser_runs_the_script_and_the_style_of_the_page() {
+        for tag in ["style", "script"] {
+            let hash = format!("{tag}-src 'sha256-{}'", STANDARD.encode(Sha256::digest(inside(tag))));
+            assert!(POLICY.split("; ").any(|rule| rule == hash), "the policy must say {hash}; it is {POLICY}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_small_and_names_no_other_host() {
+        assert!(PAGE.len() <= 60_000, "{} bytes", PAGE.len());
+        let hosts: Vec<&str> =
+            PAGE.match_indices("//").filter_map(|(at, _)| PAGE[..at].ends_with(':').then(|| &PAGE[at..])).collect();
+        // The names of SVG's namespace are no addresses.
+        assert!(hosts.iter().all(|rest| rest.starts_with("//www.w3.org/2000/svg")), "an address of another host");
+        assert!(hosts.len() == 2, "{} of them", hosts.len());
+        for attribute in [" style=", " onclick=", " onload=", " src=", "@import", "javascript:"] {
+            assert!(!PAGE.contains(attribute), "the policy forbids `{attribute}`");
+        }
+    }
+}
