@@ -18,7 +18,7 @@ OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
-  openai-tools prometheus-tools slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools prometheus-tools page-tools slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -49,6 +49,9 @@ openai-tools:
 prometheus-tools:
 	@$(STEP) "promtool" sh .ci/tools prometheus
 
+page-tools:
+	@$(STEP) "Chromium" sh .ci/tools page
+
 build: tools
 	$(CARGO) build --release --locked
 
@@ -60,7 +63,7 @@ demo: build
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools openai-tools prometheus-tools emulated
+test: mpi-tools openai-tools prometheus-tools page-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run

@@ -1,0 +1,392 @@
+"""Tries the page at `/` as its users do, in a Chromium without a window.
+
+    python3 tests/page/check.py http://127.0.0.1:8080 [--mock] [--key KEY] [--only CASE] [--pictures FOLDER]
+
+The service behind the address has the demo model and two ranks. With --mock it is `tests/page/mock.py`, and what a real service
+says seldom is tried too: errors of every kind, a key (--key), an answer that breaks off. Prints a line a case; the last says that all
+passed. --pictures writes screenshots; `page-light.png` and `page-dark.png` among them, with few colours, are those in `docs`.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+from browser import CONTROL, ENTER, TAB, Browser
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = json.loads((ROOT / "models/demo/chat.json").read_text())
+DONE = "return document.querySelector('#stop').disabled && document.querySelectorAll('.card dl').length === arguments[0]"
+# The least contrast of text that the WCAG ask for (level AA).
+CONTRAST = 4.5
+
+# What finds text of too little contrast.
+FAINT = pathlib.Path(__file__).with_name("contrast.js").read_text()
+
+
+class Check:
+    def __init__(self, arguments):
+        self.base, self.is_mock, self.key = arguments.base.rstrip("/"), arguments.mock, arguments.key
+        self.pictures, self.only = arguments.pictures, arguments.only
+        self.browser = Browser()
+        # Answers with an error that the cases asked for: the browser logs each.
+        self.errors = 0
+
+    def fresh(self, view=""):
+        """The page as somebody finds it who comes for the first time, but with the key, if there is one."""
+        self.browser.open(f"{self.base}/{view}")
+        if self.key and not self.browser.run("return sessionStorage.getItem('key')"):
+            self.errors += 1
+            self.browser.until("a field for the key", "return !document.querySelector('#key-form').hidden")
+            assert "401" in self.browser.text("#alert"), self.browser.text("#alert")
+            self.browser.write("#key", self.key)
+            self.browser.press(ENTER)
+        self.browser.until("the methods of the service", "return document.querySelectorAll('#method option').length > 1")
+        assert self.browser.text("#alert") == "", self.browser.text("#alert")
+
+    def example(self, max_tokens=4):
+        """Fills in the example; the words of its answer are `max_tokens`."""
+        self.fresh()
+        self.browser.click("#example")
+        self.browser.write("#max_tokens", str(max_tokens))
+
+    def ask(self, answers=1):
+        self.browser.click("#ask")
+        self.browser.until(f"{answers} whole answers", DONE, answers)
+        assert self.browser.text("#alert") == "", self.browser.text("#alert")
+
+    def facts(self):
+        """What the first answer cost, by name."""
+        return dict(self.browser.run("""return [...document.querySelector('.card dl').children]
+            .map(each => [...each.children].map(child => child.textContent))"""))
+
+    def picture(self, name, **how):
+        if self.pictures:
+            self.browser.picture(self.pictures / f"{name}.png", **how)
+
+    def is_readable(self, what):
+        seen = self.browser.run(FAINT, CONTRAST)
+        assert seen["looked"] > 25 and not seen["found"], (what, seen)
+
+    # Each method below is a case; its name and first line are what is printed.
+
+    def case_example(self):
+        """the example is that of the demo model"""
+        self.example()
+        texts = self.browser.run("return [...document.querySelectorAll('#documents textarea')].map(field => field.value)")
+        assert texts == EXAMPLE["documents"], texts
+        assert self.browser.run("return document.querySelector('#question').value") == EXAMPLE["messages"][0]["content"]
+
+    def case_documents(self):
+        """documents are added, dropped as files, split at blank lines, removed"""
+        self.fresh()
+        self.browser.run("""const files = new DataTransfer();
+            files.items.add(new File(['a text\\n\\nof two paragraphs'], 'notes.txt', {type: 'text/plain'}));
+            document.querySelector('#drop').dispatchEvent(new DragEvent('drop', {dataTransfer: files, bubbles: true, cancelable: true}))""")
+        self.browser.until("the dropped file", "return document.querySelector('#documents input').value === 'notes.txt'")
+        self.browser.click("#drop summary")
+        self.browser.write("#several", "one\nmore\n\n  \ntwo\n")
+        self.browser.click("#split")
+        self.browser.click("#add")
+        self.browser.press("t", "h", "r", "e", "e")
+        texts = "return [...document.querySelectorAll('#documents textarea')].map(field => field.value)"
+        assert self.browser.run(texts) == ["a text\n\nof two paragraphs", "one\nmore", "two", "three"], self.browser.run(texts)
+        self.browser.click("#documents li:nth-child(2) button")
+        assert self.browser.run(texts)[1:] == ["two", "three"]
+        names = "return [...document.querySelectorAll('#documents textarea')].map(field => field.ariaLabel)"
+        assert self.browser.run(names) == [f"Text of document {number}" for number in (1, 2, 3)]
+
+    def case_stream(self):
+        """a request is answered as a stream"""
+        self.example(300)
+        if self.is_mock:
+            self.browser.write("#question", "late")
+        self.browser.run("""window.lengths = [];
+            new MutationObserver(() => lengths.push(document.querySelector('.answer')?.textContent.length || 0))
+                .observe(document.querySelector('#results'), {childList: true, subtree: true})""")
+        self.ask()
+        lengths = sorted(set(self.browser.run("return lengths")) - {0})
+        assert len(lengths) >= 3, f"the answer came in one piece: {lengths}"
+        assert self.browser.text(".answer").startswith("lyon"), self.browser.text(".answer")
+        facts = self.facts()
+        assert facts["Time to first token"].endswith("ms") and facts["Received between ranks"].endswith("iB"), facts
+        assert facts["Chunk cache"] in ("cold", "partial", "warm") and "%" in facts["Tokens recomputed"], facts
+
+    def case_context(self):
+        """recomputed tokens are marked, by more than a colour, and scores shade them"""
+        self.example()
+        self.browser.choose("#reorder", "true")
+        self.ask()
+        sections = self.browser.run("""return [...document.querySelectorAll('.context section')]
+            .map(each => [...each.children].map(child => child.textContent))""")
+        assert [text.split() for _, text in sections] == [text.split() for text in EXAMPLE["documents"]], sections
+        places = sorted(int(head.split("place ")[1].split()[0]) for head, _ in sections)
+        assert places == list(range(1, 9)), "each document has a place in the layout"
+        selected = sum(int(head.rsplit("· ", 1)[1].split()[0]) for head, _ in sections)
+        said = self.facts()["Tokens recomputed"]
+        assert selected > 0 and said.startswith(f"{selected} of "), (selected, said)
+        style = "const style = getComputedStyle(document.querySelector('.context mark')); return [style.textDecorationLine, style.fontWeight]"
+        assert self.browser.run(style) == ["underline", "600"], self.browser.run(style)
+        shades = self.browser.run("""return new Set([...document.querySelectorAll('.context [class^=s]')]
+            .map(each => getComputedStyle(each).backgroundColor)).size""")
+        assert shades == 4, f"{shades} shades"
+
+    def case_timeline(self):
+        """the phases of each rank are a picture, and a table says the same"""
+        self.example()
+        self.ask()
+        name = self.browser.run("return document.querySelector('.card .chart').ariaLabel")
+        assert self.browser.count(".card .chart .box") >= 8 and "2 ranks" in name, name
+        ranks = self.browser.run("""return [...document.querySelectorAll('[aria-label="Phases of each rank"] tbody tr')]
+            .map(row => row.textContent)""")
+        assert {row[0] for row in ranks} == {"0", "1"} and any("chunk prefill" in row for row in ranks), ranks
+        fits = self.browser.run("""const right = node => node.getBoundingClientRect().right;
+            const edge = right(document.querySelector('.card .chart'));
+            return [...document.querySelectorAll('.card .chart .box')].every(each => right(each) <= edge + 1)""")
+        assert fits, "a bar leaves its picture"
+
+    def case_compare(self):
+        """the same request by other methods beside it"""
+        self.example()
+        for name in ("full", "none"):
+            self.browser.click(f"#checks input[value={name}]")
+        self.ask(3)
+        rows = self.browser.run("return [...document.querySelectorAll('#results table')][0].tBodies[0].innerText.split('\\n')")
+        assert [row.split("\t")[0] for row in rows] == ["infoflow", "full", "none"], rows
+        assert all(("+" in row or "−" in row) and "×" in row for row in rows[1:]), rows
+        texts = self.browser.run("return [...document.querySelectorAll('.answer')].map(each => each.textContent)")
+        for text, row in zip(texts[1:], rows[1:]):
+            assert row.endswith("the same") == (text == texts[0]), (row, texts)
+        assert texts[2] != texts[0], "chunks as they are do not answer this question"
+        marked = self.browser.count("article:nth-child(3) ins")
+        assert marked > 0 and f"{marked} of" in rows[2], (marked, rows)
+        self.is_readable("compared")
+        self.picture("compare-light")
+
+    def case_error(self):
+        """an error is a sentence that says what to do, at the field"""
+        self.example()
+        self.browser.write("#temperature", "-1")
+        self.browser.click("#ask")
+        self.errors += 1
+        self.browser.until("an error", "return document.querySelector('#alert').textContent")
+        said = self.browser.text("#alert")
+        assert "(400)" in said and "temperature" in said and "Change" in said, said
+        assert self.browser.run("return document.activeElement.id") == "temperature"
+        assert self.browser.run("return document.querySelector('#temperature').ariaInvalid") == "true"
+        self.is_readable("error")
+        self.picture("error-light", whole=False)
+        self.browser.write("#temperature", "warm")
+        self.browser.press(ENTER)
+        self.browser.until("another error", "return document.querySelector('#alert').textContent.includes('must be a number')")
+        self.browser.write("#temperature", "0")
+        self.ask()
+        self.browser.click("#clear")
+        self.browser.press((CONTROL, ENTER))
+        self.browser.click("#ask")
+        self.browser.until("a question is asked for", "return document.querySelector('#alert').textContent.includes('no question')")
+
+    def case_stop(self):
+        """a running request is stopped"""
+        self.example(3000)
+        if self.is_mock:
+            self.browser.write("#question", "slow")
+        self.browser.click("#ask")
+        self.browser.until("the first words", "return document.querySelector('.answer')?.textContent.length > 8")
+        self.browser.click("#stop")
+        self.browser.until("it says so", "return document.querySelector('#say').textContent.startsWith('Stopped')")
+        length = len(self.browser.text(".answer"))
+        time.sleep(0.6)
+        assert len(self.browser.text(".answer")) == length, "words come after the stop"
+        assert self.browser.text("#alert") == "" and self.browser.run("return document.querySelector('#stop').disabled")
+        self.browser.write("#question", EXAMPLE["messages"][0]["content"])
+        self.browser.write("#max_tokens", "4")
+        self.ask()
+
+    def case_watch(self):
+        """the second view shows ranks, queue, cache and the last requests, and looks again"""
+        self.example()
+        self.ask()
+        self.browser.click("#to-watch")
+        self.browser.until("two ranks", "return document.querySelectorAll('#watch .up').length === 2")
+        assert "2 of 2" in self.browser.text(".tiles") and "running" in self.browser.text(".tiles")
+        ended = self.browser.count("#watch .card:last-child tbody tr")
+        assert ended >= 1 and self.browser.count("#watch .chart rect") >= 1
+        seen = self.browser.text("#seen")
+        self.browser.until("it looks again", "return document.querySelector('#seen').textContent !== arguments[0]", seen)
+        self.browser.click("#pause")
+        time.sleep(0.3)
+        seen = self.browser.text("#seen")
+        time.sleep(2.5)
+        assert self.browser.text("#seen") == seen, "it looks while it is paused"
+        self.is_readable("watch")
+        self.picture("watch-light")
+
+    def case_keyboard(self):
+        """from the address to an answer by Tab and Enter, the focus always seen"""
+        self.fresh()
+        on = "return (node => node.id || node.ariaLabel || node.tagName)(document.activeElement)"
+
+        def walk(target):
+            """Presses Tab until this has the focus."""
+            for _ in range(60):
+                self.browser.press(TAB)
+                outline = self.browser.run("""const style = getComputedStyle(document.activeElement);
+                    return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2""")
+                assert outline, f"no outline around {self.browser.run(on)}"
+                if self.browser.run(on) == target:
+                    return
+            raise AssertionError(f"Tab does not reach {target}")
+
+        walk("skip")
+        self.browser.press(ENTER)
+        assert self.browser.run(on) == "view"
+        walk("example")
+        self.browser.press(ENTER)
+        assert self.browser.run(on) == "question", "behind the example stands the question"
+        walk("ask")
+        self.browser.press(ENTER)
+        self.browser.until("a whole answer", DONE, 1)
+        assert self.browser.run(on) == "ask", "the focus stays where it was"
+        assert "answered" in self.browser.text("#say")
+        walk("Answer")
+        walk("Context with recomputed tokens")
+
+    def case_names(self):
+        """every control has a name that a screen reader says"""
+        self.example()
+        self.ask()
+        for view in ("#to-try", "#to-watch"):
+            self.browser.click(view)
+            if view == "#to-watch":
+                # Each look makes the picture and the rows anew.
+                self.browser.click("#pause")
+                time.sleep(0.5)
+            controls = self.browser.run("""
+                return [...document.querySelectorAll('a, button, input, select, textarea, [role=region], [role=img]')]
+                    .filter(node => node.checkVisibility() && !node.closest('[aria-hidden=true]'))""")
+            assert len(controls) > 5, view
+            for control in controls:
+                named = self.browser.spoken_name(control).strip()
+                assert named, self.browser.run("return arguments[0].outerHTML.slice(0, 200)", control)
+        numbers = self.browser.run("return [...document.querySelectorAll('[id]')].map(node => node.id)")
+        assert len(set(numbers)) == len(numbers), "two elements have one id"
+
+    def case_narrow(self):
+        """400 pixels suffice: nothing is beyond the edge"""
+        self.browser.width(400)
+        for scheme in ("light", "dark"):
+            self.browser.prefers(color_scheme=scheme)
+            self.example()
+            self.browser.click("#checks input[value=full]")
+            self.ask(2)
+            for view in ("try", "watch"):
+                self.browser.click(f"#to-{view}")
+                time.sleep(0.3)
+                # A table scrolls in its own region, which does not.
+                beyond = self.browser.run("""return [...document.querySelectorAll('body *')].filter(node => node.checkVisibility()
+                    && !node.closest('.wide *, .hidden, .skip, svg') && node.getBoundingClientRect().right > innerWidth + 1)
+                    .map(node => node.outerHTML.slice(0, 80))""")
+                wide = self.browser.run("return document.documentElement.scrollWidth")
+                assert wide <= 400 and not beyond, (view, wide, beyond)
+                self.is_readable(f"{view} narrow {scheme}")
+                self.picture(f"{view}-narrow-{scheme}")
+
+    def case_dark(self):
+        """dark where the system is, and as readable"""
+        self.browser.prefers(color_scheme="light")
+        self.example()
+        ground = "return getComputedStyle(document.body).backgroundColor"
+        light = self.browser.run(ground)
+        for name in ("full", "relay"):
+            self.browser.click(f"#checks input[value={name}]")
+        self.ask(3)
+        self.is_readable("try light")
+        self.picture("page-light", few_colours=True)
+        self.browser.prefers(color_scheme="dark")
+        dark = self.browser.run(ground)
+        assert sum(map(int, dark[4:-1].split(","))) < 150 < 600 < sum(map(int, light[4:-1].split(","))), (dark, light)
+        self.is_readable("try dark")
+        self.picture("page-dark", few_colours=True)
+        self.browser.click("#to-watch")
+        time.sleep(0.3)
+        self.is_readable("watch dark")
+        self.picture("watch-dark")
+
+    def case_still(self):
+        """nothing moves where the user wants none"""
+        moving = """const node = document.createElement('div');
+            node.className = 'answer on';
+            document.querySelector('#results').append(node);
+            return getComputedStyle(node, '::after').animationName"""
+        self.fresh()
+        assert self.browser.run(moving) == "beat"
+        self.browser.prefers(reduced_motion="reduce")
+        assert self.browser.run(moving) == "none"
+
+    def mock_every_error(self):
+        """each status says what to do, and so does an answer that breaks off"""
+        self.example()
+        words = {"400": "Change “Text of document 4” (documents[3].text)", "413": "Shorten", "429": "Wait 7 seconds", "500": "log", "503": "Wait 7 seconds", "504": "fewer"}
+        for number, word in words.items():
+            self.browser.write("#question", f"refuse {number}")
+            self.browser.click("#ask")
+            self.errors += 1
+            shown = "return document.querySelector('#alert').textContent.includes(`(${arguments[0]})`)"
+            self.browser.until(f"the error {number}", shown, number)
+            assert word in self.browser.text("#alert"), self.browser.text("#alert")
+            if number == "400":
+                assert self.browser.run("return document.activeElement.ariaLabel") == "Text of document 4"
+        self.browser.write("#question", "break")
+        self.browser.click("#ask")
+        self.browser.until("the break", "return document.querySelector('#alert').textContent.includes('broke off: rank 1 has failed')")
+        assert self.browser.text(".answer").strip() == "lyon .", "what had come stays"
+
+    def mock_markup(self):
+        """a text with markup in it stays a text"""
+        self.fresh()
+        self.browser.write("#documents textarea", "<img src=x onerror=document.title=1> <b>bold</b>")
+        self.browser.write("#question", "q")
+        self.ask()
+        assert self.browser.count(".context img, .context p b") == 0 and "<img" in self.browser.text(".context")
+
+    def run(self):
+        kinds = ("case_", "mock_") if self.is_mock else ("case_",)
+        try:
+            for name in [name for name in vars(Check) if name.startswith(kinds) and self.only in (None, name[5:])]:
+                self.browser.developer("Emulation.clearDeviceMetricsOverride")
+                self.browser.prefers(color_scheme="light")
+                began = time.monotonic()
+                getattr(self, name)()
+                print(f"{name[5:]:12} {getattr(Check, name).__doc__} ({time.monotonic() - began:.1f} s)", flush=True)
+            self.quiet()
+        finally:
+            self.browser.close()
+        print("all passed")
+
+    def quiet(self):
+        """The console is empty but for the errors that were asked for, and nobody else was asked for anything."""
+        self.browser.listen()
+        logged = [entry for entry in self.browser.console if entry["level"] != "DEBUG"]
+        refused = [entry for entry in logged if entry["source"] == "network" and "responded with a status of" in entry["message"]]
+        assert logged == refused and len(refused) == self.errors, (self.errors, logged)
+        strange = {url for url in self.browser.asked if not url.startswith((f"{self.base}/", "data:", "about:", "chrome:"))}
+        assert len(self.browser.asked) > 1 and not strange, strange
+        print(f"no word on the console, {len(self.browser.asked)} requests, all to {self.base}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("base")
+    parser.add_argument("--mock", action="store_true")
+    parser.add_argument("--key")
+    parser.add_argument("--only", help="a case by its name")
+    parser.add_argument("--pictures", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.pictures:
+        arguments.pictures.mkdir(parents=True, exist_ok=True)
+    Check(arguments).run()
+
+
+if __name__ == "__main__":
+    main()
