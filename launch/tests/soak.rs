@@ -2,6 +2,7 @@
 //! wrong, no client waits for ever, and nothing piles up: neither in `tributary launch`, which lives through all of it, nor on the
 //! host. Two minutes, or as long as `SOAK_SECONDS` says (`make soak`). Built with the features `mpi` and `failpoints`.
 
+#[allow(dead_code)] // its clients ask one after the other
 #[path = "serve_faults/crowd.rs"]
 mod crowd;
 mod kit;
