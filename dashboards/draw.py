@@ -49,10 +49,13 @@ def rectangle(x, y, width, height, fill, more=""):
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}" fill="{fill}"{more}/>'
 
 
-def nice(most):
-    """The least round number that is no less."""
+def nice(most, unit):
+    """The least number that is no less, and round in the unit that it is written with."""
     if most <= 0:
         return 1.0
+    if unit in ("bytes", "Bps"):
+        factor = next(factor for factor, _ in SCALES[unit] if most >= factor or factor == 1)
+        return factor * nice(most / factor, "none")
     power = 10.0 ** math.floor(math.log10(most))
     return next(power * step for step in (1, 2, 2.5, 5, 10) if power * step >= most * 0.999)
 
@@ -100,7 +103,7 @@ def chart(box, panel, lines, seconds, step):
     is_stacked = defaults.get("custom", {}).get("stacking", {}).get("mode") == "normal"
     layers = stacked(lines) if is_stacked else [(line, None) for line in lines]
     least = defaults.get("min", 0)
-    top = max([nice(max(value for layer, _ in layers for _, value in layer.points)), least + 1e-9])
+    top = max([nice(max(value for layer, _ in layers for _, value in layer.points), defaults["unit"]), least + 1e-9])
     if "max" in defaults:
         top = defaults["max"]
     parts = axes(box, least, top, defaults["unit"], seconds)

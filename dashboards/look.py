@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Asks a Prometheus for every panel of every dashboard, as Grafana would, fails where the answer is empty, and draws what came.
 
-    look.py URL [--last SECONDS] [--step SECONDS] [--scrape SECONDS] [--pictures FOLDER]
+    look.py URL [--end TIME] [--last SECONDS] [--step SECONDS] [--scrape SECONDS] [--pictures FOLDER]
 
 A misspelt metric or label is no error for Prometheus: it answers with no series. So every query has to give at least one
 finite number."""
@@ -70,6 +70,7 @@ def look(url, board, start, end, step_s, scrape_s):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="where Prometheus listens, such as http://127.0.0.1:9090")
+    parser.add_argument("--end", type=float, help="the last second that is looked at, since 1970 [now]")
     parser.add_argument("--last", type=float, default=3600, help="seconds that are looked at [%(default)s]")
     parser.add_argument("--step", type=int, default=15, help="seconds between two points [%(default)s]")
     parser.add_argument("--scrape", type=int, default=15, help="seconds between two scrapes [%(default)s]")
@@ -79,7 +80,7 @@ def arguments():
 
 def main():
     options = arguments()
-    end = time.time()
+    end = options.end or time.time()
     start = end - options.last
     missing, panels, series = [], 0, 0
     for name, board in dashboards().items():

@@ -81,6 +81,10 @@ class Draws(unittest.TestCase):
         for value, unit, shown in [*cases, (0, "s", "0"), (123456, "short", "123,456")]:
             self.assertEqual(draw.words(value, unit), shown)
 
+    def test_axes_end_at_round_numbers(self):
+        for most, unit, top in [(0.7, "s", 1), (130, "none", 200), (3 * 2**20, "bytes", 5 * 2**20), (0, "short", 1)]:
+            self.assertAlmostEqual(draw.nice(most, unit), top)
+
     def test_a_gap_divides_a_line(self):
         self.assertEqual(len(draw.pieces([(0, 1.0), (1, 1.0), (5, 1.0), (6, 1.0)], 1)), 2)
 
