@@ -1,4 +1,4 @@
-//! The folder `dashboards`: its own check; its YAML files, which say the same about labels, ports,
+//! The folder `dashboards`: its own check, without and with a running service; its YAML files, which say the same about labels, ports,
 //! paths and alerts; and what Prometheus is told under Slurm.
 
 mod kit;
@@ -44,12 +44,19 @@ fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     at(value, path).as_array().unwrap_or_else(|| panic!("{path} is no list in {value:#}"))
 }
 
+/// Where `.ci/tools prometheus` unpacks what is not installed.
+fn path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{path}:{}", root().join("target/prometheus/usr/bin").display())
+}
+
 /// Whether Debian's package `prometheus` is there, with `promtool` in it; says so where it is not.
 fn has_prometheus() -> bool {
-    let is_there = ["prometheus", "promtool"].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok());
+    let runs = |tool: &str| Command::new("sh").args(["-c", &format!("{tool} --version")]).env("PATH", path()).output();
+    let is_there = ["prometheus", "promtool"].iter().all(|tool| runs(tool).is_ok_and(|output| output.status.success()));
     assert!(is_there || std::env::var_os("CI").is_none(), "prometheus is missing: run `make test`");
     if !is_there {
-        skipped("Prometheus: the package `prometheus` is not installed; `make test` installs it");
+        skipped("Prometheus: the package `prometheus` is not there; `make test` unpacks it");
     }
     is_there
 }
@@ -69,6 +76,17 @@ fn dashboards_and_rules_pass_their_checks() {
     if has_prometheus() {
         let said = check(&["static"]);
         assert!(said.contains("4 dashboards") && said.contains(" 0 complaints"), "{said}");
+    }
+}
+
+#[test]
+fn every_panel_shows_something_of_a_running_service() {
+    if has_prometheus() {
+        let said = check(&["live", env!("CARGO_BIN_EXE_tributary")]);
+        assert!(said.contains(" 0 differences") && said.ends_with(" 0 empty queries\n"), "{said}");
+        let end: Vec<&str> =
+            said.lines().filter(|line| line.contains("panels") || line.starts_with("traffic")).collect();
+        println!("{}", end.join("\n"));
     }
 }
 
@@ -233,7 +251,9 @@ END
         for name in ["slurm.yml", "rules.yml"] {
             std::fs::copy(folder().join("prometheus").join(name), place.path().join(name)).expect("a copy");
         }
-        let output = Command::new("promtool").args(["check", "config"]).arg(place.path().join("slurm.yml")).output();
+        let mut promtool = Command::new("sh");
+        promtool.args(["-c", "promtool check config \"$1\"", "sh"]).arg(place.path().join("slurm.yml"));
+        let output = promtool.env("PATH", path()).output();
         let said = format!("{output:?}");
         assert!(output.expect("promtool starts").status.success() && !said.contains("WARNING"), "{said}");
     }
