@@ -133,13 +133,18 @@ fn every_alert_is_tested_both_ways() {
 }
 
 #[test]
-fn monitors_find_what_the_template_starts() {
-    let template = yaml(&root().join("launch/templates/mpijob.yaml")).remove(0);
+fn monitors_find_what_the_templates_start() {
+    for template in ["mpijob.yaml", "mpijob-serve.yaml"] {
+        monitors_match(&yaml(&root().join("launch/templates").join(template)).remove(0));
+    }
+}
+
+fn monitors_match(template: &Value) {
     let worker = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0";
-    let port = at(&template, &format!("{worker}/ports/0"));
+    let port = at(template, &format!("{worker}/ports/0"));
     // The MPI Operator's own labels; rank 0 runs on the first worker of the hostfile that it writes.
     let labels = json!({
-        "training.kubeflow.org/job-name": word(&template, "/metadata/name"),
+        "training.kubeflow.org/job-name": word(template, "/metadata/name"),
         "training.kubeflow.org/job-role": "worker",
         "training.kubeflow.org/replica-index": "0",
     });
@@ -219,6 +224,17 @@ fn slurm_targets(squeue: &str, arguments: &[&str], file: &Path) -> Output {
     let mut command = Command::new(folder().join("prometheus/slurm-targets"));
     command.args(arguments).arg(file).env("PATH", format!("{}:/usr/bin:/bin", place.path().display()));
     command.output().expect("a shell")
+}
+
+#[test]
+fn slurms_jobs_have_the_templates_name_and_port() {
+    let template = text(&root().join("launch/templates/serve.sbatch"));
+    let after = |mark: &str| {
+        let rest = template.split(mark).nth(1).unwrap_or_else(|| panic!("no {mark} in {template}"));
+        rest.split(['\n', '}']).next().expect("a value").to_owned()
+    };
+    let defaults = format!("name={} port={} every=", after("--job-name="), after("PORT:-"));
+    assert!(text(&folder().join("prometheus/slurm-targets")).lines().any(|line| line == defaults), "{defaults}");
 }
 
 #[test]
