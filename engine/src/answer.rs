@@ -3,25 +3,14 @@
 use std::time::Instant;
 
 use tributary_coordinator::conductor::Observed;
-use tributary_coordinator::{Answer, Clock, Environment, Planned, Prepared, Report, dispatch, report};
+use tributary_coordinator::{Clock, Environment, dispatch, report};
 use tributary_protocol::Event;
 
+use crate::answered::Answered;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::question::Question;
 use crate::run_config::RunConfig;
-
-/// What one request came to.
-pub struct Answered {
-    /// The request as token ids.
-    pub prepared: Prepared,
-    /// Its plan.
-    pub planned: Planned,
-    /// What came back.
-    pub answer: Answer,
-    /// Everything that is known about it.
-    pub report: Report,
-}
 
 impl Engine<'_> {
     /// Answers a request; the clock starts here. [`start`](Self::start) comes before.

@@ -8,7 +8,7 @@ use tributary_coordinator::scheduler::Limits;
 use tributary_coordinator::{Document, Environment, Intake, ModelShape, Prefix, Prepared, RequestSettings, Turn};
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 
-use crate::answer::Answered;
+use crate::answered::Answered;
 use crate::config::IntakeConfig;
 use crate::engine::Engine;
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Planned, Planner};
 use tributary_worker::Model;
 
-use crate::answer::Answered;
+use crate::answered::Answered;
 use crate::carrier::Carrier;
 use crate::config::Config;
 use crate::device::{Gpu, RankDevice};

@@ -5,6 +5,7 @@
 //! ends because of one ([`Ranks::fail`], [`refuse`]) prints a line.
 
 mod answer;
+mod answered;
 mod carrier;
 mod client;
 mod config;
@@ -23,7 +24,7 @@ mod run_config;
 mod spoilt;
 mod synthetic;
 
-pub use answer::Answered;
+pub use answered::Answered;
 pub use carrier::Carrier;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};
 pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};

@@ -18,7 +18,7 @@ use tributary_system::file::write_whole;
 use crate::connections;
 use crate::guard::{self, Access};
 use crate::limits::ClientLimits;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, TEXT};
 use crate::server::Error;
 
 /// The least time between two files.
@@ -119,8 +119,8 @@ impl Exporter {
     /// [`Error::File`], also if an earlier one could not be written.
     pub fn end(&self, well: bool) -> Result<(), Error> {
         let Self(Some(job)) = self else { return Ok(()) };
-        job.metrics.drains();
         if well {
+            job.metrics.drains();
             job.metrics.progress(1.0);
         }
         self.write()?;
@@ -179,6 +179,3 @@ fn answer(address: SocketAddr, metrics: Arc<Metrics>) -> Result<(), Error> {
     std::thread::Builder::new().name("metrics".to_owned()).spawn(run)?;
     Ok(())
 }
-
-/// The form of the text that Prometheus reads.
-pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";

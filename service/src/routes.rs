@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::deadline::{self, Deadlines};
 use crate::error::ApiError;
-use crate::exporter;
 use crate::guard::{self, Access};
+use crate::metrics::TEXT;
 use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
@@ -77,7 +77,7 @@ async fn ready(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics(State(shared): State<Shared>) -> Response {
-    let kind = [(header::CONTENT_TYPE, exporter::TEXT)];
+    let kind = [(header::CONTENT_TYPE, TEXT)];
     if *shared.draining.borrow() {
         shared.metrics.drains();
     }

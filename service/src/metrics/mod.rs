@@ -24,6 +24,9 @@ use crate::error::ApiError;
 
 pub use self::recent::Finished;
 
+/// The form of the text that Prometheus reads.
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// What becomes of a request that was handed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -65,6 +68,8 @@ struct State {
     recent: Recent,
     totals: Totals,
     is_draining: bool,
+    /// Whether the ranks have failed, and no others have answered since.
+    has_failed: bool,
 }
 
 /// What the chunk caches have done since the beginning.
@@ -180,6 +185,7 @@ impl Metrics {
     pub fn state(&self) -> &'static str {
         let state = self.lock();
         match (&state.pulses, &state.tally) {
+            _ if state.has_failed => "failed",
             _ if state.is_draining => "draining",
             (None, _) => "starting",
             (_, Some(tally)) if tally.is_closed() => "failed",

@@ -25,6 +25,7 @@ impl Observer for Metrics {
             }
         }
         let mut state = self.lock();
+        state.has_failed = false;
         for report in reports {
             if let Some(used_bytes) = state.totals.used_bytes.get_mut(report.rank) {
                 *used_bytes = report.chunk_cache.used_bytes;
@@ -60,6 +61,7 @@ impl Observer for Metrics {
 
     fn failed(&self, exit_code: u8) {
         self.sheet.count(&of::RANK_FAILURES, &[failure(exit_code)], 1);
+        self.lock().has_failed = true;
     }
 
     fn broken(&self, breakage: Breakage) {

@@ -112,6 +112,9 @@ fn what_ranks_tell_is_counted() {
     assert_eq!(of("rank_failures_total{reason=\"deadline\"}"), 1.0);
     assert_eq!(of("collective_failures_total{collective=\"exchange\",reason=\"deadline\"}"), 1.0);
     assert_eq!(of("integrity_failures_total{artifact=\"message\",kind=\"corrupt\"}"), 1.0);
+    assert_eq!((of("state{state=\"failed\"}"), of("state{state=\"serving\"}")), (1.0, 0.0));
+    metrics.prefilled(&[]);
+    assert_eq!(metrics.state(), "starting", "others have answered since, and nobody serves");
     assert_eq!(metrics.totals().used_bytes, [100, 101]);
     let recent: Vec<&str> = metrics.recent().iter().map(|finished| finished.outcome).collect();
     assert_eq!(recent, ["failed", "cancelled"]);

@@ -1,0 +1,15 @@
+//! What one request came to.
+
+use tributary_coordinator::{Answer, Planned, Prepared, Report};
+
+/// An answered request.
+pub struct Answered {
+    /// The request as token ids.
+    pub prepared: Prepared,
+    /// Its plan.
+    pub planned: Planned,
+    /// What came back.
+    pub answer: Answer,
+    /// Everything that is known about it.
+    pub report: Report,
+}
