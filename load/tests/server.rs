@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fake::{Fake, Reply, options};
+use tributary_charts::statistics::median;
 use tributary_load::{Options, Report, run};
 
 /// How far a measured time may be from what the server does, in milliseconds: threads wait for a core on a busy machine.
-const TOLERANCE_MS: f64 = 40.0;
+const TOLERANCE_MS: f64 = 50.0;
 
 fn load(options: &Options) -> Report {
     let mut lines = Vec::new();
@@ -20,9 +21,8 @@ fn load(options: &Options) -> Report {
 
 fn near(found: Option<f64>, wanted: f64, what: &str) {
     let found = found.unwrap_or_else(|| panic!("{what} is there"));
-    println!("{what}: {found:.1} ms, the server takes {wanted} ms");
+    println!("{what}: {found:.1} ms, the server took {wanted:.1} ms");
     assert!((found - wanted).abs() <= TOLERANCE_MS, "{what}: {found}, not {wanted}");
-    assert!(found >= wanted - 1.0, "{what}: {found} is less than the server takes, {wanted}");
 }
 
 fn counts(report: &Report) -> BTreeMap<&str, usize> {
@@ -36,15 +36,22 @@ fn times_are_those_that_the_server_takes() {
     let report = load(&options(&fake, &["clients=2", "requests=12"]));
     let window = &report.windows[0];
     assert_eq!(counts(&report), BTreeMap::from([("answered", 12)]));
-    near(window.ttft_ms.p50, 120.0, "time to first token");
-    near(window.inter_token_ms.p50, 30.0, "between tokens");
-    near(window.longest_gap_ms.p50, 90.0, "longest gap");
-    near(window.total_ms.p50, 270.0, "total");
+    let spent = fake.spent();
+    let of = |value: fn(&[f64]) -> f64| median(&spent.iter().map(|texts| value(texts)).collect::<Vec<f64>>());
+    let (first, total) = (of(|texts| texts[0]), of(|texts| texts[3]));
+    near(window.ttft_ms.p50, first, "time to first token");
+    near(window.total_ms.p50, total, "total");
+    near(window.longest_gap_ms.p50, of(|texts| texts[2] - texts[1]), "longest gap");
+    let gaps: Vec<f64> = spent.iter().flat_map(|texts| texts.windows(2).map(|pair| pair[1] - pair[0])).collect();
+    near(window.inter_token_ms.p50, median(&gaps), "between tokens");
+    // What a client sees contains what the server took.
+    assert!(first >= 120.0 && total >= 270.0, "the server sleeps: {first}, {total}");
+    assert!(window.ttft_ms.p50 >= Some(first) && window.total_ms.p50 >= Some(total), "{window:?}");
     assert_eq!((window.inter_token_ms.count, window.longest_gap_ms.count), (36, 12), "every gap is kept");
     assert_eq!((window.queue_ms.count, window.queue_ms.p50), (12, Some(17.5)), "as the server says");
     assert_eq!(window.mean_generated_tokens, Some(4.0));
-    // Two clients at a time, 270 ms each.
-    assert!((3.0..=7.5).contains(&window.answers_per_second), "{window:?}");
+    // Two clients at a time, 270 ms each at least.
+    assert!((1.0..=7.5).contains(&window.answers_per_second), "{window:?}");
     assert_eq!((report.model.as_str(), window.clients, window.rate), ("fake", Some(2), None));
 }
 
@@ -58,7 +65,8 @@ fn a_server_that_stalls_does_not_slow_arrivals() {
     assert_eq!(window.answered, window.planned);
     let late = window.late_ms.max.expect("requests were sent");
     println!("{} requests, at most {late:.1} ms late", window.planned);
-    assert!(late < TOLERANCE_MS, "sent {late} ms late");
+    // A generator that waited for the server would be late by that second; a busy machine makes it late by some milliseconds.
+    assert!(late < 400.0, "sent {late} ms late");
     // Who came while it stood still waited for the rest of that second: half of all arrivals, and a quarter of all for half of it.
     let waited = window.ttft_ms.p90.expect("enough requests");
     assert!((500.0..1100.0).contains(&waited), "90th percentile {waited}");

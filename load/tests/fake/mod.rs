@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tributary_load::{OPTIONS, Options};
@@ -36,6 +36,7 @@ impl Default for Reply {
 pub struct Fake {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Value>>>,
+    spent: Arc<Mutex<Vec<Vec<f64>>>>,
 }
 
 /// What all connections share.
@@ -44,6 +45,7 @@ struct Shared {
     streamed: AtomicUsize,
     reply: Box<dyn Fn(usize) -> Reply + Send + Sync>,
     bodies: Arc<Mutex<Vec<Value>>>,
+    spent: Arc<Mutex<Vec<Vec<f64>>>>,
     /// Held while a request is answered, by a server that answers one at a time.
     turn: Option<Mutex<()>>,
 }
@@ -61,9 +63,9 @@ impl Fake {
 
     fn with_turn(reply: impl Fn(usize) -> Reply + Send + Sync + 'static, turn: Option<Mutex<()>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let (address, bodies) = (listener.local_addr().expect("it is bound"), Arc::default());
-        let shared =
-            Shared { streamed: AtomicUsize::new(0), reply: Box::new(reply), bodies: Arc::clone(&bodies), turn };
+        let (address, bodies, spent) = (listener.local_addr().expect("it is bound"), Arc::default(), Arc::default());
+        let (reply, streamed) = (Box::new(reply), AtomicUsize::new(0));
+        let shared = Shared { streamed, reply, bodies: Arc::clone(&bodies), spent: Arc::clone(&spent), turn };
         let shared = Arc::new(shared);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -72,7 +74,13 @@ impl Fake {
                 thread::spawn(move || _ = answer(stream, &shared));
             }
         });
-        Self { address, bodies }
+        Self { address, bodies, spent }
+    }
+
+    /// Milliseconds from when a request was read to each of its texts, of every request that was answered: what the server really took,
+    /// which on a busy machine is more than it was to take.
+    pub fn spent(&self) -> Vec<Vec<f64>> {
+        self.spent.lock().expect("no thread fails").clone()
     }
 
     /// Where it answers.
@@ -122,7 +130,9 @@ fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         return whole(stream, reply.status, &json!({"error": {"message": "no"}}));
     }
     let _turn = shared.turn.as_ref().map(|turn| turn.lock().expect("no thread fails"));
-    streamed(stream, &reply)
+    let spent = streamed(stream, &reply)?;
+    shared.spent.lock().expect("no thread fails").push(spent);
+    Ok(())
 }
 
 /// Words of all texts of a request.
@@ -137,20 +147,23 @@ fn whole(mut stream: TcpStream, status: u16, body: &Value) -> std::io::Result<()
     write!(stream, "HTTP/1.1 {status} Some\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Sends events as chunks, every second one torn in two.
-fn streamed(mut stream: TcpStream, reply: &Reply) -> std::io::Result<()> {
+/// Sends events as chunks, each torn in two; gives the milliseconds to each text.
+fn streamed(mut stream: TcpStream, reply: &Reply) -> std::io::Result<Vec<f64>> {
+    let (began, mut spent) = (Instant::now(), Vec::new());
     stream.set_nodelay(true)?;
     write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n")?;
     let part = |delta: Value, finish: Value| json!({"choices": [{"delta": delta, "finish_reason": finish}]});
     event(&mut stream, &part(json!({"role": "assistant", "content": ""}), Value::Null).to_string())?;
     for (index, pause) in std::iter::once(&reply.first_ms).chain(&reply.gaps_ms).enumerate() {
         if reply.cut_after == Some(index) {
-            return Ok(());
+            return Ok(spent);
         }
         if reply.error_after == Some(index) {
-            return event(&mut stream, &json!({"error": {"message": "no"}}).to_string());
+            event(&mut stream, &json!({"error": {"message": "no"}}).to_string())?;
+            return Ok(spent);
         }
         thread::sleep(Duration::from_millis(*pause));
+        spent.push(began.elapsed().as_secs_f64() * 1e3);
         event(&mut stream, &part(json!({"content": "word "}), Value::Null).to_string())?;
     }
     let mut last = part(json!({}), "length".into());
@@ -161,7 +174,8 @@ fn streamed(mut stream: TcpStream, reply: &Reply) -> std::io::Result<()> {
     let usage = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1 + reply.gaps_ms.len()}});
     event(&mut stream, &usage.to_string())?;
     event(&mut stream, "[DONE]")?;
-    write!(stream, "0\r\n\r\n")
+    write!(stream, "0\r\n\r\n")?;
+    Ok(spent)
 }
 
 fn event(stream: &mut TcpStream, data: &str) -> std::io::Result<()> {
