@@ -84,7 +84,8 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-fn sorted(values: &[f64]) -> Vec<f64> {
+/// The values in ascending order.
+pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted

@@ -1,6 +1,7 @@
 //! The picture of a load: of one window the time to first token over time and its distribution, of several their percentiles against
 //! the rate.
 
+use tributary_charts::statistics;
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
 
 use crate::options::Pace;
@@ -82,9 +83,7 @@ fn distribution(window: &Window) -> Chart {
     let mut plot = Plot::new("Share of requests that took no longer", "", &legend, Legend::Mark, HEIGHT);
     let sorted = |value: fn(&Sample) -> Option<f64>| {
         let answered = window.samples.iter().filter(|sample| sample.is_answered());
-        let mut values: Vec<f64> = answered.filter_map(value).collect();
-        values.sort_by(f64::total_cmp);
-        values
+        statistics::sorted(&answered.filter_map(value).collect::<Vec<f64>>())
     };
     let curves = series.map(|(name, value)| (name, sorted(value)));
     let all = curves.iter().flat_map(|(_, values)| values.iter().copied());
@@ -117,9 +116,11 @@ fn against_rate(report: &Report) -> Chart {
         Legend::Mark,
         HEIGHT * 1.4,
     );
-    let mut windows: Vec<(f64, &Percentiles)> =
-        report.windows.iter().filter_map(|window| Some((window.rate?, &window.ttft_ms))).collect();
-    windows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let of_rate =
+        |rate: f64| report.windows.iter().find(|window| window.rate == Some(rate)).map(|window| &window.ttft_ms);
+    let mut rates = statistics::sorted(&report.windows.iter().filter_map(|window| window.rate).collect::<Vec<f64>>());
+    rates.dedup();
+    let windows: Vec<(f64, &Percentiles)> = rates.into_iter().filter_map(|rate| Some((rate, of_rate(rate)?))).collect();
     let largest = windows.last().map_or(1.0, |(rate, _)| *rate);
     let values = windows.iter().flat_map(|(_, percentiles)| of.iter().filter_map(|(_, of)| of(percentiles)));
     let (across, up) = (Scale::linear(largest, plot.across()), Scale::log(values, plot.up()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_charts::statistics::{P95_SAMPLES, P99_SAMPLES, median, percentile};
+use tributary_charts::statistics::{P95_SAMPLES, P99_SAMPLES, median, percentile, sorted};
 
 use crate::growth::{Growth, growth, in_flight};
 use crate::options::{Form, Options, Pace};
@@ -236,8 +236,7 @@ fn mean(values: impl Iterator<Item = u64>) -> Option<f64> {
 
 /// What samples in milliseconds come to.
 pub fn percentiles(values: impl Iterator<Item = f64>) -> Percentiles {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = sorted(&values.collect::<Vec<f64>>());
     let count = sorted.len();
     let from = |least: usize, share: f64| (count >= least).then(|| percentile(&sorted, share));
     Percentiles {

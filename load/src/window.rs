@@ -3,9 +3,10 @@
 //! An open loop sends each request at its planned time on a thread of its own: a server that stalls delays nobody but those who wait
 //! for it, and what they waited counts from the planned time.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
@@ -77,11 +78,17 @@ pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> 
         Pace::Closed(clients) => running.closed(clients)?,
     }
     let mut samples = running.samples.into_inner().unwrap_or_else(PoisonError::into_inner);
-    samples.sort_by_key(|sample| sample.number);
+    samples.sort_unstable_by_key(|sample| sample.number);
     let last_end = samples.iter().map(|sample| sample.ended).fold(0.0, f64::max);
     let is_counted = plan.requests.is_some_and(|requests| samples.len() >= requests);
     let duration = plan.duration.map_or(f64::INFINITY, |duration| duration.as_secs_f64());
     Ok(Window { seconds: if is_counted { last_end.min(duration) } else { duration }, samples })
+}
+
+/// Starts a thread that sends requests.
+fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, send: Box<dyn FnOnce() + Send + 'scope>) -> io::Result<()> {
+    let thread = thread::Builder::new().name("request".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn_scoped(scope, send).map(|_| ())
 }
 
 impl Running<'_> {
@@ -103,8 +110,7 @@ impl Running<'_> {
                     self.send(&body, sample);
                     self.in_flight.fetch_sub(1, Ordering::AcqRel);
                 };
-                let thread = thread::Builder::new().name("request".to_owned()).stack_size(STACK_BYTES);
-                if thread.spawn_scoped(scope, send).is_err() {
+                if spawn(scope, Box::new(send)).is_err() {
                     self.in_flight.fetch_sub(1, Ordering::AcqRel);
                     self.keep(unsent);
                 }
@@ -134,8 +140,7 @@ impl Running<'_> {
         };
         thread::scope(|scope| {
             for _ in 0..clients {
-                let thread = thread::Builder::new().name("client".to_owned()).stack_size(STACK_BYTES);
-                if let Err(cause) = thread.spawn_scoped(scope, client) {
+                if let Err(cause) = spawn(scope, Box::new(client)) {
                     self.is_stopped.store(true, Ordering::Relaxed);
                     return Err(Error::Threads { clients, cause });
                 }
