@@ -1,5 +1,7 @@
 //! The text of an answer as its client gets it: whole characters, cut at a stop text, with log-probabilities where they were asked for.
 
+use std::ops::Range;
+
 use tributary_engine::{Client, Result, TextStream};
 use tributary_protocol::{DrawnToken, Logprobs};
 
@@ -32,8 +34,8 @@ pub struct Spoken {
     client: Client,
     stream: TextStream,
     stops: Stops,
-    /// Tokens whose text has not been given out, and the bytes of text that they end at.
-    held: Vec<(usize, LikelyToken)>,
+    /// Tokens whose text has not been given out, or not all of it, and the bytes of the text that are theirs.
+    held: Vec<(Range<usize>, LikelyToken)>,
     /// Bytes and characters of text that have come, and bytes that have been given out.
     come: usize,
     characters: usize,
@@ -66,9 +68,9 @@ impl Spoken {
         }
         let likely = drawn.logprobs.as_ref().map(|logprobs| self.likely(drawn.token, logprobs)).transpose()?;
         let text = self.stream.push(drawn.token)?;
-        self.come += text.len();
-        self.characters += text.chars().count();
-        self.held.extend(likely.map(|likely| (self.come, likely)));
+        let span = self.come..self.come + text.len();
+        (self.come, self.characters) = (span.end, self.characters + text.chars().count());
+        self.held.extend(likely.map(|likely| (span, likely)));
         let (text, stopped) = self.stops.push(&text);
         Ok(self.give(text, stopped))
     }
@@ -82,7 +84,7 @@ impl Spoken {
         if !stopped {
             text += &self.stops.rest();
             // A part of a character that never was completed has its text here.
-            self.held.iter_mut().for_each(|(end, _)| *end = 0);
+            self.held.iter_mut().for_each(|(span, _)| *span = 0..0);
         }
         self.give(text, stopped)
     }
@@ -90,10 +92,9 @@ impl Spoken {
     fn give(&mut self, text: String, stopped: bool) -> Option<Piece> {
         self.is_stopped = stopped;
         self.given += text.len();
-        let mut given = self.held.iter().take_while(|(end, _)| *end <= self.given).count();
         // A token of which a part stands before the stop text belongs to the answer.
-        let begins = given.checked_sub(1).map_or(0, |last| self.held[last].0);
-        given += usize::from(stopped && given < self.held.len() && begins < self.given && !text.is_empty());
+        let belongs = |span: &Range<usize>| span.end <= self.given || (stopped && span.start < self.given);
+        let given = self.held.iter().take_while(|(span, _)| belongs(span)).count();
         let tokens: Vec<LikelyToken> = self.held.drain(..given).map(|(_, token)| token).collect();
         if stopped {
             self.held.clear();
