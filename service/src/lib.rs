@@ -18,6 +18,7 @@ mod guard;
 mod input;
 mod limits;
 mod metrics;
+mod openapi;
 mod output;
 mod page;
 mod ready;

@@ -1,5 +1,6 @@
 //! What is served where.
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -16,7 +17,7 @@ use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
-use crate::{chat, chunks, completions, status};
+use crate::{chat, chunks, completions, openapi, status};
 
 /// All routes, for those who may ask, within the limits of bodies and time.
 pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
@@ -27,6 +28,7 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         .route("/v1/chunks", post(chunks::chunks))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
+        .route("/openapi.json", get(openapi::document))
         .route("/health", get(|| async { "alive\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
@@ -49,7 +51,12 @@ async fn models(State(shared): State<Shared>) -> Json<Value> {
     Json(json!({"object": "list", "data": [described(&shared.model)]}))
 }
 
-async fn model(State(shared): State<Shared>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(
+    State(shared): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    // What is no text is no model's name.
+    let name = name.map_or_else(|_| String::new(), |Path(name)| name);
     if name == *shared.model {
         return Ok(Json(described(&shared.model)));
     }

@@ -1,0 +1,20 @@
+//! `GET /openapi.json`: every route, what it takes and what it answers, in OpenAPI's form.
+//!
+//! The document is a file of the repository (`docs/openapi.v1.json`), made of the types by a test: the program has its text and nothing
+//! of what makes it.
+
+#[cfg(test)]
+mod bodies;
+#[cfg(test)]
+mod described;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+/// The document.
+const TEXT: &str = include_str!("../../docs/openapi.v1.json");
+
+/// Answers with the document.
+pub async fn document() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], TEXT).into_response()
+}
