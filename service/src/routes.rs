@@ -76,6 +76,9 @@ async fn ready(State(shared): State<Shared>) -> Response {
     if shared.client.desk().is_closed() {
         return not("the ranks have failed");
     }
+    if let Some(rank) = shared.client.pulses().read().iter().position(|pulse| !pulse.is_up) {
+        return not(&format!("rank {rank} gives no sign of life"));
+    }
     match &*shared.readiness.borrow() {
         Readiness::Ready => "ready\n".into_response(),
         Readiness::Starting => not("the first self-test has not ended yet"),

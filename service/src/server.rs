@@ -194,6 +194,7 @@ impl Service {
         beside.spawn(keep_tidy(Arc::clone(&metrics)));
         beside.spawn(fails(client.clone(), drain));
         beside.spawn(keep_testing(client.clone(), self_test, tested));
+        beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
         let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
         let shared = Shared { client, model: model.into(), metrics, limits, readiness, draining: draining.clone() };
@@ -212,6 +213,13 @@ async fn keep_tidy(metrics: Arc<Metrics>) {
     loop {
         timer.tick().await;
         metrics.upkeep();
+    }
+}
+
+/// Tells the metrics when the service drains.
+async fn tells(mut draining: watch::Receiver<bool>, metrics: Arc<Metrics>) {
+    if draining.wait_for(|draining| *draining).await.is_ok() {
+        metrics.drains();
     }
 }
 

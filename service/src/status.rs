@@ -13,7 +13,9 @@ const SCHEMA: &str = "tributary.status/1";
 
 /// What the service is doing.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Status {
+    /// Name and version of this form.
     schema: &'static str,
     /// `starting`, `serving`, `draining` or `failed`.
     state: &'static str,
@@ -21,10 +23,15 @@ pub struct Status {
     model: String,
     /// The method of requests that name none.
     method: &'static str,
+    /// Ranks that serve together.
     world_size: usize,
+    /// The methods that requests may name.
     methods: Vec<MethodStatus>,
+    /// The ranks, in their order.
     ranks: Vec<RankStatus>,
+    /// Requests that have not ended.
     requests: RequestCounts,
+    /// The chunk caches of all ranks.
     chunk_cache: ChunkCacheStatus,
     /// The last requests that have ended, the newest first.
     recent: Vec<Finished>,
@@ -32,7 +39,9 @@ pub struct Status {
 
 /// A method that requests may name.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct MethodStatus {
+    /// Its name.
     name: &'static str,
     /// Whether it equals a full prefill but for rounding.
     exact: bool,
@@ -42,7 +51,9 @@ pub struct MethodStatus {
 
 /// A rank.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct RankStatus {
+    /// Its number.
     rank: usize,
     /// Whether it is in the group and gives signs of life.
     up: bool,
@@ -56,6 +67,7 @@ pub struct RankStatus {
 
 /// Requests that have not ended.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct RequestCounts {
     /// Those that wait for their turn.
     waiting: usize,
@@ -65,7 +77,9 @@ pub struct RequestCounts {
 
 /// The chunk caches of all ranks.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChunkCacheStatus {
+    /// Bytes of keys and values in them.
     used_bytes: u64,
     /// Chunks that were taken from them since the beginning.
     hits: u64,
@@ -75,9 +89,6 @@ pub struct ChunkCacheStatus {
 
 /// Answers what the service is doing.
 pub async fn status(State(shared): State<Shared>) -> Json<Status> {
-    if *shared.draining.borrow() {
-        shared.metrics.drains();
-    }
     Json(of(&shared))
 }
 

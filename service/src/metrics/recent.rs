@@ -11,6 +11,7 @@ const KEPT: usize = 50;
 
 /// A request that has ended. Times in milliseconds from its acceptance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Finished {
     /// The name that its client knows it by.
     pub id: String,

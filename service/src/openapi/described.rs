@@ -11,6 +11,7 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::input::{chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
+use crate::status::Status;
 
 /// A request that gets no answer.
 #[derive(Serialize, ToSchema)]
@@ -40,8 +41,6 @@ struct ErrorObject {
 enum ErrorType {
     /// The request is wrong.
     InvalidRequestError,
-    /// The API key is missing or wrong.
-    AuthenticationError,
     /// There are too many.
     RateLimitError,
     /// The service or its ranks have failed.
@@ -128,6 +127,16 @@ fn ready() {}
 #[allow(dead_code, reason = "it is described, not called")]
 fn metrics() {}
 
+/// What the service is doing.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, description = "What it is doing.", body = Status)))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn status() {}
+
+/// A page for people, which asks this interface only.
+#[utoipa::path(get, path = "/", responses((status = 200, description = "The page.", body = String, content_type = "text/html")))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn page() {}
+
 /// Which program this is.
 #[utoipa::path(get, path = "/version", responses((status = 200, description = "Its version.", body = Version)))]
 #[allow(dead_code, reason = "it is described, not called")]
@@ -145,7 +154,7 @@ fn openapi() {}
         description = "An OpenAI-compatible interface with documents beside the messages.",
         license(name = "MIT OR Apache-2.0")
     ),
-    paths(chat, completions, chunks, models, model, health, ready, metrics, version, openapi),
+    paths(chat, completions, chunks, models, model, status, page, health, ready, metrics, version, openapi),
     components(schemas(ErrorBody))
 )]
 struct Described;
@@ -170,7 +179,7 @@ const FAILURES: [(u16, &str); 12] = [
 fn failures(method: &str, path: &str) -> Vec<u16> {
     match (method, path) {
         ("post", _) => FAILURES.iter().map(|(status, _)| *status).collect(),
-        (_, "/health" | "/ready") => vec![403, 431],
+        (_, "/" | "/health" | "/ready") => vec![403, 431],
         (_, "/v1/models/{name}") => vec![401, 403, 404, 431],
         _ => vec![401, 403, 431],
     }
