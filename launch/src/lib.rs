@@ -11,7 +11,6 @@ pub mod doctor;
 mod exporting;
 mod failure;
 mod help;
-mod highlight;
 mod load;
 pub mod mpirun;
 mod plan_command;

@@ -1,11 +1,12 @@
 //! `tributary prefill`: one request, one method, one answer and what it cost.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{Report, Request, method_named};
-use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig};
+use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig, highlighted};
 use tributary_protocol::Returns;
 use tributary_study::dump;
 
@@ -14,12 +15,12 @@ use crate::asking::ask_all;
 use crate::config::config;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
+use crate::help;
 use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
 use crate::serve::refused;
 use crate::stdout::{print, print_json};
-use crate::{help, highlight};
 
 /// Answers one request, or the requests of a file one after the other
 #[derive(Debug, Args)]
@@ -150,7 +151,8 @@ fn show(args: &PrefillArgs, answered: &Answered) -> anyhow::Result<()> {
         return print_json(&object(args, answered));
     }
     if args.show_selected {
-        print(&format!("{}\n", highlight::selected(answered)))?;
+        let marks = if std::io::stdout().is_terminal() { ("\u{1b}[7m", "\u{1b}[27m") } else { ("»", "«") };
+        print(&format!("{}\n", highlighted(answered, marks)))?;
     }
     print(&answered.report.render())
 }

@@ -209,8 +209,9 @@ fn a_model_that_one_host_lacks_ends_all() {
     // The request lies in the model's folder, but only the first host reads it.
     let ended = Job::run(hosts.launch(&[1, 1], None, &arguments(&model, &request, "3"))).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
-    assert_eq!(ended.errors.len(), 1, "{:#?}", ended.errors);
-    assert!(ended.cause().starts_with("tributary: rank 1: cannot read "), "{:#?}", ended.errors);
+    // A rank that sees the other's end before it is ended itself has MPI's own words for it; ours stand once, and first.
+    assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+    assert!(ended.errors[0].starts_with("tributary: rank 1: cannot read "), "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(20));
     until_quiet(&hosts, 1);
 }

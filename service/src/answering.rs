@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use tributary_engine::{Answered, Client, Update};
 
+use crate::delivery::Delivery;
 use crate::error::ApiError;
 use crate::output::{Ending, Frame};
 use crate::running::Running;
@@ -21,21 +22,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long a stream waits for its first token before it begins without: what is wrong with a request is mostly known by then,
 /// and is best told by the status of the response.
 const OPENING: Duration = Duration::from_secs(1);
-
-/// How an answer is given.
-#[derive(Debug, Clone, Default)]
-pub struct Delivery {
-    /// Whether it comes token by token.
-    pub streams: bool,
-    /// Whether a stream tells at its end how many tokens there were.
-    pub includes_usage: bool,
-    /// Whether it comes with log-probabilities.
-    pub has_logprobs: bool,
-    /// Whether it comes with what was recomputed.
-    pub explains: bool,
-    /// Texts that end it.
-    pub stops: Vec<String>,
-}
 
 /// What happens next to an answer.
 enum Step {

@@ -12,6 +12,7 @@ mod chunks;
 mod completions;
 mod connections;
 mod deadline;
+mod delivery;
 mod error;
 mod exporter;
 mod guard;

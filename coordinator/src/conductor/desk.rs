@@ -14,7 +14,7 @@ use crate::intake::Prepared;
 use crate::plan::{Planned, RequestSettings};
 
 /// Requests that may be on their way to the conductor, which takes them between two orders.
-const ON_THE_WAY: usize = 64;
+const ON_THE_WAY: usize = 4096;
 
 /// What a client hears of its request.
 #[derive(Debug)]
@@ -224,16 +224,24 @@ impl Desk {
         clock: Clock,
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
+        let tally = &self.counts.tally;
+        // An order may take long: whoever comes meanwhile and cannot wait hears so now.
+        if tally.is_full() {
+            return Err(RequestFailure::Busy { waiting: tally.waiting() });
+        }
         let request = self.numbers.fetch_add(1, Ordering::Relaxed);
         let prepared_after = clock.elapsed();
         let submission = Submission { request, work, clock, prepared_after, prepared, settings, sink };
-        match self.submissions.try_send(Box::new(submission)) {
+        tally.arrives();
+        let failure = match self.submissions.try_send(Box::new(submission)) {
             // Nobody may have looked since it was put there.
-            Ok(()) if self.is_closed() => Err(RequestFailure::Closed),
-            Ok(()) => Ok(request),
-            Err(TrySendError::Full(_)) => Err(RequestFailure::Busy { waiting: self.waiting() + ON_THE_WAY }),
-            Err(TrySendError::Disconnected(_)) => Err(RequestFailure::Closed),
-        }
+            Ok(()) if self.is_closed() => return Err(RequestFailure::Closed),
+            Ok(()) => return Ok(request),
+            Err(TrySendError::Full(_)) => RequestFailure::Busy { waiting: tally.waiting() },
+            Err(TrySendError::Disconnected(_)) => RequestFailure::Closed,
+        };
+        tally.taken();
+        Err(failure)
     }
 
     /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders. This waits for

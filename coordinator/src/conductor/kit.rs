@@ -100,9 +100,8 @@ impl ScriptedRanks {
                 Order::Prefill(plan) => {
                     let first = 10 * plan.request as u32;
                     newest.insert(plan.request, first);
-                    worker
-                        .send(Event::FirstToken { request: plan.request, drawn: drawn(first) })
-                        .expect("the coordinator reads");
+                    let event = Event::FirstToken { request: plan.request, drawn: drawn(first) };
+                    worker.send(event).expect("the coordinator reads");
                     let reports = (0..WORLD).map(|rank| RankReport {
                         rank,
                         drew_first_token: rank == plan.owner,

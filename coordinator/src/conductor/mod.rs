@@ -3,6 +3,7 @@
 //!
 //! It waits for ranks and for nobody else: a client that does not read is cut. It runs on the thread that calls it.
 
+mod ahead;
 mod desk;
 #[cfg(test)]
 mod kit;
@@ -71,6 +72,7 @@ impl<'a> Conductor<'a> {
         limits: Limits,
         inbox: Inbox,
     ) -> Self {
+        inbox.counts.tally.bound(limits.max_waiting);
         let scheduler = Scheduler::new(group.world, limits);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
@@ -200,6 +202,7 @@ impl<'a> Conductor<'a> {
     }
 
     fn submit(&mut self, mut submission: Submission) {
+        self.inbox.counts.tally.taken();
         // What cannot be answered even alone is told at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = match submission.work {
@@ -262,24 +265,6 @@ impl<'a> Conductor<'a> {
         match work {
             Work::Answer => self.prefill(request),
             Work::Chunks => self.keep(request, queued),
-        }
-    }
-
-    /// Waits for chunks ahead of use, and tells their client. They are an order of their own, and leave no sequence.
-    fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
-        match dispatch::next(self.link)? {
-            Event::Kept { request: number, reports } if number == request => {
-                self.note(&reports);
-                let Some(Request { mut submission, planned, .. }) = self.running.remove(&request) else {
-                    return Ok(());
-                };
-                self.count();
-                // Whoever is gone need not be told.
-                let kept = Kept { planned, reports, queued, total: submission.clock.elapsed() };
-                let _ = submission.sink.take(Update::Kept(Box::new(kept)));
-                Ok(())
-            }
-            other => Err(dispatch::unexpected(&other, "the end of a prefill ahead of use")),
         }
     }
 

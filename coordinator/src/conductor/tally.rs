@@ -11,6 +11,11 @@ pub struct Tally(Arc<Numbers>);
 struct Numbers {
     waiting: AtomicUsize,
     running: AtomicUsize,
+    /// Requests that were handed in and that the conductor has not taken yet.
+    on_the_way: AtomicUsize,
+    /// The most that may wait, and whether that is known.
+    most: AtomicUsize,
+    is_bound: AtomicBool,
     sequences: Mutex<Vec<usize>>,
     is_closed: AtomicBool,
 }
@@ -23,14 +28,36 @@ impl Tally {
         *self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
+    /// Says how many requests may wait.
+    pub(super) fn bound(&self, most: usize) {
+        self.0.most.store(most, Ordering::Relaxed);
+        self.0.is_bound.store(true, Ordering::Release);
+    }
+
+    /// Whether as many wait as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.is_bound.load(Ordering::Acquire) && self.waiting() >= self.0.most.load(Ordering::Relaxed)
+    }
+
+    /// A request is handed in.
+    pub(super) fn arrives(&self) {
+        self.0.on_the_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The conductor has taken it, or nobody will.
+    pub(super) fn taken(&self) {
+        self.0.on_the_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Says that no more requests are taken.
     pub(super) fn close(&self) {
         self.0.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Requests that wait for their turn.
+    /// Requests that wait for their turn; those that were handed in during an order, and that the conductor has not looked at, are
+    /// among them.
     pub fn waiting(&self) -> usize {
-        self.0.waiting.load(Ordering::Relaxed)
+        self.0.waiting.load(Ordering::Relaxed) + self.0.on_the_way.load(Ordering::Relaxed)
     }
 
     /// Requests that the ranks are at: being prefilled or decoded.

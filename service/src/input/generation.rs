@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tributary_coordinator::RequestSettings;
 
-use crate::answering::Delivery;
 use crate::body::Fields;
+use crate::delivery::Delivery;
 use crate::error::ApiError;
 
 /// Stop texts at most.

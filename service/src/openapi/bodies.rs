@@ -109,22 +109,9 @@ pub struct ChunksBody {
     model: Option<String>,
 }
 
-/// The schemas that a type of Rust does not say: forms of one field, and values that ask for nothing.
-pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
-    let list = |item: Value| json!({"type": ["array", "null"], "items": item});
-    let document = json!({
-        "oneOf": [
-            {"type": "string"},
-            {
-                "type": "object",
-                "required": ["text"],
-                "properties": {"text": {"type": "string"}, "title": {"type": ["string", "null"]}},
-            },
-        ],
-    });
-    let mut needed = list(document.clone());
-    (needed["type"], needed["minItems"]) = ("array".into(), 1.into());
-    let message = json!({
+/// A message of a chat.
+fn message() -> Value {
+    json!({
         "type": "object",
         "required": ["role", "content"],
         "properties": {
@@ -150,7 +137,24 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
             "annotations": {"type": ["array", "null"]},
         },
         "additionalProperties": false,
+    })
+}
+
+/// The schemas that a type of Rust does not say: forms of one field, and values that ask for nothing.
+pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
+    let list = |item: Value| json!({"type": ["array", "null"], "items": item});
+    let document = json!({
+        "oneOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "required": ["text"],
+                "properties": {"text": {"type": "string"}, "title": {"type": ["string", "null"]}},
+            },
+        ],
     });
+    let mut needed = list(document.clone());
+    (needed["type"], needed["minItems"]) = ("array".into(), 1.into());
     let top_k = json!({"oneOf": [{"type": "integer", "minimum": -1}, {"const": false}, {"type": "null"}]});
     let stop = json!({
         "oneOf": [
@@ -169,7 +173,7 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
         ],
     });
     vec![
-        ("ChatRequest", "messages", json!({"type": "array", "minItems": 1, "items": message})),
+        ("ChatRequest", "messages", json!({"type": "array", "minItems": 1, "items": message()})),
         ("ChatRequest", "documents", list(document.clone())),
         ("ChatRequest", "top_k", top_k.clone()),
         ("ChatRequest", "stop", stop.clone()),

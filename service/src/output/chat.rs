@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Ending, Explanation, Frame, Metrics, Usage, text_of};
-use crate::answering::Delivery;
+use crate::delivery::Delivery;
 use crate::spoken::{LikelyToken, Piece};
 
 /// A whole answer.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Ending, Explanation, Frame, Metrics, Usage, text_of};
-use crate::answering::Delivery;
+use crate::delivery::Delivery;
 use crate::spoken::Piece;
 
 /// An answer, or a part of a streamed one.

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tributary_engine::{Answered, Client};
 
-use crate::answering::Delivery;
+use crate::delivery::Delivery;
 use crate::spoken::Piece;
 
 pub use self::chunks::ChunksAnswer;

@@ -1,17 +1,13 @@
-//! The context with the recomputed tokens highlighted: inverse on a terminal, between » and « elsewhere.
+//! The context with the recomputed tokens highlighted.
 
 use std::collections::HashSet;
-use std::io::IsTerminal;
 
 use tributary_coordinator::Piece;
-use tributary_engine::Answered;
 
-/// The context in the order of the layout, chunk by chunk.
-pub fn selected(answered: &Answered) -> String {
-    let marks = match std::io::stdout().is_terminal() {
-        true => ("\u{1b}[7m", "\u{1b}[27m"),
-        false => ("»", "«"),
-    };
+use crate::answered::Answered;
+
+/// The context in the order of the layout, chunk by chunk, with its recomputed tokens between the marks.
+pub fn highlighted(answered: &Answered, marks: (&str, &str)) -> String {
     let plan = &answered.planned.plan;
     let selected: HashSet<u32> = answered.answer.outcome.selected.iter().copied().collect();
     let starts = plan.chunk_starts();

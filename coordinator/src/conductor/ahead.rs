@@ -1,0 +1,29 @@
+//! Chunks that are prefilled ahead of use: an order of their own, which leaves no sequence.
+
+use std::time::Duration;
+
+use tributary_protocol::Event;
+
+use super::desk::{Kept, Update};
+use super::{Conductor, Request};
+use crate::{Result, dispatch};
+
+impl Conductor<'_> {
+    /// Waits for chunks ahead of use, and tells their client.
+    pub(super) fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
+        match dispatch::next(self.link)? {
+            Event::Kept { request: number, reports } if number == request => {
+                self.note(&reports);
+                let Some(Request { mut submission, planned, .. }) = self.running.remove(&request) else {
+                    return Ok(());
+                };
+                self.count();
+                // Whoever is gone need not be told.
+                let kept = Kept { planned, reports, queued, total: submission.clock.elapsed() };
+                let _ = submission.sink.take(Update::Kept(Box::new(kept)));
+                Ok(())
+            }
+            other => Err(dispatch::unexpected(&other, "the end of a prefill ahead of use")),
+        }
+    }
+}
