@@ -16,9 +16,10 @@ STEP = sh .ci/step
 # What tests find where `make` has installed it.
 OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
+SCHEMATHESIS = $(CURDIR)/target/schemathesis
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
-  openai-tools prometheus-tools page-tools slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools prometheus-tools page-tools fuzz-api slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -33,6 +34,7 @@ help:
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in README (docs/ttft.svg), measured anew; a quarter of an hour"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
+	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
@@ -45,6 +47,9 @@ mpi-tools:
 
 openai-tools:
 	@$(STEP) "OpenAI's client" sh .ci/tools openai
+
+api-tools:
+	@$(STEP) "schemathesis" sh .ci/tools api
 
 prometheus-tools:
 	@$(STEP) "promtool" sh .ci/tools prometheus
@@ -63,7 +68,7 @@ demo: build
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools openai-tools prometheus-tools page-tools emulated
+test: mpi-tools openai-tools api-tools prometheus-tools page-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
@@ -71,7 +76,7 @@ test: mpi-tools openai-tools prometheus-tools page-tools emulated
 	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
 	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
 	@$(STEP) --table
-	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) sh .ci/test --workspace $(ALL)
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) SCHEMATHESIS=$(SCHEMATHESIS) sh .ci/test --workspace $(ALL)
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
 # by threads and by processes under mpirun; what an emulated GPU alone can do is ignored elsewhere.
@@ -160,3 +165,7 @@ clean:
 SECONDS ?= 3600
 soak: mpi-tools
 	env SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked -p tributary --features mpi,failpoints --test soak -- --nocapture
+
+# The HTTP interface against its own description: requests that it allows and requests that it does not.
+fuzz-api: tools api-tools
+	env FUZZ_SECONDS=$(SECONDS) SCHEMATHESIS=$(SCHEMATHESIS) $(CARGO) test --release --locked -p tributary --test serve fuzz -- --nocapture

@@ -168,7 +168,8 @@ impl Inbox {
     /// came too late, perhaps both.
     pub(super) fn close(&self) -> Vec<Submission> {
         self.counts.tally.close();
-        self.submissions.try_iter().map(|submission| *submission).collect()
+        let late = self.submissions.try_iter().inspect(|_| self.counts.tally.taken());
+        late.map(|submission| *submission).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 mod answers;
 mod ending;
 mod errors;
+mod fuzz;
 mod limits;
 mod metrics;
 mod openai;

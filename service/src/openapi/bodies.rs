@@ -189,8 +189,9 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
 pub fn asking_nothing(name: &str) -> Value {
     match name {
         "n" | "best_of" => json!({"type": ["integer", "null"], "enum": [1, null]}),
-        "tools" | "functions" => json!({"type": ["array", "null"], "maxItems": 0}),
-        "logit_bias" => json!({"type": ["object", "null"], "maxProperties": 0}),
+        "tools" | "functions" | "logit_bias" | "audio" | "prediction" => {
+            json!({"type": ["array", "object", "null"], "maxItems": 0, "maxProperties": 0})
+        }
         "tool_choice" | "function_call" => json!({"enum": ["none", "auto", null]}),
         "frequency_penalty" | "presence_penalty" => json!({"enum": [0, null]}),
         "response_format" => {

@@ -185,6 +185,18 @@ fn failures(method: &str, path: &str) -> Vec<u16> {
     }
 }
 
+/// An event of a stream, whose data are such parts.
+fn event(part: &Value) -> Value {
+    json!({
+        "type": "object",
+        "description": "An event. Its data is `[DONE]` at the end, and an error where there is no end.",
+        "required": ["data"],
+        "properties": {
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": part},
+        },
+    })
+}
+
 /// The document as it should be.
 fn made() -> Value {
     let mut document = serde_json::to_value(Described::openapi()).expect("JSON");
@@ -202,6 +214,9 @@ fn made() -> Value {
                     response.as_object_mut().expect("an object").remove("content");
                 }
                 operation["responses"][status.to_string()] = response;
+            }
+            if let Some(streamed) = operation.pointer_mut("/responses/200/content/text~1event-stream/schema") {
+                *streamed = event(streamed);
             }
         }
     }
