@@ -74,3 +74,18 @@ fn a_request_is_tried_on_the_page_of_a_stand_in() {
     let address = greeting.trim_end().rsplit("http://").next().expect("where it listens");
     passes(address, &["--mock", "--key", key]);
 }
+
+#[test]
+fn a_request_is_tried_on_the_page_of_a_service() {
+    if !has_browser() {
+        return;
+    }
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), "a-key-of-the-test");
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, key).expect("written");
+    let keys = keys.display().to_string();
+    let server = Server::start(&["--world-size", "2", "--api-key-file", &keys, "--metrics-public"]);
+    passes(&server.address, &["--key", key]);
+    server.becomes("tributary_requests_running", 0.0);
+    server.ends_well();
+}
