@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -28,9 +27,18 @@ class Browser:
 
     def __init__(self):
         self.home = tempfile.mkdtemp(prefix="page-")
-        # Its own group: what the driver starts ends with it.
+        # It stays in this process's group: who ends that, as a test's limit of time does, leaves no browser behind.
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                       start_new_session=True, env={**os.environ, "HOME": self.home})
+                                       env={**os.environ, "HOME": self.home})
+        self.console, self.asked = [], []
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+
+    def begin(self):
+        """Finds the driver and opens the window."""
         for line in self.driver.stdout:
             port = re.search(r"successfully on port (\d+)", line)
             if port:
@@ -44,15 +52,18 @@ class Browser:
         wanted = {"goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
         made = self.send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.root += f"/session/{made['sessionId']}"
-        self.console, self.asked = [], []
 
     def close(self):
         try:
             self.send("DELETE", "")
         finally:
-            os.killpg(self.driver.pid, signal.SIGTERM)
-            self.driver.wait()
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.end()
+
+    def end(self):
+        """Ends the driver, and the browser with it."""
+        self.driver.terminate()
+        self.driver.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
 
     def send(self, verb, path, body=None):
         data = None if body is None else json.dumps(body).encode()
