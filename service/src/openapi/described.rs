@@ -37,7 +37,7 @@ struct ErrorObject {
 /// The kind of failure.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "it is described, not made")]
+#[allow(dead_code, clippy::enum_variant_names, reason = "it is described, not made; the names are OpenAI's")]
 enum ErrorType {
     /// The request is wrong.
     InvalidRequestError,
@@ -256,8 +256,11 @@ fn the_document_is_that_of_the_types() {
     assert!(TEXT == made, "docs/openapi.v1.json: the types say otherwise; write it anew by `{anew}`");
 }
 
+/// Reads a body.
+type Reader = fn(Fields) -> Result<(), ApiError>;
+
 /// Whether a reader of bodies knows a field: of a value that nobody takes it says something else than that it does not know it.
-fn knows(read: fn(Fields) -> Result<(), ApiError>, name: &str) -> bool {
+fn knows(read: Reader, name: &str) -> bool {
     let value = json!({"a value": "that nothing takes"});
     let mut body = json!({"messages": [{"role": "user", "content": "q"}], "prompt": "q", "documents": ["d"]});
     body[name] = value;
@@ -267,7 +270,7 @@ fn knows(read: fn(Fields) -> Result<(), ApiError>, name: &str) -> bool {
 
 #[test]
 fn bodies_are_read_as_they_are_described() {
-    let readers: [(&str, fn(Fields) -> Result<(), ApiError>); 3] = [
+    let readers: [(&str, Reader); 3] = [
         ("ChatRequest", |mut fields| {
             fields.pass_over("prompt");
             ChatRequest::read(fields, "demo", &RequestSettings::default()).map(|_| ())
