@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
-  openai-tools api-tools prometheus-tools page-tools fuzz-api slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -34,6 +34,7 @@ help:
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in README (docs/ttft.svg), measured anew; a quarter of an hour"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
+	@echo "make load    what a service bears, from idle to beyond saturation (docs/load.md); half an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
@@ -169,3 +170,7 @@ soak: mpi-tools
 # The HTTP interface against its own description: requests that it allows and requests that it does not.
 fuzz-api: tools api-tools
 	env FUZZ_SECONDS=$(SECONDS) SCHEMATHESIS=$(SCHEMATHESIS) $(CARGO) test --release --locked -p tributary --test serve fuzz -- --nocapture
+
+# What a service of the 25 M shape on two ranks bears: tables, and a picture in target/load.
+load: build
+	python3 studies/load.py $(TRIBUTARY) target/load
