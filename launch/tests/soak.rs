@@ -84,13 +84,35 @@ fn ask_always(right: &Right, address: &str, counts: &Counts, first: usize) {
     }
 }
 
-/// Waits until the service is ready.
-fn is_back(address: &str) {
+/// Waits until the service is ready, and is another one than that whose rank was struck: it may say for a moment that it is.
+fn is_back(server: &Server, address: &str, struck: Option<(usize, u32)>) {
     let began = Instant::now();
-    while send(address, "GET /ready", None).is_none_or(|response| response.status != 200) {
+    let is_another = || struck.is_none_or(|(rank, pid)| server.noted_pid(rank).is_some_and(|now| now != pid));
+    while !is_another() || send(address, "GET /ready", None).is_none_or(|response| response.status != 200) {
         assert!(began.elapsed() < Duration::from_secs(60), "it does not come back");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Says what came of it, and that nothing has piled up in `tributary launch`.
+fn tell(began: Instant, strikes: usize, counts: &Counts, launcher: &[Held], leader: &BTreeMap<usize, Option<Held>>) {
+    let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let (first, last) = (launcher[0], launcher[launcher.len() - 1]);
+    println!(
+        "{:.0} s, {strikes} strikes: {} whole answers, 0 wrong, {} errors, {} cut or refused, 0 hung; \
+         tributary launch held {} files and {} KiB, then {} and {}",
+        began.elapsed().as_secs_f64(),
+        of(&counts.whole),
+        of(&counts.errors),
+        of(&counts.cut),
+        first.files,
+        first.resident_kib,
+        last.files,
+        last.resident_kib,
+    );
+    println!("rank 0 before each strike: {leader:?}");
+    assert!(last.files <= first.files + 2, "files: {launcher:?}");
+    assert!(last.resident_kib <= first.resident_kib + 8 * 1024, "memory: {launcher:?}");
 }
 
 #[test]
@@ -112,15 +134,17 @@ fn a_service_that_is_killed_again_and_again() {
         .collect();
     let shared_memory = entries("/dev/shm", "");
     let (mut launcher, mut leader, mut lives) = (Vec::new(), BTreeMap::new(), 0);
+    let mut last = None;
     let period = Duration::from_secs(seconds) / KILLS;
     while began.elapsed() < Duration::from_secs(seconds) || counts.whole.load(Ordering::Relaxed) < REQUESTS {
-        is_back(&address);
+        is_back(&server, &address, last);
         std::thread::sleep(period.saturating_sub(Duration::from_secs(2)).max(Duration::from_millis(500)));
         launcher.push(Held::by(server.leader()).expect("tributary launch lives"));
         leader.insert(lives, Held::by(server.pid(0)));
         // One rank after the other, and a stopped one now and then, which is missed after its silence.
         let strike = if lives % 5 == 4 { Signal::STOP } else { Signal::KILL };
         let struck = server.pid(lives % 2);
+        last = Some((lives % 2, struck));
         signal(struck, strike);
         lives += 1;
         let gone = Instant::now();
@@ -129,26 +153,10 @@ fn a_service_that_is_killed_again_and_again() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    is_back(&address);
+    is_back(&server, &address, last);
     counts.over.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().expect("no wrong answer, and nobody waits for ever"));
-    let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    let (first, last) = (launcher[0], launcher[launcher.len() - 1]);
-    println!(
-        "{:.0} s, {lives} strikes: {} whole answers, 0 wrong, {} errors, {} cut or refused, 0 hung; \
-         tributary launch held {} files and {} KiB, then {} and {}",
-        began.elapsed().as_secs_f64(),
-        of(&counts.whole),
-        of(&counts.errors),
-        of(&counts.cut),
-        first.files,
-        first.resident_kib,
-        last.files,
-        last.resident_kib,
-    );
-    println!("rank 0 before each strike: {leader:?}");
-    assert!(last.files <= first.files + 2, "files: {launcher:?}");
-    assert!(last.resident_kib <= first.resident_kib + 8 * 1024, "memory: {launcher:?}");
+    tell(began, lives, &counts, &launcher, &leader);
     server.terminate();
     let ended = server.end();
     assert_eq!(ended.code, Some(0), "{}", ended.errors);

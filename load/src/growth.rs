@@ -32,7 +32,7 @@ pub struct Growth {
     pub first_in_flight: f64,
     /// In the last quarter.
     pub last_in_flight: f64,
-    /// Share of requests that were turned away (429, 503), not sent, or out of time.
+    /// Share of requests that got no whole answer: turned away, failed, or not sent.
     pub turned_away: f64,
     /// Whether the queue grows.
     pub grows: bool,
@@ -41,7 +41,7 @@ pub struct Growth {
 /// The rule, for a reader.
 pub const RULE: &str = "the slope of requests in flight over the last nine tenths of a window, in 20 parts, is above 0 by more than three of \
     its standard errors (with lag-one autocorrelation), and one request more is in flight in the last quarter than in the first; or one \
-    request in a hundred is turned away (429, 503), not sent, or out of time";
+    request in a hundred gets no whole answer: it is turned away, fails, or is not sent";
 
 /// Mean number of requests in flight, and of those of them that wait for their first text, between two times in seconds.
 pub fn in_flight(samples: &[Sample], from: f64, to: f64) -> (f64, f64) {
@@ -63,8 +63,7 @@ pub fn growth(samples: &[Sample], seconds: f64) -> Growth {
     let quarter = PARTS / 4;
     let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
     let (first, last) = (mean(&numbers[..quarter]), mean(&numbers[PARTS - quarter..]));
-    let lost = [Outcome::Status(429), Outcome::Status(503), Outcome::NotSent, Outcome::Timeout];
-    let lost = samples.iter().filter(|sample| lost.contains(&sample.outcome)).count();
+    let lost = samples.iter().filter(|sample| sample.outcome != Outcome::Answered).count();
     let turned_away = lost as f64 / samples.len().max(1) as f64;
     let rises = slope > STANDARD_ERRORS * standard_error && last - first >= MORE_IN_FLIGHT;
     Growth {
@@ -171,7 +170,11 @@ mod tests {
         assert!(!growth(&all, 300.0).grows);
         let every = all.len() / 3;
         all.iter_mut().step_by(every).for_each(|sample| sample.outcome = Outcome::Status(429));
-        let growth = growth(&all, 300.0);
-        assert!(growth.grows && growth.turned_away >= 0.02, "{growth:?}");
+        let full = growth(&all, 300.0);
+        assert!(full.grows && full.turned_away >= 0.02, "{full:?}");
+        // A server that is gone ends every request at once, and has no queue.
+        all.iter_mut().for_each(|sample| (sample.outcome, sample.ended) = (Outcome::Connect, sample.planned));
+        let gone = growth(&all, 300.0);
+        assert!(gone.grows && gone.turned_away == 1.0, "{gone:?}");
     }
 }

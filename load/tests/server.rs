@@ -90,7 +90,11 @@ fn failures_are_counted_by_their_kind() {
     assert_eq!(counts(&report), BTreeMap::from(wanted));
     let window = &report.windows[0];
     assert_eq!((window.planned, window.answered, window.ttft_ms.count), (60, 10, 10), "times are those of answers");
-    assert!(window.growth.is_some_and(|growth| growth.grows && growth.turned_away == 0.5), "{:?}", window.growth);
+    assert!(
+        window.growth.is_some_and(|growth| growth.grows && growth.turned_away == 50.0 / 60.0),
+        "{:?}",
+        window.growth
+    );
 }
 
 #[test]

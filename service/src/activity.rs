@@ -18,8 +18,8 @@ pub enum State {
     Idle(Instant),
     /// A request's head has begun to come in, then.
     Head(Instant),
-    /// A request is read further or answered.
-    Busy,
+    /// A request is read further or answered, since then.
+    Busy(Instant),
 }
 
 /// What a connection is at, and whether it should make place for another.
@@ -46,7 +46,7 @@ impl Activity {
 
     /// The head of a request is here.
     pub fn begin(self: &Arc<Self>) -> Busy {
-        *self.lock() = State::Busy;
+        *self.lock() = State::Busy(Instant::now());
         Busy(Arc::clone(self))
     }
 
@@ -60,22 +60,21 @@ impl Activity {
         self.unwanted.notified().await;
     }
 
-    /// Ends when the connection has been idle, or its client at a head, for longer than may be. A request that is being answered has
-    /// a limit of its own.
+    /// Ends when the connection has been idle, or its client at a head, for longer than may be; or when a request's time is over, and
+    /// the connection has not taken the end of its answer since: its client does not read.
     pub async fn overdue(&self, limits: &ClientLimits) {
         loop {
             let rest = |since: Instant, limit: Duration| limit.saturating_sub(since.elapsed());
             let rest = match self.state() {
                 State::Idle(since) => rest(since, limits.idle_time),
                 State::Head(since) => rest(since, limits.header_time),
-                // Its end is seen so much later at most.
-                State::Busy => limits.header_time.min(limits.idle_time),
+                State::Busy(since) => rest(since, limits.request_time + limits.header_time),
             };
             if rest.is_zero() {
                 return;
             }
             // One look later than the limit, not one before it; a head may begin meanwhile, and has less time.
-            tokio::time::sleep(rest.min(limits.header_time) + Duration::from_millis(1)).await;
+            tokio::time::sleep(rest.min(limits.header_time).min(limits.idle_time) + Duration::from_millis(1)).await;
         }
     }
 
@@ -83,6 +82,14 @@ impl Activity {
         let mut state = self.lock();
         if let State::Idle(_) = *state {
             *state = State::Head(Instant::now());
+        }
+    }
+
+    /// Some of an answer has gone out that nobody waits for any more: its client still reads.
+    fn sent(&self) {
+        let mut state = self.lock();
+        if let State::Idle(_) = *state {
+            *state = State::Idle(Instant::now());
         }
     }
 
@@ -106,6 +113,14 @@ pub struct Noted {
     pub activity: Arc<Activity>,
 }
 
+impl Noted {
+    fn note(&self, written: &Poll<std::io::Result<usize>>) {
+        if let Poll::Ready(Ok(1..)) = written {
+            self.activity.sent();
+        }
+    }
+}
+
 impl AsyncRead for Noted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         let this = self.get_mut();
@@ -120,7 +135,10 @@ impl AsyncRead for Noted {
 
 impl AsyncWrite for Noted {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.note(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -128,7 +146,10 @@ impl AsyncWrite for Noted {
         cx: &mut Context<'_>,
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.note(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {

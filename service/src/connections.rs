@@ -45,7 +45,7 @@ impl Open {
         let open = self.lock();
         let idle = open.values().filter_map(|activity| match activity.state() {
             State::Idle(since) | State::Head(since) => Some((since, activity)),
-            State::Busy => None,
+            State::Busy(_) => None,
         });
         if let Some((_, activity)) = idle.min_by_key(|(since, _)| *since) {
             activity.dismiss();
@@ -99,12 +99,9 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
                 }
             },
         };
-        if places.available_permits() == 0 {
-            open.dismiss_one();
-        }
         let permit = tokio::select! {
             _ = told.wait_for(|draining| *draining) => break,
-            permit = Arc::clone(&places).acquire_owned() => permit.expect("nobody closes it"),
+            permit = place(&open, &places) => permit,
         };
         number += 1;
         let activity = Arc::new(Activity::new());
@@ -116,6 +113,18 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
     drop(listener);
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let _all = places.acquire_many(all).await;
+}
+
+/// A place for one more connection. Where there is none, whoever idles is asked to go, again and again: one may begin to idle.
+async fn place(open: &Open, places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    loop {
+        if places.available_permits() == 0 {
+            open.dismiss_one();
+        }
+        if let Ok(permit) = tokio::time::timeout(PAUSE, Arc::clone(places).acquire_owned()).await {
+            return permit.expect("nobody closes it");
+        }
+    }
 }
 
 /// Answers what comes on one connection.
@@ -153,7 +162,7 @@ async fn attend(
                 connection.as_mut().graceful_shutdown();
             }
             () = activity.overdue(&limits) => break,
-            () = activity.dismissed() => if activity.state() != State::Busy {
+            () = activity.dismissed() => if !matches!(activity.state(), State::Busy(_)) {
                 break;
             },
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tributary_coordinator::Document;
-use tributary_engine::{Client, Clock, Conversation, NotTaken, Sink, Update};
+use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update};
 use tributary_protocol::{Claim, Descriptor, METHODS};
 
 /// How often it is looked whether requests run.
@@ -49,43 +49,71 @@ impl Sink for Updates {
     }
 }
 
-/// Tests at the start, and after each `interval` without requests; an interval of zero is no test, and always ready. It ends with the
-/// service.
-pub async fn keep_testing(client: Client, interval: Duration, readiness: watch::Sender<Readiness>) {
+/// Why a self-test came to no right end.
+enum Failure {
+    /// As many requests wait as may: it is no time for tests.
+    NotNow,
+    /// It was wrong, and how.
+    Wrong(String),
+}
+
+/// Tests at the start, and after each `interval` without requests; again soon after a test that was not right or not taken. An
+/// interval of zero is no test, and always ready. It ends when the service drains.
+pub async fn keep_testing(
+    client: Client,
+    interval: Duration,
+    readiness: watch::Sender<Readiness>,
+    draining: watch::Receiver<bool>,
+) {
     if interval.is_zero() {
         readiness.send_replace(Readiness::Ready);
         return;
     }
     let mut expected = None;
-    let mut idle_since = Instant::now();
-    loop {
-        let outcome = test(&client, &mut expected).await;
-        readiness.send_replace(match outcome {
-            Ok(()) => Readiness::Ready,
-            Err(reason) => Readiness::Wrong(reason),
-        });
-        while idle_since.elapsed() < interval {
-            tokio::time::sleep(LOOK.min(interval)).await;
-            if client.desk().waiting() + client.desk().running() > 0 {
-                idle_since = Instant::now();
+    while !*draining.borrow() {
+        match test(&client, &mut expected).await {
+            Ok(()) => {
+                readiness.send_replace(Readiness::Ready);
+                idle(&client, interval, &draining).await;
+            }
+            Err(failure) => {
+                if let Failure::Wrong(reason) = failure {
+                    readiness.send_replace(Readiness::Wrong(reason));
+                }
+                tokio::time::sleep(LOOK).await;
             }
         }
-        idle_since = Instant::now();
+    }
+}
+
+/// Ends when nothing has been asked for this time, or the service drains.
+async fn idle(client: &Client, interval: Duration, draining: &watch::Receiver<bool>) {
+    let mut since = Instant::now();
+    while since.elapsed() < interval && !*draining.borrow() {
+        tokio::time::sleep(LOOK.min(interval)).await;
+        if client.desk().waiting() + client.desk().running() > 0 {
+            since = Instant::now();
+        }
     }
 }
 
 /// Whether every exact method draws the expected tokens; the first one's, where none are expected yet.
-async fn test(client: &Client, expected: &mut Option<Drawn>) -> Result<(), String> {
+async fn test(client: &Client, expected: &mut Option<Drawn>) -> Result<(), Failure> {
     for method in METHODS.into_iter().filter(|method| method.claim == Claim::Exact) {
-        let drawn = draw(client, method).await.map_err(|reason| format!("{}: {reason}", method.name))?;
+        let wrong = |reason: String| Failure::Wrong(format!("{}: {reason}", method.name));
+        let drawn = draw(client, method).await.map_err(|failure| match failure {
+            Failure::Wrong(reason) => wrong(reason),
+            Failure::NotNow => Failure::NotNow,
+        })?;
         let expected = expected.get_or_insert_with(|| drawn.clone());
-        compare(&drawn, expected).map_err(|reason| format!("{}: {reason}", method.name))?;
+        compare(&drawn, expected).map_err(wrong)?;
     }
     Ok(())
 }
 
 /// Answers the self-test by this method.
-async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, String> {
+async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Failure> {
+    let wrong = |reason: &dyn std::fmt::Display| Failure::Wrong(reason.to_string());
     let conversation = Conversation {
         documents: DOCUMENTS.map(|text| Document { title: None, text: text.to_owned() }).into(),
         system: None,
@@ -94,24 +122,28 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Str
     };
     let preparing = client.clone();
     let prepared = tokio::task::spawn_blocking(move || preparing.prepare(&conversation)).await;
-    let prepared = prepared.map_err(|error| format!("a bug: {error}"))?.map_err(|error| error.to_string())?;
+    let prepared = prepared.map_err(|error| wrong(&error))?.map_err(|error| wrong(&error))?;
     let mut settings = client.settings().clone();
     (settings.method, settings.ratio, settings.reorder, settings.exchange) = (method, None, None, None);
     (settings.max_tokens, settings.reuse, settings.keep_chunks) = (TOKENS, 0.0, false);
     settings.sampling.temperature = 0.0;
     let (sender, mut updates) = mpsc::unbounded_channel();
     let submitted = client.desk().submit(prepared, settings, Clock::start(), Box::new(Updates(sender)));
-    submitted.map_err(|failure| failure.to_string())?;
+    let failed = |failure: RequestFailure| match failure {
+        RequestFailure::Busy { .. } => Failure::NotNow,
+        other => wrong(&other),
+    };
+    submitted.map_err(failed)?;
     let mut drawn = Drawn::new();
     while let Some(update) = updates.recv().await {
         match update {
             Update::FirstToken(token, _) | Update::Token(token) => drawn.push((token.token, token.margin)),
             Update::Done(_) => return Ok(drawn),
-            Update::Kept(_) => return Err("a bug: an answer was due, and chunks came".to_owned()),
-            Update::Failed(failure) => return Err(failure.to_string()),
+            Update::Kept(_) => return Err(wrong(&"a bug: an answer was due, and chunks came")),
+            Update::Failed(failure) => return Err(failed(failure)),
         }
     }
-    Err("its ranks are gone".to_owned())
+    Err(wrong(&"its ranks are gone"))
 }
 
 /// Whether tokens are those that are expected, as far as rounding decides none of them.

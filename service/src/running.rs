@@ -47,6 +47,11 @@ impl Running {
         if *shared.draining.borrow() {
             return Err(RequestFailure::Closed.into());
         }
+        let desk = shared.client.desk();
+        // Before anything is made of its text.
+        if desk.is_full() {
+            return Err(RequestFailure::Busy { waiting: desk.waiting() }.into());
+        }
         let client = shared.client.clone();
         // Tokenisation computes: it goes to a thread that may.
         let prepared = tokio::task::spawn_blocking(move || prepare(&client)).await;
@@ -54,7 +59,6 @@ impl Running {
         shared.limits.check_prompt(&prepared)?;
         let (sender, updates) = mpsc::channel(BUFFERED);
         let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
-        let desk = shared.client.desk();
         // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
         let (request, method) = match wanted {
             Wanted::Answer => (desk.submit(prepared, settings, clock, sink)?, Some(method)),

@@ -173,8 +173,12 @@ impl Service {
             signals::listen(drain.clone())?;
         }
         let run = move || {
+            let desk = client.desk().clone();
             let served = runtime.block_on(self.serve(client, metrics, (drain, draining)));
-            drop((runtime, attendance));
+            // Texts that are still being read into tokens hold up neither the engine's end nor this one.
+            desk.leave();
+            runtime.shutdown_background();
+            drop(attendance);
             served
         };
         Ok(std::thread::Builder::new().name("service".to_owned()).spawn(run)?)
@@ -193,7 +197,7 @@ impl Service {
         let mut beside = tokio::task::JoinSet::new();
         beside.spawn(keep_tidy(Arc::clone(&metrics)));
         beside.spawn(fails(client.clone(), drain));
-        beside.spawn(keep_testing(client.clone(), self_test, tested));
+        beside.spawn(keep_testing(client.clone(), self_test, tested, draining.clone()));
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
         let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };

@@ -45,33 +45,32 @@ impl Bodies {
         }
         let most = announced.unwrap_or(body_bytes);
         let time = header_time + Duration::from_secs((most / SLOWEST) as u64);
-        let read = async {
-            let _memory = match most > SMALL_BYTES {
-                true => Some(self.memory.acquire_many(kib(most)).await.expect("nobody closes it")),
-                false => None,
-            };
-            within(body, body_bytes).await
-        };
+        let read = self.within(body, most);
         tokio::time::timeout(time, read).await.map_err(|_| ApiError::too_slow(time.as_secs()))?
+    }
+
+    /// The bytes of a body, if they are no more than it may have. One that is `most` long may wait for others when it turns out not to
+    /// be small.
+    async fn within(&self, mut body: Body, most: usize) -> Result<Bytes, ApiError> {
+        let (mut bytes, mut memory) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            let length = bytes.len() + data.len();
+            if length > self.limits.body_bytes {
+                return Err(ApiError::too_long(self.limits.body_bytes));
+            }
+            if length > SMALL_BYTES && memory.is_none() {
+                memory = Some(self.memory.acquire_many(kib(most)).await.expect("nobody closes it"));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes.into())
     }
 }
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX >> 4)
-}
-
-/// The bytes of a body, if they are at most so many.
-async fn within(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > most {
-            return Err(ApiError::too_long(most));
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok(bytes.into())
 }
 
 /// Hands requests on when their bodies are here.

@@ -226,6 +226,9 @@ impl Desk {
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
         let tally = &self.counts.tally;
+        if tally.is_left() {
+            return Err(RequestFailure::Closed);
+        }
         // An order may take long: whoever comes meanwhile and cannot wait hears so now.
         if tally.is_full() {
             return Err(RequestFailure::Busy { waiting: tally.waiting() });
@@ -257,6 +260,11 @@ impl Desk {
         self.counts.wishes().push(Wish::End(request));
     }
 
+    /// From now on nobody hands in any more, whoever may still hold a desk; the conductor ends when what it has is answered.
+    pub fn leave(&self) {
+        self.counts.tally.leave();
+    }
+
     /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.
     pub fn is_closed(&self) -> bool {
         self.counts.tally.is_closed()
@@ -270,6 +278,11 @@ impl Desk {
     /// What can be counted here, for somebody who hands nothing in and keeps no conductor at work.
     pub fn tally(&self) -> Tally {
         self.counts.tally.clone()
+    }
+
+    /// Whether as many requests wait as may: one more would be turned away.
+    pub fn is_full(&self) -> bool {
+        self.counts.tally.is_full()
     }
 
     /// Requests that wait for their turn.

@@ -178,6 +178,8 @@ impl<'a> Conductor<'a> {
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
         }
+        // Whoever holds a desk and hands nothing in any more keeps nobody.
+        self.open &= !self.inbox.counts.tally.is_left();
         for wish in wishes {
             match wish {
                 Wish::Cancel(request) => self.forget(request, None),

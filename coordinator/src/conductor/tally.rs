@@ -18,6 +18,7 @@ struct Numbers {
     is_bound: AtomicBool,
     sequences: Mutex<Vec<usize>>,
     is_closed: AtomicBool,
+    is_left: AtomicBool,
 }
 
 impl Tally {
@@ -47,6 +48,16 @@ impl Tally {
     /// The conductor has taken it, or nobody will.
     pub(super) fn taken(&self) {
         self.0.on_the_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Says that nobody will hand in any more.
+    pub(super) fn leave(&self) {
+        self.0.is_left.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nobody will.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.is_left.load(Ordering::SeqCst)
     }
 
     /// Says that no more requests are taken.

@@ -213,6 +213,21 @@ fn too_many_are_turned_away() {
 }
 
 #[test]
+fn whoever_has_left_keeps_no_conductor_at_work() {
+    let (ranks, kept) = (ScriptedRanks::default(), Mutex::new(None));
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        *kept.lock().unwrap() = Some(desk.clone());
+        let (_, answers) = submit(&desk, 8, 3, 64);
+        assert!(matches!(answers.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
+        desk.leave();
+        let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
+        assert_eq!(late, Err(RequestFailure::Closed));
+        assert_eq!(answers.iter().count(), 3, "what had been handed in is answered");
+    });
+    assert!(ended.is_ok() && kept.lock().unwrap().is_some(), "{ended:?}");
+}
+
+#[test]
 fn the_groups_failure_is_everybodys() {
     let (ranks, hold) = ScriptedRanks { fails_at_step: Some(3), ..ScriptedRanks::default() }.held();
     let (told, notes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notes::default()));

@@ -130,9 +130,13 @@ impl Server {
 
     /// The process of a rank.
     pub fn pid(&self, rank: usize) -> u32 {
+        self.noted_pid(rank).expect("it wrote its number")
+    }
+
+    /// The same, unless it is being written right now.
+    pub fn noted_pid(&self, rank: usize) -> Option<u32> {
         let folder = self.pids.as_ref().expect("ranks are processes").path();
-        let pid = std::fs::read_to_string(folder.join(rank.to_string())).expect("it wrote its number");
-        pid.trim().parse().expect("a number")
+        std::fs::read_to_string(folder.join(rank.to_string())).ok()?.trim().parse().ok()
     }
 
     fn run(command: Command) -> Self {

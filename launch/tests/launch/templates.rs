@@ -136,6 +136,11 @@ fn the_unit_for_systemd_is_one_and_drains() {
     let stops: u64 = value("TimeoutStopSec").parse().expect("seconds");
     assert!(drains.expect("it is there").expect("seconds") < stops, "systemd waits for what is drained");
     assert_eq!(value("KillMode"), "mixed");
+    assert_eq!(
+        (value("ProtectSystem"), value("PrivateTmp")),
+        ("strict", "yes"),
+        "the one alone leaves no place for files"
+    );
     // systemd's own reader, where there is one, knows every line but the program, which is not installed.
     let checked = Command::new("systemd-analyze").arg("verify").arg(path("tributary.service")).output();
     match checked {

@@ -175,3 +175,53 @@ fn bodies_that_are_no_request() {
     goes_on(&server, &right, "bodies that are no request");
     server.ends_well();
 }
+
+#[test]
+fn a_text_that_takes_for_ever_to_read_keeps_no_service_from_ending() {
+    let server =
+        Server::start_with_fault("engine::prepare=sleep(600000)", &["--world-size", "2", "--drain-timeout", "1"]);
+    let request = crate::kit::server::body("hop2-0", 4).to_string();
+    let mut stream = connect(&server);
+    write!(stream, "{HEAD}content-length: {}\r\n\r\n{request}", request.len()).expect("written");
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    server.terminate();
+    assert_eq!(status(&stream), 503, "it is cut when the time to drain is over");
+    let ended = server.end();
+    assert_eq!((ended.code, ended.errors.as_str()), (Some(0), ""));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_place_that_comes_free_is_given_to_whoever_waits() {
+    let server = Server::start(&["--world-size", "2", "--max-connections", "1", "--idle-timeout", "600"]);
+    // The only connection is busy when another one comes, and stays open when it is not any more.
+    let busy = connect(&server);
+    let request = crate::kit::server::body("hop2-0", 2000).to_string();
+    write!(&busy, "{HEAD}content-length: {}\r\n\r\n{request}", request.len()).expect("written");
+    std::thread::sleep(Duration::from_millis(100));
+    let waits = connect(&server);
+    write!(&waits, "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("written");
+    assert_eq!(status(&busy), 200, "the first is answered");
+    assert_eq!(status(&waits), 200, "and then the other");
+    drop((busy, waits));
+    server.ends_well();
+}
+
+#[test]
+fn long_bodies_that_dribble_hold_up_no_other() {
+    let server = Server::start(&["--world-size", "2"]);
+    let right = Right::of(&server);
+    let slow: Vec<_> = (0..20).map(|_| connect(&server)).collect();
+    for mut stream in &slow {
+        write!(stream, "{HEAD}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n").expect("written");
+    }
+    let mut large = crate::kit::server::body("hop2-0", 2).to_string();
+    large += &" ".repeat(3 << 20);
+    let mut stream = connect(&server);
+    write!(stream, "{HEAD}content-length: {}\r\n\r\n{large}", large.len()).expect("written");
+    assert_eq!(status(&stream), 200);
+    drop(slow);
+    goes_on(&server, &right, "dribbling bodies");
+    server.ends_well();
+}

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::crowd::{Got, Right, stalls};
 use crate::kit::job::{Fault, signal};
-use crate::kit::server::Server;
+use crate::kit::server::{SELF_TEST, Server};
 
 /// Phases in which a rank is struck. Before the first of them nobody can ask.
 const PHASES: [&str; 8] =
@@ -103,5 +103,28 @@ fn one_request_without_finite_logits_fails_alone() {
     assert_eq!(clients.count(|got| matches!(got, Got::Error(_))), 1, "{clients:?}");
     let again = right.asked(&server.address, CLIENTS).end();
     assert_eq!(again.count(|got| got == Got::Whole), CLIENTS, "{again:?}");
+    server.ends_well();
+}
+
+#[test]
+fn a_service_whose_ranks_compute_nonsense_is_not_ready_until_they_do_not() {
+    // The tests at the start draw twelve tokens at most; one of the next is spoilt.
+    let failpoint = "worker::logits=13*off->1*return->off";
+    let server = Server::start_with_fault(failpoint, &["--world-size", "2", SELF_TEST, "1"]);
+    let becomes = |status: u16| {
+        let began = Instant::now();
+        loop {
+            let ready = server.get("/ready");
+            if ready.status == status {
+                return ready.body;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "/ready stays {}: {}", ready.status, ready.body);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    assert_eq!(becomes(200), "ready\n");
+    let reason = becomes(503);
+    assert!(reason.contains("logits hold NaN or infinite values"), "{reason}");
+    assert_eq!(becomes(200), "ready\n");
     server.ends_well();
 }

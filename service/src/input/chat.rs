@@ -9,6 +9,9 @@ use super::{Choices, Generation, check_model, documents, others};
 use crate::body::Fields;
 use crate::error::ApiError;
 
+/// Messages of a chat at most.
+pub const MESSAGES: usize = 1024;
+
 /// The likeliest tokens beside each that are told at most.
 const TOP_LOGPROBS: u64 = 20;
 
@@ -83,6 +86,10 @@ impl ChatRequest {
 /// # Errors
 /// Messages that do not end with one of the user, or have several of the system.
 fn conversation(messages: Vec<Message>, documents: Vec<Document>) -> Result<Conversation, ApiError> {
+    if messages.len() > MESSAGES {
+        let message = format!("{} messages; this service takes at most {MESSAGES}", messages.len());
+        return Err(ApiError::parameter("messages", message));
+    }
     let (mut system, mut turns): (Option<String>, Vec<Turn>) = (None, Vec::new());
     for (index, message) in messages.into_iter().enumerate() {
         let wrong = |what: String| ApiError::parameter(format!("messages[{index}]"), what);

@@ -9,7 +9,10 @@ use crate::delivery::Delivery;
 use crate::error::ApiError;
 
 /// Stop texts at most.
-const STOPS: usize = 4;
+pub const STOPS: usize = 4;
+
+/// Characters of a stop text at most: each token's text is held against each beginning of it.
+pub const STOP_CHARACTERS: usize = 1000;
 
 /// What a stream has besides tokens.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -110,6 +113,10 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     };
     if stops.len() > STOPS || stops.iter().any(String::is_empty) {
         return Err(ApiError::parameter("stop", format!("`stop` has at most {STOPS} texts, none of them empty")));
+    }
+    if stops.iter().any(|stop| stop.chars().count() > STOP_CHARACTERS) {
+        let message = format!("a text of `stop` has at most {STOP_CHARACTERS} characters");
+        return Err(ApiError::parameter("stop", message));
     }
     Ok(stops)
 }

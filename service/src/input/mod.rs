@@ -16,7 +16,7 @@ use crate::error::ApiError;
 
 pub use self::generation::Generation;
 #[cfg(test)]
-pub use self::generation::StreamOptions;
+pub use self::generation::{STOP_CHARACTERS, STOPS, StreamOptions};
 
 /// How a prompt is prefilled; the server's own choice where absent.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::input::{Choices, StreamOptions};
+use crate::input::chat::MESSAGES;
+use crate::input::{Choices, STOP_CHARACTERS, STOPS, StreamOptions};
 
 /// A chat completion request. What is not listed is refused.
 #[derive(ToSchema)]
@@ -158,8 +159,8 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
     let top_k = json!({"oneOf": [{"type": "integer", "minimum": -1}, {"const": false}, {"type": "null"}]});
     let stop = json!({
         "oneOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1}},
+            {"type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS},
+            {"type": "array", "maxItems": STOPS, "items": {"type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS}},
             {"type": "null"},
         ],
     });
@@ -173,7 +174,7 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
         ],
     });
     vec![
-        ("ChatRequest", "messages", json!({"type": "array", "minItems": 1, "items": message()})),
+        ("ChatRequest", "messages", json!({"type": "array", "minItems": 1, "maxItems": MESSAGES, "items": message()})),
         ("ChatRequest", "documents", list(document.clone())),
         ("ChatRequest", "top_k", top_k.clone()),
         ("ChatRequest", "stop", stop.clone()),
