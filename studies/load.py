@@ -3,10 +3,12 @@ and many clients at once, warm. Prints the tables of docs/load.md and writes a p
 
     python3 studies/load.py PROGRAM FOLDER [WINDOW_SECONDS]
 
-FOLDER gets the model, the vocabulary, every result as JSON and the picture load.svg. About half an hour with windows of two minutes. The
-machine should have nothing else to do.
+FOLDER gets the model, the vocabulary, every result as JSON and CSV, and the picture load.svg. About 45 minutes with windows of two minutes.
+The machine should have nothing else to do. Machines drift all the same: times under load are compared with those of requests that found
+nobody in the same window, and the longest gap with the longest prefill of the same window.
 """
 
+import csv
 import json
 import os
 import random
@@ -18,7 +20,7 @@ import time
 import urllib.request
 
 WORLD, TOKENS, CLIENTS, WARM_TOKENS = 2, 32, 16, 256
-SAMPLES = 130  # in a window whose 99th percentile is told
+SAMPLES = 300  # in a window whose 99th percentile is told
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 120
@@ -72,7 +74,7 @@ def serve(model, url):
 
 def load(url, words, name, *options):
     """One run of `tributary load`; its result, which is also written to the folder."""
-    command = [program, "load", "--url", url, "--words", words, "--json", *options]
+    command = [program, "load", "--url", url, "--words", words, "--json", "--csv", os.path.join(folder, name + ".csv"), *options]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     open(os.path.join(folder, name + ".json"), "w").write(text)
     return json.loads(text)
@@ -85,23 +87,30 @@ def step_seconds(url):
     return float(values[name + "sum"]), float(values[name + "count"])
 
 
-def row(label, found):
+def longest_prefill(name):
+    """Milliseconds from a request's turn to its first text, at most."""
+    with open(os.path.join(folder, name + ".csv")) as file:
+        return max(float(line["ttft_ms"]) - float(line["queue_ms"]) for line in csv.DictReader(file) if line["queue_ms"])
+
+
+def row(label, found, name):
     def ms(times, which):
         value = found[times][which]
         return "-" if value is None else f"{value:.0f}"
 
     turned_away = sum(count for way, count in found["outcomes"].items() if way in ("http_429", "not_sent"))
-    cells = [label, found["answered"], turned_away, ms("ttft_ms", "p50"), ms("ttft_ms", "p99"), ms("queue_ms", "p50"),
-             ms("longest_gap_ms", "max"), f"{found['answers_per_second']:.3f}"]
+    cells = [label, found["answered"], turned_away, ms("ttft_alone_ms", "p50"), ms("ttft_ms", "p50"), ms("ttft_ms", "p99"),
+             ms("queue_ms", "p50"), ms("longest_gap_ms", "max"), f"{longest_prefill(name):.0f}", f"{found['tokens_per_second']:.1f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
 def cold(url, words):
-    print("| requests a second | answered | 429 | TTFT p50 ms | p99 | queue p50 | longest gap | answers/s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| requests a second | answered | 429 | TTFT of who found nobody, p50 ms | TTFT p50 | p99 | queue p50 | longest gap | longest "
+          "prefill | tokens/s |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     fresh = ["--fresh", "--max-tokens", str(TOKENS)]
     alone = load(url, words, "alone", *fresh, "--clients", "1", "--requests", "30", "--duration", "600")["windows"][0]
-    row("one after the other", alone)
+    row("one after the other", alone, "alone")
     found = load(url, words, "saturation", *fresh, "--find-saturation", "--duration", str(window))["saturation"]
     rate = found["growing_rate"]
     shares = [(1 / 3, "a third of saturation"), (1 / 2, "half"), (1, "saturation"), (2, "twice")]
@@ -111,12 +120,11 @@ def cold(url, words):
         name = f"at-{share:.2f}"
         result = load(url, words, name, *fresh, "--rate", str(rate * share), "--duration", str(seconds))["windows"][0]
         ladder.append(result)
-        row(f"{label}: {rate * share:.3f}", result)
-    unloaded = alone["ttft_ms"]["p50"]
+        row(f"{label}: {rate * share:.3f}", result, name)
     print(f"\nSaturation: {rate:.3f} requests a second ({found['steady_rate']} is steady).")
     for result, (_, label) in zip(ladder[:2], shares):
-        print(f"TTFT p99 at {label}: {result['ttft_ms']['p99'] / unloaded:.2f} times the unloaded median.")
-    print(f"Answers a second at twice of saturation: {ladder[3]['answers_per_second'] / ladder[2]['answers_per_second']:.2f} of those at it.")
+        print(f"TTFT p99 at {label}: {result['ttft_ms']['p99'] / result['ttft_alone_ms']['p50']:.2f} times the median without load.")
+    print(f"Tokens a second at twice of saturation: {ladder[3]['tokens_per_second'] / ladder[2]['tokens_per_second']:.2f} of those at it.")
     rates = ",".join(f"{rate * share:.4f}" for share in (0.25, 0.5, 0.75, 1.0, 1.5))
     load(url, words, "ladder", *fresh, "--rate", rates, "--duration", str(window), "--plot", os.path.join(folder, "load.svg"))
 

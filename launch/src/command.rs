@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 use tributary_engine::{launcher, reap, refuse};
 use tributary_protocol::exit;
+use tributary_system::program;
 
 use crate::bench::{BenchArgs, bench};
 use crate::compare::{CompareArgs, compare};
@@ -69,6 +70,7 @@ struct ReapArgs {
 
 /// Runs the command of this process.
 pub fn main() -> ExitCode {
+    option_env!("TRIBUTARY_REVISION").into_iter().for_each(program::built_from);
     // Does nothing in a program without failpoints.
     let _scenario = fail::has_failpoints().then(fail::FailScenario::setup);
     let description = description();

@@ -54,8 +54,10 @@ pub fn in_flight(samples: &[Sample], from: f64, to: f64) -> (f64, f64) {
     (all / (to - from), waiting / (to - from))
 }
 
-/// Looks at a window of so many seconds.
+/// Looks at a window in which requests were sent for so many seconds.
 pub fn growth(samples: &[Sample], seconds: f64) -> Growth {
+    // One request alone is no time.
+    let seconds = seconds.max(1e-3);
     let part = seconds * (1.0 - LEFT_OUT) / PARTS as f64;
     let from = |index: usize| seconds * LEFT_OUT + index as f64 * part;
     let numbers: Vec<f64> = (0..PARTS).map(|index| in_flight(samples, from(index), from(index + 1)).0).collect();
@@ -99,6 +101,7 @@ fn slope(numbers: &[f64]) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::draws::Arrivals;
+    use crate::window::Window;
 
     /// Requests at these times, each under way until the other.
     fn samples(times: impl Iterator<Item = (f64, f64)>) -> Vec<Sample> {
@@ -143,6 +146,19 @@ mod tests {
         assert!(most <= 0.15, "at 0.8: {most}");
         assert!(more >= 0.9, "at 1.3: {more}");
         assert!(twice >= 0.99, "at twice: {twice}");
+    }
+
+    #[test]
+    fn a_queue_that_empties_behind_the_last_request_has_grown() {
+        let all = queue(1, 2.0, 300.0);
+        let (count, last_end) = (all.len(), all.iter().map(|sample| sample.ended).fold(0.0, f64::max));
+        let window = Window::of(all, None, Some(count));
+        assert_eq!(window.seconds, last_end);
+        assert!(last_end > 500.0 && window.sent_seconds < 300.0, "{} of {last_end}", window.sent_seconds);
+        let found = growth(&window.samples, window.sent_seconds);
+        assert!(found.grows && (found.slope_per_second - 1.0).abs() < 0.2, "{found:?}");
+        let one = growth(&queue(1, 1.0, 300.0)[..1], 0.0);
+        assert!(one.slope_per_second.is_finite() && !one.grows, "{one:?}");
     }
 
     #[test]

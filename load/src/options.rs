@@ -49,7 +49,7 @@ pub const OPTIONS: [Declared; 24] = [
     option("requests", "N", "", "Requests to send at most, of each rate"),
     switch(
         "find-saturation",
-        "Double the rate from --rate (1) on until the queue grows, then narrow it down to a tenth",
+        "Double the rate from --rate (1) on until the queue grows, then narrow it down to a twentieth",
     ),
     option("seed", "N", "0", "Seed of arrivals, texts and draws of documents"),
     option("form", "documents|prompt", "documents", "Documents beside the messages, or all in one plain prompt"),

@@ -75,7 +75,7 @@ pub struct WindowReport {
     pub rate: Option<f64>,
     /// Clients; absent in an open loop.
     pub clients: Option<usize>,
-    /// Seconds in which requests were sent.
+    /// Its length in seconds: the time in which requests were sent, or until the last was over where their number ended it.
     pub seconds: f64,
     /// Requests that were planned.
     pub planned: usize,
@@ -98,6 +98,8 @@ pub struct WindowReport {
     pub mean_generated_tokens: Option<f64>,
     /// From the planned time of a request to its first text.
     pub ttft_ms: Percentiles,
+    /// The same, of requests that found nobody: no other of the window was under way when they were planned.
+    pub ttft_alone_ms: Percentiles,
     /// From a part of an answer to the next, all of them.
     pub inter_token_ms: Percentiles,
     /// The longest of them in each answer.
@@ -212,15 +214,28 @@ impl WindowReport {
             mean_cached_tokens: mean(|sample| sample.cached_tokens),
             mean_generated_tokens: mean(|sample| Some(sample.generated_tokens)),
             ttft_ms: of(Sample::ttft_ms),
+            ttft_alone_ms: percentiles(alone(samples).filter_map(Sample::ttft_ms)),
             inter_token_ms: percentiles(answered.iter().flat_map(|sample| sample.gaps_ms())),
             longest_gap_ms: of(|sample| sample.gaps_ms().reduce(f64::max)),
             queue_ms: of(|sample| sample.queue_ms),
             total_ms: of(|sample| Some(sample.total_ms())),
             late_ms: percentiles(samples.iter().filter_map(Sample::late_ms)),
             over_time: over_time(samples),
-            growth: rate.map(|_| growth(samples, seconds)),
+            growth: rate.map(|_| growth(samples, window.sent_seconds)),
         }
     }
+}
+
+/// Answered requests that found no other under way.
+fn alone(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
+    let mut in_turn: Vec<&Sample> = samples.iter().filter(|sample| sample.sent.is_some()).collect();
+    in_turn.sort_by(|one, other| one.planned.total_cmp(&other.planned));
+    let mut free = 0.0f64;
+    in_turn.into_iter().filter(move |sample| {
+        let is_free = free <= sample.planned;
+        free = free.max(sample.ended);
+        is_free && sample.is_answered()
+    })
 }
 
 /// Tokens of an answer that had come by a time: its tokens, spread over its parts.
@@ -283,6 +298,29 @@ mod tests {
     }
 
     #[test]
+    fn who_found_nobody_is_told_from_the_others() {
+        let under_way = |number: usize, planned: f64, ended: f64, outcome| Sample {
+            sent: Some(planned),
+            ended,
+            outcome,
+            ..Sample::new(number, planned)
+        };
+        let (answered, refused) = (Outcome::Answered, Outcome::Status(429));
+        let samples = [
+            under_way(0, 1.0, 5.0, answered),
+            under_way(1, 2.0, 3.0, answered),
+            under_way(2, 4.5, 6.0, answered),
+            Sample::new(3, 5.5),
+            under_way(4, 6.0, 7.0, answered),
+            under_way(5, 8.0, 9.0, refused),
+            under_way(6, 8.5, 9.5, answered),
+            under_way(7, 10.0, 11.0, answered),
+        ];
+        let numbers: Vec<usize> = alone(&samples).map(|sample| sample.number).collect();
+        assert_eq!(numbers, [0, 4, 7]);
+    }
+
+    #[test]
     fn a_window_counts_what_came_in_its_time() {
         let answered = |number: usize, planned: f64, parts: &[f64]| Sample {
             sent: Some(planned + 0.001),
@@ -295,7 +333,7 @@ mod tests {
         let refused = Sample { sent: Some(6.0), ended: 6.5, outcome: Outcome::Status(429), ..Sample::new(3, 6.0) };
         let samples =
             vec![answered(0, 1.0, &[1.5, 1.6, 2.0]), answered(1, 2.0, &[3.0, 11.0]), Sample::new(2, 5.0), refused];
-        let report = WindowReport::new(Pace::Open(0.4), &Window { samples, seconds: 10.0 });
+        let report = WindowReport::new(Pace::Open(0.4), &Window { samples, seconds: 10.0, sent_seconds: 10.0 });
         assert_eq!((report.planned, report.not_sent, report.answered), (4, 1, 2));
         let counts: Vec<(&str, usize)> = report.outcomes.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(counts, [("answered", 2), ("http_429", 1), ("not_sent", 1)]);
@@ -304,6 +342,9 @@ mod tests {
         let near = |found: Option<f64>, wanted: f64| found.is_some_and(|found| (found - wanted).abs() < 1e-6);
         assert!(near(report.ttft_ms.p50, 750.0) && near(report.ttft_ms.max, 1000.0), "{:?}", report.ttft_ms);
         assert!(near(report.longest_gap_ms.p50, 4200.0), "{:?}", report.longest_gap_ms);
+        // The second begins when the first has just ended, the refused one comes between.
+        let alone = report.ttft_alone_ms;
+        assert_eq!((alone.count, alone.p50, alone.max), (2, Some(750.0), Some(1000.0)), "{alone:?}");
         assert_eq!((report.inter_token_ms.count, report.queue_ms.count, report.late_ms.count), (3, 0, 3));
         assert!(near(report.inter_token_ms.p50, 400.0) && near(report.total_ms.max, 9000.0));
         assert_eq!(report.over_time.len(), 3);

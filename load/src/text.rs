@@ -50,6 +50,7 @@ pub fn line(window: &WindowReport) -> String {
 fn times(window: &WindowReport) -> String {
     let rows = [
         ("time to first token", window.ttft_ms),
+        ("- who found nobody", window.ttft_alone_ms),
         ("between tokens", window.inter_token_ms),
         ("longest gap", window.longest_gap_ms),
         ("queue", window.queue_ms),
@@ -138,7 +139,7 @@ mod tests {
             ..Sample::new(0, 0.5)
         };
         let samples = vec![answered, Sample::new(1, 0.7)];
-        let window = Window { samples, seconds: 1.0 };
+        let window = Window { samples, seconds: 1.0, sent_seconds: 1.0 };
         let found = csv(&[(Pace::Closed(2), window.clone()), (Pace::Open(1.5), window)]);
         let lines: Vec<&str> = found.lines().collect();
         assert_eq!(lines[1], "0,,2,0,0.500000,0.500100,answered,250.000,400.000,1.250,300,,3,10.000 40.000");

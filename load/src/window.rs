@@ -43,8 +43,10 @@ pub struct Plan {
 pub struct Window {
     /// Every request that was planned, by its number.
     pub samples: Vec<Sample>,
-    /// Seconds in which requests were sent; until the last was over, where their number ended it.
+    /// Its length in seconds: the time in which requests were sent, or until the last was over where their number ended it.
     pub seconds: f64,
+    /// Seconds until the last request was planned, where their number ended it; else as `seconds`.
+    pub sent_seconds: f64,
 }
 
 /// A window on its way.
@@ -79,10 +81,20 @@ pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> 
     }
     let mut samples = running.samples.into_inner().unwrap_or_else(PoisonError::into_inner);
     samples.sort_unstable_by_key(|sample| sample.number);
-    let last_end = samples.iter().map(|sample| sample.ended).fold(0.0, f64::max);
-    let is_counted = plan.requests.is_some_and(|requests| samples.len() >= requests);
-    let duration = plan.duration.map_or(f64::INFINITY, |duration| duration.as_secs_f64());
-    Ok(Window { seconds: if is_counted { last_end.min(duration) } else { duration }, samples })
+    Ok(Window::of(samples, plan.duration, plan.requests))
+}
+
+impl Window {
+    /// A window that had so long, or so many requests, and these samples.
+    pub fn of(samples: Vec<Sample>, duration: Option<Duration>, requests: Option<usize>) -> Self {
+        let duration = duration.map_or(f64::INFINITY, |duration| duration.as_secs_f64());
+        if requests.is_none_or(|requests| samples.len() < requests) {
+            return Self { samples, seconds: duration, sent_seconds: duration };
+        }
+        let last = |time: fn(&Sample) -> f64| samples.iter().map(time).fold(0.0, f64::max);
+        let (last_planned, last_end) = (last(|sample| sample.planned), last(|sample| sample.ended));
+        Self { seconds: last_end.min(duration), sent_seconds: last_planned, samples }
+    }
 }
 
 /// Starts a thread that sends requests.

@@ -74,7 +74,7 @@ impl Answering {
     async fn next(&mut self) -> Result<Step, ApiError> {
         let update = self.running.next().await;
         let step = update.and_then(|update| self.take(update));
-        step.inspect_err(|error| self.running.failed(error))
+        step.inspect_err(|_| self.running.failed())
     }
 
     fn take(&mut self, update: Update) -> Result<Step, ApiError> {
@@ -115,7 +115,9 @@ impl Answering {
                 whole.tokens.extend(tokens);
             }
             if let Some(ended) = ended {
-                let text = frame.whole(&whole, delivery, &self.ending(&ended, delivery)?);
+                let text = computed(delivery, || {
+                    Ok::<_, ApiError>(frame.whole(&whole, delivery, &self.ending(&ended, delivery)?))
+                })?;
                 return Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response());
             }
         }
@@ -125,6 +127,12 @@ impl Answering {
         let Ended { reason, tokens, answered } = ended;
         Ok(Ending::new(reason, *tokens, answered, delivery.explains.then_some(&self.running.shared.client))?)
     }
+}
+
+/// Makes the end of an answer. One that explains itself has a line for every token of the context: what the thread had to do besides
+/// goes to another meanwhile.
+fn computed<T>(delivery: &Delivery, make: impl FnOnce() -> T) -> T {
+    if delivery.explains { tokio::task::block_in_place(make) } else { make() }
 }
 
 /// Why an answer ended that no stop text did.
@@ -169,14 +177,14 @@ impl Streaming {
         self.ready.extend(piece.map(|piece| self.frame.piece(&piece, &self.delivery)));
         let Some(ended) = ended else { return };
         self.is_done = true;
-        match self.answering.ending(&ended, &self.delivery) {
-            Ok(ending) => {
-                self.ready.push_back(self.frame.closing(&ending));
-                if self.delivery.includes_usage {
-                    self.ready.push_back(self.frame.usage(&ending));
-                }
-                self.ready.push_back("[DONE]".to_owned());
-            }
+        let Self { answering, frame, delivery, .. } = self;
+        let last = computed(delivery, || {
+            let ending = answering.ending(&ended, delivery)?;
+            let usage = delivery.includes_usage.then(|| frame.usage(&ending));
+            Ok::<_, ApiError>(std::iter::once(frame.closing(&ending)).chain(usage))
+        });
+        match last {
+            Ok(last) => self.ready.extend(last.chain(["[DONE]".to_owned()])),
             Err(error) => self.fail(&error),
         }
     }
@@ -184,6 +192,7 @@ impl Streaming {
     /// An error ends the stream as its last event, and `[DONE]` does not follow.
     fn fail(&mut self, error: &ApiError) {
         self.is_done = true;
+        self.answering.running.shared.metrics.refused(error.kind);
         self.ready.push_back(error.body().to_string());
     }
 }

@@ -4,9 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
@@ -15,23 +13,8 @@ use crate::error::ApiError;
 /// The fields of a body that nobody has taken yet.
 pub struct Fields(BTreeMap<String, Box<RawValue>>);
 
-impl<S: Send + Sync> FromRequest<S> for Fields {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if !is_json(request.headers()) {
-            let message = "the body must be JSON, with `Content-Type: application/json`";
-            return Err(ApiError::invalid(message).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-        }
-        // It has been read as a whole, within its limits (`upload.rs`).
-        let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-        Self::from_json(&bytes)
-    }
-}
-
 /// Whether a body says that it is JSON. No web page can say so of what it sends elsewhere without asking first.
-fn is_json(headers: &HeaderMap) -> bool {
+pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))

@@ -4,9 +4,9 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use tributary_engine::{Clock, Update};
+use tributary_engine::Update;
 
-use crate::body::Fields;
+use crate::arrival::Arrival;
 use crate::error::ApiError;
 use crate::input::chunks::ChunksRequest;
 use crate::output::ChunksAnswer;
@@ -14,10 +14,9 @@ use crate::running::{Running, Wanted};
 use crate::shared::Shared;
 
 /// Prefills documents.
-pub async fn chunks(State(shared): State<Shared>, fields: Result<Fields, ApiError>) -> Result<Response, ApiError> {
-    let clock = Clock::start();
-    let begun = begin(&shared, fields, clock).await;
-    let mut running = begun.inspect_err(|error| shared.metrics.refused(error))?;
+pub async fn chunks(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
+    let settings = |_: &ChunksRequest| shared.client.settings().clone();
+    let (mut running, _) = Running::begin(&shared, arrival, Wanted::Chunks, settings).await?;
     let kept = match running.next().await {
         Ok(Update::Kept(kept)) => Ok(kept),
         Ok(Update::Failed(failure)) => Err(failure.into()),
@@ -26,14 +25,7 @@ pub async fn chunks(State(shared): State<Shared>, fields: Result<Fields, ApiErro
         }
         Err(error) => Err(error),
     };
-    let kept = kept.inspect_err(|error| running.failed(error))?;
+    let kept = kept.inspect_err(|_| running.failed())?;
     running.kept();
     Ok(Json(ChunksAnswer::of(&kept)).into_response())
-}
-
-async fn begin(shared: &Shared, fields: Result<Fields, ApiError>, clock: Clock) -> Result<Running, ApiError> {
-    let ChunksRequest { documents, system } = ChunksRequest::read(fields?, &shared.model)?;
-    shared.limits.check_documents(documents.len())?;
-    let prepare = move |client: &tributary_engine::Client| client.prepare_documents(&documents, system.as_deref());
-    Running::begin(shared, (Wanted::Chunks, clock), shared.client.settings().clone(), prepare).await
 }

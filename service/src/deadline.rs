@@ -1,6 +1,7 @@
 //! How long a request may take: until its own time is over, or that of a service that has been told to end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -22,21 +23,40 @@ pub struct Deadlines {
     pub request_time: Duration,
     /// Turns true when a service that ends waits no longer.
     pub cut: watch::Receiver<bool>,
-    /// Where ended requests are counted.
+    /// Where streams that are ended are counted.
     pub metrics: Arc<Metrics>,
 }
 
-impl Deadlines {
-    /// Ends with the reason when the request that began then must end.
-    async fn passed(&mut self, began: Instant) -> ApiError {
-        let time = self.request_time;
+/// Whether the service has ended a request: whoever holds it lets go of it just then, as when its client leaves, and can tell the two
+/// apart by this. It goes with the request, as an extension.
+#[derive(Debug, Clone, Default)]
+pub struct TimeUp(Arc<AtomicBool>);
+
+impl TimeUp {
+    /// Whether it has.
+    pub fn is_up(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The time of one request.
+struct Term {
+    deadlines: Deadlines,
+    began: Instant,
+    time_up: TimeUp,
+}
+
+impl Term {
+    /// Ends with the reason when the request must end.
+    async fn passed(&mut self) -> ApiError {
+        let time = self.deadlines.request_time;
         let error = tokio::select! {
-            () = tokio::time::sleep_until(began + time) => ApiError::timed_out(time.as_secs()),
-            () = cut(&mut self.cut) => {
+            () = tokio::time::sleep_until(self.began + time) => ApiError::timed_out(time.as_secs()),
+            () = cut(&mut self.deadlines.cut) => {
                 ApiError::unavailable("the service ends, and its time to answer what it has begun is over")
             }
         };
-        self.metrics.refused(&error);
+        self.time_up.0.store(true, Ordering::Release);
         error
     }
 }
@@ -50,22 +70,24 @@ async fn cut(cut: &mut watch::Receiver<bool>) {
 
 /// Answers requests within their time. What they hold is let go of when it is over; a stream that has begun ends with the error as
 /// its last event.
-pub async fn within(State(mut deadlines): State<Deadlines>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
+pub async fn within(State(deadlines): State<Deadlines>, mut request: Request, next: Next) -> Response {
+    let mut term = Term { deadlines, began: Instant::now(), time_up: TimeUp::default() };
+    request.extensions_mut().insert(term.time_up.clone());
     let response = tokio::select! {
         response = next.run(request) => response,
-        error = deadlines.passed(began) => return error.into_response(),
+        error = term.passed() => return error.into_response(),
     };
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
         return response;
     }
     response.map(|body| {
-        let parts = stream::unfold(Some((body.into_data_stream(), deadlines)), move |state| async move {
-            let (mut parts, mut deadlines) = state?;
+        let parts = stream::unfold(Some((body.into_data_stream(), term)), move |state| async move {
+            let (mut parts, mut term) = state?;
             tokio::select! {
-                part = parts.next() => part.map(|part| (part, Some((parts, deadlines)))),
-                error = deadlines.passed(began) => {
+                part = parts.next() => part.map(|part| (part, Some((parts, term)))),
+                error = term.passed() => {
+                    term.deadlines.metrics.refused(error.kind);
                     let event = Bytes::from(format!("data: {}\n\n", error.body()));
                     Some((Ok(event), None))
                 }

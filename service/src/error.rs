@@ -1,15 +1,17 @@
 //! Failures as OpenAI's clients know them: a status, and an object that says what, of which kind, and which parameter.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tributary_engine::RequestFailure;
 use tributary_protocol::exit;
 
-/// The status of a request whose client left before its answer. Nobody gets it: it is for logs and metrics.
-#[allow(dead_code, reason = "what is told of it counts cancelled requests")]
-const CLIENT_GONE: u16 = 499;
+use crate::metrics::Metrics;
 
 /// Seconds after which a client that was turned away may come again.
 const RETRY_AFTER_S: u16 = 1;
@@ -135,9 +137,23 @@ impl From<tributary_engine::Error> for ApiError {
     }
 }
 
+/// The kind of failure that a response tells, for whoever counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told(&'static str);
+
+/// Counts failures that are told by a response, wherever they came from. Those that end a stream are counted where they end it.
+pub async fn counted(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if let Some(Told(kind)) = response.extensions().get() {
+        metrics.refused(kind);
+    }
+    response
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Told(self.kind));
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -6,8 +6,8 @@
 
 mod activity;
 mod answering;
+mod arrival;
 mod body;
-mod chat;
 mod chunks;
 mod completions;
 mod connections;

@@ -1,5 +1,7 @@
 //! What is served where.
 
+use std::sync::Arc;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
@@ -10,21 +12,23 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::deadline::{self, Deadlines};
-use crate::error::ApiError;
+use crate::error::{self, ApiError};
 use crate::guard::{self, Access};
+use crate::input::chat::ChatRequest;
+use crate::input::completion::CompletionRequest;
 use crate::metrics::TEXT;
 use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
-use crate::{chat, chunks, completions, openapi, status};
+use crate::{chunks, completions, openapi, status};
 
 /// All routes, for those who may ask, within the limits of bodies and time.
 pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
-    let bodies = Bodies::new(shared.limits);
+    let (bodies, counts) = (Bodies::new(shared.limits), Arc::clone(&shared.metrics));
     Router::new()
-        .route("/v1/chat/completions", post(chat::completions))
-        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(completions::complete::<ChatRequest>))
+        .route("/v1/completions", post(completions::complete::<CompletionRequest>))
         .route("/v1/chunks", post(chunks::chunks))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
@@ -45,6 +49,7 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         .layer(from_fn_with_state(bodies, upload::whole))
         .layer(from_fn_with_state(access, guard::guard))
         .layer(from_fn_with_state(deadlines, deadline::within))
+        .layer(from_fn_with_state(counts, error::counted))
 }
 
 async fn models(State(shared): State<Shared>) -> Json<Value> {

@@ -1,11 +1,17 @@
 //! A request on its way through the engine, as its client's handler holds it. Whoever lets go of it before its end cancels it: a handler
 //! whose client has left is dropped, in whatever phase its request is.
 
-use tokio::sync::mpsc;
-use tributary_coordinator::{Prepared, RequestSettings};
-use tributary_engine::{Answered, Client, Clock, NotTaken, RequestFailure, Sink, Update};
+use std::sync::Arc;
 
+use tokio::sync::mpsc;
+use tributary_coordinator::RequestSettings;
+use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update};
+
+use crate::arrival::Arrival;
+use crate::body::Fields;
+use crate::deadline::TimeUp;
 use crate::error::ApiError;
+use crate::input::Asked;
 use crate::metrics::Outcome;
 use crate::shared::Shared;
 
@@ -30,20 +36,21 @@ pub struct Running {
     /// The method of an answer.
     method: Option<&'static str>,
     updates: mpsc::Receiver<Update>,
+    time_up: TimeUp,
     is_over: bool,
 }
 
 impl Running {
-    /// Makes tokens of a request and hands it in, whose clock runs since it was accepted.
+    /// Reads a request, makes tokens of it, and hands it in with the settings that it has.
     ///
     /// # Errors
     /// What cannot be read, or is not taken.
-    pub async fn begin(
+    pub async fn begin<R: Asked>(
         shared: &Shared,
-        (wanted, clock): (Wanted, Clock),
-        settings: RequestSettings,
-        prepare: impl FnOnce(&Client) -> tributary_engine::Result<Prepared> + Send + 'static,
-    ) -> Result<Self, ApiError> {
+        Arrival { clock, body, time_up }: Arrival,
+        wanted: Wanted,
+        settings: impl Fn(&R) -> RequestSettings,
+    ) -> Result<(Self, R), ApiError> {
         if *shared.draining.borrow() {
             return Err(RequestFailure::Closed.into());
         }
@@ -52,11 +59,21 @@ impl Running {
         if desk.is_full() {
             return Err(RequestFailure::Busy { waiting: desk.waiting() }.into());
         }
-        let client = shared.client.clone();
-        // Tokenisation computes: it goes to a thread that may.
-        let prepared = tokio::task::spawn_blocking(move || prepare(&client)).await;
-        let prepared = prepared.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
-        shared.limits.check_prompt(&prepared)?;
+        let permit = Arc::clone(&shared.readers).acquire_owned().await.expect("nobody closes it");
+        let reader = shared.clone();
+        // Reading a long body and making tokens of it computes: it goes to a thread that may.
+        let read = tokio::task::spawn_blocking(move || {
+            // Held even when nobody waits for it any more.
+            let _permit = permit;
+            let Shared { client, model, limits, .. } = reader;
+            let request = R::read(Fields::from_json(&body)?, &model, client.settings())?;
+            limits.check_documents(request.document_count())?;
+            let prepared = request.prepare(&client)?;
+            limits.check_prompt(&prepared)?;
+            Ok::<_, ApiError>((request, prepared))
+        });
+        let (asked, prepared) = read.await.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
+        let settings = settings(&asked);
         let (sender, updates) = mpsc::channel(BUFFERED);
         let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
         // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
@@ -64,7 +81,7 @@ impl Running {
             Wanted::Answer => (desk.submit(prepared, settings, clock, sink)?, Some(method)),
             Wanted::Chunks => (desk.submit_chunks(prepared, settings, clock, sink)?, None),
         };
-        Ok(Self { shared: shared.clone(), request, method, updates, is_over: false })
+        Ok((Self { shared: shared.clone(), request, method, updates, time_up, is_over: false }, asked))
     }
 
     /// What comes next. It may be given up while it waits.
@@ -91,10 +108,9 @@ impl Running {
     }
 
     /// There will be no answer. The ranks need not go on with what failed here.
-    pub fn failed(&mut self, error: &ApiError) {
+    pub fn failed(&mut self) {
         self.is_over = true;
         self.shared.client.desk().cancel(self.request);
-        self.shared.metrics.refused(error);
         if let Some(method) = self.method {
             self.shared.metrics.ended(method, Outcome::Failed);
         }
@@ -106,10 +122,20 @@ impl Drop for Running {
         if self.is_over {
             return;
         }
-        self.shared.client.desk().cancel(self.request);
-        if let Some(method) = self.method {
-            self.shared.metrics.ended(method, Outcome::Cancelled);
+        let Shared { client, metrics, .. } = &self.shared;
+        client.desk().cancel(self.request);
+        let Some(method) = self.method else { return };
+        // What comes from here on is not taken, and the engine says so. The whole answer may have come just before.
+        self.updates.close();
+        while let Ok(update) = self.updates.try_recv() {
+            if let Update::Done(done) = update
+                && let Ok(answered) = client.answered(*done)
+            {
+                metrics.unread(&answered);
+                return;
+            }
         }
+        metrics.ended(method, if self.time_up.is_up() { Outcome::Failed } else { Outcome::Cancelled });
     }
 }
 

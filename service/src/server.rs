@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Attendance, Client};
 use tributary_protocol::exit;
@@ -39,6 +39,9 @@ const QUEUE: i32 = 4096;
 
 /// File descriptors that are left to ranks, logs and the model when connections take the rest.
 const OTHER_FILES: usize = 256;
+
+/// Bodies that are read and made tokens of at a time; those behind them wait. It computes, and the ranks compute on the same cores.
+const READERS: usize = 8;
 
 /// What a service is told.
 #[derive(Debug, Clone)]
@@ -201,7 +204,8 @@ impl Service {
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
         let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
-        let shared = Shared { client, model: model.into(), metrics, limits, readiness, draining: draining.clone() };
+        let (model, readers, told) = (model.into(), Arc::new(Semaphore::new(READERS)), draining.clone());
+        let shared = Shared { client, model, metrics, limits, readers, readiness, draining: told };
         let app = routes(shared, access, deadlines);
         tokio::select! {
             () = connections::serve(listener, app, limits, draining) => {}

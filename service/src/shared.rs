@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tributary_engine::Client;
 
 use crate::limits::ClientLimits;
@@ -20,6 +20,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What its clients may ask at most.
     pub limits: ClientLimits,
+    /// Who may read a body and make tokens of it now.
+    pub readers: Arc<Semaphore>,
     /// Whether the last self-test was right.
     pub readiness: watch::Receiver<Readiness>,
     /// Whether the service is about to end: no more requests are taken.

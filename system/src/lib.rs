@@ -1,5 +1,5 @@
-//! What the operating system tells of the host, its processor, its memory and its processes; files that are there whole or not
-//! at all; and numbers of bytes and tokens as people write them.
+//! What the operating system tells of the host, its processor, its memory and its processes; which commit the program is of;
+//! files that are there whole or not at all; and numbers of bytes and tokens as people write them.
 //!
 //! This crate knows none of the others. Only here is `/proc` read, or the file system of control groups. What cannot be
 //! read is absent, never guessed. `/proc` is read field by field: a kernel or a container that leaves out a field that nobody
@@ -13,6 +13,7 @@ pub mod host;
 pub mod memory;
 pub mod process;
 pub mod processor;
+pub mod program;
 pub mod size;
 pub mod token_count;
 

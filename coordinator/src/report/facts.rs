@@ -76,6 +76,8 @@ pub struct ResolvedSettings {
     pub temperature: f32,
     /// Draws from the smallest set of tokens with at least this probability.
     pub top_p: f32,
+    /// Draws from so many of the largest logits; 0 for all.
+    pub top_k: u32,
     /// Seed of every draw.
     pub seed: u64,
     /// How long a rank may compute without progress, and all ranks wait for each other.
@@ -116,6 +118,7 @@ impl ResolvedSettings {
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,
             top_p: plan.sampling.top_p,
+            top_k: plan.sampling.top_k,
             seed: plan.sampling.seed,
             timeout_ms: plan.timeout_ms,
         }

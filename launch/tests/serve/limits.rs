@@ -106,6 +106,75 @@ fn requests_beyond_a_limit_are_told_both_numbers() {
 }
 
 #[test]
+fn every_failure_that_is_told_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "red-river-1\n").expect("written");
+    let file = file.display().to_string();
+    let options = ["--api-key-file", &file, "--metrics-public", "--max-body-size", "20KiB", "--header-timeout", "1"];
+    let server = Server::start(&options);
+    let refused = || server.metric("tributary_request_errors_total{error_type=\"invalid_request_error\"}");
+    let known = "host: x\r\nauthorization: Bearer red-river-1\r\n";
+    let json = format!("{known}content-type: application/json\r\n");
+    let long = format!("{json}content-length: 30000\r\n\r\n{}", " ".repeat(30_000));
+    let cases = [
+        (401, "GET /v1/models", "host: x\r\n\r\n".to_owned()),
+        (404, "GET /nowhere", format!("{known}\r\n")),
+        (405, "GET /v1/chat/completions", format!("{known}\r\n")),
+        (415, "POST /v1/chat/completions", format!("{known}content-length: 2\r\n\r\n{{}}")),
+        (400, "POST /v1/chat/completions", format!("{json}content-length: 2\r\n\r\n{{}}")),
+        (413, "POST /v1/chunks", long),
+        (408, "POST /v1/completions", format!("{json}content-length: 100\r\n\r\n{{")),
+    ];
+    for (count, (status, line, rest)) in cases.iter().enumerate() {
+        assert_eq!(refused(), count as f64, "before {line}");
+        let mut stream = connect(&server);
+        write!(stream, "{line} HTTP/1.1\r\n{rest}").expect("written");
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&start), format!("HTTP/1.1 {status}"), "{line}");
+    }
+    assert_eq!(refused(), cases.len() as f64);
+    // A head that is too long is nobody's request.
+    let mut stream = connect(&server);
+    write!(stream, "GET /health HTTP/1.1\r\nhost: {}", "x".repeat(100 << 10)).expect("written");
+    let (_, text) = closes(stream);
+    assert!(text.starts_with("HTTP/1.1 431 "), "{text}");
+    server.ends_well();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_or_told_nothing() {
+    let server = Server::start(&["--world-size", "2"]);
+    let unread = |max_tokens: usize| {
+        let mut request = body("hop2-0", max_tokens);
+        (request["stream"], request["logprobs"], request["top_logprobs"]) = (true.into(), true.into(), 20.into());
+        http::open(&server.address, "/v1/chat/completions", &request)
+    };
+    let newest = || server.get("/v1/status").json()["recent"][0].clone();
+    // More than the system and the service hold for it.
+    let kept = unread(3500);
+    server.becomes("tributary_requests_cancelled_total{stage=\"slow\"}", 1.0);
+    let cut = newest();
+    assert_eq!(cut["outcome"], "cancelled", "{cut}");
+    drop(kept);
+    let cancelled = "tributary_requests_total{method=\"infoflow\",outcome=\"cancelled\"}";
+    server.becomes(cancelled, 1.0);
+    // Not quite as much: the whole answer is there when the client leaves, and it has read nothing.
+    let most = cut["generated_tokens"].as_u64().expect("a number") as usize;
+    let kept = unread(most - 400);
+    server.becomes(RUNNING, 1.0);
+    server.becomes(RUNNING, 0.0);
+    assert_eq!(newest()["id"], cut["id"], "it has not ended for its client");
+    drop(kept);
+    server.becomes(cancelled, 2.0);
+    let left = newest();
+    assert_eq!((&left["outcome"], left["generated_tokens"].as_u64()), (&json!("cancelled"), Some(most as u64 - 400)));
+    assert!(left["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")), "{left}");
+    server.ends_well();
+}
+
+#[test]
 fn connections_that_do_nothing_are_closed() {
     let server = Server::start(&["--header-timeout", "1", "--idle-timeout", "3"]);
     let (idle, mut half) = (connect(&server), connect(&server));
@@ -183,6 +252,11 @@ fn a_request_that_takes_too_long_is_ended_and_let_go_of() {
         assert_eq!(ends_with_error(stream), "the answer took longer than 1 s");
     }
     server.becomes(RUNNING, 0.0);
+    // Nobody has left: they were told an error, each of them.
+    let ended =
+        |how: &str| server.metric(&format!("tributary_requests_total{{method=\"infoflow\",outcome=\"{how}\"}}"));
+    assert_eq!((ended("failed"), ended("cancelled")), (11.0, 0.0));
+    assert_eq!(server.metric("tributary_request_errors_total{error_type=\"server_error\"}"), 11.0);
     assert_eq!(server.chat(&body("hop2-0", 4)).status, 200);
     server.ends_well();
 }

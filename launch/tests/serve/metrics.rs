@@ -200,6 +200,32 @@ fn what_was_done_is_counted() {
     };
     assert!(gathered(0, "sent") > 0.0);
     assert_eq!((gathered(0, "sent"), gathered(1, "sent")), (gathered(1, "received"), gathered(0, "received")));
+    assert!(server.get("/metrics").body.contains(&format!("revision=\"{}\"", revision())), "which commit this is");
+    server.ends_well();
+}
+
+/// The commit that the command was built from, as its build script finds it; nothing outside a repository.
+fn revision() -> String {
+    option_env!("TRIBUTARY_REVISION").unwrap_or_default().to_owned()
+}
+
+#[test]
+fn predictions_stand_beside_what_was_measured() {
+    // Of another machine: what is predicted for it is a time all the same.
+    let server = Server::start(&["--world-size", "2", "--profile", "h100x4"]);
+    let cold = "{method=\"infoflow\",cache=\"cold\"}";
+    let of = |name: &str| server.metric(&format!("tributary_{name}{cold}"));
+    assert_eq!(of("predicted_time_to_first_token_seconds_count"), 0.0);
+    server.chat(&body("hop2-0", 2));
+    assert_eq!(of("predicted_time_to_first_token_seconds_count"), 1.0);
+    assert_eq!(of("time_to_first_token_seconds_count"), 1.0);
+    let predicted_s = of("predicted_time_to_first_token_seconds_sum");
+    assert!(predicted_s > 0.0 && predicted_s < 60.0, "{predicted_s} s");
+    // The same documents again: they are warm, and less is predicted.
+    server.chat(&body("hop2-0", 2));
+    let warm = "tributary_predicted_time_to_first_token_seconds_sum{method=\"infoflow\",cache=\"warm\"}";
+    let warm_s = server.metric(warm);
+    assert!(warm_s > 0.0 && warm_s < predicted_s, "{warm_s} s, cold {predicted_s} s");
     server.ends_well();
 }
 

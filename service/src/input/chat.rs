@@ -2,12 +2,13 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tributary_coordinator::{Document, RequestSettings, Speaker, Turn};
-use tributary_engine::Conversation;
+use tributary_coordinator::{Document, Prepared, RequestSettings, Speaker, Turn};
+use tributary_engine::{Client, Conversation};
 
-use super::{Choices, Generation, check_model, documents, others};
+use super::{Asked, Choices, Completed, Generation, check_model, documents, others};
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::output::Form;
 
 /// Messages of a chat at most.
 pub const MESSAGES: usize = 1024;
@@ -57,12 +58,8 @@ struct Part {
     text: String,
 }
 
-impl ChatRequest {
-    /// Reads a body. What it does not say is as `served` has it.
-    ///
-    /// # Errors
-    /// What cannot be, or is not known, by its name.
-    pub fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
+impl Asked for ChatRequest {
+    fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
         check_model(&mut fields, model)?;
         let choices = Choices::take(&mut fields, served)?;
         let mut generation = Generation::take(&mut fields, choices, &["max_completion_tokens", "max_tokens"])?;
@@ -78,6 +75,22 @@ impl ChatRequest {
         let documents = documents(&mut fields)?;
         others::finish(fields, &others::OF_CHATS)?;
         Ok(Self { conversation: conversation(messages.unwrap_or_default(), documents)?, generation })
+    }
+
+    fn document_count(&self) -> usize {
+        self.conversation.documents.len()
+    }
+
+    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
+        Ok(client.prepare(&self.conversation)?)
+    }
+}
+
+impl Completed for ChatRequest {
+    const FORM: Form = Form::Chat;
+
+    fn generation(&self) -> &Generation {
+        &self.generation
     }
 }
 

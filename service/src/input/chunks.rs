@@ -1,8 +1,9 @@
 //! A request for documents to be prefilled ahead of use.
 
-use tributary_coordinator::Document;
+use tributary_coordinator::{Document, Prepared, RequestSettings};
+use tributary_engine::Client;
 
-use super::{check_model, documents};
+use super::{Asked, check_model, documents};
 use crate::body::Fields;
 use crate::error::ApiError;
 
@@ -15,12 +16,8 @@ pub struct ChunksRequest {
     pub system: Option<String>,
 }
 
-impl ChunksRequest {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// What cannot be, or is not known, by its name.
-    pub fn read(mut fields: Fields, model: &str) -> Result<Self, ApiError> {
+impl Asked for ChunksRequest {
+    fn read(mut fields: Fields, model: &str, _: &RequestSettings) -> Result<Self, ApiError> {
         check_model(&mut fields, model)?;
         let (documents, system) = (documents(&mut fields)?, fields.take("system")?);
         fields.end()?;
@@ -28,6 +25,14 @@ impl ChunksRequest {
             return Err(ApiError::parameter("documents", "there are no `documents`"));
         }
         Ok(Self { documents, system })
+    }
+
+    fn document_count(&self) -> usize {
+        self.documents.len()
+    }
+
+    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
+        Ok(client.prepare_documents(&self.documents, self.system.as_deref())?)
     }
 }
 
@@ -37,7 +42,9 @@ mod tests {
 
     #[test]
     fn documents_and_a_system_text_are_all_that_it_takes() {
-        let read = |json: &str| ChunksRequest::read(Fields::from_json(json.as_bytes()).expect("an object"), "demo");
+        let served = RequestSettings::default();
+        let read =
+            |json: &str| ChunksRequest::read(Fields::from_json(json.as_bytes()).expect("an object"), "demo", &served);
         let request =
             read(r#"{"documents": ["a", {"text": "b"}], "system": "s", "model": "demo"}"#).expect("a request");
         assert_eq!((request.documents.len(), request.system.as_deref()), (2, Some("s")));

@@ -1,12 +1,13 @@
 //! A text completion request: a prompt that is continued, without a chat template.
 
 use serde::Deserialize;
-use tributary_coordinator::RequestSettings;
-use tributary_engine::{Prompt, PromptText};
+use tributary_coordinator::{Prepared, RequestSettings};
+use tributary_engine::{Client, Prompt, PromptText};
 
-use super::{Choices, Generation, check_model, documents, others};
+use super::{Asked, Choices, Completed, Generation, check_model, documents, others};
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::output::Form;
 
 /// The likeliest tokens beside each that are told at most.
 const LOGPROBS: u64 = 5;
@@ -30,12 +31,8 @@ enum Forms {
     Lists(Vec<Vec<u32>>),
 }
 
-impl CompletionRequest {
-    /// Reads a body. What it does not say is as `served` has it.
-    ///
-    /// # Errors
-    /// What cannot be, or is not known, by its name.
-    pub fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
+impl Asked for CompletionRequest {
+    fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
         check_model(&mut fields, model)?;
         let choices = Choices::take(&mut fields, served)?;
         let mut generation = Generation::take(&mut fields, choices, &["max_tokens"])?;
@@ -55,6 +52,28 @@ impl CompletionRequest {
         let prompt = Prompt { documents: documents(&mut fields)?, text };
         others::finish(fields, &others::OF_TEXTS)?;
         Ok(Self { prompt, generation })
+    }
+
+    fn document_count(&self) -> usize {
+        self.prompt.documents.len()
+    }
+
+    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
+        let vocabulary = client.vocabulary();
+        if let PromptText::Ids(ids) = &self.prompt.text
+            && let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary)
+        {
+            return Err(ApiError::parameter("prompt", format!("token id {id}: the model knows {vocabulary} ids")));
+        }
+        Ok(client.prepare_prompt(&self.prompt)?)
+    }
+}
+
+impl Completed for CompletionRequest {
+    const FORM: Form = Form::Text;
+
+    fn generation(&self) -> &Generation {
+        &self.generation
     }
 }
 

@@ -9,14 +9,43 @@ mod generation;
 pub mod others;
 
 use serde::Deserialize;
-use tributary_coordinator::{Document, RequestSettings, method_named};
+use tributary_coordinator::{Document, Prepared, RequestSettings, method_named};
+use tributary_engine::Client;
 
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::output::Form;
 
 pub use self::generation::Generation;
 #[cfg(test)]
 pub use self::generation::{STOP_CHARACTERS, STOPS, StreamOptions};
+
+/// What a request asks of the engine, as its body has it.
+pub trait Asked: Sized + Send + 'static {
+    /// Reads a body. What it does not say is as `served` has it.
+    ///
+    /// # Errors
+    /// What cannot be, or is not known, by its name.
+    fn read(fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError>;
+
+    /// How many documents it has.
+    fn document_count(&self) -> usize;
+
+    /// Its text as token ids.
+    ///
+    /// # Errors
+    /// A text or an id that cannot be.
+    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError>;
+}
+
+/// A request that a text answers.
+pub trait Completed: Asked {
+    /// The form of its answer.
+    const FORM: Form;
+
+    /// How the answer is made and given.
+    fn generation(&self) -> &Generation;
+}
 
 /// How a prompt is prefilled; the server's own choice where absent.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -20,7 +20,6 @@ use tributary_engine::{Answered, Client, Observer, Pulses, Tally};
 use self::recent::Recent;
 use self::sheet::Sheet;
 use self::table as of;
-use crate::error::ApiError;
 
 pub use self::recent::Finished;
 
@@ -104,7 +103,7 @@ impl Metrics {
 
     fn with(world: usize, is_job: bool) -> Result<Self, BuildError> {
         let this = Self { sheet: Sheet::new(world, is_job)?, world, state: Mutex::default() };
-        let revision = option_env!("TRIBUTARY_REVISION").unwrap_or_default();
+        let revision = tributary_system::program::revision().unwrap_or_default();
         this.sheet.set(&of::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), revision], 1.0);
         this.sheet.set(&of::WORLD_SIZE, &[], world as f64);
         this.lock().totals.used_bytes = vec![0; world];
@@ -145,9 +144,9 @@ impl Metrics {
         self.sheet.upkeep();
     }
 
-    /// A request that ended with an error.
-    pub fn refused(&self, error: &ApiError) {
-        self.sheet.count(&of::REQUEST_ERRORS, &[error.kind], 1);
+    /// A request whose client was told an error of this kind.
+    pub fn refused(&self, kind: &str) {
+        self.sheet.count(&of::REQUEST_ERRORS, &[kind], 1);
     }
 
     /// A request that had been handed in, and got no whole answer.
@@ -164,6 +163,13 @@ impl Metrics {
         let (hits, misses) = record::lookups(answered);
         (state.totals.hits, state.totals.misses) = (state.totals.hits + hits, state.totals.misses + misses);
         state.recent.finished(Finished::answered(answered), answered.planned.plan.request);
+    }
+
+    /// A request that was answered, but nobody was there any more to read it.
+    pub fn unread(&self, answered: &Answered) {
+        self.ended(answered.report.method, Outcome::Cancelled);
+        let finished = Finished { outcome: Outcome::Cancelled.name(), ..Finished::answered(answered) };
+        self.lock().recent.finished(finished, answered.planned.plan.request);
     }
 
     /// The name that a request has for its client, by its number at the desk.

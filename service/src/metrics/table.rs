@@ -95,9 +95,9 @@ metrics! {
     REQUESTS: Counter, "requests_total", [METHOD, ("outcome", Words(OUTCOMES))],
         "Requests that were handed in and have ended, by method and by how they ended.";
     REQUEST_ERRORS: Counter, "request_errors_total", [("error_type", Words(ERROR_TYPES))],
-        "Requests that ended with an error, by its kind.";
+        "Requests whose client was told an error, by its kind.";
     REQUESTS_CANCELLED: Counter, "requests_cancelled_total", [("stage", Words(STAGES))],
-        "Requests that were let go of: their client left while they waited, were prefilled or decoded, or it read too slowly.";
+        "Requests that were let go of before their end: their client left or their time was over while they waited, were prefilled or decoded, or their client read too slowly.";
     REQUESTS_RUNNING: Gauge, "requests_running", [], "Requests that the ranks are at: being prefilled or decoded.";
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],

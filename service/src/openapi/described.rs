@@ -9,7 +9,7 @@ use super::TEXT;
 use super::bodies::{ChatBody, ChunksBody, CompletionBody, asking_nothing, by_hand};
 use crate::body::Fields;
 use crate::error::ApiError;
-use crate::input::{chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
+use crate::input::{Asked, chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
 use crate::status::Status;
 
@@ -281,7 +281,7 @@ fn bodies_are_read_as_they_are_described() {
         }),
         ("ChunksRequest", |mut fields| {
             ["messages", "prompt"].iter().for_each(|name| fields.pass_over(name));
-            ChunksRequest::read(fields, "demo").map(|_| ())
+            ChunksRequest::read(fields, "demo", &RequestSettings::default()).map(|_| ())
         }),
     ];
     let document = made();

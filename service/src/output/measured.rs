@@ -1,8 +1,6 @@
 //! What an answer cost: tokens, and times.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tributary_engine::Answered;
 
 /// How many tokens there were.
@@ -57,8 +55,9 @@ pub struct Metrics<'a> {
     /// `cold`, `partial` or `warm`: how much of the context came from the chunk cache.
     pub cache: &'static str,
     /// Milliseconds of each phase on the critical path, the wait for its turn (`queue`) among them.
-    #[cfg_attr(test, schema(value_type = BTreeMap<String, f64>))]
-    pub phases_ms: BTreeMap<&'a str, f64>,
+    #[cfg_attr(test, schema(value_type = std::collections::BTreeMap<String, f64>))]
+    #[serde(serialize_with = "as_object")]
+    pub phases_ms: Vec<(&'a str, f64)>,
     /// Context tokens that were selected.
     pub selected_tokens: usize,
     /// Rows of the recompute pass, the query's included.
@@ -67,6 +66,11 @@ pub struct Metrics<'a> {
     pub tensor_bytes_received: u64,
     /// Ranks.
     pub world_size: usize,
+}
+
+/// Named numbers as an object, in their order.
+fn as_object<S: Serializer>(named: &[(&str, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(named.iter().copied())
 }
 
 impl<'a> Metrics<'a> {

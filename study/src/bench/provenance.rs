@@ -7,7 +7,7 @@ use tributary_coordinator::date;
 use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Engine, program_hash};
 
-use tributary_system::{host, memory, processor};
+use tributary_system::{host, memory, processor, program};
 
 use crate::error::Result;
 
@@ -24,7 +24,7 @@ pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Prov
         began: now("%Y-%m-%dT%H:%M:%SZ")?,
         command: std::env::args().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        revision: option_env!("TRIBUTARY_REVISION").map(str::to_owned),
+        revision: program::revision().map(str::to_owned),
         build: program_hash().map_err(tributary_engine::Error::from)?,
         host: host::name(),
         system: host::kernel(),

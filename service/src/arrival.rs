@@ -1,0 +1,37 @@
+//! A request as it has come in: its body is here, and nothing has looked at it yet.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use tributary_engine::Clock;
+
+use crate::body::is_json;
+use crate::deadline::TimeUp;
+use crate::error::ApiError;
+
+/// A request that has just come in.
+pub struct Arrival {
+    /// The clock of its time to first token: it runs since the body is here.
+    pub clock: Clock,
+    /// The body, which says that it is JSON.
+    pub body: Bytes,
+    /// Whether the service has ended it.
+    pub time_up: TimeUp,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Arrival {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let clock = Clock::start();
+        if !is_json(request.headers()) {
+            let message = "the body must be JSON, with `Content-Type: application/json`";
+            return Err(ApiError::invalid(message).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        let time_up = request.extensions().get().cloned().unwrap_or_default();
+        // It has been read as a whole, within its limits (`upload.rs`).
+        let body = Bytes::from_request(request, state).await;
+        let body = body.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+        Ok(Self { clock, body, time_up })
+    }
+}
