@@ -3,7 +3,7 @@ and many clients at once, warm. Prints the tables of docs/load.md and writes a p
 
     python3 studies/load.py PROGRAM FOLDER [WINDOW_SECONDS]
 
-FOLDER gets the model, the vocabulary, every result as JSON and CSV, and the picture load.svg. About 45 minutes with windows of two minutes.
+FOLDER gets the model, the vocabulary, every result as JSON and CSV, and the picture load.svg. About 40 minutes with windows of two minutes.
 The machine should have nothing else to do. Machines drift all the same: times under load are compared with those of requests that found
 nobody in the same window, and the longest gap with the longest prefill of the same window.
 """
@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 WORLD, TOKENS, CLIENTS, WARM_TOKENS = 2, 32, 16, 256
-SAMPLES = 300  # in a window whose 99th percentile is told
+LONG = 2.5  # a window whose 99th percentile is told is so many times as long as one of the search
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 120
@@ -87,20 +87,21 @@ def step_seconds(url):
     return float(values[name + "sum"]), float(values[name + "count"])
 
 
-def longest_prefill(name):
-    """Milliseconds from a request's turn to its first text, at most."""
+def longest_prefill(name, window):
+    """Milliseconds from a request's turn to its first text, at most, in a window of the load of this name."""
     with open(os.path.join(folder, name + ".csv")) as file:
-        return max(float(line["ttft_ms"]) - float(line["queue_ms"]) for line in csv.DictReader(file) if line["queue_ms"])
+        lines = [line for line in csv.DictReader(file) if line["queue_ms"] and line["window"] == str(window)]
+    return max(float(line["ttft_ms"]) - float(line["queue_ms"]) for line in lines)
 
 
-def row(label, found, name):
+def row(label, found, name, window=0):
     def ms(times, which):
         value = found[times][which]
         return "-" if value is None else f"{value:.0f}"
 
     turned_away = sum(count for way, count in found["outcomes"].items() if way in ("http_429", "not_sent"))
     cells = [label, found["answered"], turned_away, ms("ttft_alone_ms", "p50"), ms("ttft_ms", "p50"), ms("ttft_ms", "p99"),
-             ms("queue_ms", "p50"), ms("longest_gap_ms", "max"), f"{longest_prefill(name):.0f}", f"{found['tokens_per_second']:.1f}"]
+             ms("queue_ms", "p50"), ms("longest_gap_ms", "max"), f"{longest_prefill(name, window):.0f}", f"{found['tokens_per_second']:.1f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
@@ -114,19 +115,15 @@ def cold(url, words):
     found = load(url, words, "saturation", *fresh, "--find-saturation", "--duration", str(window))["saturation"]
     rate = found["growing_rate"]
     shares = [(1 / 3, "a third of saturation"), (1 / 2, "half"), (1, "saturation"), (2, "twice")]
-    ladder = []
-    for share, label in shares:
-        seconds = max(window, int(SAMPLES / (rate * share))) if share < 1 else window
-        name = f"at-{share:.2f}"
-        result = load(url, words, name, *fresh, "--rate", str(rate * share), "--duration", str(seconds))["windows"][0]
-        ladder.append(result)
-        row(f"{label}: {rate * share:.3f}", result, name)
-    print(f"\nSaturation: {rate:.3f} requests a second ({found['steady_rate']} is steady).")
+    rates = ",".join(f"{rate * share:.4f}" for share, _ in shares)
+    options = ["--rate", rates, "--duration", str(LONG * window), "--plot", os.path.join(folder, "load.svg")]
+    ladder = load(url, words, "ladder", *fresh, *options)["windows"]
+    for index, ((share, label), result) in enumerate(zip(shares, ladder)):
+        row(f"{label}: {rate * share:.3f}", result, "ladder", index)
+    print(f"\nSaturation: {rate:.3f} requests a second ({found['steady_rate']:.3f} is steady).")
     for result, (_, label) in zip(ladder[:2], shares):
         print(f"TTFT p99 at {label}: {result['ttft_ms']['p99'] / result['ttft_alone_ms']['p50']:.2f} times the median without load.")
     print(f"Tokens a second at twice of saturation: {ladder[3]['tokens_per_second'] / ladder[2]['tokens_per_second']:.2f} of those at it.")
-    rates = ",".join(f"{rate * share:.4f}" for share in (0.25, 0.5, 0.75, 1.0, 1.5))
-    load(url, words, "ladder", *fresh, "--rate", rates, "--duration", str(window), "--plot", os.path.join(folder, "load.svg"))
 
 
 def warm(url, words):
