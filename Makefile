@@ -28,7 +28,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
-	@echo "make bench-metrics  what a scrape each second costs the time to first token; some minutes"
+	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
@@ -127,7 +127,7 @@ bench: build
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
 
-# What a scrape each second costs the time to first token: 200 pairs, some minutes.
+# What a scrape each second costs the time to first token: 200 pairs, a quarter of an hour.
 bench-metrics: build
 	python3 tests/paired/scraped.py $(TRIBUTARY)
 

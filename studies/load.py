@@ -1,11 +1,12 @@
 """What a service bears: the 25 M shape with dummy weights on two ranks under `tributary load`, from idle to beyond saturation, cold,
-and many clients at once, warm. Prints the tables of docs/load.md and writes a picture.
+and many clients at once, warm. Prints the tables of docs/load.md and writes pictures.
 
     python3 studies/load.py PROGRAM FOLDER [WINDOW_SECONDS]
 
-FOLDER gets the model, the vocabulary, every result as JSON and CSV, and the picture load.svg. About 40 minutes with windows of two minutes.
-The machine should have nothing else to do. Machines drift all the same: times under load are compared with those of requests that found
-nobody in the same window, and the longest gap with the longest prefill of the same window.
+FOLDER gets the model, the vocabulary, every result as JSON and CSV, and pictures. About half an hour with windows of 90 seconds. The machine
+should have nothing else to do. Machines change their pace all the same: saturation, which is what a server answers a second that always
+has requests, is measured right before each window, times under load are compared with those of requests that found nobody in the
+same window, and the longest gap with the longest prefill of the same window.
 """
 
 import csv
@@ -20,10 +21,12 @@ import time
 import urllib.request
 
 WORLD, TOKENS, CLIENTS, WARM_TOKENS = 2, 32, 16, 256
-LONG = 2.5  # a window whose 99th percentile is told is so many times as long as one of the search
+CROWD = 48  # clients that keep the server busy
+SHARES = [(1 / 3, "a third of saturation"), (1 / 2, "half"), (1, "saturation"), (2, "twice")]
+LONG = 4  # a window whose 99th percentile is told is so many times as long as one of the others
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-window = int(sys.argv[3]) if len(sys.argv) > 3 else 120
+window = int(sys.argv[3]) if len(sys.argv) > 3 else 90
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -87,43 +90,57 @@ def step_seconds(url):
     return float(values[name + "sum"]), float(values[name + "count"])
 
 
-def longest_prefill(name, window):
-    """Milliseconds from a request's turn to its first text, at most, in a window of the load of this name."""
+def answered(name):
+    """Every answered request of the load of this name."""
     with open(os.path.join(folder, name + ".csv")) as file:
-        lines = [line for line in csv.DictReader(file) if line["queue_ms"] and line["window"] == str(window)]
-    return max(float(line["ttft_ms"]) - float(line["queue_ms"]) for line in lines)
+        return [line for line in csv.DictReader(file) if line["outcome"] == "answered"]
 
 
-def row(label, found, name, window=0):
+def longest_prefill(name):
+    """Milliseconds from a request's turn to its first text, at most."""
+    return max(float(line["ttft_ms"]) - float(line["queue_ms"]) for line in answered(name))
+
+
+def row(label, rate, found, name):
     def ms(times, which):
         value = found[times][which]
         return "-" if value is None else f"{value:.0f}"
 
     turned_away = sum(count for way, count in found["outcomes"].items() if way in ("http_429", "not_sent"))
-    cells = [label, found["answered"], turned_away, ms("ttft_alone_ms", "p50"), ms("ttft_ms", "p50"), ms("ttft_ms", "p99"),
-             ms("queue_ms", "p50"), ms("longest_gap_ms", "max"), f"{longest_prefill(name, window):.0f}", f"{found['tokens_per_second']:.1f}"]
+    grows = "-" if found["growth"] is None else "yes" if found["growth"]["grows"] else "no"
+    cells = [label, rate, found["answered"], turned_away, grows, ms("ttft_alone_ms", "p50"), ms("ttft_ms", "p50"), ms("ttft_ms", "p99"),
+             ms("queue_ms", "p50"), ms("longest_gap_ms", "max"), f"{longest_prefill(name):.0f}", f"{found['tokens_per_second']:.1f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
+def capacity(url, words, name):
+    """Requests a second that a server begins to answer which always has some that wait: the rate from which on its queue grows. Counted
+    from the second quarter of the window on, when as many are decoded beside each other as will be."""
+    load(url, words, name, "--fresh", "--max-tokens", str(TOKENS), "--clients", str(CROWD), "--duration", str(window))
+    firsts = (float(line["planned_s"]) + float(line["ttft_ms"]) / 1000 for line in answered(name))
+    return sum(window / 4 < first <= window for first in firsts) / (0.75 * window)
+
+
 def cold(url, words):
-    print("| requests a second | answered | 429 | TTFT of who found nobody, p50 ms | TTFT p50 | p99 | queue p50 | longest gap | longest "
-          "prefill | tokens/s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| load | requests/s | answered | 429 | queue grows | TTFT of who found nobody, p50 ms | TTFT p50 | p99 | queue p50 | longest gap "
+          "| longest prefill | tokens/s |")
+    print("| --- |" + " --- |" * 11)
     fresh = ["--fresh", "--max-tokens", str(TOKENS)]
     alone = load(url, words, "alone", *fresh, "--clients", "1", "--requests", "30", "--duration", "600")["windows"][0]
-    row("one after the other", alone, "alone")
-    found = load(url, words, "saturation", *fresh, "--find-saturation", "--duration", str(window))["saturation"]
-    rate = found["growing_rate"]
-    shares = [(1 / 3, "a third of saturation"), (1 / 2, "half"), (1, "saturation"), (2, "twice")]
-    rates = ",".join(f"{rate * share:.4f}" for share, _ in shares)
-    options = ["--rate", rates, "--duration", str(LONG * window), "--plot", os.path.join(folder, "load.svg")]
-    ladder = load(url, words, "ladder", *fresh, *options)["windows"]
-    for index, ((share, label), result) in enumerate(zip(shares, ladder)):
-        row(f"{label}: {rate * share:.3f}", result, "ladder", index)
-    print(f"\nSaturation: {rate:.3f} requests a second ({found['steady_rate']:.3f} is steady).")
-    for result, (_, label) in zip(ladder[:2], shares):
-        print(f"TTFT p99 at {label}: {result['ttft_ms']['p99'] / result['ttft_alone_ms']['p50']:.2f} times the median without load.")
-    print(f"Tokens a second at twice of saturation: {ladder[3]['tokens_per_second'] / ladder[2]['tokens_per_second']:.2f} of those at it.")
+    row("one after the other", "-", alone, "alone")
+    found = {}
+    for index, (share, label) in enumerate(SHARES):
+        # Right before each window: the machine may have another pace by then.
+        rate = share * capacity(url, words, f"capacity-{index}")
+        name = f"at-{share:.2f}"
+        options = ["--rate", str(rate), "--duration", str((LONG if share < 1 else 1) * window)]
+        found[share] = load(url, words, name, *fresh, *options, "--plot", os.path.join(folder, name + ".svg"))["windows"][0]
+        row(label, f"{rate:.3f} of {rate / share:.3f}", found[share], name)
+    print()
+    for share, label in SHARES[:2]:
+        times = found[share]["ttft_ms"]["p99"] / found[share]["ttft_alone_ms"]["p50"]
+        print(f"TTFT p99 at {label}: {times:.2f} times the median without load.")
+    print(f"Tokens a second at twice of saturation: {found[2]['tokens_per_second'] / found[1]['tokens_per_second']:.2f} of those at it.")
 
 
 def warm(url, words):

@@ -16,6 +16,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use crowd::{Got, Right, ask_once};
+use kit::held::Held;
 use kit::http::send;
 use kit::job::signal;
 use kit::server::Server;
@@ -38,23 +39,6 @@ struct Counts {
     errors: AtomicUsize,
     cut: AtomicUsize,
     over: AtomicBool,
-}
-
-/// What a process holds.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    files: usize,
-    resident_kib: u64,
-}
-
-impl Held {
-    fn by(pid: u32) -> Option<Self> {
-        let process = format!("/proc/{pid}");
-        let status = std::fs::read_to_string(format!("{process}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let resident_kib = line.trim().trim_end_matches(" kB").parse().ok()?;
-        Some(Self { files: std::fs::read_dir(format!("{process}/fd")).ok()?.count(), resident_kib })
-    }
 }
 
 /// How many entries a folder has whose names begin so.
@@ -106,13 +90,13 @@ fn tell(began: Instant, strikes: usize, counts: &Counts, launcher: &[Held], lead
         of(&counts.errors),
         of(&counts.cut),
         first.files,
-        first.resident_kib,
+        first.resident_bytes >> 10,
         last.files,
-        last.resident_kib,
+        last.resident_bytes >> 10,
     );
     println!("rank 0 before each strike: {leader:?}");
     assert!(last.files <= first.files + 2, "files: {launcher:?}");
-    assert!(last.resident_kib <= first.resident_kib + 8 * 1024, "memory: {launcher:?}");
+    assert!(last.resident_bytes <= first.resident_bytes + (8 << 20), "memory: {launcher:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! on their own, so that no plan can claim wrong content for a chunk.
 
 use std::fmt;
+use std::str::FromStr;
 
 use blake3::Hasher;
 
@@ -56,6 +57,30 @@ impl fmt::Display for ChunkKey {
     }
 }
 
+/// A text that is no chunk's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a chunk's key has 64 hexadecimal digits, in lower case")]
+pub struct NoKey;
+
+impl FromStr for ChunkKey {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Ok(byte - b'0'),
+            b'a'..=b'f' => Ok(byte - b'a' + 10),
+            _ => Err(NoKey),
+        };
+        let pairs = text.as_bytes().as_chunks().0;
+        let bytes = pairs.iter().map(|&[high, low]| Ok(digit(high)? << 4 | digit(low)?));
+        let bytes = bytes.collect::<Result<Vec<u8>, NoKey>>()?;
+        if text.len() != 2 * bytes.len() {
+            return Err(NoKey);
+        }
+        bytes.try_into().map(Self).map_err(|_| NoKey)
+    }
+}
+
 impl fmt::Debug for ChunkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ChunkKey({self})")
@@ -85,6 +110,12 @@ mod tests {
         ];
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
         assert_eq!(keys[0], KeySpace::new([1; 32], "f32").chunk(&[1, 2], &[3, 4], &[]));
-        assert_eq!(keys[0].to_string().len(), 64);
+        let name = keys[0].to_string();
+        assert_eq!((name.len(), name.parse()), (64, Ok(keys[0])));
+        for wrong in
+            ["", "0", &name[1..], &name.to_uppercase(), &name.replacen(&name[..1], "g", 1), &format!("{name}0")]
+        {
+            assert_eq!(wrong.parse::<ChunkKey>(), Err(NoKey), "{wrong}");
+        }
     }
 }

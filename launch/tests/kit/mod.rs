@@ -12,6 +12,9 @@ pub mod strike;
 #[allow(dead_code)] // not every test file compares dumps
 pub mod dump;
 
+#[allow(dead_code)] // not every test file looks at a process's memory
+pub mod held;
+
 #[allow(dead_code)] // one test file needs several hosts
 pub mod hosts;
 

@@ -6,19 +6,15 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::crowd::{Got, Right};
+use crate::kit::held::Held;
 use crate::kit::server::Server;
 
 const RUNNING: &str = "tributary_requests_running";
 const WAITING: &str = "tributary_requests_waiting";
 const HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
 
-/// Resident bytes and open files of a service.
-fn held(server: &Server) -> (u64, usize) {
-    let process = format!("/proc/{}", server.leader());
-    let status = std::fs::read_to_string(format!("{process}/status")).expect("it lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    (kib << 10, std::fs::read_dir(format!("{process}/fd")).expect("its files").count())
+fn held(server: &Server) -> Held {
+    Held::by(server.leader()).expect("it lives")
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -92,7 +88,7 @@ fn bodies_that_dribble_and_clients_that_hang_up_halfway() {
 fn ten_thousand_connections_that_do_nothing() {
     let server = Server::start(&["--world-size", "2", "--max-connections", "11000"]);
     let right = Right::of(&server);
-    let (before, files) = held(&server);
+    let before = held(&server);
     let mut idle = Vec::new();
     // As many as this process may open, where that is fewer: beside the service's own side of each.
     while idle.len() < 10_000 {
@@ -107,8 +103,8 @@ fn ten_thousand_connections_that_do_nothing() {
     }
     let began = Instant::now();
     goes_on(&server, &right, "idle connections");
-    let (after, _) = held(&server);
-    let each = after.saturating_sub(before) / idle.len() as u64;
+    let after = held(&server);
+    let each = after.resident_bytes.saturating_sub(before.resident_bytes) / idle.len() as u64;
     println!(
         "{} idle connections: {each} bytes each; eight clients answered in {:.2} s",
         idle.len(),
@@ -117,8 +113,8 @@ fn ten_thousand_connections_that_do_nothing() {
     assert!(each < 64 << 10, "{each} bytes a connection");
     drop(idle);
     let began = Instant::now();
-    while held(&server).1 > files + 8 {
-        assert!(began.elapsed() < Duration::from_secs(20), "{} files are open, {files} were", held(&server).1);
+    while held(&server).files > before.files + 8 {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}, before {before:?}", held(&server));
         std::thread::sleep(Duration::from_millis(50));
     }
     server.ends_well();
@@ -128,7 +124,7 @@ fn ten_thousand_connections_that_do_nothing() {
 fn bodies_that_are_no_request() {
     let server = Server::start(&["--world-size", "2"]);
     let right = Right::of(&server);
-    let (before, _) = held(&server);
+    let before = held(&server);
     // One GiB that is announced is not read; one that is not announced is read as far as a body may go.
     let mut announced = connect(&server);
     write!(announced, "{HEAD}content-length: {}\r\n\r\n", 1 << 30).expect("written");
@@ -151,8 +147,11 @@ fn bodies_that_are_no_request() {
     assert!(found == 413 || found == 0, "{found}");
     let sent = sent.join().expect("it does not panic");
     assert!(sent < 200, "{sent} MiB of a body were taken");
-    let (after, _) = held(&server);
-    println!("a body of 1 GiB: {sent} MiB sent, {} MiB more resident afterwards", after.saturating_sub(before) >> 20);
+    let after = held(&server);
+    println!(
+        "a body of 1 GiB: {sent} MiB sent, {} MiB more resident afterwards",
+        after.resident_bytes.saturating_sub(before.resident_bytes) >> 20
+    );
 
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let deep = format!("{{\"messages\": {deep}}}").into_bytes();

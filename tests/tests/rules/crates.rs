@@ -4,7 +4,7 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     (
         "launch",
         &[
@@ -28,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("coordinator", &["charts", "comm", "protocol", "system"]),
     ("worker", &["comm", "protocol", "kernels", "system"]),
     ("comm", &["protocol", "system"]),
+    ("store", &["protocol", "system"]),
     ("charts", &[]),
     ("kernels", &[]),
     ("protocol", &[]),

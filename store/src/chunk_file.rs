@@ -1,0 +1,214 @@
+//! One chunk's file: safetensors with keys before RoPE and values of every layer, in the order in which they are used, behind a
+//! header that says whose they are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use crate::damage::Damage;
+use crate::identity::{Identity, Shape};
+use crate::seal::{Secret, seal};
+
+/// Name and version of the layout.
+const FORMAT: &str = "tributary.chunk/1";
+
+/// The longest header that is read. One of 1000 layers has 300 kB.
+const MOST_HEADER_BYTES: u64 = 16 << 20;
+
+/// Bytes of a file before its header: the header's length.
+const LENGTH_BYTES: usize = 8;
+
+/// The bytes of a layer, little-endian: `[rows, kv_heads, head_dim]` each.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerBytes<'a> {
+    /// Keys before RoPE.
+    pub keys: &'a [u8],
+    /// Values.
+    pub values: &'a [u8],
+}
+
+impl LayerBytes<'_> {
+    /// What a file has to verify a layer by.
+    fn hash(&self) -> blake3::Hash {
+        // Both have a length that the header says.
+        blake3::Hasher::new().update(self.keys).update(self.values).finalize()
+    }
+}
+
+/// The bytes of a chunk's file.
+///
+/// # Panics
+/// If layers are missing or of another length than the shape says: only a bug can do that.
+pub fn encode(identity: &Identity, shape: &Shape, layers: &[LayerBytes<'_>], secret: Option<&Secret>) -> Vec<u8> {
+    assert_eq!(layers.len(), shape.layers, "layers of a chunk that is stored");
+    let of_shape = |bytes: &[u8]| assert_eq!(bytes.len(), shape.tensor_bytes(), "bytes of a layer that is stored");
+    layers.iter().for_each(|layer| [layer.keys, layer.values].into_iter().for_each(of_shape));
+    let mut metadata = said(identity);
+    let hashes: Vec<String> = layers.iter().map(|layer| layer.hash().to_hex().to_string()).collect();
+    metadata.insert("layers".to_owned(), hashes.join(" "));
+    let tensors = places(identity, shape);
+    metadata.insert("seal".to_owned(), seal(&metadata, &tensors, secret).to_hex().to_string());
+    let metadata: HashMap<String, String> = metadata.into_iter().collect();
+    let header = Metadata::new(Some(metadata), tensors).expect("tensors that stand one behind the other");
+    let mut header = serde_json::to_vec(&header).expect("texts and numbers");
+    // Tensors begin where every type of number may.
+    header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
+    let data = 4 * identity.ids.len() + usize::try_from(shape.bytes()).expect("what lies in memory");
+    let mut bytes = Vec::with_capacity(LENGTH_BYTES + header.len() + data);
+    bytes.extend((header.len() as u64).to_le_bytes());
+    bytes.extend(header);
+    identity.ids.iter().for_each(|id| bytes.extend(id.to_le_bytes()));
+    layers.iter().for_each(|layer| [layer.keys, layer.values].into_iter().for_each(|part| bytes.extend(part)));
+    bytes
+}
+
+/// A tensor's name, and where it stands.
+type Place = (String, TensorInfo);
+
+fn is_same((name, info): &Place, (other_name, other): &Place) -> bool {
+    let TensorInfo { dtype, shape, data_offsets } = info;
+    name == other_name && *dtype == other.dtype && *shape == other.shape && *data_offsets == other.data_offsets
+}
+
+/// What a header says of an identity.
+fn said(identity: &Identity) -> BTreeMap<String, String> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let prefix: Vec<u8> = identity.prefix.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let said = [
+        ("format", FORMAT.to_owned()),
+        ("key", identity.key.to_string()),
+        ("model", hex(&identity.model)),
+        ("prefix", blake3::hash(&prefix).to_hex().to_string()),
+        ("extra", hex(&identity.extra)),
+    ];
+    said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The places of a chunk's tensors behind the header: its ids, then the layers, keys before values.
+fn places(identity: &Identity, shape: &Shape) -> Vec<Place> {
+    let mut end = 0;
+    let mut place = |name: String, dtype, shape: Vec<usize>, bytes: usize| {
+        let begin = end;
+        end += bytes;
+        (name, TensorInfo { dtype, shape, data_offsets: (begin, end) })
+    };
+    let ids = place("ids".to_owned(), Dtype::U32, vec![identity.ids.len()], 4 * identity.ids.len());
+    let of_layer = vec![shape.rows, shape.kv_heads, shape.head_dim];
+    let mut all = vec![ids];
+    for layer in 0..shape.layers {
+        for which in ["key", "value"] {
+            let name = format!("layer.{layer:05}.{which}");
+            all.push(place(name, shape.numbers.dtype(), of_layer.clone(), shape.tensor_bytes()));
+        }
+    }
+    all
+}
+
+/// A chunk's file that says what was expected of it. Its layers are read, in any order and by several threads, and verified.
+#[derive(Debug)]
+pub struct ChunkFile {
+    file: File,
+    shape: Shape,
+    /// Where the first layer begins.
+    first: u64,
+    hashes: Vec<blake3::Hash>,
+}
+
+impl ChunkFile {
+    /// Opens a file and holds its header against what it must say.
+    ///
+    /// # Errors
+    /// What makes it of no use.
+    pub fn open(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
+        let file = File::open(path)?;
+        let (header, data) = header(&file)?;
+        let mut metadata: BTreeMap<String, String> =
+            header.metadata().clone().unwrap_or_default().into_iter().collect();
+        if metadata.get("format").is_none_or(|format| format != FORMAT) {
+            return Err(Damage::Incompatible("format"));
+        }
+        let tensors = in_order(&header);
+        let found = metadata.remove("seal").unwrap_or_default();
+        let of_case = |hash: &blake3::Hash| *hash.to_hex() == *found;
+        if blake3::Hash::from_hex(&found).ok().filter(of_case) != Some(seal(&metadata, &tensors, secret)) {
+            return Err(Damage::corrupt("its header is not what was sealed"));
+        }
+        let expected = said(identity);
+        for (name, what) in [("key", "chunk"), ("model", "model"), ("prefix", "prefix"), ("extra", "method")] {
+            if metadata.get(name) != expected.get(name) {
+                return Err(Damage::Incompatible(what));
+            }
+        }
+        let of_type = |(_, info): &&Place| info.dtype == shape.numbers.dtype();
+        if tensors.iter().skip(1).filter(of_type).count() + 1 != tensors.len() {
+            return Err(Damage::Incompatible("type of numbers"));
+        }
+        let (expected, same) = (places(identity, shape), |(one, other): (&Place, &Place)| is_same(one, other));
+        if tensors.len() != expected.len() || !tensors.iter().zip(&expected).all(same) {
+            return Err(Damage::Incompatible("shape"));
+        }
+        let mut ids = vec![0; 4 * identity.ids.len()];
+        file.read_exact_at(&mut ids, data)?;
+        if !ids.chunks_exact(4).eq(identity.ids.iter().map(|id| id.to_le_bytes())) {
+            return Err(Damage::corrupt("its token ids are not what was sealed"));
+        }
+        let hashes = metadata.get("layers").map_or("", String::as_str).split(' ').map(blake3::Hash::from_hex);
+        let hashes: Vec<_> = hashes.collect::<Result<_, _>>().map_err(|_| Damage::corrupt("a layer has no hash"))?;
+        if hashes.len() != shape.layers {
+            return Err(Damage::corrupt("a layer has no hash"));
+        }
+        Ok(Self { file, shape: *shape, first: data + ids.len() as u64, hashes })
+    }
+
+    /// Reads a layer into these buffers, and verifies it.
+    ///
+    /// # Errors
+    /// The layer is not what was written, or cannot be read.
+    ///
+    /// # Panics
+    /// If there is no such layer, or a buffer is of another length: only a bug can do that.
+    pub fn read_layer(&self, layer: usize, keys: &mut [u8], values: &mut [u8]) -> Result<(), Damage> {
+        let bytes = self.shape.tensor_bytes();
+        assert_eq!((keys.len(), values.len()), (bytes, bytes), "bytes of a layer that is read");
+        let begin = self.first + 2 * (layer * bytes) as u64;
+        self.file.read_exact_at(keys, begin)?;
+        self.file.read_exact_at(values, begin + bytes as u64)?;
+        if (LayerBytes { keys, values }).hash() == self.hashes[layer] {
+            return Ok(());
+        }
+        Err(Damage::corrupt(format!("layer {layer} is not what was written")))
+    }
+}
+
+/// The header of a file, and where its tensors begin.
+fn header(file: &File) -> Result<(Metadata, u64), Damage> {
+    let mut length = [0; LENGTH_BYTES];
+    file.read_exact_at(&mut length, 0)?;
+    let (length, of_file) = (u64::from_le_bytes(length), file.metadata()?.len());
+    if length > MOST_HEADER_BYTES || length > of_file {
+        return Err(Damage::corrupt(format!("its header would have {length} bytes")));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact_at(&mut header, LENGTH_BYTES as u64)?;
+    let header: Metadata = serde_json::from_slice(&header)
+        .map_err(|error| Damage::corrupt(format!("its header cannot be read: {error}")))?;
+    let data = LENGTH_BYTES as u64 + length;
+    let whole = data + header.data_len() as u64;
+    if whole != of_file {
+        return Err(Damage::corrupt(format!("it has {of_file} bytes and says {whole}")));
+    }
+    Ok((header, data))
+}
+
+/// The tensors of a header, as they stand behind it.
+fn in_order(header: &Metadata) -> Vec<Place> {
+    let named = header.offset_keys().into_iter();
+    named.filter_map(|name| header.info(&name).cloned().map(|info| (name, info))).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! A folder of chunks' files. It may be one of several processes and hosts: a file is there whole or not at all, whoever writes, reads
+//! and removes beside.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tributary_protocol::ChunkKey;
+
+/// What the files' names end with.
+const ENDING: &str = ".safetensors";
+
+/// Where files of no use are moved.
+const ASIDE: &str = "damaged";
+
+/// The name of a file that is being written begins so.
+const PART: &str = ".part-";
+
+/// A file that is being written and has not changed for so long is nobody's any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// Only their owner reads chunks: they say what the documents say.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+/// Whether others than the owner may write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// A chunk in a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key.
+    pub key: ChunkKey,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// When it was used last: written or [touched](Folder::touch).
+    pub used: SystemTime,
+}
+
+/// A folder of chunks.
+#[derive(Debug, Clone)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Opens a folder, which is made if it is not there. Others who may write to it may put anything in a chunk's place: that must be
+    /// meant (`is_shared`).
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::PermissionDenied`] for a folder that others may write to.
+    pub fn open(path: &Path, is_shared: bool) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
+        let mode = fs::metadata(path)?.mode();
+        if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
+            let message = format!("others may write to this folder (mode {:o})", mode & 0o7777);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Where the chunk of a key lies, if it is there.
+    pub fn path_of(&self, key: &ChunkKey) -> PathBuf {
+        let name = key.to_string();
+        self.0.join(&name[..2]).join(name + ENDING)
+    }
+
+    /// Writes a chunk's file: beside its name, to the disk, then under its name, and the folder to the disk. Whenever the process or the
+    /// machine stops, the file is there whole or not at all. A file that is there already is replaced.
+    ///
+    /// # Errors
+    /// The system's. No part of the file stays behind.
+    pub fn write(&self, key: &ChunkKey, bytes: &[u8]) -> io::Result<()> {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let path = self.path_of(key);
+        let folder = path.parent().expect("it is in a folder");
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        // Hosts that share a folder may have processes of the same number.
+        let (process, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
+        let part = folder.join(format!("{PART}{process}-{count}-{}", since_1970.as_nanos()));
+        let written = write_to(&part, bytes).and_then(|()| {
+            fs::rename(&part, &path)?;
+            File::open(folder)?.sync_all()
+        });
+        if written.is_err() {
+            // That this fails too changes nothing.
+            let _ = fs::remove_file(&part);
+        }
+        written
+    }
+
+    /// Notes that a chunk has been used.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn touch(&self, key: &ChunkKey) -> io::Result<()> {
+        File::open(self.path_of(key))?.set_modified(SystemTime::now())
+    }
+
+    /// Removes a chunk; one that is gone already is none to remove.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, key: &ChunkKey) -> io::Result<()> {
+        unless_gone(fs::remove_file(self.path_of(key)))
+    }
+
+    /// Moves a file that is of no use out of the way, where somebody may look at it; the last of a name stays there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn move_aside(&self, key: &ChunkKey) -> io::Result<()> {
+        let aside = self.0.join(ASIDE);
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&aside)?;
+        unless_gone(fs::rename(self.path_of(key), aside.join(key.to_string() + ENDING)))
+    }
+
+    /// Every chunk that is there, in no order. What writers have left half-written is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for folder in fs::read_dir(&self.0)? {
+            let folder = folder?;
+            // Two digits; what else lies there is nobody's business here.
+            let is_digits = folder.file_name().to_str().is_some_and(|name| name.len() == 2);
+            if is_digits && folder.file_type()?.is_dir() {
+                for file in fs::read_dir(folder.path())? {
+                    entries.extend(entry(&file?)?);
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+fn write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
+    // A umask takes rights away and gives none: this is for folders whose own rules give some.
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// A chunk, if this is the file of one; nothing for one that has gone meanwhile.
+fn entry(file: &fs::DirEntry) -> io::Result<Option<Entry>> {
+    let name = file.file_name();
+    let Some(name) = name.to_str() else { return Ok(None) };
+    let Some(metadata) = unless_gone(file.metadata().map(Some))? else { return Ok(None) };
+    if name.starts_with(PART) {
+        let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
+        if age > ABANDONED {
+            unless_gone(fs::remove_file(file.path()))?;
+        }
+        return Ok(None);
+    }
+    let key = name.strip_suffix(ENDING).and_then(|key| key.parse().ok());
+    let used = metadata.modified()?;
+    Ok(key.map(|key| Entry { key, bytes: metadata.len(), used }))
+}
+
+/// Nothing instead of an error where a file has gone: somebody else has been quicker.
+fn unless_gone<T: Default>(result: io::Result<T>) -> io::Result<T> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tributary_protocol::KeySpace;
+
+    use super::*;
+
+    fn key(number: u32) -> ChunkKey {
+        KeySpace::new([0; 32], "f32").chunk(&[], &[number], &[])
+    }
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let outer = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&outer.path().join("a/store"), false).expect("it is made");
+        (outer, folder)
+    }
+
+    fn keys(folder: &Folder) -> BTreeSet<ChunkKey> {
+        folder.entries().expect("entries").iter().map(|entry| entry.key).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_there_for_its_owner_alone() {
+        let (_outer, folder) = folder();
+        folder.write(&key(1), b"one").expect("written");
+        folder.write(&key(1), b"other").expect("replaced");
+        folder.write(&key(2), b"two").expect("written");
+        let path = folder.path_of(&key(1));
+        assert_eq!(fs::read(&path).expect("read"), b"other");
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
+        for above in path.ancestors().skip(1).take(2) {
+            assert_eq!(fs::metadata(above).expect("a folder").mode() & 0o777, 0o700, "{}", above.display());
+        }
+        let entries = folder.entries().expect("entries");
+        assert_eq!(entries.iter().map(|entry| entry.bytes).sum::<u64>(), 8);
+        assert_eq!(keys(&folder), [key(1), key(2)].into());
+        folder.remove(&key(1)).expect("removed");
+        folder.remove(&key(1)).expect("gone already");
+        folder.move_aside(&key(2)).expect("moved");
+        folder.move_aside(&key(2)).expect("gone already");
+        assert_eq!(keys(&folder), [].into());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_must_be_meant() {
+        let outer = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(outer.path(), Permissions::from_mode(0o777)).expect("opened");
+        let error = Folder::open(outer.path(), false).expect_err("anybody may write");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(error.to_string(), "others may write to this folder (mode 777)");
+        assert!(Folder::open(outer.path(), true).is_ok());
+    }
+
+    #[test]
+    fn only_chunks_are_entries_and_what_nobody_writes_any_more_goes() {
+        let (_outer, folder) = folder();
+        folder.write(&key(1), b"one").expect("written");
+        let beside = folder.path_of(&key(1)).with_file_name(".part-1-2-3");
+        let strange = folder.path_of(&key(1)).with_file_name("notes.txt");
+        [&beside, &strange].into_iter().for_each(|path| fs::write(path, b"x").expect("written"));
+        assert_eq!(keys(&folder), [key(1)].into());
+        assert!(beside.exists(), "somebody may be writing it");
+        let hours_ago = SystemTime::now() - 2 * ABANDONED;
+        File::open(&beside).and_then(|file| file.set_modified(hours_ago)).expect("made old");
+        assert_eq!(keys(&folder), [key(1)].into());
+        assert!(!beside.exists() && strange.exists());
+    }
+
+    #[test]
+    fn use_is_noted_where_others_see_it() {
+        let (_outer, folder) = folder();
+        folder.write(&key(1), b"one").expect("written");
+        let used = |folder: &Folder| folder.entries().expect("entries")[0].used;
+        let long_ago = SystemTime::now() - Duration::from_secs(86_400);
+        File::open(folder.path_of(&key(1))).and_then(|file| file.set_modified(long_ago)).expect("made old");
+        assert!(used(&folder) <= long_ago + Duration::from_secs(1));
+        folder.touch(&key(1)).expect("touched");
+        assert!(used(&folder) > long_ago + Duration::from_secs(80_000));
+    }
+
+    #[test]
+    fn writers_and_removers_do_not_disturb_each_other() {
+        let (_outer, folder) = folder();
+        std::thread::scope(|scope| {
+            for writer in 0..4u8 {
+                let folder = &folder;
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        folder.write(&key(round % 5), &[writer; 10_000]).expect("written");
+                        folder.remove(&key((round + 2) % 5)).expect("removed");
+                    }
+                });
+            }
+            let folder = &folder;
+            scope.spawn(move || {
+                for round in 0..400 {
+                    if let Ok(bytes) = fs::read(folder.path_of(&key(round % 5))) {
+                        assert_eq!(bytes.len(), 10_000, "a file is there whole or not at all");
+                        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+                    }
+                    assert!(folder.entries().expect("entries").len() <= 5);
+                }
+            });
+        });
+    }
+}

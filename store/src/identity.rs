@@ -1,0 +1,72 @@
+//! What a stored chunk is: the properties that shape its numbers, and their shape.
+
+use tributary_protocol::ChunkKey;
+
+/// The type of a stored chunk's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbers {
+    /// 32 bits.
+    F32,
+    /// Brain floating point, 16 bits.
+    Bf16,
+}
+
+impl Numbers {
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Numbers::F32 => 4,
+            Numbers::Bf16 => 2,
+        }
+    }
+
+    /// The name that a file has for it.
+    pub(crate) fn dtype(self) -> safetensors::Dtype {
+        match self {
+            Numbers::F32 => safetensors::Dtype::F32,
+            Numbers::Bf16 => safetensors::Dtype::BF16,
+        }
+    }
+}
+
+/// The properties that shape a chunk's keys and values. A file of other properties is of no use, whatever its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The chunk's key, which names its file.
+    pub key: ChunkKey,
+    /// The hash of the model's config and weights.
+    pub model: [u8; 32],
+    /// Token ids before the chunk, which it has seen.
+    pub prefix: Vec<u32>,
+    /// What tells apart chunks that a method keeps in another form; empty for chunks as they are.
+    pub extra: Vec<u8>,
+    /// The chunk's token ids; none for the prefix itself.
+    pub ids: Vec<u32>,
+}
+
+/// How many numbers a chunk has, and of which type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Layers.
+    pub layers: usize,
+    /// Rows in each layer: a chunk's tokens, or the prefix's.
+    pub rows: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_dim: usize,
+    /// Their type.
+    pub numbers: Numbers,
+}
+
+impl Shape {
+    /// Bytes of a layer's keys; its values have as many.
+    pub fn tensor_bytes(&self) -> usize {
+        self.rows * self.kv_heads * self.head_dim * self.numbers.bytes()
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> u64 {
+        2 * self.layers as u64 * self.tensor_bytes() as u64
+    }
+}

@@ -1,0 +1,16 @@
+//! Chunks that outlive the process that prefilled them: their keys before RoPE and their values, in one file each.
+//!
+//! A file says whose it is, and its seal covers what it says; every layer is verified when it is read. What is damaged, of another
+//! model, or not there is a miss, never an error of a request. The layout stands in `docs/store.md`.
+
+mod chunk_file;
+mod damage;
+mod folder;
+mod identity;
+mod seal;
+
+pub use chunk_file::{ChunkFile, LayerBytes, encode};
+pub use damage::Damage;
+pub use folder::{Entry, Folder};
+pub use identity::{Identity, Numbers, Shape};
+pub use seal::Secret;
