@@ -1,3 +1,5 @@
+//! A file is what was written, or of no use.
+
 use std::fs;
 use std::path::PathBuf;
 
