@@ -258,12 +258,13 @@ impl<'a> Conductor<'a> {
         let planned = draft.planned();
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
         let in_flight = InFlight::new(&plan, submission.clock, queued);
+        self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
+        // Before the order: once ranks are at it, the request waits no more.
+        self.count();
         self.link.send(match work {
             Work::Answer => Order::Prefill(plan),
             Work::Chunks => Order::Chunks(plan),
         })?;
-        self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
-        self.count();
         match work {
             Work::Answer => self.prefill(request),
             Work::Chunks => self.keep(request, queued),
