@@ -1,9 +1,21 @@
-//! Which rank's chunk cache holds which chunk, as the ranks' reports say. A chunk that is gone meanwhile is computed where the
-//! plan sends it: the directory may be wrong, never harmful.
+//! Which rank's chunk cache holds which chunk, and which store, as the ranks' reports say. A chunk that is gone meanwhile is computed
+//! where the plan sends it: the directory may be wrong, never harmful.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use tributary_protocol::{ChunkKey, KeySpace, RankReport};
+
+use crate::plan::Held;
+
+/// A store, which some ranks read, and the chunks that it held when the group started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreInventory {
+    /// The ranks, ascending.
+    pub ranks: Vec<usize>,
+    /// The chunks.
+    pub chunks: Vec<ChunkKey>,
+}
 
 /// The chunks that a group of ranks keeps.
 #[derive(Debug, Clone)]
@@ -11,17 +23,41 @@ pub struct Directory {
     space: KeySpace,
     ranks: BTreeMap<ChunkKey, usize>,
     used_bytes: Vec<u64>,
+    stores: Vec<KnownStore>,
+}
+
+/// A store as it is known.
+#[derive(Debug, Clone)]
+struct KnownStore {
+    ranks: Arc<[usize]>,
+    chunks: HashSet<ChunkKey>,
+    used_bytes: u64,
 }
 
 impl Directory {
     /// A directory of a group that has kept nothing yet.
     pub fn new(space: KeySpace) -> Self {
-        Self { space, ranks: BTreeMap::new(), used_bytes: Vec::new() }
+        Self { space, ranks: BTreeMap::new(), used_bytes: Vec::new(), stores: Vec::new() }
     }
 
-    /// The rank that keeps a chunk behind this prefix.
-    pub fn rank_of(&self, prefix: &[u32], ids: &[u32]) -> Option<usize> {
-        self.ranks.get(&self.space.chunk(prefix, ids, &[])).copied()
+    /// The same with what lies in stores.
+    #[must_use]
+    pub fn with(self, inventory: Vec<StoreInventory>) -> Self {
+        let known = |StoreInventory { ranks, chunks }| {
+            assert!(ranks.is_sorted() && !ranks.is_empty(), "ranks that read a store: {ranks:?}");
+            KnownStore { ranks: ranks.into(), chunks: chunks.into_iter().collect(), used_bytes: 0 }
+        };
+        Self { stores: inventory.into_iter().map(known).collect(), ..self }
+    }
+
+    /// Where a chunk behind this prefix lies: in a rank's memory, unless those are passed over (`from_store`), or in a store.
+    pub fn held(&self, prefix: &[u32], ids: &[u32], from_store: bool) -> Held {
+        let key = self.space.chunk(prefix, ids, &[]);
+        if let Some(&rank) = self.ranks.get(&key).filter(|_| !from_store) {
+            return Held::Memory(rank);
+        }
+        let store = self.stores.iter().find(|store| store.chunks.contains(&key));
+        store.map_or(Held::Nowhere, |store| Held::Stored(Arc::clone(&store.ranks)))
     }
 
     /// Takes what ranks have kept and dropped during a request.
@@ -37,7 +73,20 @@ impl Directory {
                 }
             }
             self.ranks.extend(chunk_cache.stored.iter().map(|key| (*key, *rank)));
+            let store = self.stores.iter_mut().find(|store| store.ranks.contains(rank));
+            if let (Some(store), Some(told)) = (store, &chunk_cache.store) {
+                for key in &told.gone {
+                    store.chunks.remove(key);
+                }
+                store.chunks.extend(&told.stored);
+                store.used_bytes = told.used_bytes;
+            }
         }
+    }
+
+    /// Bytes of files in all stores, as they were told last.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stores.iter().map(|store| store.used_bytes).sum()
     }
 
     /// Bytes of keys and values that each rank keeps; empty before the first request.
@@ -48,7 +97,7 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::ChunkCacheReport;
+    use tributary_protocol::{ChunkCacheReport, StoreReport};
 
     use super::*;
 
@@ -74,12 +123,33 @@ mod tests {
             ..RankReport::default()
         };
         let mut directory = Directory::new(space);
-        assert_eq!(directory.rank_of(&[1], &[2, 3]), None);
+        let at = |directory: &Directory, ids: &[u32]| directory.held(&[1], ids, false);
+        assert_eq!(at(&directory, &[2, 3]), Held::Nowhere);
         directory.note(&[report(0, &[a], &[], 16), report(1, &[b], &[], 8)]);
-        assert_eq!((directory.rank_of(&[1], &[2, 3]), directory.rank_of(&[1], &[4])), (Some(0), Some(1)));
-        assert_eq!(directory.rank_of(&[], &[4]), None, "another prefix, another chunk");
+        assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Memory(0), Held::Memory(1)));
+        assert_eq!(directory.held(&[], &[4], false), Held::Nowhere, "another prefix, another chunk");
         assert_eq!(directory.used_bytes(), [16, 8]);
         directory.note(&[report(0, &[b], &[a], 8), report(1, &[], &[b], 0)]);
-        assert_eq!((directory.rank_of(&[1], &[2, 3]), directory.rank_of(&[1], &[4])), (None, Some(0)));
+        assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Nowhere, Held::Memory(0)));
+    }
+
+    #[test]
+    fn what_lies_in_a_store_can_be_read_by_those_who_reach_it() {
+        let space = KeySpace::new([3; 32], "f32");
+        let [a, b, c] = [2, 3, 4].map(|id| space.chunk(&[1], &[id], &[]));
+        let inventory = [([0, 1], vec![a]), ([2, 3], vec![b])];
+        let inventory = inventory.map(|(ranks, chunks)| StoreInventory { ranks: ranks.to_vec(), chunks });
+        let mut directory = Directory::new(space).with(inventory.to_vec());
+        let at = |directory: &Directory, id: u32| directory.held(&[1], &[id], false);
+        assert_eq!((at(&directory, 2), at(&directory, 3)), (Held::Stored([0, 1].into()), Held::Stored([2, 3].into())));
+        let mut reports: Vec<RankReport> = (0..4).map(|rank| RankReport { rank, ..RankReport::default() }).collect();
+        // A store is told of by one of its ranks; the other has nothing left to tell.
+        let told = |stored, gone| Some(StoreReport { stored, gone, ..StoreReport::default() });
+        reports[1].chunk_cache.store = told(vec![c], vec![a]);
+        reports[0].chunk_cache.store = told(vec![], vec![]);
+        reports[2].chunk_cache.stored = vec![c];
+        directory.note(&reports);
+        assert_eq!((at(&directory, 2), at(&directory, 4)), (Held::Nowhere, Held::Memory(2)), "memory is nearer");
+        assert_eq!(directory.held(&[1], &[4], true), Held::Stored([0, 1].into()), "unless it is passed over");
     }
 }

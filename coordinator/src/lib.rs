@@ -23,14 +23,14 @@ mod template;
 mod tokenize;
 
 pub use chunking::Chunking;
-pub use directory::Directory;
+pub use directory::{Directory, StoreInventory};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_text, prepare_turns,
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
-pub use plan::{Cached, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
+pub use plan::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};
 pub use request::{Document, Request, Speaker, Turn};

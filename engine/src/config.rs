@@ -9,6 +9,7 @@ use tributary_coordinator::{Chunking, Prefix};
 use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
 
+use crate::chunk_store::ChunkStoreConfig;
 use crate::synthetic::Synthetic;
 
 /// Everything that an engine is told.
@@ -125,6 +126,8 @@ pub struct GroupConfig {
     pub start_timeout: Duration,
     /// Bytes of chunks that each rank keeps at most; a share of what is free where absent.
     pub chunk_cache_bytes: Option<u64>,
+    /// The store behind the ranks' chunk caches, if there is one.
+    pub chunk_store: Option<ChunkStoreConfig>,
     /// Longest message between processes; what is longer goes in pieces.
     pub max_message_bytes: u64,
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Planned, Planner};
+use tributary_store::Store;
 use tributary_worker::Model;
 
 use crate::answered::Answered;
 use crate::carrier::Carrier;
+use crate::chunk_store::ChunkStoreConfig;
 use crate::config::Config;
 use crate::device::{Gpu, RankDevice};
 use crate::environment::environment;
@@ -30,6 +32,8 @@ pub struct Engine<'a> {
     models: Vec<Arc<dyn Model>>,
     pub(crate) planner: Planner,
     pub(crate) ranks: &'a mut Ranks,
+    /// The store behind the chunk caches of this process's ranks.
+    store: Option<Arc<Store>>,
     /// Who watches the ranks' work.
     pub(crate) observed: Observed,
     /// Who is shown the answers that this engine gives itself.
@@ -59,6 +63,7 @@ impl<'a> Engine<'a> {
             models: Vec::new(),
             planner,
             ranks,
+            store: config.group.chunk_store.as_ref().map(ChunkStoreConfig::open).transpose()?,
             observed: Observed::default(),
             shown: None,
         })
@@ -69,6 +74,11 @@ impl<'a> Engine<'a> {
     pub fn observe(&mut self, observer: Arc<dyn Observer>, shown: impl Fn(&Answered) + 'static) {
         self.observed.by(observer);
         self.shown = Some(Box::new(shown));
+    }
+
+    /// The store behind the chunk caches of this process's ranks, if there is one.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_deref()
     }
 
     /// Where the ranks' signs of life are read.
@@ -130,9 +140,10 @@ impl<'a> Engine<'a> {
         let start = Start {
             models: &self.models,
             settings: GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier },
-            identity: Identity::new(&self.folder, model, run, self.ranks.count(world)),
+            identity: Identity::new(&self.folder, model, run, self.ranks.count(world))?,
             keeps_chunks: self.planner.keeps_chunks(),
             machine: self.planner.machine(group),
+            store: self.store.clone(),
         };
         if let Some(started) = self.ranks.backend_mut().start(start)? {
             self.planner.started(group, started);

@@ -2,6 +2,7 @@
 
 use tributary_coordinator::{GroupShape, Machine, check_weights, chunk_cache_bytes};
 
+use crate::chunk_store::ChunkStoreConfig;
 use crate::config::Config;
 use crate::error::Result;
 use crate::machine::check_threads;
@@ -20,7 +21,8 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     let (world, threads) = (ranks.world(), group.threads);
     let carrier = ranks.carrier(group, &rank_device, world)?;
     let folder = ModelFolder::open_for_worker(model, intake)?;
-    let identity = Identity::new(&folder, model, group, world);
+    let identity = Identity::new(&folder, model, group, world)?;
+    let store = group.chunk_store.as_ref().map(ChunkStoreConfig::open).transpose()?;
     check_threads(1, threads)?;
     let machine = ranks.machine(&rank_device, carrier, GroupShape { world, threads });
     let chunk_cache_bytes = chunk_cache_bytes(group.chunk_cache_bytes, &machine, folder.shape().weight_bytes, 1);
@@ -29,7 +31,7 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     check_weights(&folder.shape(), &Machine { of_rank: ranks.rank(), ..machine })?;
     let serve = || {
         let models = [folder.load(&rank_device)?];
-        let start = Start { models: &models, settings, identity, keeps_chunks: true, machine };
+        let start = Start { models: &models, settings, identity, keeps_chunks: true, machine, store };
         ranks.backend_mut().start(start)?;
         ranks.backend_mut().end()
     };

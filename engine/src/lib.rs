@@ -7,6 +7,7 @@
 mod answer;
 mod answered;
 mod carrier;
+mod chunk_store;
 mod client;
 mod config;
 mod device;
@@ -27,6 +28,7 @@ mod synthetic;
 
 pub use answered::Answered;
 pub use carrier::Carrier;
+pub use chunk_store::ChunkStoreConfig;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};
 pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
 pub use device::{Gpu, RankDevice};

@@ -201,9 +201,32 @@ pub struct ReachArgs {
     /// free memory, divided among the ranks of a host]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
     pub chunk_cache: Option<u64>,
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// mpi: longest message in bytes; what is longer goes in pieces
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
     pub max_message_bytes: u64,
+}
+
+/// Where chunks are kept that outlive the process.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Chunk store")]
+pub struct StoreArgs {
+    /// Folder in which chunks are kept beyond the process, for later requests and later runs; ranks, hosts and jobs may share it
+    #[arg(long, value_name = "DIR")]
+    pub chunk_store: Option<PathBuf>,
+    /// The most that it may hold, such as 200GiB; the least recently used chunks make room [default: no limit but the reserve]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "chunk_store")]
+    pub chunk_store_size: Option<u64>,
+    /// Room on its disk that stays free
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "2GiB")]
+    pub chunk_store_reserve: u64,
+    /// It is meant that others than its owner may write to the folder
+    #[arg(long, requires = "chunk_store")]
+    pub chunk_store_shared: bool,
+    /// File with a secret, with which chunks are named and sealed: what somebody without it has written is of no use
+    #[arg(long, value_name = "FILE", requires = "chunk_store")]
+    pub chunk_store_key_file: Option<PathBuf>,
 }
 
 /// Where it runs and what it generates.
@@ -272,6 +295,7 @@ pub fn settings(
         // One request after the other without anything kept, unless the command says otherwise.
         reuse: 0.0,
         keep_chunks: false,
+        from_store: false,
     }
 }
 

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
-use tributary_engine::{Config, DeviceKind, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
+use tributary_engine::{
+    ChunkStoreConfig, Config, DeviceKind, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport,
+};
 use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
 
 use crate::args::{
-    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, ReachArgs, RunArgs,
+    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs,
     TemplateChoice,
 };
 
@@ -100,7 +102,22 @@ impl ReachArgs {
             start_timeout: Duration::from_secs(self.start_timeout),
             chunk_cache_bytes: self.chunk_cache,
             max_message_bytes: self.max_message_bytes,
+            chunk_store: self.store.config(),
         }
+    }
+}
+
+impl StoreArgs {
+    /// The store as an engine is told of it.
+    pub fn config(&self) -> Option<ChunkStoreConfig> {
+        let Self { chunk_store_size: most_bytes, chunk_store_reserve, chunk_store_shared, .. } = *self;
+        self.chunk_store.clone().map(|folder| ChunkStoreConfig {
+            folder,
+            most_bytes,
+            reserve_bytes: chunk_store_reserve,
+            is_shared: chunk_store_shared,
+            key_file: self.chunk_store_key_file.clone(),
+        })
     }
 }
 

@@ -93,7 +93,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         None => vec![args.request.question(args.intake.synthetic, args.run.seed)?],
     };
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, returns);
-    if args.requests.is_some() {
+    if args.requests.is_some() || config.group.chunk_store.is_some() {
         (settings.reuse, settings.keep_chunks) = (1.0, true);
         engine.keep_chunks(&[world]);
     }

@@ -14,22 +14,42 @@ const DOMAIN: &str = "tributary chunk cache 1: keys before RoPE, values, [tokens
 pub struct ChunkKey([u8; 32]);
 
 /// The properties that all chunks of a group share: the model and the type of its numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeySpace {
     model: [u8; 32],
     dtype: String,
+    /// What only those know who may make keys; nothing for keys that anybody can make.
+    secret: Option<[u8; 32]>,
 }
 
 impl KeySpace {
     /// The key space of a model, named by the hash of its config and weights, that computes in `dtype`.
     pub fn new(model: [u8; 32], dtype: impl Into<String>) -> Self {
-        Self { model, dtype: dtype.into() }
+        Self { model, dtype: dtype.into(), secret: None }
+    }
+
+    /// The same with keyed hashes: nobody without the secret knows which chunk a key stands for, or can make one.
+    #[must_use]
+    pub fn keyed(self, secret: [u8; 32]) -> Self {
+        Self { secret: Some(secret), ..self }
+    }
+
+    /// The hash of the model's config and weights.
+    pub fn model(&self) -> [u8; 32] {
+        self.model
     }
 
     /// The key of a chunk behind a prefix. `extra` tells apart chunks that a method caches in another form (empty for methods that
     /// cache chunks as they are).
     pub fn chunk(&self, prefix: &[u32], ids: &[u32], extra: &[u8]) -> ChunkKey {
-        let mut hasher = Hasher::new_derive_key(DOMAIN);
+        let mut hasher = match &self.secret {
+            None => Hasher::new_derive_key(DOMAIN),
+            Some(secret) => {
+                let mut hasher = Hasher::new_keyed(secret);
+                hasher.update(DOMAIN.as_bytes());
+                hasher
+            }
+        };
         hasher.update(&self.model);
         // Lengths first, so that no two lists of fields are one sequence of bytes.
         for field in [self.dtype.as_bytes(), extra] {
@@ -48,6 +68,14 @@ impl KeySpace {
     /// The key of the prefix itself: a chunk without tokens.
     pub fn prefix(&self, prefix: &[u32]) -> ChunkKey {
         self.chunk(prefix, &[], &[])
+    }
+}
+
+impl fmt::Debug for KeySpace {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_keyed = self.secret.is_some();
+        f.debug_struct("KeySpace").field("dtype", &self.dtype).field("is_keyed", &is_keyed).finish_non_exhaustive()
     }
 }
 
@@ -107,6 +135,8 @@ mod tests {
             space.prefix(&[]),
             KeySpace::new([2; 32], "f32").chunk(&[1, 2], &[3, 4], &[]),
             KeySpace::new([1; 32], "bf16").chunk(&[1, 2], &[3, 4], &[]),
+            KeySpace::new([1; 32], "f32").keyed([0; 32]).chunk(&[1, 2], &[3, 4], &[]),
+            KeySpace::new([1; 32], "f32").keyed([9; 32]).chunk(&[1, 2], &[3, 4], &[]),
         ];
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
         assert_eq!(keys[0], KeySpace::new([1; 32], "f32").chunk(&[1, 2], &[3, 4], &[]));

@@ -17,6 +17,7 @@ mod phase;
 mod plan;
 mod report;
 mod rows;
+mod tier;
 mod traffic;
 
 pub use auxiliary::Auxiliary;
@@ -31,7 +32,9 @@ pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use report::{
-    ChunkCacheReport, DeviceMemory, DrawnToken, Event, Logprobs, Outcome, RankReport, Refusal, Span, StepReport,
+    ChunkCacheReport, DeviceMemory, DrawnToken, Event, FromStore, Logprobs, Outcome, RankReport, Refusal, Span,
+    StepReport,
 };
 pub use rows::{leading, leading_counts};
+pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};

@@ -28,6 +28,8 @@ pub struct Plan {
     pub budget: usize,
     /// Whether freshly computed chunks join the chunk cache once the answer is out.
     pub keep_chunks: bool,
+    /// Whether chunks in a rank's memory are passed over, so that warm ones come from its store: for measurements.
+    pub from_store: bool,
     /// Whether the layout's first chunk may be selected, although it is exact as it is.
     pub include_first_chunk: bool,
     /// Whether and how chunks are reordered before selection.

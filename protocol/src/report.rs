@@ -1,6 +1,6 @@
 //! The answers of the ranks: tokens as soon as they are known, and each rank's report at the end of an order.
 
-use crate::{ChunkKey, Phase, Traffic};
+use crate::{ChunkKey, Phase, StoreReport, Traffic};
 
 /// An event that rank 0 tells the coordinator.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -170,7 +170,7 @@ pub struct DeviceMemory {
 }
 
 /// The report of one rank's chunk cache on a request, and its size now. The shared prefix is an entry like a chunk.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ChunkCacheReport {
     /// Chunks taken from it.
     pub hits: usize,
@@ -184,6 +184,25 @@ pub struct ChunkCacheReport {
     pub evicted: Vec<ChunkKey>,
     /// Bytes of keys and values in it.
     pub used_bytes: u64,
+    /// The chunks of the request that came from the store behind it, and that did not.
+    pub from_store: FromStore,
+    /// What happened in that store since a rank told of it last, behind earlier requests too. Absent where there is none.
+    pub store: Option<StoreReport>,
+}
+
+/// The chunks of a request that lay in a rank's store when it looked, and were not in its memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FromStore {
+    /// Chunks whose keys and values were read there: some of the hits.
+    pub loaded: usize,
+    /// Tokens of those.
+    pub loaded_tokens: usize,
+    /// Bytes of keys and values of those.
+    pub loaded_bytes: u64,
+    /// Chunks that were computed because that is faster.
+    pub computed: usize,
+    /// Chunks whose reading had begun and that turned out to be of no use.
+    pub spoilt: usize,
 }
 
 /// One phase on one rank.

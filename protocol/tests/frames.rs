@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, HEADER_BYTES,
-    Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, Outcome,
-    PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport, checksum, decode,
-    decode_frame, encode, encode_frame,
+    Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
+    HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
+    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport,
+    StoreError, StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -65,6 +65,7 @@ prop_compose! {
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None}).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
+            from_store: flags.1,
             include_first_chunk: flags.0,
             max_tokens: numbers.1.into(),
             sampling: Sampling { temperature, top_p, top_k: numbers.1.into(), seed },
@@ -249,6 +250,7 @@ fn samples() -> (Order, Event) {
         exchange: Exchange::PassQ,
         budget: 9,
         keep_chunks: true,
+        from_store: true,
         include_first_chunk: false,
         reorder: Some(Importance::Selected),
         max_tokens: 32,
@@ -264,7 +266,17 @@ fn samples() -> (Order, Event) {
     report.resident_bytes = 1 << 33;
     report.traffic.count(Collective::AllGather, 3, 4);
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
-    report.chunk_cache.stored.push(KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]));
+    let key = KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]);
+    report.chunk_cache.stored.push(key);
+    report.chunk_cache.from_store = FromStore { loaded: 1, loaded_tokens: 2, loaded_bytes: 3, computed: 4, spoilt: 5 };
+    report.chunk_cache.store = Some(StoreReport {
+        stored: vec![key],
+        gone: vec![key],
+        evicted: 6,
+        operations: vec![(Tier::Disk, StoreOperation::Read, 7, 0.5)],
+        errors: vec![(Tier::Remote, StoreError::Corrupt, 8)],
+        used_bytes: 9,
+    });
     let outcome = Outcome { tokens: vec![1, 2], logits: Some(vec![0.5]), ..Outcome::default() };
     (Order::Prefill(Arc::new(plan)), Event::Prefilled { request: 1, outcome, reports: vec![report] })
 }

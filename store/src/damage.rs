@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tributary_protocol::StoreError;
+
 /// Why a stored chunk is of no use. It is computed anew.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
@@ -20,14 +22,19 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// The word for it in metrics.
-    pub fn reason(&self) -> &'static str {
+    /// Its kind, for reports and metrics.
+    pub fn kind(&self) -> StoreError {
         match self {
-            Damage::Missing => "missing",
-            Damage::Unreadable(_) => "unreadable",
-            Damage::Corrupt(_) => "corrupt",
-            Damage::Incompatible(_) => "incompatible",
+            Damage::Missing => StoreError::Missing,
+            Damage::Unreadable(error) => kind_of(error),
+            Damage::Corrupt(_) => StoreError::Corrupt,
+            Damage::Incompatible(_) => StoreError::Incompatible,
         }
+    }
+
+    /// The word for it.
+    pub fn reason(&self) -> &'static str {
+        self.kind().name()
     }
 
     /// Whether the file is to be moved aside: it will never be of use under this name.
@@ -47,5 +54,17 @@ impl From<io::Error> for Damage {
             io::ErrorKind::UnexpectedEof => Damage::corrupt("it ends early"),
             _ => Damage::Unreadable(error),
         }
+    }
+}
+
+/// The kind of a failure of the system.
+pub(crate) fn kind_of(error: &io::Error) -> StoreError {
+    use io::ErrorKind;
+    match error.kind() {
+        ErrorKind::NotFound => StoreError::Missing,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::Denied,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => StoreError::Full,
+        ErrorKind::TimedOut => StoreError::Slow,
+        _ => StoreError::Unreadable,
     }
 }

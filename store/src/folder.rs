@@ -16,6 +16,9 @@ const ENDING: &str = ".safetensors";
 /// Where files of no use are moved.
 const ASIDE: &str = "damaged";
 
+/// The file that has the folder's name.
+const NAME: &str = "name";
+
 /// The name of a file that is being written begins so.
 const PART: &str = ".part-";
 
@@ -51,13 +54,27 @@ impl Folder {
     /// # Errors
     /// The system's; [`io::ErrorKind::PermissionDenied`] for a folder that others may write to.
     pub fn open(path: &Path, is_shared: bool) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
+        let folder = Self(path.to_owned());
+        folder.make()?;
         let mode = fs::metadata(path)?.mode();
         if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
             let message = format!("others may write to this folder (mode {:o})", mode & 0o7777);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
-        Ok(Self(path.to_owned()))
+        Ok(folder)
+    }
+
+    /// Makes the folder, if it is not there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.0)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Where the chunk of a key lies, if it is there.
@@ -75,15 +92,19 @@ impl Folder {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let path = self.path_of(key);
         let folder = path.parent().expect("it is in a folder");
+        fail::fail_point!("store::write::begin");
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         // Hosts that share a folder may have processes of the same number.
         let (process, count) = (std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed));
         let part = folder.join(format!("{PART}{process}-{count}-{}", since_1970.as_nanos()));
         let written = write_to(&part, bytes).and_then(|()| {
+            fail::fail_point!("store::write::synced");
             fs::rename(&part, &path)?;
+            fail::fail_point!("store::write::renamed");
             File::open(folder)?.sync_all()
         });
+        fail::fail_point!("store::write::end");
         if written.is_err() {
             // That this fails too changes nothing.
             let _ = fs::remove_file(&part);
@@ -117,6 +138,44 @@ impl Folder {
         unless_gone(fs::rename(self.path_of(key), aside.join(key.to_string() + ENDING)))
     }
 
+    /// Bytes that are free on its disk for whoever is not root.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.0)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    /// Has the system forget what it keeps in memory of a chunk's file, so that the next reader reads from the disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn drop_pages(&self, key: &ChunkKey) -> io::Result<()> {
+        let file = File::open(self.path_of(key))?;
+        Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+
+    /// The name of this folder that all who read it agree on, wherever it is mounted: the text of a file in it, which the first
+    /// who opens it writes.
+    ///
+    /// # Errors
+    /// The system's, such as a folder that may not be written to and has no name yet.
+    pub fn name(&self) -> io::Result<String> {
+        let path = self.0.join(NAME);
+        if let Some(name) = tributary_system::file::text(&path).filter(|name| !name.is_empty()) {
+            return Ok(name);
+        }
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seed = format!("{} {} {}", tributary_system::host::name(), std::process::id(), since_1970.as_nanos());
+        let (part, name) = (self.0.join(format!("{PART}{seed}")), blake3::hash(seed.as_bytes()).to_hex().to_string());
+        write_to(&part, name.as_bytes())?;
+        // A link does not replace the name that somebody else gives at the same time.
+        let _ = fs::hard_link(&part, &path);
+        fs::remove_file(&part)?;
+        tributary_system::file::text(&path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// Every chunk that is there, in no order. What writers have left half-written is removed.
     ///
     /// # Errors
@@ -141,7 +200,12 @@ fn write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
     // A umask takes rights away and gives none: this is for folders whose own rules give some.
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
-    file.write_all(bytes)?;
+    fail::fail_point!("store::write::created");
+    let (half, rest) = bytes.split_at(bytes.len() / 2);
+    file.write_all(half)?;
+    fail::fail_point!("store::write::half");
+    file.write_all(rest)?;
+    fail::fail_point!("store::write::written");
     file.sync_all()
 }
 

@@ -9,6 +9,8 @@ pub enum Numbers {
     F32,
     /// Brain floating point, 16 bits.
     Bf16,
+    /// 16 bits, with more digits and less range.
+    F16,
 }
 
 impl Numbers {
@@ -16,7 +18,7 @@ impl Numbers {
     pub fn bytes(self) -> usize {
         match self {
             Numbers::F32 => 4,
-            Numbers::Bf16 => 2,
+            Numbers::Bf16 | Numbers::F16 => 2,
         }
     }
 
@@ -25,6 +27,7 @@ impl Numbers {
         match self {
             Numbers::F32 => safetensors::Dtype::F32,
             Numbers::Bf16 => safetensors::Dtype::BF16,
+            Numbers::F16 => safetensors::Dtype::F16,
         }
     }
 }

@@ -14,6 +14,11 @@ impl Secret {
     pub fn new(text: &[u8]) -> Self {
         Self(blake3::derive_key("tributary 2026-11-23 secret of a chunk store", text))
     }
+
+    /// The secret that chunks' keys are made with.
+    pub fn of_keys(&self) -> [u8; 32] {
+        blake3::derive_key("tributary 2026-11-23 keys of stored chunks", &self.0)
+    }
 }
 
 impl std::fmt::Debug for Secret {

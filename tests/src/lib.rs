@@ -92,6 +92,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         exchange,
         budget: 0,
         keep_chunks: false,
+        from_store: false,
         include_first_chunk: false,
         reorder: None,
         max_tokens: 4,
@@ -150,7 +151,7 @@ pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels,
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    Group::start(models, &space, settings).expect("the group starts")
+    Group::start(models, &space, settings, None).expect("the group starts")
 }
 
 /// A group that computes with one model on the host.

@@ -41,6 +41,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         owner: 0,
         budget: 0,
         keep_chunks: false,
+        from_store: false,
         include_first_chunk: false,
         reorder: None,
         max_tokens,

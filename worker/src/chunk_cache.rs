@@ -1,19 +1,23 @@
 //! The chunk cache of one rank: keys before RoPE and values of chunks that were prefilled before, by the hash of everything
-//! that shapes them. In memory only; it goes with the rank.
-//!
-//! A store on disk belongs behind [`ChunkCache::get`] and [`ChunkCache::keep`]: nothing else knows where entries lie.
+//! that shapes them. In memory, which goes with the rank, and perhaps in a store behind it, which outlives it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 use tributary_kernels::cuda;
-use tributary_protocol::{ChunkCacheReport, ChunkKey, KeySpace};
+use tributary_protocol::{ChunkCacheReport, ChunkKey, FromStore, KeySpace};
+use tributary_store::{Identity, Shape, Store, Writing};
 
 use crate::error::Result;
 use crate::kv::{Block, BlockRows};
+use crate::numbers;
 
 /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values.
 type Layers = Vec<(Tensor, Tensor)>;
+
+/// Fewer rows than this say nothing of the time that rows take.
+const TELLING_ROWS: usize = 64;
 
 /// Chunks of one rank, the least recently used of which go first when there is no room.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub struct ChunkCache {
     /// Number of the request under way.
     request: u64,
     report: ChunkCacheReport,
+    store: Option<Arc<Store>>,
+    /// Seconds that a row of a chunk takes to be computed, as it was last; nothing where none was.
+    row_s: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -38,7 +45,35 @@ impl ChunkCache {
     /// An empty cache for chunks of one model, of at most so many bytes of keys and values.
     pub fn new(space: KeySpace, capacity_bytes: u64) -> Self {
         let report = ChunkCacheReport::default();
-        Self { space, capacity_bytes, entries: BTreeMap::new(), request: 0, report }
+        Self { space, capacity_bytes, entries: BTreeMap::new(), request: 0, report, store: None, row_s: None }
+    }
+
+    /// The same with a store behind it, if there is one.
+    #[must_use]
+    pub fn backed_by(self, store: Option<Arc<Store>>) -> Self {
+        Self { store, ..self }
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref()
+    }
+
+    /// Whether the store has a chunk, as far as is known, and may be waited for.
+    pub fn is_stored(&self, key: &ChunkKey) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has(key) && !store.rests())
+    }
+
+    /// Seconds that a row of a chunk takes to be computed here, as it was last; nothing where none was.
+    pub fn row_s(&self) -> Option<f64> {
+        self.row_s
+    }
+
+    /// So many rows were computed in that time.
+    pub fn computed(&mut self, rows: usize, seconds: f64) {
+        if rows >= TELLING_ROWS && seconds > 0.0 {
+            self.row_s = Some(seconds / rows as f64);
+        }
     }
 
     /// A cache that keeps nothing, for ranks that run one request.
@@ -60,14 +95,24 @@ impl ChunkCache {
     /// A chunk's keys and values, if they are here; counted. They share storage with the entry, which nobody writes to.
     pub fn get(&mut self, key: &ChunkKey) -> Option<Layers> {
         let found = self.take(key);
-        match &found {
-            Some(layers) => {
-                self.report.hits += 1;
-                self.report.hit_tokens += layers.first().map_or(0, |(k, _)| k.dims()[0]);
-            }
-            None => self.report.misses += 1,
+        if let Some(layers) = &found {
+            self.report.hits += 1;
+            self.report.hit_tokens += layers.first().map_or(0, |(k, _)| k.dims()[0]);
         }
         found
+    }
+
+    /// Counts a chunk that was expected here and is computed.
+    pub fn miss(&mut self) {
+        self.report.misses += 1;
+    }
+
+    /// Counts chunks that came from the store, those of no use among them, and those that were computed instead.
+    pub fn came(&mut self, from_store: FromStore) {
+        self.report.hits += from_store.loaded;
+        self.report.hit_tokens += from_store.loaded_tokens;
+        self.report.misses += from_store.computed + from_store.spoilt;
+        self.report.from_store = from_store;
     }
 
     /// As [`get`](Self::get) for the prefix, which is no chunk and is not counted.
@@ -81,28 +126,55 @@ impl ChunkCache {
         Some(entry.layers.clone())
     }
 
-    /// Copies a block into the cache, unless it is there or finds no room beside what this request uses. The copy leaves the
-    /// batch that the block was computed in, so that an entry holds no more memory than its own.
+    /// Puts a block into the cache, unless it is there or finds no room beside what this request uses: copied out of the batch that it
+    /// was computed in, so that an entry holds no more memory than its own. The same goes to the store behind it, where
+    /// `identity` says what it is.
     ///
     /// # Errors
     /// The copy's.
-    pub fn keep(&mut self, key: ChunkKey, block: &Block) -> Result<()> {
+    pub fn keep(&mut self, key: ChunkKey, block: &Block, identity: impl FnOnce() -> Identity) -> Result<()> {
         assert!(matches!(block.held(), BlockRows::Everywhere(_)), "a chunk is kept whole, before anything is cut");
+        let lacks = self.store.as_ref().is_some_and(|store| !store.has(&key));
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.used = self.request;
+            if lacks {
+                let layers = entry.layers.clone();
+                self.write(identity(), layers);
+            }
             return Ok(());
         }
         let bytes = block.layers.iter().map(|(k, v)| bytes_of(k) + bytes_of(v)).sum();
-        if !self.make_room(bytes) {
+        let has_room = self.make_room(bytes);
+        if !has_room && !lacks {
             return Ok(());
         }
-        let pair = |(k, v): &(Tensor, Tensor)| Ok((copy(k)?, copy(v)?));
-        let layers = block.layers.iter().map(pair).collect::<Result<_>>()?;
-        self.entries.insert(key, Entry { layers, bytes, used: self.request });
-        self.report.stored.push(key);
-        self.report.used_bytes += bytes;
+        let layers: Layers = if block.is_alone() {
+            block.layers.clone()
+        } else {
+            let pair = |(k, v): &(Tensor, Tensor)| Ok((copy(k)?, copy(v)?));
+            block.layers.iter().map(pair).collect::<Result<_>>()?
+        };
+        if lacks {
+            self.write(identity(), layers.clone());
+        }
+        if has_room {
+            self.entries.insert(key, Entry { layers, bytes, used: self.request });
+            self.report.stored.push(key);
+            self.report.used_bytes += bytes;
+        }
         assert!(self.report.used_bytes <= self.capacity_bytes, "{:?} of {} bytes", self.report, self.capacity_bytes);
         Ok(())
+    }
+
+    /// Hands a chunk to the store, whose own thread turns the tensors to bytes.
+    fn write(&self, identity: Identity, layers: Layers) {
+        let Some((store, shape)) = self.store.as_ref().zip(shape_of(&layers)) else { return };
+        let pair = move |layer: usize| {
+            let (k, v) = &layers[layer];
+            let bytes = |tensor: &Tensor| numbers::bytes(tensor).map_err(|error| error.to_string());
+            Ok((bytes(k)?, bytes(v)?))
+        };
+        store.write(Writing { identity, shape, layer: Box::new(pair) });
     }
 
     /// Drops the least recently used entries until so many bytes fit; nothing if they cannot.
@@ -126,8 +198,15 @@ impl ChunkCache {
 
     /// The report of its hits, misses and changes since the request began.
     pub fn report(&self) -> ChunkCacheReport {
-        self.report.clone()
+        ChunkCacheReport { store: self.store.as_ref().map(|store| store.report()), ..self.report.clone() }
     }
+}
+
+/// The shape of a stored chunk; none for numbers that are not stored.
+fn shape_of(layers: &Layers) -> Option<Shape> {
+    let (k, _) = layers.first()?;
+    let (rows, kv_heads, head_dim) = k.dims3().ok()?;
+    Some(Shape { layers: layers.len(), rows, kv_heads, head_dim, numbers: numbers::numbers(k.dtype())? })
 }
 
 /// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory of 0 bytes for a copy of them.
@@ -154,6 +233,11 @@ mod tests {
         Block::of((0..rows as u32).collect::<Vec<_>>(), vec![(tensor(), tensor())])
     }
 
+    /// Without a store nobody asks what a chunk is.
+    fn nobody() -> Identity {
+        panic!("there is no store")
+    }
+
     fn key(cache: &ChunkCache, id: u32) -> ChunkKey {
         cache.space.chunk(&[], &[id], &[])
     }
@@ -164,18 +248,18 @@ mod tests {
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| key(&cache, id));
         for key in [a, b, c] {
             cache.begin();
-            cache.keep(key, &block(1)).expect("kept");
+            cache.keep(key, &block(1), nobody).expect("kept");
         }
         assert_eq!(cache.report().used_bytes, 48);
         cache.begin();
         assert!(cache.get(&a).is_some());
         cache.begin();
-        cache.keep(d, &block(1)).expect("kept");
+        cache.keep(d, &block(1), nobody).expect("kept");
         let report = cache.report();
         assert_eq!((report.stored, report.evicted, report.used_bytes), (vec![d], vec![b], 48));
         assert!(cache.get(&b).is_none());
         assert!(cache.get(&c).is_some());
-        assert_eq!((cache.report().hits, cache.report().misses), (1, 1));
+        assert_eq!((cache.report().hits, cache.report().misses), (1, 0));
     }
 
     #[test]
@@ -183,14 +267,14 @@ mod tests {
         let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 40);
         let [a, b, c] = [1, 2, 3].map(|id| key(&cache, id));
         cache.begin();
-        cache.keep(a, &block(1)).expect("kept");
-        cache.keep(b, &block(1)).expect("kept");
-        cache.keep(c, &block(1)).expect("no room: not kept");
+        cache.keep(a, &block(1), nobody).expect("kept");
+        cache.keep(b, &block(1), nobody).expect("kept");
+        cache.keep(c, &block(1), nobody).expect("no room: not kept");
         assert_eq!(cache.report().stored, [a, b]);
         cache.begin();
-        cache.keep(c, &block(3)).expect("never fits");
+        cache.keep(c, &block(3), nobody).expect("never fits");
         assert_eq!((cache.report().evicted.len(), cache.report().used_bytes), (0, 32));
-        cache.keep(c, &block(2)).expect("kept");
+        cache.keep(c, &block(2), nobody).expect("kept");
         assert_eq!((cache.report().evicted, cache.report().used_bytes), (vec![a.min(b), a.max(b)], 32));
     }
 
@@ -199,7 +283,7 @@ mod tests {
         let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 0);
         cache.begin();
         let key = cache.space.prefix(&[]);
-        cache.keep(key, &block(0)).expect("kept");
+        cache.keep(key, &block(0), nobody).expect("kept");
         cache.begin();
         let (k, v) = cache.get_prefix(&key).expect("it needs no room").swap_remove(0);
         assert_eq!((k.dims(), v.dims(), k.dtype()), (&[0, 1, 2][..], &[0, 1, 2][..], DType::F32));
@@ -213,7 +297,7 @@ mod tests {
         let part = batch.narrow(2, 3).expect("rows 2 to 4");
         cache.begin();
         let key = key(&cache, 7);
-        cache.keep(key, &part).expect("kept");
+        cache.keep(key, &part, nobody).expect("kept");
         cache.begin();
         let (k, _) = cache.get(&key).expect("it is there").swap_remove(0);
         assert_eq!(k.flatten_all().and_then(|k| k.to_vec1::<f32>()).expect("f32"), [4., 5., 6., 7., 8., 9.]);

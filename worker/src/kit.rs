@@ -72,6 +72,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         exchange: Exchange::PassQ,
         budget: 0,
         keep_chunks: false,
+        from_store: false,
         include_first_chunk: false,
         reorder: None,
         max_tokens: 1,
@@ -99,6 +100,10 @@ impl Model for Spoilt {
 
     fn device(&self) -> &Device {
         self.model.device()
+    }
+
+    fn dtype(&self) -> DType {
+        self.model.dtype()
     }
 
     fn rope(&self, positions: usize) -> Result<Rope> {

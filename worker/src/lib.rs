@@ -12,7 +12,10 @@ mod first_token;
 #[cfg(test)]
 mod kit;
 mod kv;
+mod load_choice;
+mod loading;
 mod model;
+mod numbers;
 mod placement;
 mod progress;
 mod sample;

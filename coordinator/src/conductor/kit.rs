@@ -36,7 +36,10 @@ pub fn planner(available_bytes: Option<u64>) -> Planner {
     };
     planner.survey(GROUP, GroupSurvey { machine, memories: 1 });
     let space = KeySpace::new([0; 32], "f32");
-    planner.started(GROUP, Started { space, chunk_cache_bytes: 0, message_bytes: 0, narrowest: None });
+    planner.started(
+        GROUP,
+        Started { space, chunk_cache_bytes: 0, message_bytes: 0, inventory: Vec::new(), narrowest: None },
+    );
     planner
 }
 

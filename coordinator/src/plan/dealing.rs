@@ -2,6 +2,7 @@
 
 use tributary_protocol::Exchange;
 
+use super::Held;
 use crate::ModelShape;
 
 /// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
@@ -24,23 +25,34 @@ pub(crate) fn chunk_weights(
     lengths.iter().map(weigh).collect()
 }
 
-/// Deals chunks to ranks. Chunks that lie on a rank stay there; the others follow, the heaviest first, each to the rank with the
-/// least so far; ties to the earlier chunk and the lower rank.
-pub(crate) fn deal(weights: &[f64], lies_on: &[Option<usize>], world: usize) -> Vec<usize> {
-    assert_eq!(weights.len(), lies_on.len(), "chunks with a weight, and with a place");
+/// Deals chunks to ranks. Chunks in a rank's memory stay there; the others follow, the heaviest first, each to the rank with the least
+/// so far, of those that can read it where it is stored; ties to the earlier chunk and the lower rank.
+pub(crate) fn deal(weights: &[f64], held: &[Held], world: usize) -> Vec<usize> {
+    assert_eq!(weights.len(), held.len(), "chunks with a weight, and with a place");
     assert!(world > 0, "{} chunks are dealt to no rank", weights.len());
-    assert!(lies_on.iter().flatten().all(|&rank| rank < world), "chunks lie on one of {world} ranks: {lies_on:?}");
-    let free = |&chunk: &usize| lies_on[chunk].is_none();
+    let stays = |chunk: usize| match held[chunk] {
+        Held::Memory(rank) => Some(rank),
+        Held::Nowhere | Held::Stored(_) => None,
+    };
+    let all: Vec<usize> = (0..world).collect();
+    let may_have = |chunk: usize| match &held[chunk] {
+        Held::Stored(ranks) => &ranks[..],
+        Held::Nowhere | Held::Memory(_) => &all,
+    };
+    let is_there = |rank: &usize| *rank < world;
+    assert!((0..held.len()).filter_map(stays).all(|rank| is_there(&rank)), "chunks of {world} ranks: {held:?}");
+    assert!((0..held.len()).all(|chunk| may_have(chunk).iter().all(is_there)), "chunks of {world} ranks: {held:?}");
+    let free = |&chunk: &usize| stays(chunk).is_none();
     let mut heaviest_first: Vec<usize> = (0..weights.len()).filter(free).collect();
     heaviest_first.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
     let mut loads = vec![0.0; world];
-    for (rank, weight) in lies_on.iter().zip(weights).filter_map(|(rank, weight)| Some(((*rank)?, weight))) {
-        loads[rank] += weight;
+    let mut ranks: Vec<usize> = (0..held.len()).map(|chunk| stays(chunk).unwrap_or(0)).collect();
+    for (chunk, weight) in weights.iter().enumerate().filter(|(chunk, _)| !free(chunk)) {
+        loads[ranks[chunk]] += weight;
     }
-    let mut ranks: Vec<usize> = lies_on.iter().map(|rank| rank.unwrap_or(0)).collect();
     for chunk in heaviest_first {
-        let least = (0..world).min_by(|&a, &b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
-        let rank = least.expect("there is at least one rank");
+        let least = may_have(chunk).iter().min_by(|&&a, &&b| f64::total_cmp(&loads[a], &loads[b]).then(a.cmp(&b)));
+        let rank = *least.expect("there is at least one rank");
         loads[rank] += weights[chunk];
         ranks[chunk] = rank;
     }
@@ -64,14 +76,17 @@ mod tests {
             (&[], 3, &[]),
         ];
         for (weights, world, wanted) in cases {
-            assert_eq!(deal(weights, &vec![None; weights.len()], world), wanted, "{weights:?} on {world}");
+            assert_eq!(deal(weights, &vec![Held::Nowhere; weights.len()], world), wanted, "{weights:?} on {world}");
         }
-        assert_eq!(deal(&[4.0, 1.0, 1.0, 1.0], &[Some(1), None, None, None], 2), [1, 0, 0, 0], "one stays");
-        assert_eq!(
-            deal(&[0.0, 0.0, 1.0, 1.0], &[Some(1), Some(1), None, None], 2),
-            [1, 1, 0, 1],
-            "warm ones are no load"
-        );
+        let (free, on) = (Held::Nowhere, Held::Memory(1));
+        let deal = |weights: &[f64], held: &[&Held]| {
+            deal(weights, &held.iter().map(|&held| held.clone()).collect::<Vec<_>>(), 2)
+        };
+        assert_eq!(deal(&[4.0, 1.0, 1.0, 1.0], &[&on, &free, &free, &free]), [1, 0, 0, 0], "one stays");
+        assert_eq!(deal(&[0.0, 0.0, 1.0, 1.0], &[&on, &on, &free, &free]), [1, 1, 0, 1], "warm ones are no load");
+        let (all, other) = (Held::Stored([0, 1].into()), Held::Stored([1].into()));
+        assert_eq!(deal(&[1.0, 1.0, 1.0, 1.0], &[&all, &all, &all, &all]), [0, 1, 0, 1], "any rank reads them");
+        assert_eq!(deal(&[1.0, 1.0, 1.0, 1.0], &[&other, &all, &other, &all]), [1, 0, 1, 0], "who can, reads");
     }
 
     #[test]

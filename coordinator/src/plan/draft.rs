@@ -8,10 +8,13 @@ use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection,
 
 use super::exchange::{self, Load};
 use super::settings::{RequestSettings, budget, setting};
-use super::{Cached, Planned, dealing};
+use super::{Cached, Held, Planned, dealing};
 use crate::cost::memory;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
+
+/// What reading a chunk counts for beside computing it, when chunks are dealt: enough to spread what is read over the ranks.
+const READ_SHARE: f64 = 0.01;
 
 /// The tokens of a request, which become the plan's.
 #[derive(Debug, Clone, Default)]
@@ -77,6 +80,7 @@ impl Draft {
             exchange: Exchange::Replicate,
             budget,
             keep_chunks: settings.keep_chunks && !method.is_exact(),
+            from_store: settings.from_store,
             method,
             include_first_chunk: settings.include_first_chunk,
             reorder: settings.reorder,
@@ -121,7 +125,7 @@ impl Draft {
         self.plan.request = request;
         self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill(), self.world));
         assert!(self.plan.owner < self.world, "owner {} of {} ranks", self.plan.owner, self.world);
-        let warm = self.warm(cached.ranks);
+        let warm = self.warm(cached.chunks);
         let mut smallest_bytes = None;
         for exchange in self.exchanges(&warm, shape, machine) {
             self.deal(exchange, &warm, shape);
@@ -150,8 +154,13 @@ impl Draft {
         (&self.plan.prefix, self.plan.chunks.iter().map(|chunk| chunk.ids.as_slice()))
     }
 
+    /// Whether chunks in ranks' memories are passed over.
+    pub fn is_from_store(&self) -> bool {
+        self.plan.from_store
+    }
+
     /// The exchanges to try, the preferred one first.
-    fn exchanges(&self, warm: &[Option<usize>], shape: &ModelShape, machine: &Machine) -> Vec<Exchange> {
+    fn exchanges(&self, warm: &[Held], shape: &ModelShape, machine: &Machine) -> Vec<Exchange> {
         if let Some(exchange) = self.exchange {
             return vec![exchange];
         }
@@ -175,36 +184,43 @@ impl Draft {
         }
     }
 
-    /// The rank that has each chunk warm. Only so large a share of the cached chunks counts as the settings ask for; exact methods
-    /// have no use for chunks.
-    fn warm(&self, ranks: &[Option<usize>]) -> Vec<Option<usize>> {
-        assert!(ranks.len() <= self.lengths.len(), "keepers of {} chunks, of {}", ranks.len(), self.lengths.len());
+    /// Where each chunk is warm. Only so large a share of the cached chunks counts as the settings ask for; exact methods have no
+    /// use for chunks.
+    fn warm(&self, held: &[Held]) -> Vec<Held> {
+        assert!(held.len() <= self.lengths.len(), "places of {} chunks, of {}", held.len(), self.lengths.len());
         let is_exact = self.plan.method.is_exact();
         let steps = |index: usize| (self.reuse * index as f64 + 1e-9).floor();
         let may_be = |index: usize| !is_exact && steps(index + 1) > steps(index);
-        let rank = |index: usize| ranks.get(index).copied().flatten().filter(|&rank| rank < self.world);
-        (0..self.lengths.len()).map(|index| rank(index).filter(|_| may_be(index))).collect()
+        let of = |index: usize| match held.get(index) {
+            Some(held) if may_be(index) => held.within(self.world),
+            _ => Held::Nowhere,
+        };
+        (0..self.lengths.len()).map(of).collect()
     }
 
     /// What chunks weigh when they are dealt.
-    fn weights(&self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) -> Vec<f64> {
+    fn weights(&self, exchange: Exchange, warm: &[Held], shape: &ModelShape) -> Vec<f64> {
         let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
         let mut weights = dealing::chunk_weights(&self.lengths, before, after, exchange, shape);
         if exchange != Exchange::PassQ {
-            // Nothing is left to compute for a chunk that is there.
-            weights.iter_mut().zip(warm).filter(|(_, warm)| warm.is_some()).for_each(|(weight, _)| *weight = 0.0);
+            // Nothing is left to compute for a chunk that is there, and little for one that is read.
+            weights.iter_mut().zip(warm).for_each(|(weight, warm)| match warm {
+                Held::Nowhere => {}
+                Held::Memory(_) => *weight = 0.0,
+                Held::Stored(_) => *weight *= READ_SHARE,
+            });
         }
         weights
     }
 
     /// Deals chunks to ranks for an exchange.
-    fn deal(&mut self, exchange: Exchange, warm: &[Option<usize>], shape: &ModelShape) {
+    fn deal(&mut self, exchange: Exchange, warm: &[Held], shape: &ModelShape) {
         let ranks = dealing::deal(&self.weights(exchange, warm, shape), warm, self.world);
         assert_eq!(ranks.len(), self.plan.chunks.len(), "chunks that are dealt to ranks");
         assert!(ranks.iter().all(|&rank| rank < self.world), "{} ranks: {ranks:?}", self.world);
         self.plan.exchange = exchange;
         for ((chunk, rank), warm) in self.plan.chunks.iter_mut().zip(ranks).zip(warm) {
-            (chunk.rank, chunk.warm) = (rank, warm.is_some());
+            (chunk.rank, chunk.warm) = (rank, *warm != Held::Nowhere);
         }
     }
 }
@@ -252,7 +268,7 @@ mod tests {
     use crate::shape::tests::DEMO;
 
     /// The owner that is asked for, who keeps which chunk, bytes in chunk caches, free bytes.
-    type Moment<'a> = (Option<usize>, &'a [Option<usize>], u64, Option<u64>);
+    type Moment<'a> = (Option<usize>, &'a [Held], u64, Option<u64>);
 
     #[test]
     fn a_draft_is_placed_as_a_new_plan_would_be_and_its_tokens_stay_where_they_lie() {
@@ -272,18 +288,20 @@ mod tests {
         let mut draft = Draft::new(tokens, &settings, &DEMO).expect("a request");
         let lie = |plan: &Plan| plan.chunks.iter().map(|chunk| chunk.ids.as_ptr()).collect::<Vec<_>>();
         let before = lie(&draft.plan);
-        let all_warm = [Some(1), Some(0), Some(1), Some(0)];
+        let all_warm = [1, 0, 1, 0].map(Held::Memory);
+        let one_warm = [Held::Nowhere, Held::Memory(1)];
         let moments: [Moment<'_>; 5] = [
             (None, &[], 0, None),
             (Some(0), &all_warm, 1000, None),
-            (Some(1), &[None, Some(1)], 0, Some(1)),
-            (Some(1), &[None, Some(1)], 0, None),
+            (Some(1), &one_warm, 0, Some(1)),
+            (Some(1), &one_warm, 0, None),
             (None, &[], 0, None),
         ];
         let mut seen = Vec::new();
-        for (request, (owner, ranks, bytes, available_bytes)) in moments.into_iter().enumerate() {
+        for (request, (owner, chunks_held, bytes, available_bytes)) in moments.into_iter().enumerate() {
             let (request, bytes) = (request as u64, [bytes; 2]);
-            let (cached, machine) = (Cached { ranks, bytes: &bytes }, Machine { available_bytes, ..machine });
+            let (cached, machine) =
+                (Cached { chunks: chunks_held, bytes: &bytes }, Machine { available_bytes, ..machine });
             let method_inputs = MethodInputs::default();
             let input =
                 PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], method_inputs };

@@ -51,6 +51,8 @@ pub struct RequestSettings {
     pub reuse: f64,
     /// Whether freshly computed chunks join the chunk cache.
     pub keep_chunks: bool,
+    /// Whether chunks in ranks' memories are passed over, so that those that come from the chunk cache come from the store behind it.
+    pub from_store: bool,
 }
 
 impl Default for RequestSettings {
@@ -75,6 +77,7 @@ impl Default for RequestSettings {
             returns: Returns::default(),
             reuse: 1.0,
             keep_chunks: false,
+            from_store: false,
         }
     }
 }

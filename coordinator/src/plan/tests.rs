@@ -3,7 +3,7 @@
 use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
+use super::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
 use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
 use crate::{Error, Result};
@@ -288,10 +288,16 @@ fn foreign_ids_and_empty_queries_are_refused() {
     assert!(matches!(error, Err(Error::EmptyQuery)));
 }
 
+/// Chunks in the memories of these ranks, where there is one.
+fn in_memory(ranks: &[Option<usize>]) -> Vec<Held> {
+    ranks.iter().map(|rank| rank.map_or(Held::Nowhere, Held::Memory)).collect()
+}
+
 /// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
 fn placed(cached: &[Option<usize>], settings: &RequestSettings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
-    let input = PlanInput { cached: Cached { ranks: cached, bytes: &[] }, ..input(&chunks) };
+    let held = in_memory(cached);
+    let input = PlanInput { cached: Cached { chunks: &held, bytes: &[] }, ..input(&chunks) };
     let plan = plan(&input, settings, &DEMO, &MACHINE).unwrap().plan;
     plan.chunks.iter().map(|chunk| (chunk.rank, chunk.warm)).unzip()
 }
@@ -334,7 +340,7 @@ fn only_methods_with_chunks_keep_them() {
 fn what_the_chunk_caches_hold_counts_as_memory() {
     let chunks = vec![vec![7; 64]; 4];
     let of = |bytes: &[u64], available_bytes: Option<u64>| {
-        let cached = Cached { ranks: &[], bytes };
+        let cached = Cached { chunks: &[], bytes };
         let input = PlanInput { cached, ..input(&chunks) };
         plan(&input, &world(1), &DEMO, &Machine { available_bytes, ..MACHINE })
     };
@@ -351,7 +357,8 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
     let slow = Machine { link_bytes_per_s: 1e6, flops_per_s: 1e7, ..MACHINE };
     let chunks = vec![vec![7; 512]; 4];
     let exchange = |ranks: &[Option<usize>]| {
-        let cached = Cached { ranks, bytes: &[] };
+        let held = in_memory(ranks);
+        let cached = Cached { chunks: &held, bytes: &[] };
         let input = PlanInput { cached, ..input(&chunks) };
         let settings = RequestSettings { world: 2, ratio: Some(0.05), ..RequestSettings::default() };
         plan(&input, &settings, &DEMO, &slow).unwrap().plan.exchange

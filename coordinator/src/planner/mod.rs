@@ -14,10 +14,10 @@ use tributary_protocol::{KeySpace, RankReport};
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
 use crate::cost::running_bytes;
-use crate::directory::Directory;
+use crate::directory::{Directory, StoreInventory};
 use crate::intake::Prepared;
 use crate::machine::{FreeMemory, GroupShape, Machine};
-use crate::plan::{Cached, Draft, Planned, RequestSettings, Tokens};
+use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -40,6 +40,8 @@ pub struct Started {
     pub chunk_cache_bytes: u64,
     /// Bytes that messages' buffers take of a GPU.
     pub message_bytes: u64,
+    /// What stores held when it started.
+    pub inventory: Vec<StoreInventory>,
     /// Where ranks have told each other: the least memory that one of them has, and that rank. What messages take is out of it.
     pub narrowest: Option<(usize, FreeMemory)>,
 }
@@ -107,9 +109,9 @@ impl Planner {
 
     /// A group has started.
     pub fn started(&mut self, group: GroupShape, started: Started) {
-        let Started { space, chunk_cache_bytes, message_bytes, narrowest } = started;
+        let Started { space, chunk_cache_bytes, message_bytes, inventory, narrowest } = started;
         self.taken.add(group, chunk_cache_bytes, message_bytes);
-        self.directories.insert(group, Directory::new(space));
+        self.directories.insert(group, Directory::new(space).with(inventory));
         self.narrowest = narrowest.or(self.narrowest);
     }
 
@@ -159,9 +161,9 @@ impl Planner {
     ) -> Result<Planned> {
         let group = GroupShape { world: settings.world, threads };
         let chunks = before.into_iter().flat_map(|before| &before.plan.chunks);
-        let ranks: Vec<Option<usize>> = chunks.map(|chunk| Some(chunk.rank)).collect();
+        let held: Vec<Held> = chunks.map(|chunk| Held::Memory(chunk.rank)).collect();
         let mut draft = self.read(request, settings)?;
-        self.place_beside_full_caches(&mut draft, settings.owner, group, &ranks)?;
+        self.place_beside_full_caches(&mut draft, settings.owner, group, &held)?;
         Ok(draft.planned())
     }
 
@@ -214,11 +216,12 @@ impl Planner {
     ) -> Result<()> {
         let directory = self.directories.get(&group);
         let (prefix, chunks) = draft.context();
-        let rank_of = |ids: &[u32]| directory.and_then(|directory| directory.rank_of(prefix, ids));
-        let ranks: Vec<Option<usize>> = chunks.map(rank_of).collect();
+        let from_store = draft.is_from_store();
+        let held = |ids: &[u32]| directory.map(|directory| directory.held(prefix, ids, from_store)).unwrap_or_default();
+        let held: Vec<Held> = chunks.map(held).collect();
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
-        let cached = Cached { ranks: &ranks, bytes: &bytes };
+        let cached = Cached { chunks: &held, bytes: &bytes };
         draft.place(number, owner, cached, &self.model, &self.machine(group))
     }
 
@@ -247,9 +250,9 @@ impl Planner {
         draft: &mut Draft,
         owner: Option<usize>,
         group: GroupShape,
-        ranks: &[Option<usize>],
+        chunks: &[Held],
     ) -> Result<()> {
-        let cached = Cached { ranks, bytes: &self.full_caches(group) };
+        let cached = Cached { chunks, bytes: &self.full_caches(group) };
         draft.place(0, owner, cached, &self.model, &self.machine(group))
     }
 

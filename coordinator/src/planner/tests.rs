@@ -40,7 +40,7 @@ fn space() -> KeySpace {
 }
 
 fn started(narrowest: Option<(usize, FreeMemory)>) -> Started {
-    Started { space: space(), chunk_cache_bytes: 5000, message_bytes: 0, narrowest }
+    Started { space: space(), chunk_cache_bytes: 5000, message_bytes: 0, inventory: Vec::new(), narrowest }
 }
 
 /// Rank 1 has kept the request's first chunk.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{GroupShape, Machine, Started};
+use tributary_store::Store;
 use tributary_worker::Model;
 
 use super::audience::Audience;
@@ -91,6 +92,8 @@ pub struct Start<'a> {
     pub keeps_chunks: bool,
     /// The machine as this process sees it.
     pub machine: Machine,
+    /// The store behind the chunk caches of this process's ranks.
+    pub store: Option<Arc<Store>>,
 }
 
 /// A failure that ends this process, as it is told to others.

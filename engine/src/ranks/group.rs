@@ -9,6 +9,7 @@ use tributary_comm::local::{self, LocalGroup};
 use tributary_comm::{Alarm, CoordinatorLink, link};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Event, KeySpace};
+use tributary_store::Store;
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
 use crate::carrier::Carrier;
@@ -50,11 +51,16 @@ pub struct GroupSettings {
 
 impl Group {
     /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device; `space` names the chunks that
-    /// they keep.
+    /// they keep, in memory and in the `store` behind it.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(models: &[Arc<dyn Model>], space: &KeySpace, settings: GroupSettings) -> std::io::Result<Self> {
+    pub fn start(
+        models: &[Arc<dyn Model>],
+        space: &KeySpace,
+        settings: GroupSettings,
+        store: Option<Arc<Store>>,
+    ) -> std::io::Result<Self> {
         assert!(!models.is_empty(), "a group computes with a model");
         assert!(settings.world > 0, "a group has at least one rank");
         let (link, worker_link) = link(PLANS_WAITING);
@@ -71,7 +77,8 @@ impl Group {
                 .thread_name(move |index| format!("rank-{rank}-{index}"))
                 .build()
                 .map_err(std::io::Error::other)?;
-            let mut chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
+            let chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
+            let mut chunk_cache = chunk_cache.backed_by(store.clone());
             let tell = tell.clone();
             let run = move || {
                 pool.install(move || {

@@ -5,6 +5,7 @@ use std::path::Path;
 use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 
 use super::agreement::AgreementFacts;
+use crate::chunk_store::ChunkStoreConfig;
 use crate::config::{GroupConfig, ModelConfig};
 use crate::error::Result;
 use crate::model::{ModelFolder, ModelHash};
@@ -15,17 +16,27 @@ pub struct Identity {
     dtype: String,
     settings: String,
     world: usize,
+    /// Whether there is a store, and the secret that chunks' keys are made with.
+    stores: bool,
+    secret: Option<[u8; 32]>,
 }
 
 impl Identity {
     /// The identity of a rank of `world` that runs a folder's model.
-    pub fn new(folder: &ModelFolder, model: &ModelConfig, group: &GroupConfig, world: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// A secret that cannot be read.
+    pub fn new(folder: &ModelFolder, model: &ModelConfig, group: &GroupConfig, world: usize) -> Result<Self> {
+        let stored = group.chunk_store.as_ref();
+        let secret = stored.map(ChunkStoreConfig::secret).transpose()?.flatten();
+        Ok(Self {
+            stores: stored.is_some(),
+            secret: secret.map(|secret| secret.of_keys()),
             model: folder.hash().clone(),
             dtype: format!("{:?}", model.dtype),
             settings: settings(model, group),
             world,
-        }
+        })
     }
 
     /// What names the chunks that this rank keeps. Where none are kept they need no name, and the weights are not read for one.
@@ -34,7 +45,15 @@ impl Identity {
     /// A file of the model that cannot be read.
     pub fn key_space(&self, keeps_chunks: bool) -> Result<KeySpace> {
         let hash = if keeps_chunks { self.model.get()? } else { [0; 32] };
-        Ok(KeySpace::new(hash, self.dtype.clone()))
+        Ok(self.space(hash))
+    }
+
+    fn space(&self, model: [u8; 32]) -> KeySpace {
+        let space = KeySpace::new(model, self.dtype.clone());
+        match self.secret {
+            Some(secret) => space.keyed(secret),
+            None => space,
+        }
     }
 
     /// The facts of this rank, and what names the chunks that it keeps. Makes the model's hash, on the thread pool it is called
@@ -51,8 +70,11 @@ impl Identity {
             ("model", model_hash(&hash)),
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),
+            ("chunk store", if self.stores { "yes" } else { "no" }.to_owned()),
+            // Says whether secrets are equal, and nothing of them.
+            ("chunk keys", self.space(hash).prefix(&[]).to_string()[..16].to_owned()),
         ];
-        Ok((facts, KeySpace::new(hash, self.dtype.clone())))
+        Ok((facts, self.space(hash)))
     }
 }
 

@@ -7,6 +7,7 @@ mod discover;
 mod free_memory;
 mod group;
 mod identity;
+mod inventory;
 mod process;
 mod processes;
 mod pulses;

@@ -8,8 +8,9 @@ use tributary_comm::Communicator;
 use tributary_comm::mpi::{self, Ender};
 use tributary_comm::process::{ProcessGroup, ProcessSettings};
 use tributary_comm::{CoordinatorLink, link};
-use tributary_coordinator::FreeMemory;
+use tributary_coordinator::{FreeMemory, StoreInventory};
 use tributary_protocol::KeySpace;
+use tributary_store::Store;
 use tributary_worker::{ChunkCache, Model, serve};
 
 use super::agreement::agree;
@@ -19,6 +20,7 @@ use super::discover::LauncherInfo;
 use super::free_memory::narrowest;
 use super::group::GroupSettings;
 use super::identity::Identity;
+use super::inventory::inventory;
 use super::pulses::Pulses;
 use super::seat::Seat;
 use super::watchdog::Watchdog;
@@ -135,7 +137,7 @@ impl Process {
         model: &Arc<dyn Model>,
         settings: GroupSettings,
         identity: Identity,
-        free_memory: Option<FreeMemory>,
+        (free_memory, store): (Option<FreeMemory>, Option<Arc<Store>>),
     ) -> Result<Serving> {
         let GroupSettings { threads, kernels, timeout, chunk_cache_bytes, carrier, .. } = settings;
         let (coordinator, worker) = link(PLANS_WAITING);
@@ -163,8 +165,10 @@ impl Process {
                 let mut comm = carrier.on_process(comm, model.device())?;
                 let free_memory = free_memory.map(|memory| memory.without(comm.message_bytes()));
                 let narrowest = narrowest(&mut *comm, free_memory)?;
-                let agreed = Agreed { space, narrowest };
-                let mut chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
+                let inventory = inventory(&mut *comm, store.as_deref())?;
+                let agreed = Agreed { space, narrowest, inventory };
+                let chunk_cache = ChunkCache::new(agreed.space.clone(), chunk_cache_bytes);
+                let mut chunk_cache = chunk_cache.backed_by(store);
                 // Ranks other than 0 do not listen.
                 let _ = tell.send(agreed);
                 watchdog.over();
@@ -200,6 +204,8 @@ pub struct Agreed {
     pub space: KeySpace,
     /// On rank 0: the least memory that a rank has, and that rank.
     pub narrowest: Option<(usize, FreeMemory)>,
+    /// On rank 0: what lies in the ranks' stores.
+    pub inventory: Vec<StoreInventory>,
 }
 
 /// A rank at work on a thread of this process.

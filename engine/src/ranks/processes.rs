@@ -6,7 +6,7 @@ use tributary_system::processor;
 
 use super::audience::Audience;
 use super::backend::{Backend, Neighbours, ProcessFailure, RankProcess, Standing, Start};
-use super::process::{Process, Serving};
+use super::process::{Agreed, Process, Serving};
 use super::pulses::Pulses;
 use super::seat::Seat;
 use crate::carrier::Carrier;
@@ -94,12 +94,12 @@ impl Backend for Processes {
         if self.serving.is_some() {
             return Ok(None);
         }
-        let Start { models, settings, identity, machine, .. } = start;
+        let Start { models, settings, identity, machine, store, .. } = start;
         // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
         let is_on_gpu = !models[0].device().is_cpu();
         let speaks = self.process.leads() || is_on_gpu || self.process.facts.local_rank == 0;
         let free_memory = speaks.then(|| FreeMemory::of(&machine));
-        let serving = self.process.serve(&models[0], settings, identity, free_memory)?;
+        let serving = self.process.serve(&models[0], settings, identity, (free_memory, store))?;
         let Some(agreed) = serving.ready() else {
             serving.end()?;
             return Ok(None);
@@ -107,7 +107,8 @@ impl Backend for Processes {
         self.serving = Some(serving);
         let chunk_cache_bytes = settings.chunk_cache_bytes;
         // What messages take is out of the narrowest memory already.
-        Ok(Some(Started { space: agreed.space, chunk_cache_bytes, message_bytes: 0, narrowest: agreed.narrowest }))
+        let Agreed { space, narrowest, inventory } = agreed;
+        Ok(Some(Started { space, chunk_cache_bytes, message_bytes: 0, inventory, narrowest }))
     }
 
     fn link(&self, _: GroupShape) -> Option<&CoordinatorLink> {

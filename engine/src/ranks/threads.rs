@@ -1,10 +1,12 @@
 //! Ranks as threads of this process: groups of as many as requests ask for, side by side, each started when it is needed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tributary_comm::{CoordinatorLink, local};
-use tributary_coordinator::{GroupShape, Started};
+use tributary_coordinator::{GroupShape, Started, StoreInventory};
 use tributary_protocol::KeySpace;
+use tributary_store::Store;
 
 use super::backend::{Backend, Neighbours, ProcessFailure, Standing, Start};
 use super::group::Group;
@@ -73,7 +75,7 @@ impl Backend for Threads {
     }
 
     fn start(&mut self, start: Start<'_>) -> Result<Option<Started>> {
-        let Start { models, settings, identity, keeps_chunks, .. } = start;
+        let Start { models, settings, identity, keeps_chunks, store, .. } = start;
         let group = GroupShape { world: settings.world, threads: settings.threads };
         if self.groups.contains_key(&group) {
             return Ok(None);
@@ -84,15 +86,21 @@ impl Backend for Threads {
         };
         let models = &models[..settings.carrier.weight_copies(group.world)];
         let GroupShape { world, threads } = group;
-        let running =
-            Group::start(models, space, settings).map_err(|cause| Error::Exhausted { world, threads, cause })?;
+        let running = Group::start(models, space, settings, store.clone()).map_err(|cause| Error::Exhausted {
+            world,
+            threads,
+            cause,
+        })?;
         // What messages take of the GPU's budget is known now.
         let message_bytes = running.message_bytes();
         let lookout = running.lookout();
         self.pulses.of(move || lookout.pulses());
         self.groups.insert(group, running);
         let chunk_cache_bytes = settings.chunk_cache_bytes;
-        Ok(Some(Started { space: space.clone(), chunk_cache_bytes, message_bytes, narrowest: None }))
+        // They all read it.
+        let of = |store: Arc<Store>| StoreInventory { ranks: (0..world).collect(), chunks: store.keys() };
+        let inventory = store.into_iter().map(of).collect();
+        Ok(Some(Started { space: space.clone(), chunk_cache_bytes, message_bytes, inventory, narrowest: None }))
     }
 
     fn link(&self, group: GroupShape) -> Option<&CoordinatorLink> {

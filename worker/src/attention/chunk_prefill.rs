@@ -60,8 +60,8 @@ impl OutgoingRows<'_> {
     /// # Errors
     /// The communicator's.
     pub fn layer(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()> {
-        let k = self.rows(k, |block| &block.layers[layer].0)?;
-        let v = self.rows(v, |block| &block.layers[layer].1)?;
+        let k = self.rows(k, |block| &block.layer(layer).0)?;
+        let v = self.rows(v, |block| &block.layer(layer).1)?;
         self.replication.start(self.comm, &k, &v)
     }
 

@@ -14,10 +14,10 @@ use super::rounds::{added, merge_all, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
-use crate::model::{Attention, Model, Qkv, Rows};
+use crate::model::{Attention, Qkv};
 use crate::progress::Progress;
 
-/// Rows: the query's.
+/// Rows: the query's. A probe runs up to the attention of the last scored layer.
 pub struct QueryProbe<'a> {
     /// Kernels and constants.
     pub math: Math,
@@ -40,19 +40,6 @@ pub struct QueryProbe<'a> {
 }
 
 impl QueryProbe<'_> {
-    /// Runs the probe: `rows` through the layers up to the last scored one, which stops at its attention. The scores'
-    /// sum over those layers, `[rows of own]` f32 on the rows' device; none where no layer counts.
-    ///
-    /// # Errors
-    /// Kernels' and communicator's.
-    pub fn run(mut self, model: &dyn Model, rows: Rows) -> Result<Option<Tensor>> {
-        let Some(last) = self.layers.end.checked_sub(1) else {
-            return Ok(None);
-        };
-        model.up_to_attention(last, rows, &mut self)?;
-        Ok(self.sums)
-    }
-
     fn gather(&mut self, layer: usize, own: Partial, dtype: DType) -> Result<Partial> {
         let size = self.comm.size();
         if size == 1 {

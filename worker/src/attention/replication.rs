@@ -52,6 +52,13 @@ impl Replication {
         self.held = Some(HeldRows { own, prefix, slices, begun: 0 });
     }
 
+    /// How many layers must be there when the next slices set out, given how many have been asked for since; none where nothing is
+    /// held back.
+    pub fn needs(&self) -> impl Fn(usize) -> usize + use<> {
+        let held = self.held.as_ref().map(|held| (held.prefix.layers.len(), held.slices.max(1), held.begun));
+        move |slices| held.map_or(0, |(layers, all, begun)| (layers * (begun + slices)).div_ceil(all).min(layers))
+    }
+
     /// Starts the next slice of the layers that are held back; nothing if none is.
     ///
     /// # Errors
@@ -100,9 +107,9 @@ impl Replication {
 /// The tensor library's.
 pub(super) fn kept_layer(own: &[Block], prefix: &Block, layer: usize) -> Result<(Tensor, Tensor)> {
     if own.is_empty() {
-        let (k, v) = &prefix.layers[layer];
+        let (k, v) = prefix.layer(layer);
         return Ok((k.narrow(0, 0, 0)?, v.narrow(0, 0, 0)?));
     }
-    let (k, v): (Vec<_>, Vec<_>) = own.iter().map(|block| block.layers[layer].clone()).unzip();
+    let (k, v): (Vec<_>, Vec<_>) = own.iter().map(|block| block.layer(layer).clone()).unzip();
     Ok((join(&k)?, join(&v)?))
 }

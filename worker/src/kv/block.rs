@@ -2,7 +2,7 @@
 //! its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use tributary_kernels::{contiguous, gather, join};
@@ -50,13 +50,23 @@ impl LayerRows {
     }
 }
 
+/// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values, of a block whose layers come one by one. Clones see what comes.
+pub type Coming = Arc<[OnceLock<(Tensor, Tensor)>]>;
+
 /// Keys and values of some rows, one pair a layer.
 #[derive(Debug, Clone)]
 pub struct Block {
     rows: BlockRows,
     /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is under way.
     pub layers: Vec<(Tensor, Tensor)>,
+    /// The layers of a block that is being read, in the stead of the others.
+    coming: Option<Coming>,
+    /// Whether its tensors share memory with no other rows'.
+    is_alone: bool,
 }
+
+/// What holds for every layer that is looked at.
+const WAITED_FOR: &str = "a layer is waited for before it is looked at";
 
 impl Default for Block {
     fn default() -> Self {
@@ -72,7 +82,40 @@ impl Block {
 
     /// A block of the same rows in all these layers.
     pub fn of(rows: impl Into<Arc<[u32]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
-        Self { rows: BlockRows::Everywhere(rows.into()), layers }
+        Self { rows: BlockRows::Everywhere(rows.into()), layers, coming: None, is_alone: false }
+    }
+
+    /// A block whose layers come one by one, in memory of its own. Whoever looks at a layer has waited for it.
+    pub fn coming(rows: impl Into<Arc<[u32]>>, layers: Coming) -> Self {
+        Self { coming: Some(layers), is_alone: true, ..Self::new(rows) }
+    }
+
+    /// The same block once all its layers have come.
+    ///
+    /// # Panics
+    /// If one has not: only a bug can do that.
+    #[must_use]
+    pub fn arrived(mut self) -> Self {
+        if let Some(coming) = self.coming.take() {
+            self.layers = coming.iter().map(|layer| layer.get().expect(WAITED_FOR).clone()).collect();
+        }
+        self
+    }
+
+    /// Keys before RoPE and values of a layer, `[rows, kv_heads, head_dim]`.
+    ///
+    /// # Panics
+    /// If it is not there: only a bug can do that.
+    pub fn layer(&self, layer: usize) -> &(Tensor, Tensor) {
+        match &self.coming {
+            Some(coming) => coming[layer].get().expect(WAITED_FOR),
+            None => &self.layers[layer],
+        }
+    }
+
+    /// Whether its tensors share memory with no other rows', so that keeping them keeps nothing else.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
     }
 
     /// Which rows it holds.
@@ -119,6 +162,10 @@ impl Block {
     /// If that is not so: only a bug can do that.
     #[must_use]
     pub fn complete(self, layers: usize) -> Self {
+        if let Some(coming) = &self.coming {
+            assert_eq!(coming.len(), layers, "layers of a block that is being read");
+            return self;
+        }
         assert_eq!(self.layers.len(), layers, "layers of a block");
         for (layer, (k, v)) in self.layers.iter().enumerate() {
             assert_eq!(k.dims()[0], self.count(layer), "rows with keys in layer {layer}");
@@ -154,7 +201,7 @@ impl Block {
         };
         let layers = kept.iter().enumerate().map(cut).collect::<Result<Vec<_>>>()?;
         let count = layers.len();
-        Ok(Self { rows: BlockRows::PerLayer(kept), layers }.complete(count))
+        Ok(Self { rows: BlockRows::PerLayer(kept), layers, coming: None, is_alone: true }.complete(count))
     }
 
     /// The rows of `kept` out of a layer's keys or values `x`.

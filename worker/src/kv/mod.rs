@@ -9,7 +9,7 @@ mod growing;
 
 use tributary_kernels::{Keys, Positions, Rope};
 
-pub use self::block::{Block, BlockRows, LayerRows};
+pub use self::block::{Block, BlockRows, Coming, LayerRows};
 pub use self::growing::GrowingBlock;
 
 use crate::error::Result;
@@ -168,7 +168,7 @@ impl View {
     /// The keys of one layer.
     pub fn keys(&self, layer: usize) -> Vec<Keys> {
         let key = |(block, at): &(Block, BlockPositions)| {
-            let (k, v) = block.layers[layer].clone();
+            let (k, v) = block.layer(layer).clone();
             Keys { k, v, at: at.of(layer).clone() }
         };
         self.blocks.iter().filter(|(block, _)| block.count(layer) > 0).map(key).collect()

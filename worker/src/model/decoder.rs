@@ -227,6 +227,10 @@ impl Model for Decoder {
         self.embedding.device()
     }
 
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     fn rope(&self, positions: usize) -> Result<Rope> {
         let mut tables = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
         *tables = tables.covering(positions.next_multiple_of(ROPE_STEP))?;

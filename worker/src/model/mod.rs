@@ -14,7 +14,7 @@ mod weights;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Rope, gather};
 
 pub use adapters::{Adapter, Adapters, embed};
@@ -112,6 +112,9 @@ pub trait Model: Send + Sync {
 
     /// The device that holds its weights, and with them every row's keys, values and residual.
     fn device(&self) -> &Device;
+
+    /// The type of its rows' keys and values.
+    fn dtype(&self) -> DType;
 
     /// Its rotary embedding, covering at least `positions` positions.
     ///

@@ -2,7 +2,7 @@
 
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
-use tributary_protocol::{DeviceMemory, Event, Exchange, Layout, Outcome, Plan, RankReport, Refusal};
+use tributary_protocol::{DeviceMemory, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal};
 use tributary_system::memory;
 
 use super::Rank;
@@ -35,9 +35,11 @@ impl Rank<'_> {
         let plan = Plan { exchange: Exchange::PassQ, budget: 0, keep_chunks: true, ..plan.clone() };
         let mut cx = self.context(&plan)?;
         let chunks = strategy::chunks::prefill(&mut cx, &plan)?;
-        strategy::chunks::keep(&mut cx, &plan, &chunks.cache)?;
+        let (mut cache, arrivals) = chunks.receive(&mut cx, &plan)?;
+        arrivals.settle(&mut cx, &plan, &mut cache)?;
+        strategy::chunks::keep(&mut cx, &plan, &cache)?;
         cx.timeline.close(cx.comm)?;
-        let report = report(cx, false, usize::MAX)?;
+        let report = report(cx, &plan, false, usize::MAX)?;
         let reports = self.gather(&report)?;
         self.tell(|| Event::Kept { request: plan.request, reports })
     }
@@ -60,7 +62,7 @@ impl Rank<'_> {
         if goes_on {
             strategy::ahead::look_ahead(&mut cx, plan, &prefilled)?;
         }
-        let report = report(cx, is_owner, first_lap_behind)?;
+        let report = report(cx, plan, is_owner, first_lap_behind)?;
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         if goes_on {
             self.sequences.insert(plan.request, Sequence::new(plan, prefilled, token, sampler, self.comm.rank()));
@@ -101,10 +103,14 @@ impl Rank<'_> {
 }
 
 /// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
-fn report(cx: Context<'_>, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
+fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
     let device_memory = device_memory(&cx)?;
     let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm)?;
+    if plan.method.selection().is_some() {
+        let of_chunks = spans.iter().filter(|span| span.phase == Phase::ChunkPrefill);
+        chunk_cache.computed(prefilled_rows, of_chunks.map(|span| span.seconds - span.waited_s).sum());
+    }
     let laps = comm.laps();
     let (prefill_laps, laps_behind) = laps.split_at(first_lap_behind.min(laps.len()));
     let (traffic, decode_traffic) = (Traffic::sum(prefill_laps), Traffic::sum(laps_behind));

@@ -32,6 +32,9 @@ pub(super) fn measure(
     let placement = Placement::new(plan, order, Layout::Global);
     let kept: Vec<Vec<u32>> = (0..cx.comm.size()).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
+    // What is held back sets out as a whole.
+    let needed = if chunks.replication.is_some() { cx.models.main.config().layers } else { drift.layers + 1 };
+    chunks.arrivals.wait(needed, &cx.models)?;
     let mut cached = CachedLayers::start(cx.comm, &chunks.cache, &counts, drift.layers, drift.of)?;
     if let Some(replication) = &mut chunks.replication {
         replication.next_slice(cx.comm)?;

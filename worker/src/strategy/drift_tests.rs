@@ -61,7 +61,8 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
     for (layer, left) in drift.left(plan.budget).into_iter().enumerate().map(|(i, left)| (i + 1, left)) {
         let (rows, stayed) = (&all, went_on.last().cloned());
         let mut found = on_ranks(&plan, 1, |cx| {
-            let cache = chunks::prefill(cx, &plan).expect("chunks").receive(cx, &plan).expect("received");
+            let (cache, mut arrivals) =
+                chunks::prefill(cx, &plan).expect("chunks").receive(cx, &plan).expect("received");
             let old = numbers(&cache.own, layer, rows, drift.of);
             let new = match &stayed {
                 None => {
@@ -72,7 +73,8 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
                 Some(stayed) => {
                     let placement = Placement::new(&plan, &plan.request_order(), Layout::Global);
                     let mut cache = cache;
-                    recompute::recompute(cx, &plan, &mut cache, &placement, stayed).expect("recomputed");
+                    let filled = (&mut cache, &mut arrivals);
+                    recompute::recompute(cx, &plan, filled, &placement, stayed).expect("recomputed");
                     numbers(&cache.fresh, layer, rows, drift.of)
                 }
             };

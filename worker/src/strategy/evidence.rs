@@ -7,10 +7,9 @@ use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan};
 
 use super::chunks::Chunks;
 use super::recompute;
-use crate::attention::{PassQ, QueryProbe};
+use crate::attention::{PassQ, QueryProbe, Replication};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::kv::KvCache;
 use crate::placement::Placement;
 
 /// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
@@ -27,14 +26,15 @@ pub(super) fn probe(
 ) -> Result<Vec<f32>> {
     let placement = Placement::new(plan, order, evidence.layout);
     let layers = evidence.layers.of(cx.models.main.config().layers);
-    let measured = layers.len();
-    let Chunks { cache, replication } = chunks;
+    let (measured, measured_until) = (layers.len(), layers.end);
+    let Chunks { cache, replication, arrivals } = chunks;
     let own = cache.view_of_own(&placement, &[]);
     let own_rows = own.rows().count();
     let device = cx.models.main.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.embed(&plan.query_sources())?;
-    let attention = QueryProbe {
+    let held = replication.as_ref().map(Replication::needs);
+    let mut attention = QueryProbe {
         math: cx.math.clone(),
         comm: &mut *cx.comm,
         evidence,
@@ -45,7 +45,16 @@ pub(super) fn probe(
         stale: replication.as_mut(),
         sums: None,
     };
-    let scores = match attention.run(cx.models.main, rows)? {
+    if let Some(last) = measured_until.checked_sub(1) {
+        // The slice behind a layer's partials takes layers that the probe has not come to.
+        let needs = |layer: usize| match &held {
+            Some(needs) if layer < last => needs(layer + 1),
+            _ => 0,
+        };
+        let mut awaited = arrivals.awaited(&cx.models, &needs, &mut attention);
+        cx.models.main.up_to_attention(last, rows, &mut awaited)?;
+    }
+    let scores = match attention.sums {
         Some(scores) => scores,
         None => from_host(vec![0.0; own_rows], &device)?,
     };
@@ -65,7 +74,7 @@ pub(super) fn probe(
 pub(super) fn pass(
     cx: &mut Context<'_>,
     plan: &Plan,
-    cache: &KvCache,
+    chunks: &mut Chunks,
     order: &[u32],
     rows: &[u32],
     weights: &[f32],
@@ -79,9 +88,10 @@ pub(super) fn pass(
     let embedded = recompute::embed(cx, plan, &homes)?;
     let keepers = plan.keepers();
     let keeper = |row: u32| keepers[row as usize];
-    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, cache, &placement, rows, &keeper);
+    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, &chunks.cache, &placement, rows, &keeper);
     let mut attention = pass.measuring(weights);
-    cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut attention)?;
+    let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
+    cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut awaited)?;
     of_row.fill(0.0);
     for (row, score) in attention.into_measured()? {
         of_row[row as usize] += score; // a row that is measured fresh got nothing where it is stale

@@ -7,6 +7,7 @@ mod ahead_tests;
 mod all_gather;
 #[cfg(test)]
 mod around_tests;
+mod arrivals;
 mod auxiliary;
 #[cfg(test)]
 mod auxiliary_tests;
@@ -22,6 +23,7 @@ mod recompute;
 mod ring;
 mod selective;
 mod shard;
+mod stock;
 #[cfg(test)]
 mod tests;
 

@@ -4,6 +4,7 @@
 use tributary_protocol::deal::{Homes, RowCost};
 use tributary_protocol::{Exchange, Plan, Source};
 
+use super::arrivals::Arrivals;
 use crate::attention::{PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
@@ -18,7 +19,7 @@ use crate::placement::Placement;
 pub(super) fn recompute(
     cx: &mut Context<'_>,
     plan: &Plan,
-    cache: &mut KvCache,
+    (cache, arrivals): (&mut KvCache, &mut Arrivals),
     placement: &Placement,
     selected: &[u32],
 ) -> Result<Option<Rows>> {
@@ -26,21 +27,21 @@ pub(super) fn recompute(
     assert_eq!(homes.context.len(), cx.comm.size(), "ranks that rows are dealt to");
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
-    let math = cx.math.clone();
+    let (math, models) = (cx.math.clone(), cx.models.clone());
     let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
             let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, selected);
-            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
+            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
             let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, selected, &keeper);
-            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
+            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
             let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, selected);
-            (cx.models.main.prompt(rows, &mut pass)?, pass.into_blocks())
+            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
     };
     let layers = cx.models.main.config().layers;

@@ -31,8 +31,9 @@ impl Strategy for Selective {
         };
         let placement = Placement::new(plan, &selection.order, Layout::Global);
         cx.enter(Phase::Recompute, plan)?;
-        let mut cache = chunks.receive(cx, plan)?;
-        let last = recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows)?;
+        let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
+        let last = recompute::recompute(cx, plan, (&mut cache, &mut arrivals), &placement, &selection.rows)?;
+        arrivals.settle(cx, plan, &mut cache)?;
         Ok(Prefilled {
             owner: plan.owner,
             last,
@@ -80,7 +81,7 @@ impl Selective {
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
                     candidates.check(&rows, candidates.measured);
-                    seen = evidence::pass(cx, plan, &chunks.cache, &order, &rows, &weights)?;
+                    seen = evidence::pass(cx, plan, chunks, &order, &rows, &weights)?;
                     measured = rows;
                 }
                 Need::Drift => {

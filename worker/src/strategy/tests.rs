@@ -41,7 +41,7 @@ fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 /// Runs the pipeline by hand; the order that was found and whether some fresh row differs from the stale one.
 fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, bool) {
     let chunks = chunks::prefill(cx, plan).expect("chunks are prefilled");
-    let cache = chunks.receive(cx, plan).expect("chunks are received");
+    let (cache, arrivals) = chunks.receive(cx, plan).expect("chunks are received");
     let before = stored(&cache);
     let rows: usize = before.iter().map(|(rows, _)| rows.len()).sum();
     let (own, all) = (plan.kept_by(cx.rank()).len(), plan.context_rows());
@@ -52,14 +52,15 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
         "every layer left keys and values"
     );
 
-    let mut chunks = Chunks { cache, replication: None };
+    let mut chunks = Chunks { cache, replication: None, arrivals };
     let order = reorder(cx, plan, &mut chunks).expect("reordered");
     let selector = select::build(&plan.method).expect("a selector");
     let selection = Selective { selector }.select(cx, plan, &mut chunks, order.clone()).expect("selected");
-    let mut cache = chunks.cache;
+    let (mut cache, mut arrivals) = (chunks.cache, chunks.arrivals);
     assert_eq!(selection.rows.len(), plan.budget);
     let placement = Placement::new(plan, &order, Layout::Global);
-    recompute::recompute(cx, plan, &mut cache, &placement, &selection.rows).expect("recomputed");
+    let filled = (&mut cache, &mut arrivals);
+    recompute::recompute(cx, plan, filled, &placement, &selection.rows).expect("recomputed");
     assert!(stored(&cache) == before, "a stored byte changed: {:?} on rank {}", plan.method, cx.rank());
     (order, fresh_differs(&cache))
 }

@@ -1,0 +1,141 @@
+//! What the threads of a store share: its folder, what is known of it, and what has been done.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
+
+use crate::damage::Damage;
+use crate::folder::{Entry, Folder};
+use crate::index::Index;
+use crate::seal::Secret;
+use crate::tally::Tally;
+
+/// Bytes of chunks that may wait to be written; they stay in memory until then.
+const MOST_WAITING_BYTES: u64 = 1 << 30;
+
+/// What a store is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder; it is made if it is not there.
+    pub folder: PathBuf,
+    /// Whether it is meant that others may write to it.
+    pub is_shared: bool,
+    /// The most bytes of files; no limit where absent.
+    pub most_bytes: Option<u64>,
+    /// Bytes of the disk that stay free.
+    pub reserve_bytes: u64,
+    /// What only those know who may write chunks that are believed.
+    pub secret: Option<Secret>,
+}
+
+/// What the threads of a store share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The folder itself.
+    pub folder: Folder,
+    settings: Settings,
+    index: Mutex<Index>,
+    tally: Mutex<Tally>,
+    waiting_bytes: AtomicU64,
+}
+
+impl Shared {
+    /// Opens the folder and reads which chunks it has.
+    pub fn open(settings: Settings) -> io::Result<Self> {
+        let folder = Folder::open(&settings.folder, settings.is_shared)?;
+        let mut index = Index::default();
+        index.replace(folder.entries()?);
+        let (index, tally, waiting_bytes) = (Mutex::new(index), Mutex::default(), AtomicU64::new(0));
+        Ok(Self { folder, settings, index, tally, waiting_bytes })
+    }
+
+    /// What it holds.
+    pub fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has done.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What seals are keyed with.
+    pub fn secret(&self) -> Option<&Secret> {
+        self.settings.secret.as_ref()
+    }
+
+    /// How much it may hold.
+    pub fn limits(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Bytes of all files.
+    pub fn used_bytes(&self) -> u64 {
+        self.index().used_bytes()
+    }
+
+    /// So many bytes are to wait to be written; whether there is room for them. What is larger than the room waits alone.
+    pub fn waits(&self, bytes: u64) -> bool {
+        let waiting = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        waiting == 0 || waiting + bytes <= MOST_WAITING_BYTES
+    }
+
+    /// So many bytes wait no more.
+    pub fn wrote(&self, bytes: u64) {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// An operation has succeeded.
+    pub fn did(&self, tier: Tier, operation: StoreOperation, bytes: u64, took: Duration) {
+        self.tally().did(tier, operation, bytes, took);
+    }
+
+    /// An operation has failed.
+    pub fn failed(&self, tier: Tier, error: StoreError) {
+        self.tally().failed(tier, error);
+    }
+
+    /// A chunk is there.
+    pub fn stored(&self, entry: Entry) {
+        self.index().insert(entry);
+        self.tally().stored([entry.key]);
+    }
+
+    /// A chunk was of no use: it is counted, forgotten, and moved aside if the file is to blame.
+    pub fn spoilt(&self, key: &ChunkKey, damage: &Damage) {
+        tracing::warn!(%key, "a stored chunk is of no use: {damage}");
+        self.failed(Tier::Disk, damage.kind());
+        if damage.is_of_the_file() {
+            // Where it stays it is met again, and is of no use then either.
+            let _ = self.folder.move_aside(key);
+        }
+        if self.index().remove(key) {
+            self.tally().gone([*key]);
+        }
+    }
+
+    /// Removes the least recently used chunks until so many bytes have come free; how many went.
+    pub fn evict(&self, free_bytes: u64) -> io::Result<usize> {
+        let oldest = self.index().oldest(free_bytes);
+        for key in &oldest {
+            self.folder.remove(key)?;
+            self.index().remove(key);
+            self.tally().evicted(*key);
+        }
+        Ok(oldest.len())
+    }
+
+    /// Learns what others have written and removed.
+    pub fn look(&self) -> io::Result<()> {
+        let entries = self.folder.entries()?;
+        let (come, gone) = self.index().replace(entries);
+        let mut tally = self.tally();
+        tally.stored(come);
+        tally.gone(gone);
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! A store writes behind its callers, makes room, and goes on whatever its folder does.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tributary_protocol::KeySpace;
+
+use super::*;
+use crate::identity::Numbers;
+use crate::writer::Pair;
+
+const SHAPE: Shape = Shape { layers: 2, rows: 4, kv_heads: 1, head_dim: 8, numbers: Numbers::F32 };
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn settings(folder: &Path) -> Settings {
+    Settings { folder: folder.to_owned(), is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None }
+}
+
+fn identity(number: u32) -> Identity {
+    let (model, prefix, ids) = ([7; 32], vec![1], vec![number; 4]);
+    Identity { key: KeySpace::new(model, "f32").chunk(&prefix, &ids, &[]), model, prefix, extra: Vec::new(), ids }
+}
+
+fn layer(number: u32, layer: usize) -> Pair {
+    let bytes = |which: u8| vec![number as u8 + 10 * layer as u8 + which; SHAPE.tensor_bytes()];
+    (bytes(0), bytes(1))
+}
+
+fn writing(number: u32) -> Writing {
+    Writing { identity: identity(number), shape: SHAPE, layer: Box::new(move |index| Ok(layer(number, index))) }
+}
+
+fn read(store: &Store, number: u32) -> Result<(), Damage> {
+    let chunk = store.find(&identity(number), &SHAPE)?;
+    for index in 0..SHAPE.layers {
+        let (mut keys, mut values) = (vec![0; SHAPE.tensor_bytes()], vec![0; SHAPE.tensor_bytes()]);
+        chunk.read_layer(index, &mut keys, &mut values)?;
+        assert_eq!((keys, values), layer(number, index), "layer {index} of chunk {number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_written_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store");
+    let store = Store::open(settings(&path)).expect("opened");
+    let name = store.name();
+    for number in 1..4 {
+        assert!(store.write(writing(number)));
+    }
+    assert!(store.flush(PATIENCE));
+    assert!(!store.write(writing(2)), "it is there");
+    let report = store.report();
+    assert_eq!((report.stored.len(), report.operations.len(), report.errors.len()), (3, 3, 0));
+    assert_eq!(report.used_bytes, report.operations.iter().map(|(_, _, bytes, _)| bytes).sum::<u64>());
+    drop(store);
+    let store = Store::open(settings(&path)).expect("opened again");
+    assert_eq!((store.name(), store.keys().len(), store.used_bytes()), (name, 3, report.used_bytes));
+    for number in 1..4 {
+        read(&store, number).expect("as it was written");
+    }
+    assert!(matches!(read(&store, 9), Err(Damage::Missing)));
+}
+
+#[test]
+fn what_was_used_least_recently_makes_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = encode_bytes();
+    let limited = Settings { most_bytes: Some(3 * one + 10), ..settings(folder.path()) };
+    let store = Store::open(limited.clone()).expect("opened");
+    for number in 1..4 {
+        store.write(writing(number));
+        assert!(store.flush(PATIENCE));
+    }
+    read(&store, 1).expect("there");
+    assert!(store.flush(PATIENCE));
+    drop(store);
+    // The order of use outlives the process.
+    let store = Store::open(limited).expect("opened");
+    store.write(writing(4));
+    assert!(store.flush(PATIENCE));
+    let there: Vec<u32> = (1..5).filter(|&number| store.has(&identity(number).key)).collect();
+    assert_eq!(there, [1, 3, 4]);
+    let report = store.report();
+    assert_eq!((report.evicted, report.gone), (1, vec![identity(2).key]));
+    let small = Store::open(Settings { most_bytes: Some(10), ..settings(folder.path()) }).expect("opened");
+    small.write(writing(8));
+    assert!(small.flush(PATIENCE) && !small.has(&identity(8).key));
+    assert_eq!(small.report().errors, [(Tier::Disk, StoreError::Full, 1)]);
+}
+
+#[test]
+fn free_space_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(settings(folder.path())).expect("opened");
+    store.write(writing(1));
+    assert!(store.flush(PATIENCE));
+    let greedy = Settings { reserve_bytes: u64::MAX, ..settings(folder.path()) };
+    let store = Store::open(greedy).expect("opened");
+    store.write(writing(2));
+    assert!(store.flush(PATIENCE));
+    assert_eq!(store.report().errors, [(Tier::Disk, StoreError::Full, 1)]);
+    assert_eq!(store.keys().len(), 0, "what could make room was removed");
+}
+
+fn encode_bytes() -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(settings(folder.path())).expect("opened");
+    store.write(writing(1));
+    assert!(store.flush(PATIENCE));
+    store.used_bytes()
+}
+
+#[test]
+fn a_damaged_chunk_is_forgotten_and_written_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(settings(folder.path())).expect("opened");
+    store.write(writing(1));
+    assert!(store.flush(PATIENCE));
+    let path = store.shared.folder.path_of(&identity(1).key);
+    let mut bytes = fs::read(&path).expect("its file");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    fs::write(&path, bytes).expect("damaged");
+    assert!(matches!(read(&store, 1), Err(Damage::Corrupt(_))), "found in its last layer");
+    assert!(!store.has(&identity(1).key) && !path.exists());
+    let report = store.report();
+    assert_eq!(report.errors, [(Tier::Disk, StoreError::Corrupt, 1)]);
+    assert_eq!(report.gone, [identity(1).key]);
+    assert!(store.write(writing(1)) && store.flush(PATIENCE));
+    read(&store, 1).expect("as it was written");
+}
+
+#[test]
+fn a_folder_that_vanishes_costs_nothing_but_its_chunks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("store");
+    let store = Store::open(settings(&path)).expect("opened");
+    store.write(writing(1));
+    assert!(store.flush(PATIENCE));
+    fs::remove_dir_all(&path).expect("removed");
+    assert!(matches!(read(&store, 1), Err(Damage::Missing)));
+    store.write(writing(2));
+    assert!(store.flush(PATIENCE));
+    read(&store, 2).expect("the folder was made again");
+}
+
+#[test]
+fn a_disk_that_fails_is_left_alone_for_a_while() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(settings(folder.path())).expect("opened");
+    // A file where a folder has to be: root may write anywhere else.
+    let first = identity(1).key.to_string();
+    fs::write(folder.path().join(&first[..2]), b"in the way").expect("written");
+    store.write(writing(1));
+    store.write(writing(2));
+    assert!(store.flush(PATIENCE));
+    let errors = store.report().errors;
+    assert_eq!(errors, [(Tier::Disk, StoreError::Unreadable, 1), (Tier::Disk, StoreError::Down, 1)]);
+}
+
+/// Reads one chunk after the other.
+struct Reads(Arc<Store>, Mutex<Vec<u32>>, AtomicUsize);
+
+impl Steps for Reads {
+    fn step(&self) -> bool {
+        let next = self.1.lock().expect("nobody has panicked").pop();
+        if let Some(number) = next {
+            read(&self.0, number).expect("as it was written");
+            self.2.fetch_add(1, Ordering::SeqCst);
+        }
+        next.is_some()
+    }
+}
+
+#[test]
+fn its_threads_read_and_its_rate_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Arc::new(Store::open(settings(folder.path())).expect("opened"));
+    assert_eq!(store.read_bytes_per_s(), None);
+    (0..20).for_each(|number| assert!(store.write(writing(number))));
+    assert!(store.flush(PATIENCE));
+    let reads = Arc::new(Reads(Arc::clone(&store), Mutex::new((0..20).collect()), AtomicUsize::new(0)));
+    store.read(Arc::clone(&reads) as Arc<dyn Steps>);
+    let until = Instant::now() + PATIENCE;
+    while reads.2.load(Ordering::SeqCst) < 20 {
+        assert!(Instant::now() < until, "read in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while store.read_bytes_per_s().is_none() {
+        assert!(Instant::now() < until, "a rate in time");
+        read(&store, 1).expect("as it was written");
+    }
+}

@@ -1,0 +1,91 @@
+//! Tensors as the bytes of a file, and back: little-endian, row by row.
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use tributary_kernels::cuda;
+use tributary_store::Numbers;
+
+use crate::error::{Error, Result};
+
+/// The numbers of tensors of a type, if chunks of it can be stored.
+pub fn numbers(dtype: DType) -> Option<Numbers> {
+    match dtype {
+        DType::F32 => Some(Numbers::F32),
+        DType::BF16 => Some(Numbers::Bf16),
+        DType::F16 => Some(Numbers::F16),
+        _ => None,
+    }
+}
+
+/// The bytes of a tensor, which may lie on a device.
+///
+/// # Errors
+/// The tensor library's; a type that is not stored.
+pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
+    let flat = cuda::download(tensor)?.flatten_all()?;
+    Ok(match flat.dtype() {
+        DType::F32 => bytemuck::cast_slice(&flat.to_vec1::<f32>()?).to_vec(),
+        DType::BF16 => bytemuck::cast_slice(&flat.to_vec1::<bf16>()?).to_vec(),
+        DType::F16 => bytemuck::cast_slice(&flat.to_vec1::<f16>()?).to_vec(),
+        _ => return Err(Error::Bug("chunks of this type of numbers are not stored")),
+    })
+}
+
+/// Memory for a tensor's numbers, which is filled before it becomes a tensor: no byte is copied.
+pub enum Buffer {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+    F16(Vec<f16>),
+}
+
+impl Buffer {
+    /// Room for so many numbers.
+    pub fn new(numbers: Numbers, count: usize) -> Self {
+        match numbers {
+            Numbers::F32 => Buffer::F32(vec![0.0; count]),
+            Numbers::Bf16 => Buffer::Bf16(vec![bf16::ZERO; count]),
+            Numbers::F16 => Buffer::F16(vec![f16::ZERO; count]),
+        }
+    }
+
+    /// The bytes to be filled.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Buffer::F32(numbers) => bytemuck::cast_slice_mut(numbers),
+            Buffer::Bf16(numbers) => bytemuck::cast_slice_mut(numbers),
+            Buffer::F16(numbers) => bytemuck::cast_slice_mut(numbers),
+        }
+    }
+
+    /// The tensor, in the host's memory.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn tensor(self, shape: (usize, usize, usize)) -> Result<Tensor> {
+        Ok(match self {
+            Buffer::F32(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
+            Buffer::Bf16(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
+            Buffer::F16(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_comes_back_from_its_bytes_bit_for_bit() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let shape = (3, 2, 4);
+            let tensor =
+                Tensor::rand(-1f32, 1f32, shape, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("a tensor");
+            let stored = bytes(&tensor.narrow(0, 1, 2).expect("rows")).expect("bytes");
+            let mut buffer = Buffer::new(numbers(dtype).expect("stored"), 16);
+            buffer.bytes().copy_from_slice(&stored);
+            let back = buffer.tensor((2, 2, 4)).expect("a tensor");
+            assert_eq!((back.dtype(), bytes(&back).expect("bytes")), (dtype, stored));
+        }
+        assert_eq!(numbers(DType::F64), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! Stored chunks that join a request layer by layer while it goes on. Before a pass looks at a layer, that layer of every such chunk is
+//! there: it has been read, or the chunk was of no use and has been computed alone from its ids, behind the prefix as ever.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::Tensor;
+use tributary_kernels::{Positions, SHARED};
+use tributary_protocol::{FromStore, Plan, Source};
+
+use crate::attention::ChunkPrefill;
+use crate::context::{Context, Math};
+use crate::error::Result;
+use crate::kv::{Block, Coming, KvCache, View};
+use crate::loading::Loading;
+use crate::model::{Attention, Models, Qkv, Rows, embed};
+use crate::progress::Progress;
+
+/// The chunks of a request that are being read on this rank.
+#[derive(Default)]
+pub struct Arrivals {
+    loading: Option<(Loading, Math)>,
+    chunks: Vec<Arriving>,
+    prefix: Block,
+    /// Layers that are there of all of them.
+    there: usize,
+    layers: usize,
+    from_store: FromStore,
+}
+
+/// A chunk whose layers come one by one.
+struct Arriving {
+    layers: Coming,
+    sources: Vec<Source>,
+    /// Whether it was of no use and has been computed.
+    is_computed: bool,
+}
+
+impl Arrivals {
+    /// Chunks that `loading` reads, in its order, behind a prefix that is there; each has the sources of its rows.
+    pub fn new(loading: (Loading, Math), chunks: Vec<Vec<Source>>, prefix: Block, layers: usize) -> Self {
+        let arriving = |sources| {
+            let slots: Coming = (0..layers).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
+            Arriving { layers: slots, sources, is_computed: false }
+        };
+        let chunks = chunks.into_iter().map(arriving).collect();
+        Self { loading: Some(loading), chunks, prefix, there: 0, layers, from_store: FromStore::default() }
+    }
+
+    /// The same with what is told of them.
+    #[must_use]
+    pub fn of(self, from_store: FromStore) -> Self {
+        Self { from_store, ..self }
+    }
+
+    /// The layers of the chunk of this number among those that are read.
+    pub fn coming(&self, index: usize) -> Coming {
+        Arc::clone(&self.chunks[index].layers)
+    }
+
+    /// Waits for the first `layers` layers of all chunks.
+    ///
+    /// # Errors
+    /// Those of a prefill, for a chunk that must be computed.
+    pub fn wait(&mut self, layers: usize, models: &Models<'_>) -> Result<()> {
+        let Some((loading, math)) = &self.loading else { return Ok(()) };
+        for layer in self.there..layers.min(self.layers) {
+            for index in 0..self.chunks.len() {
+                if self.chunks[index].is_computed {
+                    continue;
+                }
+                if !loading.is_settled(index, layer) {
+                    // Reading is progress; it is given up when it makes none.
+                    math.progress.layer(layer)?;
+                }
+                match loading.layer(index, layer) {
+                    Some((k, v)) => {
+                        let device = models.main.device();
+                        fill(&self.chunks[index].layers, layer, (k.to_device(device)?, v.to_device(device)?));
+                    }
+                    None => compute(&mut self.chunks[index], &self.prefix, models, math)?,
+                }
+            }
+        }
+        self.there = self.there.max(layers.min(self.layers));
+        Ok(())
+    }
+
+    /// Waits for everything.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for_all(&mut self, cx: &Context<'_>) -> Result<()> {
+        self.wait(self.layers, &cx.models)
+    }
+
+    /// An attention that waits for each layer of these chunks before it looks at it; `needs` says where it looks further ahead.
+    pub(super) fn awaited<'a>(
+        &'a mut self,
+        models: &'a Models<'a>,
+        needs: &'a dyn Fn(usize) -> usize,
+        attention: &'a mut dyn Attention,
+    ) -> Awaited<'a> {
+        Awaited { arrivals: self, models, needs, attention }
+    }
+
+    /// Runs a prompt's rows, which look at these chunks, through all layers.
+    ///
+    /// # Errors
+    /// As [`Model::prompt`](crate::model::Model::prompt).
+    pub fn prompt(&mut self, models: &Models<'_>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+        models.main.prompt(rows, &mut self.awaited(models, &|_| 0, attention))
+    }
+
+    /// Waits for everything, which is then in `cache` as if it had always been there, and tells the chunk cache of it.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn settle(mut self, cx: &mut Context<'_>, plan: &Plan, cache: &mut KvCache) -> Result<()> {
+        self.wait_for_all(cx)?;
+        cache.own = std::mem::take(&mut cache.own).into_iter().map(Block::arrived).collect();
+        let mut from_store = self.from_store;
+        for chunk in self.chunks.iter().filter(|chunk| chunk.is_computed) {
+            let tokens = chunk.sources.iter().filter(|source| source.token().is_some()).count();
+            from_store.loaded -= 1;
+            from_store.spoilt += 1;
+            from_store.loaded_tokens -= tokens;
+            from_store.loaded_bytes -= chunk.bytes();
+            cx.prefilled_rows += chunk.sources.len();
+        }
+        cx.chunk_cache.came(from_store);
+        tracing::debug!(request = plan.request, rank = cx.rank(), ?from_store, "chunks from the store");
+        Ok(())
+    }
+}
+
+impl Arriving {
+    /// Bytes of its keys and values, all of which are there.
+    fn bytes(&self) -> u64 {
+        let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        self.layers.iter().filter_map(OnceLock::get).map(|(k, v)| bytes(k) + bytes(v)).sum()
+    }
+}
+
+fn fill(layers: &Coming, layer: usize, pair: (Tensor, Tensor)) {
+    layers[layer].set(pair).expect("a layer comes once");
+}
+
+/// Computes a chunk alone. Layers that were read before are as they were written, and stay.
+fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
+    let (from, count) = (prefix.rows().len() as u32, chunk.sources.len() as u32);
+    let places: Vec<u32> = (from..from + count).collect();
+    let at = Positions::new(places.clone(), places, vec![0; count as usize]);
+    let before = seen_by_all(Some(prefix));
+    let mut attention = ChunkPrefill { math: math.clone(), at, before, asked: 0, layers: Vec::new(), outgoing: None };
+    models.main.prompt(embed(models.main, &chunk.sources, &models.adapters)?, &mut attention)?;
+    for (layer, pair) in attention.layers.into_iter().enumerate() {
+        if chunk.layers[layer].get().is_none() {
+            fill(&chunk.layers, layer, pair);
+        }
+    }
+    chunk.is_computed = true;
+    Ok(())
+}
+
+/// A prefix that is there already: at its places, seen by every segment.
+pub(super) fn seen_by_all(prefix: Option<&Block>) -> View {
+    let Some(block) = prefix else { return View::default() };
+    let places: Vec<u32> = block.rows().to_vec();
+    View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows().len()]))
+}
+
+/// An attention that looks at chunks which are being read: it waits for each layer first.
+pub(super) struct Awaited<'a> {
+    arrivals: &'a mut Arrivals,
+    models: &'a Models<'a>,
+    /// Layers that must be there before the given one is attended to, if that is more than itself.
+    needs: &'a dyn Fn(usize) -> usize,
+    attention: &'a mut dyn Attention,
+}
+
+impl Attention for Awaited<'_> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        self.arrivals.wait((self.needs)(layer).max(layer + 1), self.models)?;
+        self.attention.attend(layer, qkv)
+    }
+
+    fn progress(&self) -> &Progress {
+        self.attention.progress()
+    }
+
+    fn last_layer(&mut self, rows: usize) -> usize {
+        self.attention.last_layer(rows)
+    }
+}

@@ -1,0 +1,217 @@
+//! What a rank has of a request before it computes: chunks in its memory, and those that are read from the store behind it.
+
+use tributary_kernels::{Positions, SHARED, cuda};
+use tributary_protocol::{FromStore, KeySpace, Plan, Source};
+use tributary_store::{Identity, Shape};
+
+use super::arrivals::Arrivals;
+use crate::attention::ChunkRows;
+use crate::context::Context;
+use crate::error::Result;
+use crate::kv::{Block, KvCache};
+use crate::load_choice::{self, Expected};
+use crate::loading::Loading;
+use crate::numbers;
+
+/// The blocks that this rank has of a request, chunk by chunk. They share storage with the chunk cache.
+pub struct Stock {
+    /// The prefix, where it is there.
+    pub prefix: Option<Block>,
+    /// This rank's chunks, ascending, and their blocks where the chunk cache has them.
+    chunks: Vec<(usize, Option<Block>)>,
+    /// Those that are being read.
+    pub arrivals: Arrivals,
+}
+
+impl Stock {
+    /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is. What lies in the store is read if that is
+    /// sooner done than computing it.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Result<Self> {
+        let layers = cx.models.main.config().layers;
+        let chunk_rows = plan.chunk_rows();
+        let prefix = if plan.chunks.iter().any(|chunk| chunk.warm) { prefix(cx, plan)? } else { None };
+        let (mut chunks, mut stored) = (Vec::new(), Vec::new());
+        for chunk in chunks_of(plan, cx.rank()) {
+            let mut block = None;
+            if plan.chunks[chunk].warm {
+                let identity = chunk_identity(cx.chunk_cache.space(), plan, chunk);
+                let found = if plan.from_store { None } else { cx.chunk_cache.get(&identity.key) };
+                let rows = || chunk_rows[chunk].clone().collect::<Vec<u32>>();
+                match found {
+                    Some(found) => block = Some(Block::of(rows(), found).complete(layers)),
+                    None if prefix.is_some() && cx.chunk_cache.is_stored(&identity.key) => {
+                        stored.push((chunks.len(), identity));
+                    }
+                    None => cx.chunk_cache.miss(),
+                }
+            }
+            chunks.push((chunk, block));
+        }
+        let mut stock = Self { prefix, chunks, arrivals: Arrivals::default() };
+        stock.begin_to_read(cx, plan, stored)?;
+        Ok(stock)
+    }
+
+    /// Begins to read those stored chunks that are to be read; `stored` has their places among this rank's chunks.
+    fn begin_to_read(&mut self, cx: &mut Context<'_>, plan: &Plan, stored: Vec<(usize, Identity)>) -> Result<()> {
+        let (Some(prefix), Some(store)) = (self.prefix.clone(), cx.chunk_cache.store().cloned()) else { return Ok(()) };
+        let rows_of = |place: usize| plan.chunks[self.chunks[place].0].rows();
+        let shapes: Option<Vec<Shape>> = stored.iter().map(|(place, _)| shape(cx, rows_of(*place))).collect();
+        let Some(shapes) = shapes.filter(|shapes| !shapes.is_empty()) else { return Ok(()) };
+        let is_read = match (cx.chunk_cache.row_s(), store.read_bytes_per_s()) {
+            (Some(row_s), Some(bytes_per_s)) => {
+                let expected = |shape: &Shape| Expected {
+                    read_s: shape.bytes() as f64 / bytes_per_s,
+                    computed_s: shape.rows as f64 * row_s,
+                };
+                let computed: usize = self.missing().map(|chunk| plan.chunks[chunk].rows()).sum();
+                let stored_rows: usize = shapes.iter().map(|shape| shape.rows).sum();
+                let beside_s = (computed - stored_rows) as f64 * row_s;
+                load_choice::read(&shapes.iter().map(expected).collect::<Vec<_>>(), beside_s)
+            }
+            // Nobody knows better yet.
+            _ => vec![true; shapes.len()],
+        };
+        let mut from_store =
+            FromStore { computed: is_read.iter().filter(|read| !**read).count(), ..FromStore::default() };
+        let read = stored.into_iter().zip(shapes).zip(is_read).filter(|(_, is_read)| *is_read).map(|(read, _)| read);
+        let (mut places, mut wanted, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        for ((place, identity), shape) in read {
+            from_store.loaded += 1;
+            from_store.loaded_tokens += identity.ids.len();
+            from_store.loaded_bytes += shape.bytes();
+            sources.push(plan.chunks[self.chunks[place].0].sources().collect());
+            places.push(place);
+            wanted.push((identity, shape));
+        }
+        let loading = (Loading::begin(&store, wanted), cx.math.clone());
+        self.arrivals = Arrivals::new(loading, sources, prefix, cx.models.main.config().layers).of(from_store);
+        let chunk_rows = plan.chunk_rows();
+        for (index, place) in places.into_iter().enumerate() {
+            let (chunk, block) = &mut self.chunks[place];
+            let rows: Vec<u32> = chunk_rows[*chunk].clone().collect();
+            *block = Some(Block::coming(rows, self.arrivals.coming(index)));
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.chunks.iter().filter(|(_, block)| block.is_none()).map(|&(chunk, _)| chunk)
+    }
+
+    /// Rows of the prefix that the batch begins with.
+    fn missing_prefix<'a>(&self, plan: &'a Plan) -> &'a [u32] {
+        if self.prefix.is_some() { &[] } else { &plan.prefix }
+    }
+
+    /// The sources of the rows that the batch computes.
+    pub fn missing_sources(&self, plan: &Plan) -> Vec<Source> {
+        let chunks = self.missing().flat_map(|chunk| plan.chunks[chunk].sources());
+        self.missing_prefix(plan).iter().map(|&id| Source::Token(id)).chain(chunks).collect()
+    }
+
+    /// Those rows' numbers.
+    pub fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
+        let prefix = 0..self.missing_prefix(plan).len() as u32;
+        let chunks = plan.chunk_rows();
+        prefix.chain(self.missing().flat_map(|chunk| chunks[chunk].clone())).collect()
+    }
+
+    /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix, in a segment of its own.
+    pub fn missing_positions(&self, plan: &Plan) -> Positions {
+        let prefix = plan.prefix_tokens() as u32;
+        let mut places: Vec<u32> = (0..self.missing_prefix(plan).len() as u32).collect();
+        let mut segments = vec![SHARED; places.len()];
+        for chunk in self.missing() {
+            let length = plan.chunks[chunk].rows();
+            places.extend(prefix..prefix + length as u32);
+            segments.extend(std::iter::repeat_n(chunk as u32, length));
+        }
+        Positions::new(places.clone(), places, segments)
+    }
+
+    /// Where each of this rank's chunks is: in the chunk cache, or a run of the batch.
+    pub fn parts(&self, plan: &Plan) -> Vec<ChunkRows> {
+        let mut from = self.missing_prefix(plan).len();
+        let part = |(chunk, block): &(usize, Option<Block>)| match block {
+            Some(block) => ChunkRows::Cached(block.clone()),
+            None => {
+                let count = plan.chunks[*chunk].rows();
+                from += count;
+                ChunkRows::Fresh { from: from - count, count }
+            }
+        };
+        self.chunks.iter().map(part).collect()
+    }
+
+    /// The cache, now that the batch has the rest.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn filled(self, plan: &Plan, batch: &Block) -> Result<(KvCache, Arrivals)> {
+        let parts = self.parts(plan);
+        let own = parts.into_iter().map(|part| match part {
+            ChunkRows::Cached(block) => Ok(block),
+            ChunkRows::Fresh { from, count } => batch.narrow(from, count),
+        });
+        let own = own.collect::<Result<_>>()?;
+        let prefix = match self.prefix {
+            Some(block) => block,
+            None => batch.narrow(0, plan.prefix_tokens())?,
+        };
+        Ok((KvCache { prefix, own, ..KvCache::default() }, self.arrivals))
+    }
+}
+
+/// The prefix from the chunk cache, or from the store, which is waited for: chunks from there are of no use without it.
+fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
+    let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
+    let identity = prefix_identity(cx.chunk_cache.space(), plan);
+    let layers = cx.models.main.config().layers;
+    if let Some(found) = cx.chunk_cache.get_prefix(&identity.key).filter(|_| !plan.from_store) {
+        return Ok(Some(Block::of(rows, found).complete(layers)));
+    }
+    let Some((store, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
+    let device = cx.models.main.device();
+    if rows.is_empty() {
+        let empty = || cuda::nothing((0, shape.kv_heads, shape.head_dim), cx.models.main.dtype(), device);
+        let found = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<Vec<_>>>()?;
+        return Ok(Some(Block::of(rows, found).complete(layers)));
+    }
+    if !cx.chunk_cache.is_stored(&identity.key) {
+        return Ok(None);
+    }
+    let loading = Loading::begin(&store, vec![(identity, shape)]);
+    let found: Option<Vec<_>> = (0..layers).map(|layer| loading.layer(0, layer)).collect();
+    let Some(found) = found else { return Ok(None) };
+    let found = found.into_iter().map(|(k, v)| Ok((k.to_device(device)?, v.to_device(device)?)));
+    Ok(Some(Block::of(rows, found.collect::<Result<Vec<_>>>()?).complete(layers)))
+}
+
+/// The shape of a chunk of so many rows; none for a model whose numbers are not stored.
+fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
+    let config = cx.models.main.config();
+    let numbers = numbers::numbers(cx.models.main.dtype())?;
+    Some(Shape { layers: config.layers, rows, kv_heads: config.kv_heads, head_dim: config.head_dim, numbers })
+}
+
+/// What a chunk of the plan is.
+pub fn chunk_identity(space: &KeySpace, plan: &Plan, chunk: usize) -> Identity {
+    let (ids, extra) = (&plan.chunks[chunk].ids, plan.chunks[chunk].extra());
+    let key = space.chunk(&plan.prefix, ids, &extra);
+    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: ids.clone() }
+}
+
+/// What the plan's prefix is: a chunk without tokens.
+pub fn prefix_identity(space: &KeySpace, plan: &Plan) -> Identity {
+    let key = space.prefix(&plan.prefix);
+    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra: Vec::new(), ids: Vec::new() }
+}
+
+/// Numbers of a rank's chunks, ascending.
+pub fn chunks_of(plan: &Plan, rank: usize) -> impl Iterator<Item = usize> + '_ {
+    plan.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.rank == rank).map(|(index, _)| index)
+}
