@@ -24,7 +24,7 @@ impl FromStr for Tokens {
     }
 }
 
-/// A state of the chunk cache: `cold`, `warm`, or the share of chunks that is in it.
+/// A state of the chunk cache: `cold`, `warm`, `disk`, `disk-dropped`, or the share of chunks that is in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheState(pub Cache);
 
@@ -32,10 +32,16 @@ impl FromStr for CacheState {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no state of the cache: cold, warm, or a share of chunks between 0 and 1");
+        let wrong = || {
+            format!(
+                "`{text}` is no state of the cache: cold, warm, disk, disk-dropped, or a share of chunks between 0 and 1"
+            )
+        };
         match text.trim() {
             "cold" => return Ok(Self(Cache::Cold)),
             "warm" => return Ok(Self(Cache::Warm)),
+            "disk" => return Ok(Self(Cache::Disk)),
+            "disk-dropped" => return Ok(Self(Cache::DiskDropped)),
             _ => {}
         }
         match text.trim().parse::<f64>().map_err(|_| wrong())? {

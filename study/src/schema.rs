@@ -111,8 +111,20 @@ pub enum Cache {
     Cold,
     /// This share of the chunks, above 0 and below 1.
     Partial(f64),
-    /// Everything.
+    /// Everything, from the ranks' memory.
     Warm,
+    /// Everything, from the store behind it, whose files the system may keep in memory.
+    Disk,
+    /// Everything, from the store, whose files the system was told to forget before each run.
+    #[serde(rename = "disk-dropped")]
+    DiskDropped,
+}
+
+impl Cache {
+    /// Whether the context comes from the store.
+    pub fn is_stored(self) -> bool {
+        matches!(self, Cache::Disk | Cache::DiskDropped)
+    }
 }
 
 impl fmt::Display for Cache {
@@ -121,6 +133,8 @@ impl fmt::Display for Cache {
             Cache::Cold => f.write_str("cold"),
             Cache::Partial(share) => write!(f, "{share} warm"),
             Cache::Warm => f.write_str("warm"),
+            Cache::Disk => f.write_str("disk"),
+            Cache::DiskDropped => f.write_str("disk-dropped"),
         }
     }
 }
@@ -175,6 +189,9 @@ pub struct Sample {
     pub ranks: Vec<RankSample>,
     /// Chunks taken from the chunk cache, all ranks together.
     pub cache_hits: usize,
+    /// Bytes of keys and values that came from the store.
+    #[serde(default)]
+    pub stored_bytes: u64,
     /// Largest resident memory of rank 0's process so far, in bytes.
     pub peak_memory_bytes: u64,
 }

@@ -17,6 +17,7 @@ use tributary_protocol::{
     Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling,
     Score,
 };
+use tributary_store::Store;
 use tributary_worker::{LoadFormat, Model, load};
 
 /// How long a test waits for an event before it fails.
@@ -148,10 +149,25 @@ pub fn run_all_over(
 
 /// A group of `world` thread ranks of one thread each.
 pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels, world: usize) -> Group {
+    group_with(carrier, models, kernels, world, None)
+}
+
+/// A group that computes with one model on the host, and keeps chunks in a store.
+pub fn stored_group(model: &Arc<dyn Model>, world: usize, store: &Arc<Store>) -> Group {
+    group_with(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world, Some(Arc::clone(store)))
+}
+
+fn group_with(
+    carrier: Carrier,
+    models: &[Arc<dyn Model>],
+    kernels: Kernels,
+    world: usize,
+    store: Option<Arc<Store>>,
+) -> Group {
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    Group::start(models, &space, settings, None).expect("the group starts")
+    Group::start(models, &space, settings, store).expect("the group starts")
 }
 
 /// A group that computes with one model on the host.
@@ -164,7 +180,8 @@ pub fn run(model: &Arc<dyn Model>, world: usize, plan: &Plan) -> (Outcome, Vec<R
     run_all(model, Kernels::Auto, world, std::slice::from_ref(plan)).swap_remove(0)
 }
 
-fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
+/// Runs one plan in a group.
+pub fn run_one(group: &Group, plan: &Plan) -> (Outcome, Vec<RankReport>) {
     let answer =
         dispatch::run(group.link(), &Arc::new(plan.clone()), &Clock::start(), &mut |_| {}).expect("the plan runs");
     (answer.outcome, answer.reports)

@@ -5,12 +5,13 @@
 mod crossover;
 pub mod overhead;
 mod profile;
+mod reading;
 mod scenario;
 #[cfg(test)]
 mod tests;
 mod time;
 
 pub use crossover::{Crossover, crossover};
-pub use profile::{Link, Profile, RankRates};
+pub use profile::{Link, Profile, RankRates, StoreRates};
 pub use scenario::{Forecast, Scenario};
 pub use time::{PhaseSeconds, Predicted, ttft};

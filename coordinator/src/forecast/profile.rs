@@ -46,6 +46,9 @@ pub struct Profile {
     /// Between ranks of different hosts; needed where there is more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between: Option<Link>,
+    /// How fast chunks come from a host's store, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreRates>,
     /// Where each number comes from, by its name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
@@ -72,6 +75,24 @@ pub struct RankRates {
     pub layer_s: f64,
     /// Seconds that a request takes beside its passes: tokens, plan, sampling, the way back.
     pub request_s: f64,
+}
+
+/// How fast chunks come from the store of a host: read and verified, all its ranks together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreRates {
+    /// Bytes a second of files that the system keeps in memory.
+    pub cached_bytes_per_s: f64,
+    /// Bytes a second of files that come from the disk.
+    pub bytes_per_s: f64,
+}
+
+impl StoreRates {
+    /// The same where no file is in the system's memory.
+    #[must_use]
+    pub fn from_disk(self) -> Self {
+        Self { cached_bytes_per_s: self.bytes_per_s, ..self }
+    }
 }
 
 /// How fast ranks reach each other.
@@ -191,6 +212,12 @@ impl Profile {
         for (what, rate) in rates {
             if !(rate > 0.0 && rate.is_finite()) {
                 return bad(what, rate.to_string(), "must be above 0");
+            }
+        }
+        let store = self.store.iter();
+        for rate in store.flat_map(|store| [store.cached_bytes_per_s, store.bytes_per_s]) {
+            if !(rate > 0.0 && rate.is_finite()) {
+                return bad("[store]", rate.to_string(), "must have rates above 0");
             }
         }
         let times = [("layer_s", self.rank.layer_s), ("request_s", self.rank.request_s)];

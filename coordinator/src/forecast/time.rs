@@ -1,5 +1,5 @@
 //! Time to first token from work, bytes and a profile: per phase the slowest rank's arithmetic and the transfers that it
-//! waits for, phases one after the other.
+//! waits for, phases one after the other. Chunks from a store are read under the passes that look at them.
 //!
 //! Arithmetic: products with weights at the rate of matrix products, but no faster than the weights are read; attention at
 //! its rate; the probing query's at a rate of its own, but no faster than the keys are read; something for every layer.
@@ -16,6 +16,7 @@ use tributary_comm::Collective;
 use tributary_protocol::{Exchange, Phase, Plan};
 
 use super::Profile;
+use super::reading::{Pass, waits};
 use crate::ModelShape;
 use crate::cost::bytes::{Cargo, Flow, flows};
 use crate::cost::{PhaseWork, RankWork, Selected, Work, work_of};
@@ -80,13 +81,15 @@ struct Clock<'a> {
 
 impl Clock<'_> {
     fn phases(&self) -> Vec<PhaseSeconds> {
+        let reading = self.reading_s();
         let request = PhaseSeconds { phase: Phase::Dispatch, seconds: self.profile.rank.request_s, exposed_s: 0.0 };
         let mut phases = vec![request];
         for phase in Phase::TO_FIRST_TOKEN {
             let work = self.work.phase(phase);
             let rank = |rank: usize| {
                 let busy = work.map_or(0.0, |work| self.busy_s(&work.ranks[rank]));
-                (busy, self.exposed_s(phase, rank, work))
+                let read = reading.iter().find(|(of, _)| *of == phase).map_or(0.0, |(_, seconds)| seconds[rank]);
+                (busy, self.exposed_s(phase, rank, work) + read)
             };
             let slowest = (0..self.world).map(rank).max_by(|a, b| f64::total_cmp(&(a.0 + a.1), &(b.0 + b.1)));
             let (busy, exposed_s) = slowest.expect("a group has at least one rank");
@@ -95,6 +98,28 @@ impl Clock<'_> {
             }
         }
         phases
+    }
+
+    /// Seconds that each rank waits for chunks from the store, in each phase that looks at them.
+    fn reading_s(&self) -> Vec<(Phase, Vec<f64>)> {
+        let Some(rates) = self.profile.store.as_ref().filter(|_| self.plan.from_store) else { return Vec::new() };
+        let phases = [Phase::Reorder, Phase::Probe, Phase::Recompute];
+        let phases: Vec<(Phase, &PhaseWork)> =
+            phases.into_iter().filter_map(|phase| Some((phase, self.work.phase(phase)?))).collect();
+        let here = self.profile.ranks_per_host.min(self.world).max(1) as f64;
+        let of_rank = |rank: usize| {
+            let chunks = self.plan.chunks.iter().filter(|chunk| chunk.rank == rank && chunk.warm);
+            let bytes = chunks.map(|chunk| chunk.rows() as f64).sum::<f64>() * self.shape.kv_bytes() as f64;
+            let pass = |(_, work): &(Phase, &PhaseWork)| Pass {
+                layers: work.ranks[rank].layers.min(self.shape.layers),
+                seconds: self.busy_s(&work.ranks[rank]),
+            };
+            let passes: Vec<Pass> = phases.iter().map(pass).collect();
+            waits(&passes, self.shape.layers, bytes * here / rates.cached_bytes_per_s)
+        };
+        let ranks: Vec<Vec<f64>> = (0..self.world).map(of_rank).collect();
+        let seconds = |index: usize| ranks.iter().map(|waits| waits[index]).collect();
+        phases.iter().enumerate().map(|(index, (phase, _))| (*phase, seconds(index))).collect()
     }
 
     /// Seconds of a rank's own arithmetic.

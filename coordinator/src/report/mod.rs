@@ -174,6 +174,23 @@ pub struct ChunkCacheRow {
     pub evicted: usize,
     /// Bytes of keys and values in it afterwards.
     pub used_bytes: u64,
+    /// What came from the store behind it, where there is one.
+    pub store: ChunkStoreRow,
+}
+
+/// The chunks of a request that lay in the store behind the chunk caches and not in a rank's memory, all ranks together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ChunkStoreRow {
+    /// Chunks that were read there: some of the chunk cache's hits.
+    pub loaded: usize,
+    /// Tokens of those.
+    pub loaded_tokens: usize,
+    /// Bytes of keys and values of those.
+    pub loaded_bytes: u64,
+    /// Chunks that were computed because that is faster.
+    pub recomputed: usize,
+    /// Chunks that were being read and turned out to be of no use; they were computed alone.
+    pub spoilt: usize,
 }
 
 /// The chunks, in the request's own order.
@@ -285,6 +302,13 @@ pub fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
             stored: sum.stored + cache.stored.len(),
             evicted: sum.evicted + cache.evicted.len(),
             used_bytes: sum.used_bytes + cache.used_bytes,
+            store: ChunkStoreRow {
+                loaded: sum.store.loaded + cache.from_store.loaded,
+                loaded_tokens: sum.store.loaded_tokens + cache.from_store.loaded_tokens,
+                loaded_bytes: sum.store.loaded_bytes + cache.from_store.loaded_bytes,
+                recomputed: sum.store.recomputed + cache.from_store.computed,
+                spoilt: sum.store.spoilt + cache.from_store.spoilt,
+            },
             ..sum
         }
     };

@@ -1,7 +1,9 @@
 //! A report for a reader.
 
-use super::{BytesRow, Report};
 use tributary_charts::table::{Layout, cells, table};
+use tributary_system::size::rounded;
+
+use super::{BytesRow, ChunkStoreRow, Report};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
@@ -145,8 +147,26 @@ fn tokens(report: &Report) -> String {
             cache.used_bytes
         );
     }
+    text += &chunk_store(&cache.store);
     if report.order.iter().enumerate().any(|(place, &chunk)| place as u32 != chunk) {
         text += &format!("order of the chunks: {:?}\n", report.order);
     }
     text
+}
+
+/// What came from the store behind the chunk caches; nothing where nothing lay there.
+fn chunk_store(store: &ChunkStoreRow) -> String {
+    let ChunkStoreRow { loaded, loaded_bytes, recomputed, spoilt, .. } = *store;
+    let count = loaded + recomputed + spoilt;
+    if count == 0 {
+        return String::new();
+    }
+    let mut text = format!("chunk store: {loaded} of {count} chunks loaded ({})", rounded(loaded_bytes));
+    if recomputed > 0 {
+        text += &format!(", {recomputed} recomputed: faster");
+    }
+    if spoilt > 0 {
+        text += &format!(", {spoilt} of no use and recomputed");
+    }
+    text + "\n"
 }

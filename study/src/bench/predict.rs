@@ -1,17 +1,24 @@
 //! What the planner predicts of a point: the one place where the study asks it. What is not predicted stays 0 and is not
 //! shown.
 
-use crate::schema::{PhaseTime, Prediction};
+use crate::schema::{Cache, PhaseTime, Prediction};
 use tributary_coordinator::cost::{Selected, bytes, work};
-use tributary_coordinator::forecast::{Profile, ttft};
+use tributary_coordinator::forecast::{Profile, StoreRates, ttft};
 use tributary_coordinator::{ModelShape, Planned};
 use tributary_protocol::Outcome;
 
 /// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one and it
-/// has so many ranks.
-pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>) -> Prediction {
+/// has so many ranks. `cache` says where chunks come from.
+pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>, cache: Cache) -> Prediction {
     let (plan, world, memory_bytes) = (&planned.plan, planned.world, planned.memory_bytes);
-    let Some(profile) = profile.filter(|profile| world <= profile.ranks) else {
+    // Where files come from the disk, what the profile says of those in memory does not hold.
+    let profile = profile
+        .filter(|profile| world <= profile.ranks)
+        .filter(|profile| !cache.is_stored() || profile.store.is_some());
+    let from_disk =
+        |profile: &Profile| Profile { store: profile.store.clone().map(StoreRates::from_disk), ..profile.clone() };
+    let profile = profile.map(|profile| if cache == Cache::DiskDropped { from_disk(profile) } else { profile.clone() });
+    let Some(profile) = &profile else {
         let work = work(plan, world, shape);
         return Prediction {
             total_flops: work.total_flops(),

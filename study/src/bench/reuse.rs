@@ -10,8 +10,9 @@ pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
     run_config.settings.reuse = match cache {
         Cache::Cold => 0.0,
         Cache::Partial(share) => share,
-        Cache::Warm => 1.0,
+        Cache::Warm | Cache::Disk | Cache::DiskDropped => 1.0,
     };
+    run_config.settings.from_store = cache.is_stored();
     run_config
 }
 
@@ -23,6 +24,7 @@ pub fn primer(run_config: &RunConfig) -> RunConfig {
         reorder: None,
         reuse: 0.0,
         keep_chunks: true,
+        from_store: false,
         ..run_config.settings.clone()
     };
     RunConfig { settings, ..run_config.clone() }

@@ -1,8 +1,11 @@
 //! Runs a point's request on the ranks, and takes a sample of it.
 
-use crate::schema::{Failure, PhaseTime, RankSample, Sample, SpanTime};
+use std::time::{Duration, Instant};
+
+use crate::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
 use tributary_coordinator::{ModelShape, Report};
-use tributary_engine::{Answered, Engine, RunConfig, one_line};
+use tributary_engine::{Answered, Engine, Question, RunConfig, one_line};
+use tributary_protocol::ChunkCacheReport;
 
 use super::predict;
 use super::reuse::primer;
@@ -10,6 +13,9 @@ use super::rounds::{PointRunner, Run};
 use super::targets::Target;
 use crate::error::{Error, Result};
 use tributary_system::memory;
+
+/// How long ranks may take to write what a point is to read.
+const LAST_WRITES: Duration = Duration::from_secs(60);
 
 /// The ranks of an engine, as a study sees them.
 pub struct EngineRunner<'a, 's> {
@@ -27,27 +33,56 @@ impl<'a, 's> EngineRunner<'a, 's> {
 
     /// Starts the ranks where they do not run (those that failed included), and answers the request.
     fn answer(&mut self, point: usize) -> Result<Answered> {
-        let Target { question, run_config } = &self.targets[point];
+        let Target { question, run_config, cache } = &self.targets[point];
         self.engine.start(run_config)?;
-        let answered = self.engine.answer(question, run_config)?;
+        let answered = self.answer_in(*cache, question, run_config)?;
         if all_came(&answered, run_config) {
             return Ok(answered);
         }
         // The chunks are not there the first time, nor after other requests have taken their memory. This run is not counted.
         self.engine.answer(question, &primer(run_config))?;
-        let answered = self.engine.answer(question, run_config)?;
-        if !all_came(&answered, run_config) {
-            let text = format!("{:?} of its chunks are to be warm, but they do not fit", run_config.settings.reuse);
-            return Err(Error::usage(format!("{text}: give the ranks more with --chunk-cache")));
+        let mut answered = self.answer_in(*cache, question, run_config)?;
+        // Ranks write behind their answers, and tell of it with later ones.
+        let until = Instant::now() + if cache.is_stored() { LAST_WRITES } else { Duration::ZERO };
+        while !all_came(&answered, run_config) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+            answered = self.answer_in(*cache, question, run_config)?;
         }
-        Ok(answered)
+        if all_came(&answered, run_config) {
+            return Ok(answered);
+        }
+        Err(Error::usage(match cache.is_stored() {
+            true => "its chunks are to come from the store, but they are not there: see --chunk-store-size, \
+                     --chunk-store-reserve, and what the log says"
+                .to_owned(),
+            false => format!(
+                "{:?} of its chunks are to be warm, but they do not fit: give the ranks more with --chunk-cache",
+                run_config.settings.reuse
+            ),
+        }))
+    }
+
+    /// Answers the request with the files of the store in the state that the point has them in.
+    fn answer_in(&mut self, cache: Cache, question: &Question, run_config: &RunConfig) -> Result<Answered> {
+        if let (Cache::DiskDropped, Some(store)) = (cache, self.engine.store()) {
+            store.drop_pages();
+        }
+        Ok(self.engine.answer(question, run_config)?)
     }
 }
 
 /// Whether as many chunks came from the chunk cache as the run is to have.
 fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
     let plan = &answered.planned.plan;
-    let hits: usize = answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum();
+    let sum = |of: fn(&ChunkCacheReport) -> usize| -> usize {
+        answered.answer.reports.iter().map(|report| of(&report.chunk_cache)).sum()
+    };
+    // What is computed because that is faster belongs to the state as well.
+    let hits = if run_config.settings.from_store {
+        sum(|cache| cache.from_store.loaded + cache.from_store.computed)
+    } else {
+        sum(|cache| cache.hits)
+    };
     let wanted = (run_config.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
     plan.method.is_exact() || hits == wanted
 }
@@ -83,6 +118,7 @@ fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
         unaccounted_ms: report.unaccounted_ms,
         ranks: ranks(report, formula_bytes),
         cache_hits: answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum(),
+        stored_bytes: report.chunk_cache.store.loaded_bytes,
         peak_memory_bytes: memory::peak_bytes().unwrap_or(0),
     }
 }

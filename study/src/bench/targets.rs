@@ -17,6 +17,8 @@ pub struct Target {
     pub question: Question,
     /// The method's settings on its ranks.
     pub run_config: RunConfig,
+    /// The state of the cache.
+    pub cache: Cache,
 }
 
 /// What the points are made of.
@@ -39,6 +41,9 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
     let Sweep { design, methods, timeout_ms, profile } = *sweep;
     if design.caches.iter().any(|&cache| cache != Cache::Cold) {
         engine.keep_chunks(&design.worlds);
+    }
+    if let (Some(cache), None) = (design.caches.iter().find(|cache| cache.is_stored()), engine.store()) {
+        return Err(Error::usage(format!("--caches {cache}: there is no store; name its folder with --chunk-store")));
     }
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
@@ -67,12 +72,12 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                 // What the point is named after stays so, however full the chunk caches are when it runs.
                 let mut run_config = run_config;
                 run_config.settings.exchange = run_config.settings.exchange.or(Some(planned.plan.exchange));
-                let predicted = predict::predict(&planned, &engine.folder().shape(), profile);
+                let predicted = predict::predict(&planned, &engine.folder().shape(), profile, cache);
                 let shares_cores = engine.shares_cores(&run_config);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {
                     points.push(point);
-                    targets.push(Target { question, run_config });
+                    targets.push(Target { question, run_config, cache });
                 }
             }
         }

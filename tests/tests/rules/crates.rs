@@ -22,7 +22,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
         ],
     ),
     ("service", &["engine", "coordinator", "protocol", "system"]),
-    ("study", &["engine", "coordinator", "worker", "comm", "protocol", "kernels", "charts", "system"]),
+    ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),

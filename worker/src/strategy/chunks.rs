@@ -76,11 +76,12 @@ pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
         return Ok(());
     }
     let space = cx.chunk_cache.space().clone();
-    cx.chunk_cache.keep(space.prefix(&plan.prefix), &cache.prefix, || prefix_identity(&space, plan))?;
+    let identity = prefix_identity(&space, plan, cx.rank());
+    cx.chunk_cache.keep(space.prefix(&plan.prefix), &cache.prefix, identity)?;
     assert_eq!(chunks_of(plan, cx.rank()).count(), cache.own.len(), "blocks of this rank's chunks");
     for (chunk, block) in chunks_of(plan, cx.rank()).zip(&cache.own) {
         let identity = chunk_identity(&space, plan, chunk);
-        cx.chunk_cache.keep(identity.key, block, || identity)?;
+        cx.chunk_cache.keep(identity.key, block, identity)?;
     }
     Ok(())
 }

@@ -169,9 +169,8 @@ impl Stock {
 /// The prefix from the chunk cache, or from the store, which is waited for: chunks from there are of no use without it.
 fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
-    let identity = prefix_identity(cx.chunk_cache.space(), plan);
-    let layers = cx.models.main.config().layers;
-    if let Some(found) = cx.chunk_cache.get_prefix(&identity.key).filter(|_| !plan.from_store) {
+    let (space, layers) = (cx.chunk_cache.space().clone(), cx.models.main.config().layers);
+    if let Some(found) = cx.chunk_cache.get_prefix(&space.prefix(&plan.prefix)).filter(|_| !plan.from_store) {
         return Ok(Some(Block::of(rows, found).complete(layers)));
     }
     let Some((store, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
@@ -181,9 +180,10 @@ fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
         let found = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<Vec<_>>>()?;
         return Ok(Some(Block::of(rows, found).complete(layers)));
     }
-    if !cx.chunk_cache.is_stored(&identity.key) {
-        return Ok(None);
-    }
+    // Another rank's differs in rounding only.
+    let ranks = std::iter::once(cx.rank()).chain(0..cx.comm.size());
+    let mut found = ranks.map(|rank| prefix_identity(&space, plan, rank));
+    let Some(identity) = found.find(|identity| cx.chunk_cache.is_stored(&identity.key)) else { return Ok(None) };
     let loading = Loading::begin(&store, vec![(identity, shape)]);
     let found: Option<Vec<_>> = (0..layers).map(|layer| loading.layer(0, layer)).collect();
     let Some(found) = found else { return Ok(None) };
@@ -205,10 +205,12 @@ pub fn chunk_identity(space: &KeySpace, plan: &Plan, chunk: usize) -> Identity {
     Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: ids.clone() }
 }
 
-/// What the plan's prefix is: a chunk without tokens.
-pub fn prefix_identity(space: &KeySpace, plan: &Plan) -> Identity {
-    let key = space.prefix(&plan.prefix);
-    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra: Vec::new(), ids: Vec::new() }
+/// What the plan's prefix is in a store: a chunk without tokens, of a rank. Every rank computes it in a batch of its own, whose rounding
+/// its chunks share: a later run goes on with the very same bits.
+pub fn prefix_identity(space: &KeySpace, plan: &Plan, rank: usize) -> Identity {
+    let extra = (rank as u32).to_le_bytes().to_vec();
+    let key = space.chunk(&plan.prefix, &[], &extra);
+    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: Vec::new() }
 }
 
 /// Numbers of a rank's chunks, ascending.

@@ -1,6 +1,7 @@
 //! Calibration: measures the machine at hand as a profile, by which the planner predicts. All ranks work at the same time, so that
 //! shared cores and memory show.
 
+mod disk;
 mod measure;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_coordinator::forecast::{Link, Profile, RankRates};
+use tributary_coordinator::forecast::{Link, Profile, RankRates, StoreRates};
 use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, RankDevice, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;
@@ -35,6 +36,8 @@ pub struct Calibration<'a> {
     pub threads: usize,
     /// How long a collective may take.
     pub timeout: Duration,
+    /// The folder of the chunk store, if its rates are to be measured.
+    pub store: Option<&'a Path>,
     /// The file that will be written.
     pub file: Option<&'a Path>,
     /// Whether an older file may go.
@@ -62,9 +65,14 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn
     let devices = models.iter().map(|model| model.device()).chain([&rank_device.device]);
     let measured = measured.map_err(|error| explained(error, devices))?;
     let Some((found, machine)) = measured else { return Ok(None) };
+    let store = calibration.store.map(disk::measure).transpose()?;
     let (world, here) = (ranks.count(world), ranks.here(world));
     let backend = carrier.label(ranks.medium().to_owned());
-    Ok(Some(profile(calibration, &found, (world, here), &machine, &backend)))
+    let profile = profile(calibration, &found, (world, here), &machine, &backend);
+    Ok(Some(match store {
+        Some(store) => with_store(profile, store),
+        None => profile,
+    }))
 }
 
 /// A failure, and what it means if it has spoilt one of these devices.
@@ -160,6 +168,19 @@ fn on_rank(
     Ok(found.map(|found| (found, narrow)))
 }
 
+/// The profile with the rates of a store.
+fn with_store(mut profile: Profile, store: StoreRates) -> Profile {
+    let source = |files: &str| {
+        format!(
+            "measured: 128 MiB of {files} read and verified by the store's threads, median of {} runs",
+            measure::RUNS
+        )
+    };
+    profile.sources.insert("store.cached_bytes_per_s".to_owned(), source("files that the system keeps in memory"));
+    profile.sources.insert("store.bytes_per_s".to_owned(), source("files that it was told to forget"));
+    Profile { store: Some(store), ..profile }
+}
+
 fn profile(
     calibration: &Calibration<'_>,
     found: &Found,
@@ -209,6 +230,7 @@ fn profile(
         },
         inside: Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s },
         between: (world > here).then_some(Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s }),
+        store: None,
         sources: sources.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
     }
 }
