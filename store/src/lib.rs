@@ -7,10 +7,13 @@ mod chunk_file;
 mod damage;
 mod folder;
 mod identity;
+mod remote;
 mod seal;
 
+pub use bytes::Bytes;
 pub use chunk_file::{ChunkFile, LayerBytes, encode};
 pub use damage::Damage;
 pub use folder::{Entry, Folder};
 pub use identity::{Identity, Numbers, Shape};
+pub use remote::{Fetch, Operation, OperationCounters, Reason, Remote, RemoteCounters, RemoteError, RemoteLimits};
 pub use seal::Secret;
