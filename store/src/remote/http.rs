@@ -70,9 +70,14 @@ impl HttpService for Connections {
         'a: 'b,
         Self: 'b,
     {
+        let is_list = request.uri().query().is_some_and(|query| query.contains("list-type="));
         let answer = self.0.request(request);
         Box::pin(async move {
             let (head, body) = answer.await.map_err(broken)?.into_parts();
+            // The library's errors tell apart what was answered to a request for an object, not to one for a list.
+            if is_list && head.status.is_client_error() {
+                return Err(HttpError::new(HttpErrorKind::Unknown, Refused(head.status.as_u16())));
+            }
             let body = body.map_err(|error| HttpError::new(HttpErrorKind::Interrupted, error));
             Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
         })
@@ -85,14 +90,33 @@ fn broken(error: legacy::Error) -> HttpError {
     HttpError::new(kind, error)
 }
 
-/// What has broken on the way, if anything has.
-pub fn way_of(error: &(dyn Error + 'static)) -> Option<HttpErrorKind> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(broken) = error.downcast_ref::<HttpError>() {
-            return Some(broken.kind());
+/// What was answered in the place of a list: a status of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("answered with {0}")]
+pub struct Refused(pub u16);
+
+/// What an error of the library comes from: the way there has broken, or a list was refused. Nothing if it is the answer itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The way has broken.
+    Way(HttpErrorKind),
+    /// A list was refused.
+    List(Refused),
+}
+
+impl Cause {
+    /// Looks for it along an error's causes.
+    pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let (mut found, mut next) = (None, Some(error));
+        while let Some(error) = next {
+            if let Some(broken) = error.downcast_ref::<HttpError>() {
+                found = Some(Cause::Way(broken.kind()));
+            }
+            if let Some(refused) = error.downcast_ref::<Refused>() {
+                return Some(Cause::List(*refused));
+            }
+            next = error.source();
         }
-        cause = error.source();
+        found
     }
-    None
 }

@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tributary_protocol::ChunkKey;
 
-use super::http::{Connector, way_of};
+use super::http::{Cause, Connector, Refused};
 use super::limits::RemoteLimits;
 use super::reason::Reason;
 use super::url::{RemoteError, Target, client};
@@ -156,9 +156,13 @@ fn reason(error: &Error) -> Reason {
         Error::NotFound { source, .. } if source.to_string().contains("NoSuchBucket") => Reason::NoBucket,
         Error::NotFound { .. } => Reason::Missing,
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Reason::Denied,
-        error => match way_of(error) {
-            Some(HttpErrorKind::Timeout) => Reason::Timeout,
-            Some(HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Interrupted) => Reason::Unreachable,
+        error => match Cause::of(error) {
+            Some(Cause::Way(HttpErrorKind::Timeout)) => Reason::Timeout,
+            Some(Cause::Way(HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Interrupted)) => {
+                Reason::Unreachable
+            }
+            Some(Cause::List(Refused(401 | 403))) => Reason::Denied,
+            Some(Cause::List(Refused(404))) => Reason::NoBucket,
             _ => Reason::Server,
         },
     }
