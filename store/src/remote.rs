@@ -13,7 +13,7 @@ mod waiting;
 mod work;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub use url::RemoteError;
 use crate::folder::Entry;
 use place::Place;
 use waiting::Waiting;
-use work::Work;
+use work::{Late, Work};
 
 /// Threads for a folder's files beyond those that requests under way take: one that its disk holds for ever blocks no other.
 const SPARE_THREADS: usize = 4;
@@ -104,11 +104,13 @@ impl Remote {
             Err(reason) => return Fetch { pending: Err(work.failed(Operation::Get, reason)), work },
         };
         let (of_task, key) = (Arc::clone(&work), *key);
+        let late = Late::default();
+        let of_caller = late.clone();
         let task = async move {
             let _asked = asked;
-            of_task.get(&key, most_bytes).await
+            of_task.get(&key, most_bytes, &late).await
         };
-        Fetch { pending: Ok(Pending::start(&self.runtime, task)), work }
+        Fetch { pending: Ok(Pending::start(&self.runtime, of_caller, task)), work }
     }
 
     /// Leaves a chunk to be sent, and returns at once. It is lost if the store does not take it: that is counted.
@@ -136,7 +138,8 @@ impl Remote {
         if work.is_down() {
             return Err(work.failed(Operation::List, Reason::Down));
         }
-        let pending = Pending::start(&self.runtime, async move { work.list(most).await });
+        let late = Late::default();
+        let pending = Pending::start(&self.runtime, late.clone(), async move { work.list(most, &late).await });
         pending.wait(within, || self.work.failed(Operation::List, Reason::Timeout))
     }
 
@@ -177,7 +180,8 @@ impl Fetch {
     /// Waits for the chunk, at most so long.
     ///
     /// # Errors
-    /// Why it does not come; `timeout` where it has not come yet, and the request is abandoned.
+    /// Why it does not come; `timeout` where it has not come yet: the request is abandoned, and one that was its turn counts as a
+    /// failure of the store.
     pub fn wait(self, within: Duration) -> Result<Bytes, Reason> {
         self.pending?.wait(within, || self.work.failed(Operation::Get, Reason::Timeout))
     }
@@ -186,25 +190,30 @@ impl Fetch {
 /// An answer that the remote's thread works for. Dropping it ends that work.
 struct Pending<T> {
     answer: Receiver<Result<T, Reason>>,
+    late: Late,
     task: AbortHandle,
 }
 
 impl<T: Send + 'static> Pending<T> {
-    fn start(runtime: &Handle, work: impl Future<Output = Result<T, Reason>> + Send + 'static) -> Self {
+    fn start(runtime: &Handle, late: Late, work: impl Future<Output = Result<T, Reason>> + Send + 'static) -> Self {
         let (tell, answer) = sync_channel(1);
         let task = runtime.spawn(async move {
             // Nobody may wait any more.
             let _ = tell.send(work.await);
         });
-        Self { answer, task: task.abort_handle() }
+        Self { answer, late, task: task.abort_handle() }
     }
 
-    fn wait(self, within: Duration, late: impl FnOnce() -> Reason) -> Result<T, Reason> {
+    /// Waits at most so long; `timed_out` counts that it was in vain.
+    fn wait(self, within: Duration, timed_out: impl FnOnce() -> Reason) -> Result<T, Reason> {
         match self.answer.recv_timeout(within) {
             Ok(answer) => answer,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Err(late()),
+            Err(RecvTimeoutError::Timeout) => {
+                self.late.set();
+                Err(timed_out())
+            }
             // The remote has been closed.
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(Reason::Down),
+            Err(RecvTimeoutError::Disconnected) => Err(Reason::Down),
         }
     }
 }

@@ -283,6 +283,28 @@ fn a_full_queue_is_told_at_once() {
     assert!(began.elapsed() < LONG, "nobody waited for the store");
 }
 
+#[test]
+fn a_store_that_never_answers_is_not_waited_for_by_everybody() {
+    // Connections are taken, and nobody answers; those who ask have less patience than the store's own limit.
+    let (_silent, address) = listener();
+    let limits = RemoteLimits { timeout: LONG, failures: 3, first_rest: Duration::from_secs(1), ..short() };
+    let remote = open(address, "s3://chunks/a", limits);
+    let waits = || remote.get(&key(1), MOST_BYTES).wait(Duration::from_millis(200));
+    for _ in 0..2 {
+        assert_eq!(waits(), Err(Reason::Timeout));
+    }
+    // A fetch that is dropped before its time says nothing of the store.
+    (0..10).for_each(|_| drop(remote.get(&key(1), MOST_BYTES)));
+    assert!(!remote.is_down());
+    // Each wait in vain is a failure, and each trial behind a rest too.
+    for _ in 0..2 {
+        becomes("it is down", || waits() == Err(Reason::Down));
+        becomes("its rest is over", || waits() == Err(Reason::Timeout));
+    }
+    becomes("it is down", || waits() == Err(Reason::Down));
+    assert_eq!(remote.counters().downs, 1, "it was down all the time");
+}
+
 /// A certificate for this machine that nobody knows, and one whom `SSL_CERT_FILE` makes known, in a process of its own.
 #[test]
 fn tls_believes_whom_the_machine_believes() {

@@ -1,7 +1,8 @@
 //! What the remote's thread does: each request in its turn, in a bounded number of attempts, none of them for a store that is down.
 //! What came of each is counted here.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -15,6 +16,17 @@ use super::limits::RemoteLimits;
 use super::place::{Listed, Place};
 use super::reason::Reason;
 use crate::folder::Entry;
+
+/// Whether whoever asked has waited in vain. An attempt that is abandoned for that is a failure of the store: else one that takes
+/// connections and never answers would be waited for by each request anew.
+#[derive(Clone, Default)]
+pub struct Late(Arc<AtomicBool>);
+
+impl Late {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// What callers and the remote's thread share.
 pub struct Work {
@@ -57,13 +69,13 @@ impl Work {
     }
 
     /// Gets a chunk of at most so many bytes.
-    pub async fn get(&self, key: &ChunkKey, most_bytes: u64) -> Result<Bytes, Reason> {
+    pub async fn get(&self, key: &ChunkKey, most_bytes: u64, late: &Late) -> Result<Bytes, Reason> {
         let _turn = self.turns.acquire().await.expect("nobody closes it");
         let attempt = || async {
             let answer = timeout(self.limits.timeout, self.place.get(key, most_bytes)).await;
             answer.unwrap_or(Err(Reason::Timeout))
         };
-        let bytes = self.attempts(Operation::Get, attempt).await?;
+        let bytes = self.attempts(Operation::Get, late, attempt).await?;
         lock(&self.counters).read_bytes += bytes.len() as u64;
         Ok(bytes)
     }
@@ -76,29 +88,29 @@ impl Work {
             let answer = timeout(self.limits.timeout, self.place.put(key, bytes.clone())).await;
             answer.unwrap_or(Err(Reason::Timeout))
         };
-        self.attempts(Operation::Put, attempt).await?;
+        self.attempts(Operation::Put, &Late::default(), attempt).await?;
         lock(&self.counters).written_bytes += bytes.len() as u64;
         Ok(())
     }
 
     /// Lists at most so many chunks.
-    pub async fn list(&self, most: usize) -> Result<Vec<Entry>, Reason> {
+    pub async fn list(&self, most: usize, late: &Late) -> Result<Vec<Entry>, Reason> {
         let _turn = self.turns.acquire().await.expect("nobody closes it");
         // Parts that have come stay where an attempt fails behind them.
         let listed = tokio::sync::Mutex::new(Listed::default());
         let attempt = || async { self.place.list(most, self.limits.timeout, &mut *listed.lock().await).await };
-        self.attempts(Operation::List, attempt).await?;
+        self.attempts(Operation::List, late, attempt).await?;
         Ok(listed.into_inner().entries)
     }
 
     /// Makes attempts until one is answered. Between them it waits; where the store goes down it stops.
-    async fn attempts<T, A>(&self, operation: Operation, attempt: impl Fn() -> A) -> Result<T, Reason>
+    async fn attempts<T, A>(&self, operation: Operation, late: &Late, attempt: impl Fn() -> A) -> Result<T, Reason>
     where
         A: Future<Output = Result<T, Reason>>,
     {
         let (began, mut attempts, mut last) = (Instant::now(), 0, Reason::Down);
         let answer = loop {
-            let Some(trial) = self.trial() else { break Err(last) };
+            let Some(trial) = self.trial(late) else { break Err(last) };
             attempts += 1;
             match attempt().await {
                 Err(reason) if reason.may_pass() => {
@@ -121,16 +133,17 @@ impl Work {
         answer.map_err(|reason| self.failed(operation, reason))
     }
 
-    fn trial(&self) -> Option<Trial<'_>> {
+    fn trial<'a>(&'a self, late: &'a Late) -> Option<Trial<'a>> {
         let leave = lock(&self.health).leave(Instant::now())?;
-        Some(Trial { work: self, leave, is_over: false })
+        Some(Trial { work: self, leave, late, is_over: false })
     }
 }
 
-/// An attempt that is under way. One that is dropped says nothing of the store.
+/// An attempt that is under way. One that is dropped says nothing of the store, unless the store was late.
 struct Trial<'a> {
     work: &'a Work,
     leave: Leave,
+    late: &'a Late,
     is_over: bool,
 }
 
@@ -142,6 +155,10 @@ impl Trial<'_> {
 
     fn failed(mut self) {
         self.is_over = true;
+        self.note_failure();
+    }
+
+    fn note_failure(&self) {
         let goes_down = lock(&self.work.health).failed(self.leave, Instant::now());
         lock(&self.work.counters).downs += u64::from(goes_down);
     }
@@ -149,8 +166,10 @@ impl Trial<'_> {
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            lock(&self.work.health).let_go(self.leave);
+        match self.is_over {
+            true => {}
+            false if self.late.0.load(Ordering::SeqCst) => self.note_failure(),
+            false => lock(&self.work.health).let_go(self.leave),
         }
     }
 }
