@@ -1,6 +1,6 @@
-//! Chunks in an object store, beyond a host. A thread of its own does all the waiting, with a tokio runtime that nobody else knows of; callers
-//! are told at once, or wait as long as they say. A store that is down is a miss and a counter: no error of a request, and no wait for
-//! each of them. It knows nothing of what bytes mean: who reads a chunk verifies it.
+//! Chunks in an object store, beyond a host. A thread of its own does all the waiting, with a tokio runtime that nobody else knows of;
+//! callers are told at once, or wait as long as they say. A store that is down is a miss and a counter: no error of a request, and no
+//! wait for each of them. It knows nothing of what bytes mean: who reads a chunk verifies it.
 
 mod counters;
 mod health;
