@@ -17,9 +17,10 @@ STEP = sh .ci/step
 OPENMPI5 = $(CURDIR)/target/openmpi5
 OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
+MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
-  openai-tools api-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -52,6 +53,9 @@ openai-tools:
 api-tools:
 	@$(STEP) "schemathesis" sh .ci/tools api
 
+moto-tools:
+	@$(STEP) "moto" sh .ci/tools moto
+
 prometheus-tools:
 	@$(STEP) "promtool" sh .ci/tools prometheus
 
@@ -69,7 +73,7 @@ demo: build
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools openai-tools api-tools prometheus-tools page-tools emulated
+test: mpi-tools openai-tools api-tools moto-tools prometheus-tools page-tools emulated
 	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
@@ -77,7 +81,7 @@ test: mpi-tools openai-tools api-tools prometheus-tools page-tools emulated
 	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
 	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
 	@$(STEP) --table
-	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) SCHEMATHESIS=$(SCHEMATHESIS) sh .ci/test --workspace $(ALL)
+	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) SCHEMATHESIS=$(SCHEMATHESIS) MOTO=$(MOTO) sh .ci/test --workspace $(ALL)
 
 # The CUDA kernels: compiled by NVIDIA's run-time compiler, then run, with everything that calls them, on an emulated GPU,
 # by threads and by processes under mpirun; what an emulated GPU alone can do is ignored elsewhere.

@@ -3,15 +3,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use bytes::Bytes;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::damage::Damage;
 use crate::identity::{Identity, Shape};
 use crate::seal::{Secret, seal};
+
+mod source;
+
+use source::Source;
 
 /// Name and version of the layout.
 const FORMAT: &str = "tributary.chunk/1";
@@ -108,10 +112,11 @@ fn places(identity: &Identity, shape: &Shape) -> Vec<Place> {
     all
 }
 
-/// A chunk's file that says what was expected of it. Its layers are read, in any order and by several threads, and verified.
+/// A chunk's file that says what was expected of it. Its layers are read, in any order and by several threads, and verified. It lies on a
+/// disk or in memory.
 #[derive(Debug)]
 pub struct ChunkFile {
-    file: File,
+    source: Source,
     shape: Shape,
     /// Where the first layer begins.
     first: u64,
@@ -124,8 +129,19 @@ impl ChunkFile {
     /// # Errors
     /// What makes it of no use.
     pub fn open(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
-        let file = File::open(path)?;
-        let (header, data) = header(&file)?;
+        Self::of(Source::File(File::open(path)?), identity, shape, secret)
+    }
+
+    /// A file that came from elsewhere, as [`ChunkFile::open`] has one that lies here.
+    ///
+    /// # Errors
+    /// What makes it of no use.
+    pub fn of_bytes(bytes: Bytes, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
+        Self::of(Source::Memory(bytes), identity, shape, secret)
+    }
+
+    fn of(source: Source, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
+        let (header, data) = header(&source)?;
         let mut metadata: BTreeMap<String, String> =
             header.metadata().clone().unwrap_or_default().into_iter().collect();
         if metadata.get("format").is_none_or(|format| format != FORMAT) {
@@ -152,7 +168,7 @@ impl ChunkFile {
             return Err(Damage::Incompatible("shape"));
         }
         let mut ids = vec![0; 4 * identity.ids.len()];
-        file.read_exact_at(&mut ids, data)?;
+        source.read_exact_at(&mut ids, data)?;
         if !ids.chunks_exact(4).eq(identity.ids.iter().map(|id| id.to_le_bytes())) {
             return Err(Damage::corrupt("its token ids are not what was sealed"));
         }
@@ -161,7 +177,7 @@ impl ChunkFile {
         if hashes.len() != shape.layers {
             return Err(Damage::corrupt("a layer has no hash"));
         }
-        Ok(Self { file, shape: *shape, first: data + ids.len() as u64, hashes })
+        Ok(Self { source, shape: *shape, first: data + ids.len() as u64, hashes })
     }
 
     /// Reads a layer into these buffers, and verifies it.
@@ -175,8 +191,8 @@ impl ChunkFile {
         let bytes = self.shape.tensor_bytes();
         assert_eq!((keys.len(), values.len()), (bytes, bytes), "bytes of a layer that is read");
         let begin = self.first + 2 * (layer * bytes) as u64;
-        self.file.read_exact_at(keys, begin)?;
-        self.file.read_exact_at(values, begin + bytes as u64)?;
+        self.source.read_exact_at(keys, begin)?;
+        self.source.read_exact_at(values, begin + bytes as u64)?;
         if (LayerBytes { keys, values }).hash() == self.hashes[layer] {
             return Ok(());
         }
@@ -185,15 +201,15 @@ impl ChunkFile {
 }
 
 /// The header of a file, and where its tensors begin.
-fn header(file: &File) -> Result<(Metadata, u64), Damage> {
+fn header(source: &Source) -> Result<(Metadata, u64), Damage> {
     let mut length = [0; LENGTH_BYTES];
-    file.read_exact_at(&mut length, 0)?;
-    let (length, of_file) = (u64::from_le_bytes(length), file.metadata()?.len());
+    source.read_exact_at(&mut length, 0)?;
+    let (length, of_file) = (u64::from_le_bytes(length), source.bytes()?);
     if length > MOST_HEADER_BYTES || length > of_file {
         return Err(Damage::corrupt(format!("its header would have {length} bytes")));
     }
     let mut header = vec![0; length as usize];
-    file.read_exact_at(&mut header, LENGTH_BYTES as u64)?;
+    source.read_exact_at(&mut header, LENGTH_BYTES as u64)?;
     let header: Metadata = serde_json::from_slice(&header)
         .map_err(|error| Damage::corrupt(format!("its header cannot be read: {error}")))?;
     let data = LENGTH_BYTES as u64 + length;

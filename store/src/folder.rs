@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use tributary_protocol::ChunkKey;
 
 /// What the files' names end with.
-const ENDING: &str = ".safetensors";
+pub(crate) const ENDING: &str = ".safetensors";
 
 /// Where files of no use are moved.
 const ASIDE: &str = "damaged";

@@ -35,9 +35,22 @@ fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Opens it and reads every layer.
-fn read(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Vec<[Vec<u8>; 2]>, Damage> {
-    let file = ChunkFile::open(path, identity, shape, secret)?;
+type Layers = Vec<[Vec<u8>; 2]>;
+
+/// Reads every layer of a file, on the disk and in memory: both say the same.
+fn read(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Layers, Damage> {
+    let on_disk = ChunkFile::open(path, identity, shape, secret).and_then(|file| layers(&file, shape));
+    let Ok(bytes) = fs::read(path) else { return on_disk };
+    let in_memory = ChunkFile::of_bytes(bytes.into(), identity, shape, secret).and_then(|file| layers(&file, shape));
+    match (&on_disk, &in_memory) {
+        (Ok(one), Ok(other)) => assert_eq!(one, other),
+        (Err(one), Err(other)) => assert_eq!(one.to_string(), other.to_string()),
+        (one, other) => panic!("{one:?} on the disk, {other:?} in memory"),
+    }
+    on_disk
+}
+
+fn layers(file: &ChunkFile, shape: &Shape) -> Result<Layers, Damage> {
     let layer = |layer: usize| {
         let (mut keys, mut values) = (vec![0; shape.tensor_bytes()], vec![0; shape.tensor_bytes()]);
         file.read_layer(layer, &mut keys, &mut values)?;

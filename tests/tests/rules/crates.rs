@@ -40,7 +40,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     (&["clap", "anyhow", "indicatif"], &["launch"], "options and the errors of programs belong to the command"),
     (
         &["tokio", "axum", "hyper", "futures"],
-        &["service"],
+        &["service", "store"],
         "whoever waits for sockets is asynchronous, and nobody else is",
     ),
     (

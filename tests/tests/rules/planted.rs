@@ -37,10 +37,11 @@ fn a_library_in_the_wrong_crate_is_found() {
         ),
         ("coordinator/Cargo.toml", "[dependencies]\ncandle-nn.workspace = true\ntokio.workspace = true\n"),
         ("service/Cargo.toml", "[dependencies]\naxum.workspace = true\n"),
+        ("store/Cargo.toml", "[dependencies]\ntokio = { workspace = true, features = [\"rt\"] }\n"),
     ]);
     let wanted = [
         "engine: knows clap, which only launch may: options and the errors of programs belong to the command",
-        "coordinator: knows tokio, which only service may: whoever waits for sockets is asynchronous, and nobody else is",
+        "coordinator: knows tokio, which only service, store may: whoever waits for sockets is asynchronous, and nobody else is",
         "coordinator: knows candle-nn, which only launch, study, engine, worker, comm, kernels may: tensors are for those who \
          compute with them or carry them",
     ];
