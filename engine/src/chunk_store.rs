@@ -21,6 +21,8 @@ pub struct ChunkStoreConfig {
     pub is_shared: bool,
     /// A file with what only those know who may write chunks that are believed.
     pub key_file: Option<PathBuf>,
+    /// The URL of an object store behind the folder.
+    pub remote: Option<String>,
 }
 
 impl ChunkStoreConfig {
@@ -43,6 +45,7 @@ impl ChunkStoreConfig {
             most_bytes: self.most_bytes,
             reserve_bytes: self.reserve_bytes,
             secret: self.secret()?,
+            remote: self.remote.clone(),
         };
         Store::open(settings).map(Arc::new).map_err(refused)
     }
@@ -66,6 +69,7 @@ fn refused(OpenError { path, cause }: OpenError) -> Error {
         io::ErrorKind::PermissionDenied => {
             Error::configuration(format!("--chunk-store {folder}: {cause}; --chunk-store-shared says that it is meant"))
         }
+        io::ErrorKind::InvalidInput => Error::configuration(format!("--chunk-store-remote: {cause}")),
         kind => Error::Io(io::Error::new(kind, format!("--chunk-store {folder}: {cause}"))),
     }
 }
@@ -84,6 +88,7 @@ mod tests {
             reserve_bytes: 0,
             is_shared: false,
             key_file: None,
+            remote: None,
         }
     }
 

@@ -227,6 +227,9 @@ pub struct StoreArgs {
     /// File with a secret, with which chunks are named and sealed: what somebody without it has written is of no use
     #[arg(long, value_name = "FILE", requires = "chunk_store")]
     pub chunk_store_key_file: Option<PathBuf>,
+    /// Object store behind the folder: s3://BUCKET/PREFIX, with credentials and endpoint from the environment (AWS_..), or file:///DIR
+    #[arg(long, value_name = "URL", requires = "chunk_store")]
+    pub chunk_store_remote: Option<String>,
 }
 
 /// Where it runs and what it generates.

@@ -117,6 +117,7 @@ impl StoreArgs {
             reserve_bytes: chunk_store_reserve,
             is_shared: chunk_store_shared,
             key_file: self.chunk_store_key_file.clone(),
+            remote: self.chunk_store_remote.clone(),
         })
     }
 }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
 
+use crate::beyond::Beyond;
 use crate::damage::Damage;
 use crate::folder::{Entry, Folder};
 use crate::index::Index;
+use crate::remote::RemoteLimits;
 use crate::seal::Secret;
 use crate::tally::Tally;
 
@@ -30,6 +32,8 @@ pub struct Settings {
     pub reserve_bytes: u64,
     /// What only those know who may write chunks that are believed.
     pub secret: Option<Secret>,
+    /// The URL of an object store behind the folder, such as `s3://bucket/prefix`.
+    pub remote: Option<String>,
 }
 
 /// What the threads of a store share.
@@ -38,6 +42,8 @@ pub struct Shared {
     /// The folder itself.
     pub folder: Folder,
     settings: Settings,
+    /// The object store behind it.
+    pub beyond: Option<Beyond>,
     index: Mutex<Index>,
     tally: Mutex<Tally>,
     waiting_bytes: AtomicU64,
@@ -49,8 +55,16 @@ impl Shared {
         let folder = Folder::open(&settings.folder, settings.is_shared)?;
         let mut index = Index::default();
         index.replace(folder.entries()?);
+        let limits = RemoteLimits { is_shared: settings.is_shared, ..RemoteLimits::default() };
+        let beyond = settings.remote.as_deref().map(|url| Beyond::open(url, limits)).transpose();
+        let beyond = beyond.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (index, tally, waiting_bytes) = (Mutex::new(index), Mutex::default(), AtomicU64::new(0));
-        Ok(Self { folder, settings, index, tally, waiting_bytes })
+        Ok(Self { folder, settings, beyond, index, tally, waiting_bytes })
+    }
+
+    /// Whether the folder or the object store has a chunk, as far as is known.
+    pub fn has(&self, key: &ChunkKey) -> bool {
+        self.index().has(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.has(key))
     }
 
     /// What it holds.
@@ -105,15 +119,22 @@ impl Shared {
         self.tally().stored([entry.key]);
     }
 
-    /// A chunk was of no use: it is counted, forgotten, and moved aside if the file is to blame.
-    pub fn spoilt(&self, key: &ChunkKey, damage: &Damage) {
-        tracing::warn!(%key, "a stored chunk is of no use: {damage}");
-        self.failed(Tier::Disk, damage.kind());
+    /// A chunk was of no use: it is counted, forgotten, and moved aside if the file is to blame. What is in the object store stays there
+    /// until another takes its place.
+    pub fn spoilt(&self, key: &ChunkKey, tier: Tier, damage: &Damage) {
+        tracing::warn!(%key, tier = tier.name(), "a stored chunk is of no use: {damage}");
+        self.failed(tier, damage.kind());
+        if tier == Tier::Remote {
+            if self.beyond.as_ref().is_some_and(|beyond| beyond.forget(key)) && !self.index().has(key) {
+                self.tally().gone([*key]);
+            }
+            return;
+        }
         if damage.is_of_the_file() {
             // Where it stays it is met again, and is of no use then either.
             let _ = self.folder.move_aside(key);
         }
-        if self.index().remove(key) {
+        if self.index().remove(key) && !self.has(key) {
             self.tally().gone([*key]);
         }
     }
@@ -124,7 +145,7 @@ impl Shared {
         for key in &oldest {
             self.folder.remove(key)?;
             self.index().remove(key);
-            self.tally().evicted(*key);
+            self.tally().evicted(*key, !self.has(key));
         }
         Ok(oldest.len())
     }
@@ -133,8 +154,10 @@ impl Shared {
     pub fn look(&self) -> io::Result<()> {
         let entries = self.folder.entries()?;
         let (come, gone) = self.index().replace(entries);
+        let gone: Vec<ChunkKey> = gone.into_iter().filter(|key| !self.has(key)).collect();
+        let far = self.beyond.as_ref().map(Beyond::look).unwrap_or_default();
         let mut tally = self.tally();
-        tally.stored(come);
+        tally.stored(come.into_iter().chain(far));
         tally.gone(gone);
         Ok(())
     }

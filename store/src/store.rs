@@ -6,8 +6,10 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, StoreReport, Tier};
 
+use crate::beyond::Beyond;
 use crate::chunk_file::ChunkFile;
 use crate::damage::Damage;
 use crate::identity::{Identity, Shape};
@@ -26,6 +28,11 @@ const REST: Duration = Duration::from_secs(10);
 
 /// How long what waits to be written is waited for when a store is closed.
 const LAST_WRITES: Duration = Duration::from_secs(30);
+
+/// The most bytes that the file of such a chunk may have: its keys and values, and what its header and ids take.
+fn most_bytes(shape: &Shape) -> u64 {
+    shape.bytes() + 8 * shape.rows as u64 + (1 << 20)
+}
 
 /// A store of chunks.
 #[derive(Debug)]
@@ -61,14 +68,37 @@ impl Store {
         self.shared.folder.name().unwrap_or_else(|_| own())
     }
 
-    /// The chunks that it holds, as far as this process knows, in no order.
+    /// The chunks that it holds, as far as this process knows, ascending.
     pub fn keys(&self) -> Vec<ChunkKey> {
-        self.shared.index().keys()
+        let mut keys = self.shared.index().keys();
+        keys.extend(self.shared.beyond.iter().flat_map(Beyond::keys));
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 
     /// Whether it holds a chunk, as far as this process knows.
     pub fn has(&self, key: &ChunkKey) -> bool {
+        self.shared.has(key)
+    }
+
+    /// Whether the folder itself has a chunk.
+    pub fn has_here(&self, key: &ChunkKey) -> bool {
         self.shared.index().has(key)
+    }
+
+    /// Asks the object store for a chunk of this shape ahead of use, where the folder does not have it.
+    pub fn ask(&self, key: &ChunkKey, shape: &Shape) {
+        if let (Some(beyond), false) = (&self.shared.beyond, self.has_here(key)) {
+            beyond.ask(key, most_bytes(shape));
+        }
+    }
+
+    /// Nobody waits any more for a chunk that was asked for.
+    pub fn abandon(&self, key: &ChunkKey) {
+        if let Some(beyond) = &self.shared.beyond {
+            beyond.abandon(key);
+        }
     }
 
     /// Bytes of all files.
@@ -83,12 +113,35 @@ impl Store {
     pub fn find(&self, identity: &Identity, shape: &Shape) -> Result<StoredChunk, Damage> {
         let (key, shared) = (identity.key, &self.shared);
         fail::fail_point!("store::open");
+        if let (Some(beyond), false) = (&shared.beyond, self.has_here(&key)) {
+            return self.fetch(beyond, identity, shape);
+        }
         let file = ChunkFile::open(&shared.folder.path_of(&key), identity, shape, shared.secret());
-        let file = file.inspect_err(|damage| shared.spoilt(&key, damage))?;
+        let file = file.inspect_err(|damage| shared.spoilt(&key, Tier::Disk, damage))?;
         shared.index().touch(&key);
         // One that finds no place is used all the same.
         let _ = self.work.try_send(Work::Touch(key));
-        Ok(StoredChunk { shared: Arc::clone(shared), key, file, bytes: 2 * shape.tensor_bytes() as u64 })
+        Ok(self.stored(key, file, shape, None))
+    }
+
+    /// A chunk from the object store.
+    fn fetch(&self, beyond: &Beyond, identity: &Identity, shape: &Shape) -> Result<StoredChunk, Damage> {
+        let key = identity.key;
+        let bytes = beyond.fetch(&key, most_bytes(shape)).map_err(|error| {
+            if error == StoreError::Missing {
+                beyond.forget(&key);
+            }
+            // What went wrong has been counted there.
+            Damage::Unreadable(io::Error::other(error.name()))
+        })?;
+        let file = ChunkFile::of_bytes(bytes.clone(), identity, shape, self.shared.secret());
+        let file = file.inspect_err(|damage| self.shared.spoilt(&key, Tier::Remote, damage))?;
+        Ok(self.stored(key, file, shape, Some(bytes)))
+    }
+
+    fn stored(&self, key: ChunkKey, file: ChunkFile, shape: &Shape, fetched: Option<Bytes>) -> StoredChunk {
+        let (shared, work) = (Arc::clone(&self.shared), self.work.clone());
+        StoredChunk { shared, work, key, file, bytes: 2 * shape.tensor_bytes() as u64, fetched }
     }
 
     /// Has chunks read by the store's own threads.
@@ -119,7 +172,11 @@ impl Store {
         let mut flush = Work::Flush(tell);
         loop {
             match self.work.try_send(flush) {
-                Ok(()) => return told.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok(),
+                Ok(()) => {
+                    let left = || until.saturating_duration_since(Instant::now());
+                    let is_here = told.recv_timeout(left()).is_ok();
+                    return is_here && self.shared.beyond.as_ref().is_none_or(|beyond| beyond.flush(left()));
+                }
                 Err(TrySendError::Full(again)) if Instant::now() < until => flush = again,
                 Err(_) => return false,
             }
@@ -139,15 +196,24 @@ impl Store {
         slow_at.is_some_and(|slow_at| slow_at.elapsed() < REST)
     }
 
-    /// Bytes that are read in a second, all threads together; nothing where too little has been read to tell.
-    pub fn read_bytes_per_s(&self) -> Option<f64> {
-        self.shared.tally().reading.bytes_per_s()
+    /// Seconds that so many bytes of a chunk are expected to take, by what was read before from where it lies; nothing where too little
+    /// was read to tell.
+    pub fn expected_s(&self, key: &ChunkKey, bytes: u64) -> Option<f64> {
+        let bytes_per_s = match &self.shared.beyond {
+            Some(beyond) if !self.has_here(key) => beyond.read_bytes_per_s(),
+            _ => self.shared.tally().reading.bytes_per_s(),
+        };
+        bytes_per_s.map(|bytes_per_s| bytes as f64 / bytes_per_s)
     }
 
     /// What happened since this was asked last.
     pub fn report(&self) -> StoreReport {
         let used_bytes = self.used_bytes();
-        self.shared.tally().take(used_bytes)
+        let mut tally = self.shared.tally();
+        if let Some(beyond) = &self.shared.beyond {
+            beyond.report(&mut tally);
+        }
+        tally.take(used_bytes)
     }
 
     /// Has the system forget what it keeps of the files in memory, so that the next reader reads from the disk. For measurements.
@@ -169,10 +235,13 @@ impl Drop for Store {
 #[derive(Debug)]
 pub struct StoredChunk {
     shared: Arc<Shared>,
+    work: SyncSender<Work>,
     key: ChunkKey,
     file: ChunkFile,
     /// Bytes of a layer.
     bytes: u64,
+    /// The whole file, where it came from the object store.
+    fetched: Option<Bytes>,
 }
 
 impl StoredChunk {
@@ -184,18 +253,29 @@ impl StoredChunk {
     /// # Panics
     /// If there is no such layer, or a buffer is of another length: only a bug can do that.
     pub fn read_layer(&self, layer: usize, keys: &mut [u8], values: &mut [u8]) -> Result<(), Damage> {
+        fail::fail_point!("store::read");
+        if self.fetched.is_some() {
+            let read = self.file.read_layer(layer, keys, values);
+            return read.inspect_err(|damage| self.shared.spoilt(&self.key, Tier::Remote, damage));
+        }
         let begun = Instant::now();
         self.shared.tally().reading.begin(begun);
-        fail::fail_point!("store::read");
         let read = self.file.read_layer(layer, keys, values);
         let (now, bytes) = (Instant::now(), if read.is_ok() { self.bytes } else { 0 });
         self.shared.tally().reading.end(now, bytes);
-        read.inspect_err(|damage| self.shared.spoilt(&self.key, damage))
+        read.inspect_err(|damage| self.shared.spoilt(&self.key, Tier::Disk, damage))
     }
 
-    /// Notes that all of it has been read, in this time.
+    /// Notes that all of it has been read, in this time. What came from the object store is put into the folder.
     pub fn has_been_read(&self, layers: usize, took: Duration) {
-        self.shared.did(Tier::Disk, StoreOperation::Read, self.bytes * layers as u64, took);
+        let Some(bytes) = &self.fetched else {
+            return self.shared.did(Tier::Disk, StoreOperation::Read, self.bytes * layers as u64, took);
+        };
+        let (count, shared) = (bytes.len() as u64, &self.shared);
+        let adopted = shared.waits(count) && self.work.try_send(Work::Adopt(self.key, bytes.clone())).is_ok();
+        if !adopted {
+            shared.wrote(count);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ const TELLING: Duration = Duration::from_micros(200);
 pub struct Tally {
     report: StoreReport,
     errors: BTreeMap<(Tier, StoreError), u64>,
+    /// How fast the folder is read.
     pub reading: Reading,
 }
 
@@ -45,10 +46,10 @@ impl Tally {
         self.report.gone.extend(keys);
     }
 
-    /// A chunk has been removed to make room.
-    pub fn evicted(&mut self, key: ChunkKey) {
+    /// A chunk has been removed to make room; whether it lies nowhere else.
+    pub fn evicted(&mut self, key: ChunkKey, is_gone: bool) {
         self.report.evicted += 1;
-        self.report.gone.push(key);
+        self.report.gone.extend(is_gone.then_some(key));
     }
 
     /// What has not been told yet.

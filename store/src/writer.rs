@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
 
 use crate::chunk_file::{LayerBytes, encode};
@@ -41,6 +42,8 @@ pub struct Writing {
 pub enum Work {
     /// Write a chunk.
     Write(Box<Writing>),
+    /// Put a chunk's file from the object store into the folder.
+    Adopt(ChunkKey, Bytes),
     /// Note that a chunk has been used.
     Touch(ChunkKey),
     /// Say that everything before this has been done.
@@ -73,6 +76,10 @@ impl Writer {
                     drop(writing);
                     self.shared.wrote(bytes);
                 }
+                Work::Adopt(key, bytes) => {
+                    self.guard(|this| this.put(key, &bytes));
+                    self.shared.wrote(bytes.len() as u64);
+                }
                 // A chunk that somebody else has removed needs no note.
                 Work::Touch(key) => drop(self.shared.folder.touch(&key)),
                 // Whether anybody waits does not matter.
@@ -82,10 +89,15 @@ impl Writer {
     }
 
     fn write(&mut self, writing: &Writing) {
+        self.guard(|this| this.try_write(writing));
+    }
+
+    /// Does what the disk may refuse; behind a failure nothing for a while.
+    fn guard(&mut self, work: impl FnOnce(&mut Self) -> io::Result<()>) {
         if self.until.is_some_and(|until| Instant::now() < until) {
             return self.shared.failed(Tier::Disk, StoreError::Down);
         }
-        match self.try_write(writing) {
+        match work(self) {
             Ok(()) => (self.pause, self.until) = (PAUSES.0, None),
             Err(error) => {
                 tracing::warn!("a chunk was not stored in {}: {error}", self.shared.folder.path().display());
@@ -113,15 +125,23 @@ impl Writer {
         let layers = (0..writing.shape.layers).map(&writing.layer).collect::<Result<Vec<Pair>, String>>();
         let layers = layers.map_err(io::Error::other)?;
         let layers: Vec<LayerBytes<'_>> = layers.iter().map(|(keys, values)| LayerBytes { keys, values }).collect();
-        let begun = Instant::now();
-        let bytes = encode(&writing.identity, &writing.shape, &layers, shared.secret());
-        if !self.make_room(bytes.len() as u64)? {
+        let bytes = Bytes::from(encode(&writing.identity, &writing.shape, &layers, shared.secret()));
+        if let Some(beyond) = &shared.beyond {
+            beyond.send(&key, bytes.clone());
+        }
+        self.put(key, &bytes)
+    }
+
+    /// Puts a chunk's file into the folder, if there is room.
+    fn put(&self, key: ChunkKey, bytes: &[u8]) -> io::Result<()> {
+        let (begun, count, shared) = (Instant::now(), bytes.len() as u64, &self.shared);
+        if !self.make_room(count)? {
             shared.failed(Tier::Disk, StoreError::Full);
             return Ok(());
         }
-        shared.folder.write(&key, &bytes)?;
-        shared.did(Tier::Disk, StoreOperation::Write, bytes.len() as u64, begun.elapsed());
-        shared.stored(Entry { key, bytes: bytes.len() as u64, used: SystemTime::now() });
+        shared.folder.write(&key, bytes)?;
+        shared.did(Tier::Disk, StoreOperation::Write, count, begun.elapsed());
+        shared.stored(Entry { key, bytes: count, used: SystemTime::now() });
         Ok(())
     }
 

@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(folder: &Path) -> Arc<Store> {
     let folder = folder.to_owned();
-    let settings = Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None };
+    let settings =
+        Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None, remote: None };
     Arc::new(Store::open(settings).expect("the store opens"))
 }
 

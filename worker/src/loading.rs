@@ -74,6 +74,7 @@ impl Loading {
             arrived_at: Mutex::new(Instant::now()),
             arrived: Condvar::new(),
         });
+        shared.chunks.iter().for_each(|chunk| store.ask(&chunk.identity.key, &chunk.shape));
         store.read(Arc::clone(&shared) as Arc<dyn Steps>);
         Self(shared)
     }
@@ -111,6 +112,9 @@ impl Loading {
 impl Drop for Loading {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Release);
+        for chunk in self.0.chunks.iter().filter(|chunk| chunk.file.get().is_none()) {
+            self.0.store.abandon(&chunk.identity.key);
+        }
     }
 }
 

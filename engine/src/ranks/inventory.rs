@@ -65,7 +65,8 @@ mod tests {
 
     fn store(folder: &Path, chunks: &[u32]) -> Store {
         let folder = folder.to_owned();
-        let settings = Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None };
+        let settings =
+            Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None, remote: None };
         let store = Store::open(settings).expect("opened");
         for &number in chunks {
             let identity =

@@ -15,7 +15,14 @@ const SHAPE: Shape = Shape { layers: 2, rows: 4, kv_heads: 1, head_dim: 8, numbe
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn settings(folder: &Path) -> Settings {
-    Settings { folder: folder.to_owned(), is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None }
+    Settings {
+        folder: folder.to_owned(),
+        is_shared: false,
+        most_bytes: None,
+        reserve_bytes: 0,
+        secret: None,
+        remote: None,
+    }
 }
 
 fn identity(number: u32) -> Identity {
@@ -179,7 +186,7 @@ impl Steps for Reads {
 fn its_threads_read_and_its_rate_is_known() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Arc::new(Store::open(settings(folder.path())).expect("opened"));
-    assert_eq!(store.read_bytes_per_s(), None);
+    assert_eq!(store.expected_s(&identity(1).key, 1000), None);
     (0..20).for_each(|number| assert!(store.write(writing(number))));
     assert!(store.flush(PATIENCE));
     let reads = Arc::new(Reads(Arc::clone(&store), Mutex::new((0..20).collect()), AtomicUsize::new(0)));
@@ -189,8 +196,43 @@ fn its_threads_read_and_its_rate_is_known() {
         assert!(Instant::now() < until, "read in time");
         std::thread::sleep(Duration::from_millis(1));
     }
-    while store.read_bytes_per_s().is_none() {
+    while store.expected_s(&identity(1).key, 1000).is_none() {
         assert!(Instant::now() < until, "a rate in time");
         read(&store, 1).expect("as it was written");
     }
+}
+
+#[test]
+fn what_another_host_has_sent_comes_from_beyond_and_stays() {
+    let (a, b) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let far = tempfile::tempdir().expect("a folder");
+    let open = |folder: &Path| {
+        let remote = Some(format!("file://{}", far.path().display()));
+        Store::open(Settings { remote, ..settings(folder) }).expect("opened")
+    };
+    let store = open(a.path());
+    (1..4).for_each(|number| assert!(store.write(writing(number))));
+    assert!(store.flush(PATIENCE));
+    let store = open(b.path());
+    assert_eq!(store.keys().len(), 3);
+    let key = identity(1).key;
+    assert!(store.has(&key) && !store.has_here(&key));
+    store.ask(&key, &SHAPE);
+    read(&store, 1).expect("as it was written");
+    let chunk = store.find(&identity(2), &SHAPE).expect("as it was written");
+    chunk.has_been_read(SHAPE.layers, Duration::ZERO);
+    assert!(store.flush(PATIENCE));
+    assert!(!store.has_here(&key) && store.has_here(&identity(2).key), "what was read whole is put into the folder");
+    // A damaged one is a miss, and what is written next takes its place.
+    let there = crate::folder::Folder::open(far.path(), false).expect("the folder");
+    let mut bytes = fs::read(there.path_of(&identity(3).key)).expect("its file");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    fs::write(there.path_of(&identity(3).key), bytes).expect("damaged");
+    assert!(matches!(read(&store, 3), Err(Damage::Corrupt(_))) && !store.has(&identity(3).key));
+    assert!(store.write(writing(3)) && store.flush(PATIENCE));
+    let report = store.report();
+    assert_eq!(report.errors, [(Tier::Remote, StoreError::Corrupt, 1)]);
+    let of = |tier, operation| report.operations.iter().filter(|told| (told.0, told.1) == (tier, operation)).count();
+    assert_eq!((of(Tier::Remote, StoreOperation::Read), of(Tier::Remote, StoreOperation::Write)), (3, 1));
+    read(&open(a.path()), 3).expect("as it was written");
 }

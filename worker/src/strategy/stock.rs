@@ -61,16 +61,17 @@ impl Stock {
         let rows_of = |place: usize| plan.chunks[self.chunks[place].0].rows();
         let shapes: Option<Vec<Shape>> = stored.iter().map(|(place, _)| shape(cx, rows_of(*place))).collect();
         let Some(shapes) = shapes.filter(|shapes| !shapes.is_empty()) else { return Ok(()) };
-        let is_read = match (cx.chunk_cache.row_s(), store.read_bytes_per_s()) {
-            (Some(row_s), Some(bytes_per_s)) => {
-                let expected = |shape: &Shape| Expected {
-                    read_s: shape.bytes() as f64 / bytes_per_s,
-                    computed_s: shape.rows as f64 * row_s,
-                };
+        let read_s =
+            |((_, identity), shape): (&(usize, Identity), &Shape)| store.expected_s(&identity.key, shape.bytes());
+        let read_s: Option<Vec<f64>> = stored.iter().zip(&shapes).map(read_s).collect();
+        let is_read = match (cx.chunk_cache.row_s(), read_s) {
+            (Some(row_s), Some(read_s)) => {
+                let expected =
+                    |(shape, &read_s): (&Shape, &f64)| Expected { read_s, computed_s: shape.rows as f64 * row_s };
                 let computed: usize = self.missing().map(|chunk| plan.chunks[chunk].rows()).sum();
                 let stored_rows: usize = shapes.iter().map(|shape| shape.rows).sum();
                 let beside_s = (computed - stored_rows) as f64 * row_s;
-                load_choice::read(&shapes.iter().map(expected).collect::<Vec<_>>(), beside_s)
+                load_choice::read(&shapes.iter().zip(&read_s).map(expected).collect::<Vec<_>>(), beside_s)
             }
             // Nobody knows better yet.
             _ => vec![true; shapes.len()],

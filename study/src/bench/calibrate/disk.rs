@@ -35,8 +35,14 @@ pub fn measure(folder: &Path) -> Result<StoreRates> {
 }
 
 fn measured(folder: &Path) -> Result<StoreRates> {
-    let settings =
-        Settings { folder: folder.to_owned(), is_shared: true, most_bytes: None, reserve_bytes: 0, secret: None };
+    let settings = Settings {
+        folder: folder.to_owned(),
+        is_shared: true,
+        most_bytes: None,
+        reserve_bytes: 0,
+        secret: None,
+        remote: None,
+    };
     let failed = |what: &str| Error::usage(format!("--chunk-store {}: {what}", folder.display()));
     let store = Arc::new(Store::open(settings).map_err(|error| failed(&error.to_string()))?);
     for number in 0..FILES {
