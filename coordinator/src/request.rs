@@ -81,6 +81,39 @@ impl Document {
         Ok(Self { title: None, text: read(path)? })
     }
 
+    /// The documents of a folder, a text file each, in the order of their names; or of a file of JSON, one a line: a string, or an object
+    /// with `text` and perhaps a `title`.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`]; [`Error::Line`] with the number of the line that is none; [`Error::NoDocuments`].
+    pub fn corpus(path: &Path) -> Result<Vec<Self>> {
+        let documents = if path.is_dir() { Self::of_folder(path)? } else { Self::of_lines(path)? };
+        if documents.is_empty() { Err(Error::NoDocuments) } else { Ok(documents) }
+    }
+
+    fn of_folder(path: &Path) -> Result<Vec<Self>> {
+        let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+        let entries = std::fs::read_dir(path).map_err(unreadable)?;
+        let mut files =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
+        files.retain(|file| file.is_file());
+        files.sort();
+        files.iter().map(|file| Self::from_file(file)).collect()
+    }
+
+    fn of_lines(path: &Path) -> Result<Vec<Self>> {
+        let text = read(path)?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let read = |(index, text): (usize, &str)| {
+            serde_json::from_str(text).map_err(|error| Error::Line {
+                path: path.into(),
+                line: index + 1,
+                cause: Box::new(json_error(&error, path)),
+            })
+        };
+        lines.map(read).collect()
+    }
+
     /// Title and text, as the model reads them.
     pub fn full_text(&self) -> String {
         match &self.title {

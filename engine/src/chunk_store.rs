@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tributary_store::{OpenError, Secret, Settings, Store};
+use tributary_store::{Folder, OpenError, Secret, Settings, Store};
 
 use crate::error::{Error, Result};
 
@@ -32,6 +32,18 @@ impl ChunkStoreConfig {
     /// A file that cannot be read, or is empty.
     pub fn secret(&self) -> Result<Option<Secret>> {
         self.key_file.as_deref().map(secret).transpose()
+    }
+
+    /// Opens the folder alone, for somebody who looks after it; it must be there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn look_into(&self) -> Result<(Folder, Option<Secret>)> {
+        let refused = |cause| refused(OpenError { path: self.folder.clone(), cause });
+        if !self.folder.is_dir() {
+            return Err(refused(io::ErrorKind::NotFound.into()));
+        }
+        Ok((Folder::open(&self.folder, self.is_shared).map_err(refused)?, self.secret()?))
     }
 
     /// Opens the store.

@@ -1,13 +1,13 @@
 //! What can go wrong in an engine, and the exit code that stands for it.
 
-use tributary_coordinator::conductor::Breakage;
+use tributary_coordinator::conductor::{Breakage, RequestFailure};
 use tributary_protocol::exit;
 use tributary_system::size::rounded;
 
 use crate::disagreement::Disagreement;
 
 /// Result of an engine's work.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failure of the engine, or of what it is made of.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,9 @@ pub enum Error {
         /// The failure, in one line.
         cause: String,
     },
+    /// A request's own, as its client is told.
+    #[error("{0}")]
+    Request(RequestFailure),
     /// What only a mistake in this program can bring about.
     #[error("{0}")]
     Bug(&'static str),
@@ -71,6 +74,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => exit::USAGE,
+            Error::Request(failure) => failure.exit_code(),
             Error::Configuration(_) => exit::CONFIGURATION,
             Error::Exhausted { .. } | Error::DeviceMemory { .. } => exit::OUT_OF_MEMORY,
             Error::Disagreement(error) => error.exit_code(),

@@ -6,6 +6,7 @@
 
 mod answer;
 mod answered;
+mod asking;
 mod carrier;
 mod chunk_store;
 mod client;
@@ -25,8 +26,10 @@ mod ranks;
 mod run_config;
 mod spoilt;
 mod synthetic;
+mod warming;
 
 pub use answered::Answered;
+pub use asking::ask_all;
 pub use carrier::Carrier;
 pub use chunk_store::ChunkStoreConfig;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};
@@ -52,3 +55,4 @@ pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Stage, Tally};
 pub use tributary_coordinator::conductor::{Done, Kept, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;
+pub use warming::Warmed;

@@ -23,6 +23,7 @@ use crate::ranks;
 use crate::reference::{CompletionsArgs, ManArgs, completions, man};
 use crate::serve::{ServeArgs, serve};
 use crate::stdout::print;
+use crate::store_command::{StoreCommand, store};
 
 /// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
 /// that must know about other chunks, only those are recomputed, and the first token comes early
@@ -50,6 +51,7 @@ enum Command {
     Bench(Box<BenchArgs>),
     #[command(allow_negative_numbers = true)]
     Plan(Box<PlanArgs>),
+    Store(Box<StoreCommand>),
     Doctor(Box<DoctorCommand>),
     Launch(Box<LaunchArgs>),
     Completions(CompletionsArgs),
@@ -92,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
         Command::Plan(args) => plan(&args),
+        Command::Store(args) => store(&args, |work| once(work)),
         Command::Doctor(args) => doctor(&args),
         Command::Completions(args) => once(|| completions(&declared(), &args)),
         Command::Man(args) => once(|| man(declared(), &args)),

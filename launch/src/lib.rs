@@ -1,7 +1,6 @@
 //! The `tributary` command around the engine. Parses, builds, runs; computes nothing itself.
 
 mod args;
-mod asking;
 mod bench;
 pub mod command;
 mod compare;
@@ -21,3 +20,5 @@ mod reference;
 mod request;
 mod serve;
 mod stdout;
+mod store_command;
+mod store_warm;

@@ -6,12 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{Report, Request, method_named};
-use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig, highlighted};
+use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig, ask_all, highlighted};
 use tributary_protocol::Returns;
 use tributary_study::dump;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
-use crate::asking::ask_all;
 use crate::config::config;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;

@@ -1,7 +1,7 @@
 //! One chunk's file: safetensors with keys before RoPE and values of every layer, in the order in which they are used, behind a
 //! header that says whose they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -13,8 +13,10 @@ use crate::damage::Damage;
 use crate::identity::{Identity, Shape};
 use crate::seal::{Secret, seal};
 
+mod description;
 mod source;
 
+pub use description::Description;
 use source::Source;
 
 /// Name and version of the layout.
@@ -56,8 +58,11 @@ pub fn encode(identity: &Identity, shape: &Shape, layers: &[LayerBytes<'_>], sec
     metadata.insert("layers".to_owned(), hashes.join(" "));
     let tensors = places(identity, shape);
     metadata.insert("seal".to_owned(), seal(&metadata, &tensors, secret).to_hex().to_string());
-    let metadata: HashMap<String, String> = metadata.into_iter().collect();
-    let header = Metadata::new(Some(metadata), tensors).expect("tensors that stand one behind the other");
+    let header = Metadata::new(None, tensors).expect("tensors that stand one behind the other");
+    let tensors = serde_json::to_value(&header).expect("texts and numbers");
+    // In one order, so that a chunk has the same bytes wherever it is written.
+    let mut header = serde_json::Map::from_iter([("__metadata__".to_owned(), serde_json::json!(metadata))]);
+    header.extend(tensors.as_object().expect("tensors by name").clone());
     let mut header = serde_json::to_vec(&header).expect("texts and numbers");
     // Tensors begin where every type of number may.
     header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
@@ -78,16 +83,20 @@ fn is_same((name, info): &Place, (other_name, other): &Place) -> bool {
     name == other_name && *dtype == other.dtype && *shape == other.shape && *data_offsets == other.data_offsets
 }
 
+fn bytes_of(ids: &[u32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()).collect()
+}
+
 /// What a header says of an identity.
 fn said(identity: &Identity) -> BTreeMap<String, String> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let prefix: Vec<u8> = identity.prefix.iter().flat_map(|id| id.to_le_bytes()).collect();
     let said = [
         ("format", FORMAT.to_owned()),
         ("key", identity.key.to_string()),
         ("model", hex(&identity.model)),
-        ("prefix", blake3::hash(&prefix).to_hex().to_string()),
+        ("prefix", blake3::hash(&bytes_of(&identity.prefix)).to_hex().to_string()),
         ("extra", hex(&identity.extra)),
+        ("ids", blake3::hash(&bytes_of(&identity.ids)).to_hex().to_string()),
     ];
     said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -141,20 +150,11 @@ impl ChunkFile {
     }
 
     fn of(source: Source, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
-        let (header, data) = header(&source)?;
-        let mut metadata: BTreeMap<String, String> =
-            header.metadata().clone().unwrap_or_default().into_iter().collect();
-        if metadata.get("format").is_none_or(|format| format != FORMAT) {
-            return Err(Damage::Incompatible("format"));
-        }
-        let tensors = in_order(&header);
-        let found = metadata.remove("seal").unwrap_or_default();
-        let of_case = |hash: &blake3::Hash| *hash.to_hex() == *found;
-        if blake3::Hash::from_hex(&found).ok().filter(of_case) != Some(seal(&metadata, &tensors, secret)) {
-            return Err(Damage::corrupt("its header is not what was sealed"));
-        }
+        let Sealed { metadata, tensors, data } = Sealed::read(&source, secret)?;
         let expected = said(identity);
-        for (name, what) in [("key", "chunk"), ("model", "model"), ("prefix", "prefix"), ("extra", "method")] {
+        for (name, what) in
+            [("key", "chunk"), ("model", "model"), ("prefix", "prefix"), ("extra", "method"), ("ids", "chunk")]
+        {
             if metadata.get(name) != expected.get(name) {
                 return Err(Damage::Incompatible(what));
             }
@@ -172,11 +172,7 @@ impl ChunkFile {
         if !ids.chunks_exact(4).eq(identity.ids.iter().map(|id| id.to_le_bytes())) {
             return Err(Damage::corrupt("its token ids are not what was sealed"));
         }
-        let hashes = metadata.get("layers").map_or("", String::as_str).split(' ').map(blake3::Hash::from_hex);
-        let hashes: Vec<_> = hashes.collect::<Result<_, _>>().map_err(|_| Damage::corrupt("a layer has no hash"))?;
-        if hashes.len() != shape.layers {
-            return Err(Damage::corrupt("a layer has no hash"));
-        }
+        let hashes = hashes(&metadata, shape.layers)?;
         Ok(Self { source, shape: *shape, first: data + ids.len() as u64, hashes })
     }
 
@@ -197,6 +193,40 @@ impl ChunkFile {
             return Ok(());
         }
         Err(Damage::corrupt(format!("layer {layer} is not what was written")))
+    }
+}
+
+/// The hashes of so many layers.
+fn hashes(metadata: &BTreeMap<String, String>, layers: usize) -> Result<Vec<blake3::Hash>, Damage> {
+    let hashes = metadata.get("layers").map_or("", String::as_str).split(' ').map(blake3::Hash::from_hex);
+    let hashes: Option<Vec<_>> = hashes.collect::<Result<_, _>>().ok();
+    hashes.filter(|hashes| hashes.len() == layers).ok_or_else(|| Damage::corrupt("a layer has no hash"))
+}
+
+/// What a file's header says, as it was sealed.
+struct Sealed {
+    /// Without the seal itself.
+    metadata: BTreeMap<String, String>,
+    tensors: Vec<Place>,
+    /// Where the first tensor begins.
+    data: u64,
+}
+
+impl Sealed {
+    fn read(source: &Source, secret: Option<&Secret>) -> Result<Self, Damage> {
+        let (header, data) = header(source)?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        let mut metadata: BTreeMap<String, String> = metadata.into_iter().collect();
+        if metadata.get("format").is_none_or(|format| format != FORMAT) {
+            return Err(Damage::Incompatible("format"));
+        }
+        let tensors = in_order(&header);
+        let found = metadata.remove("seal").unwrap_or_default();
+        let of_case = |hash: &blake3::Hash| *hash.to_hex() == *found;
+        if blake3::Hash::from_hex(&found).ok().filter(of_case) != Some(seal(&metadata, &tensors, secret)) {
+            return Err(Damage::corrupt("its header is not what was sealed"));
+        }
+        Ok(Self { metadata, tensors, data })
     }
 }
 

@@ -176,6 +176,24 @@ impl Folder {
         tributary_system::file::text(&path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Removes what has been moved aside; how many files there were. In a dry run nothing is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_damaged(&self, dry_run: bool) -> io::Result<usize> {
+        let aside = self.0.join(ASIDE);
+        let mut count = 0;
+        if aside.is_dir() {
+            for file in fs::read_dir(aside)? {
+                count += 1;
+                if !dry_run {
+                    unless_gone(fs::remove_file(file?.path()))?;
+                }
+            }
+        }
+        Ok(count)
+    }
+
     /// Every chunk that is there, in no order. What writers have left half-written is removed.
     ///
     /// # Errors

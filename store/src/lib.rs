@@ -16,10 +16,11 @@ mod seal;
 mod shared;
 mod store;
 mod tally;
+pub mod upkeep;
 mod writer;
 
 pub use bytes::Bytes;
-pub use chunk_file::{ChunkFile, LayerBytes, encode};
+pub use chunk_file::{ChunkFile, Description, LayerBytes, encode};
 pub use damage::Damage;
 pub use folder::{Entry, Folder};
 pub use identity::{Identity, Numbers, Shape};

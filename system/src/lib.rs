@@ -11,6 +11,7 @@ mod fields;
 pub mod file;
 pub mod host;
 pub mod memory;
+pub mod network;
 pub mod process;
 pub mod processor;
 pub mod program;

@@ -106,6 +106,18 @@ pub fn run(
     Ok(answer)
 }
 
+/// Has a plan's chunks prefilled ahead of use, alone on the ranks; their reports.
+///
+/// # Errors
+/// As [`run`].
+pub fn keep(link: &CoordinatorLink, plan: &Arc<Plan>) -> Result<Vec<RankReport>> {
+    link.send(Order::Chunks(Arc::clone(plan)))?;
+    match next(link)? {
+        Event::Kept { request, reports } if request == plan.request => Ok(reports),
+        other => Err(unexpected(&other, "the end of a prefill ahead of use")),
+    }
+}
+
 /// Lets the ranks go of sequences.
 pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
     link.send(Order::Release(requests))?;

@@ -201,6 +201,24 @@ impl Planner {
         Ok(draft.planned())
     }
 
+    /// Plans chunks ahead of use, to be computed now.
+    ///
+    /// # Errors
+    /// As [`plan()`](crate::plan()).
+    pub fn plan_chunks(&mut self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Planned> {
+        self.requests += 1;
+        let mut draft = Draft::of_chunks(self.tokens(request), settings, &self.model)?;
+        let group = GroupShape { world: settings.world, threads };
+        self.place_beside(self.requests, &mut draft, settings.owner, group, &[])?;
+        Ok(draft.planned())
+    }
+
+    /// Whether a store of a group has a chunk behind this prefix, as far as is known.
+    pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32]) -> bool {
+        let held = self.directories.get(&group).map(|directory| directory.held(prefix, ids, true));
+        matches!(held, Some(Held::Stored(_)))
+    }
+
     /// Places a draft now, as the request of this number with this owner, beside sequences that take so many bytes on each rank:
     /// chunks stay where they are kept.
     ///

@@ -12,8 +12,8 @@ use tributary_engine::available_bytes;
 use tributary_kernels::cuda;
 use tributary_system::{ControlGroups, host, processor};
 
-use super::network::{Interface, interfaces};
 use super::site::GpuInUse;
+use tributary_system::network::{Interface, interfaces};
 
 /// What one rank reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::facts::{CpuLimit, Facts, Gpu, Limits, Space};
-use super::network::Interface;
+use tributary_system::network::Interface;
 
 /// A host, as its lowest rank sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

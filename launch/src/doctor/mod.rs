@@ -9,7 +9,6 @@ mod command;
 mod facts;
 mod hosts;
 mod latency;
-mod network;
 mod render;
 mod report;
 mod site;
@@ -25,9 +24,9 @@ pub use command::{DoctorCommand, doctor};
 pub use facts::{CpuLimit, Facts, Gpu, Limits, Space};
 pub use hosts::Host;
 pub use latency::Latency;
-pub use network::Interface;
 pub use report::{Checks, Collectives, LeftOut, Rank, Report, Unfit};
 pub use site::{GpuInUse, Site};
+pub use tributary_system::network::Interface;
 
 use bandwidth::{measure, too_large, too_large_for_gpus};
 use hosts::{hosts, one_process};

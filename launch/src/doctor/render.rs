@@ -6,8 +6,8 @@ use super::bandwidth::WARM_UPS;
 use super::facts::{Gpu, Limits};
 use super::hosts::{Host, ranges, rank_list};
 use super::latency::Latency;
-use super::network::Interface;
 use super::report::{Checks, Report};
+use tributary_system::network::Interface;
 use tributary_system::size::rounded;
 
 /// Characters of a boot id that are shown.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::Facts;
 use super::hosts::{Host, ranges, rank_list};
-use super::network::Interface;
+use tributary_system::network::Interface;
 use tributary_system::size::rounded;
 
 /// Shared memory that MPI and NCCL may take for each process of a host.

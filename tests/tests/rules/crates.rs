@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "coordinator",
             "worker",
             "comm",
+            "store",
             "protocol",
             "kernels",
             "charts",

@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use tributary_system::file::text;
+use crate::file::text;
 
 /// One network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -42,7 +42,7 @@ impl Interface {
 }
 
 /// All interfaces, in the order of their names.
-pub(super) fn interfaces() -> Vec<Interface> {
+pub fn interfaces() -> Vec<Interface> {
     let addresses = if_addrs::get_if_addrs().unwrap_or_default();
     let addresses = addresses.into_iter().map(|interface| Address {
         loopback: interface.is_loopback(),

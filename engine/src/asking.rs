@@ -4,25 +4,35 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-use tributary_engine::{Answered, Client, Clock, Engine, Limits, Question, RequestFailure, RunConfig, Update};
+use tributary_coordinator::Clock;
+use tributary_coordinator::conductor::Update;
+use tributary_coordinator::scheduler::Limits;
 
-use crate::failure::Coded;
+use crate::answered::Answered;
+use crate::client::Client;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::question::Question;
+use crate::run_config::RunConfig;
 
 /// Updates of a request that wait to be read: nothing is done with tokens here, so they never pile up.
 const BUFFERED: usize = 4096;
+
+/// Is shown an answer, with the number of its question.
+pub type Show<'a, E> = dyn FnMut(usize, &Answered) -> Result<(), E> + Send + 'a;
 
 /// Answers questions, at most `concurrency` of them at a time, and hands each answer to `show` in the order of the questions.
 /// The first failure ends it.
 ///
 /// # Errors
 /// A request's, the ranks', those of `show`.
-pub fn ask_all(
+pub fn ask_all<E: From<Error> + Send>(
     engine: &mut Engine<'_>,
     run_config: &RunConfig,
     questions: &[Question],
     concurrency: usize,
-    show: &mut (dyn FnMut(usize, &Answered) -> anyhow::Result<()> + Send),
-) -> anyhow::Result<()> {
+    show: &mut Show<'_, E>,
+) -> Result<(), E> {
     let (client, inbox) = engine.client(run_config);
     let next = AtomicUsize::new(0);
     let (tell, told) = channel();
@@ -43,17 +53,17 @@ pub fn ask_all(
 }
 
 /// Shows answers in the order of their questions. After the first failure nothing is shown any more, and `stop` is called.
-fn show_in_order(
-    told: Receiver<(usize, anyhow::Result<Answered>)>,
-    show: &mut (dyn FnMut(usize, &Answered) -> anyhow::Result<()> + Send),
+fn show_in_order<E: From<Error>>(
+    told: Receiver<(usize, Result<Answered>)>,
+    show: &mut Show<'_, E>,
     stop: &dyn Fn(),
-) -> anyhow::Result<()> {
+) -> Result<(), E> {
     let (mut early, mut due, mut ended) = (BTreeMap::new(), 0, Ok(()));
     // To the end: whoever asks must not wait for this.
     for (index, answered) in told {
         match (answered, &ended) {
             (_, Err(_)) => continue,
-            (Err(error), Ok(())) => ended = Err(error),
+            (Err(error), Ok(())) => ended = Err(error.into()),
             (Ok(answered), Ok(())) => {
                 early.insert(index, answered);
             }
@@ -72,7 +82,7 @@ fn show_in_order(
 }
 
 /// Asks one question after the other.
-fn ask(client: &Client, questions: &[Question], next: &AtomicUsize, tell: &Sender<(usize, anyhow::Result<Answered>)>) {
+fn ask(client: &Client, questions: &[Question], next: &AtomicUsize, tell: &Sender<(usize, Result<Answered>)>) {
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(question) = questions.get(index) else { return };
@@ -82,22 +92,18 @@ fn ask(client: &Client, questions: &[Question], next: &AtomicUsize, tell: &Sende
 }
 
 /// The answer to a question.
-fn answer(client: &Client, question: &Question) -> anyhow::Result<Answered> {
+fn answer(client: &Client, question: &Question) -> Result<Answered> {
     let clock = Clock::start();
     let prepared = client.prepare_question(question)?;
     let (sink, updates) = sync_channel(BUFFERED);
     let submitted = client.desk().submit(prepared, client.settings().clone(), clock, Box::new(sink));
-    submitted.map_err(|failure| failed(&failure))?;
+    submitted.map_err(Error::Request)?;
     for update in updates {
         match update {
             Update::FirstToken(..) | Update::Token(_) | Update::Kept(_) => {}
-            Update::Done(done) => return Ok(client.answered(*done)?),
-            Update::Failed(failure) => return Err(failed(&failure)),
+            Update::Done(done) => return client.answered(*done),
+            Update::Failed(failure) => return Err(Error::Request(failure)),
         }
     }
-    Err(anyhow::anyhow!("a bug: a request ended without a word"))
-}
-
-fn failed(failure: &RequestFailure) -> anyhow::Error {
-    Coded { exit_code: failure.exit_code(), reason: failure.to_string() }.into()
+    Err(Error::Bug("a bug: a request ended without a word"))
 }

@@ -1,0 +1,170 @@
+//! `tributary store`: looks after a folder of stored chunks, and fills it ahead of use.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tributary_charts::table::{Layout, table};
+use tributary_engine::ChunkStoreConfig;
+use tributary_store::upkeep::{Listing, Wish, list, prune, verify};
+use tributary_store::{Folder, Secret};
+use tributary_system::size::rounded;
+
+use crate::args::size;
+use crate::failure::Coded;
+use crate::progress::Progress;
+use crate::stdout::{print, print_json};
+use crate::store_warm::{WarmArgs, warm};
+
+/// Looks after chunks that are stored on a disk, and stores documents ahead of use
+#[derive(Debug, Args)]
+pub struct StoreCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Prefills documents and stores their chunks, so that the first request that asks about them finds them; goes on where it was
+    /// interrupted
+    #[command(allow_negative_numbers = true)]
+    Warm(Box<WarmArgs>),
+    /// Lists the chunks of a folder, those used last first
+    Ls(FolderArgs),
+    /// Reads every chunk of a folder and says which are not as they were written; exit code 65 if there is one
+    Verify(VerifyArgs),
+    /// Removes chunks: the least recently used, old ones, damaged ones
+    Prune(PruneArgs),
+    /// Counts what a folder holds, by model
+    Stat(FolderArgs),
+}
+
+/// Which folder.
+#[derive(Debug, Args)]
+struct FolderArgs {
+    /// The folder, as --chunk-store has it
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// File with the secret of the store, if it has one
+    #[arg(long, value_name = "FILE")]
+    chunk_store_key_file: Option<PathBuf>,
+    /// It is meant that others than its owner may write to the folder
+    #[arg(long)]
+    chunk_store_shared: bool,
+    /// Print everything as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    #[command(flatten)]
+    folder: FolderArgs,
+    /// Move damaged chunks aside, as a rank that meets them does
+    #[arg(long)]
+    aside: bool,
+}
+
+#[derive(Debug, Args)]
+struct PruneArgs {
+    #[command(flatten)]
+    folder: FolderArgs,
+    /// Remove the least recently used chunks until no more than this is left, such as 100GiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// Remove chunks that have not been used for so many days
+    #[arg(long, value_name = "N")]
+    days: Option<u64>,
+    /// Remove what was moved aside as damaged
+    #[arg(long)]
+    damaged: bool,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the command; says what went wrong. `once` runs what one process does alone.
+pub fn store(command: &StoreCommand, once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode) -> ExitCode {
+    match &command.what {
+        What::Warm(args) => warm(args),
+        What::Ls(args) => once(&|| listed(args)),
+        What::Verify(args) => once(&|| verified(args)),
+        What::Prune(args) => once(&|| pruned(args)),
+        What::Stat(args) => once(&|| counted(args)),
+    }
+}
+
+impl FolderArgs {
+    fn open(&self) -> anyhow::Result<(Folder, Option<Secret>)> {
+        let config = ChunkStoreConfig {
+            folder: self.folder.clone(),
+            most_bytes: None,
+            reserve_bytes: 0,
+            is_shared: self.chunk_store_shared,
+            key_file: self.chunk_store_key_file.clone(),
+            remote: None,
+        };
+        Ok(config.look_into()?)
+    }
+}
+
+fn listed(args: &FolderArgs) -> anyhow::Result<()> {
+    let (folder, secret) = args.open()?;
+    let listing = list(&folder, secret.as_ref())?;
+    if args.json {
+        return print_json(&listing);
+    }
+    let rows = listing.rows();
+    print(&format!("{}{}", table(&rows, Layout { left: &[0, 1, 2], commented_rows: None }), listing.useless_lines()))
+}
+
+fn verified(args: &VerifyArgs) -> anyhow::Result<()> {
+    let (folder, secret) = args.folder.open()?;
+    let progress = Progress::start("reading");
+    let listing =
+        verify(&folder, secret.as_ref(), args.aside, &mut |bytes| progress.now(format!("read {}", rounded(bytes))))?;
+    drop(progress);
+    let (whole, damaged) = (listing.chunks.len(), listing.useless.len());
+    match args.folder.json {
+        true => print_json(&listing)?,
+        false => {
+            print(&format!("{}{whole} chunks are as they were written, {damaged} are not\n", listing.useless_lines()))?
+        }
+    }
+    match damaged {
+        0 => Ok(()),
+        _ => Err(Coded {
+            exit_code: tributary_protocol::exit::INTEGRITY,
+            reason: format!("{damaged} chunks are of no use"),
+        }
+        .into()),
+    }
+}
+
+fn pruned(args: &PruneArgs) -> anyhow::Result<()> {
+    let (folder, _) = args.folder.open()?;
+    let unused_for = args.days.map(|days| Duration::from_secs(days.saturating_mul(86_400)));
+    let (damaged, dry_run) = (args.damaged, args.dry_run);
+    let pruned = prune(&folder, &Wish { most_bytes: args.size, unused_for, damaged, dry_run })?;
+    if args.folder.json {
+        return print_json(&pruned);
+    }
+    let verb = if dry_run { "would be removed" } else { "removed" };
+    let (bytes, left) = (rounded(pruned.bytes), rounded(pruned.left_bytes));
+    let text = format!("{} chunks ({bytes}) and {} damaged files {verb}; ", pruned.chunks, pruned.damaged);
+    print(&format!("{text}{} chunks ({left}) stay\n", pruned.left))
+}
+
+fn counted(args: &FolderArgs) -> anyhow::Result<()> {
+    let (folder, secret) = args.open()?;
+    let listing = list(&folder, secret.as_ref())?;
+    let (totals, free) = (listing.totals(), folder.free_bytes()?);
+    if args.json {
+        return print_json(
+            &serde_json::json!({"models": totals, "useless": listing.useless.len(), "free_bytes": free}),
+        );
+    }
+    let rest = format!("{} files of no use; {} are free on the disk\n", listing.useless.len(), rounded(free));
+    print(&format!("{}{rest}", table(&listing.total_rows(), Layout { left: &[0, 1], commented_rows: None })))
+}

@@ -1,0 +1,118 @@
+//! `tributary store warm`: documents are prefilled ahead of use, some at a time.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tributary_coordinator::{Document, RequestSettings};
+use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed};
+
+use crate::args::{IntakeArgs, ModelArgs, RunArgs};
+use crate::config::config;
+use crate::failure::{Coded, usage};
+use crate::progress::Progress;
+use crate::ranks;
+use crate::stdout::{print, print_json};
+
+/// Documents that are handed to the ranks together.
+const TOGETHER: usize = 8;
+
+/// How long the ranks' last chunks may take to be written.
+const LAST_WRITES: Duration = Duration::from_secs(600);
+
+/// What is stored, and by which ranks.
+#[derive(Debug, Args)]
+pub struct WarmArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A folder of text files, one document each, or a file of JSON, one document a line: TEXT or {"title", "text"}
+    #[arg(long, value_name = "DIR|FILE.jsonl", help_heading = "Request")]
+    documents: PathBuf,
+    /// The system text of the chats that they are for: it stands before them and shapes them
+    #[arg(long, value_name = "TEXT", help_heading = "Request")]
+    system: Option<String>,
+    #[command(flatten)]
+    intake: IntakeArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    /// Print what came of it as one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// Runs the command; says what went wrong.
+pub fn warm(args: &WarmArgs) -> ExitCode {
+    let config = config(&args.model, &args.intake, &args.run);
+    ranks::lead(&config, |ranks| lead(args, &config, ranks))
+}
+
+fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
+    if config.group.chunk_store.is_none() {
+        return Err(usage("nothing would stay: name the folder of the store with --chunk-store"));
+    }
+    let documents = Document::corpus(&args.documents)?;
+    let world = ranks.world();
+    let timeout_ms = args.run.group.reach.collective_timeout.saturating_mul(1000);
+    let settings = RequestSettings { world, timeout_ms, keep_chunks: true, ..RequestSettings::default() };
+    let run_config = RunConfig { settings, threads: args.run.group.threads };
+    let mut engine = Engine::open(config, ranks)?;
+    engine.keep_chunks(&[world]);
+    let progress = Progress::start("loading the weights");
+    engine.start(&run_config)?;
+    let (begun, mut sum, mut refused) = (Instant::now(), Warmed::default(), Vec::new());
+    for (place, some) in documents.chunks(TOGETHER).enumerate() {
+        for warmed in warm_some(&mut engine, some, args.system.as_deref(), &run_config) {
+            match warmed {
+                Ok(warmed) => sum = sum.and(warmed),
+                // A document that is too long for the model, or has no token, is left out; ranks that are lost are the end.
+                Err(error) if error.exit_code() == tributary_protocol::exit::USAGE => refused.push(error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (done, seconds) = ((place * TOGETHER + some.len()), begun.elapsed().as_secs_f64());
+        let rate = sum.computed_rows as f64 / seconds.max(1e-9);
+        progress.now(format!("{done} of {} documents, {rate:.0} tokens/s", documents.len()));
+    }
+    let is_written = engine.store().is_none_or(|store| store.flush(LAST_WRITES));
+    drop(progress);
+    engine.end()?;
+    tell(args, documents.len(), &sum, &refused, begun.elapsed().as_secs_f64())?;
+    if is_written && refused.is_empty() {
+        return Ok(());
+    }
+    let reason = match refused.first() {
+        Some(first) => format!("{} of the documents cannot be stored; the first: {first}", refused.len()),
+        None => "not everything could be written in time".to_owned(),
+    };
+    Err(Coded { exit_code: tributary_protocol::exit::DISK, reason }.into())
+}
+
+/// Prefills some documents together; one by one where they are too long together, or one of them is at fault.
+fn warm_some(
+    engine: &mut Engine<'_>,
+    documents: &[Document],
+    system: Option<&str>,
+    run_config: &RunConfig,
+) -> Vec<tributary_engine::Result<Warmed>> {
+    match engine.warm(documents, system, run_config) {
+        Err(error) if error.exit_code() == tributary_protocol::exit::USAGE && documents.len() > 1 => {
+            documents.iter().map(|one| engine.warm(std::slice::from_ref(one), system, run_config)).collect()
+        }
+        warmed => vec![warmed],
+    }
+}
+
+fn tell(args: &WarmArgs, documents: usize, sum: &Warmed, refused: &[String], seconds: f64) -> anyhow::Result<()> {
+    let Warmed { chunks, tokens, there, computed_rows } = *sum;
+    if args.json {
+        return print_json(&serde_json::json!({
+            "schema": "tributary.warm/1",
+            "documents": documents, "chunks": chunks, "tokens": tokens, "chunks_there": there,
+            "computed_rows": computed_rows, "refused": refused, "seconds": seconds,
+        }));
+    }
+    let rate = computed_rows as f64 / seconds.max(1e-9);
+    let text = format!("{documents} documents: {chunks} chunks of {tokens} tokens, {there} of them were there; ");
+    print(&format!("{text}{computed_rows} rows computed in {seconds:.1} s ({rate:.0} a second)\n"))
+}
