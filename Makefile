@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics picture study deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
+	@echo "make bench-store    what storing chunks costs the requests that come meanwhile; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
@@ -132,6 +133,9 @@ bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
 
 # What a scrape each second costs the time to first token: 200 pairs, a quarter of an hour.
+bench-store: build
+	python3 tests/paired/stored.py $(TRIBUTARY)
+
 bench-metrics: build
 	python3 tests/paired/scraped.py $(TRIBUTARY)
 

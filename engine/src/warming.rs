@@ -2,6 +2,7 @@
 //! interrupted goes on where it was.
 
 use tributary_coordinator::{Document, Intake, Prefix, dispatch, prepare_documents};
+use tributary_protocol::exit;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -70,6 +71,22 @@ impl Engine<'_> {
                 self.observed.tell(|observer| observer.failed(error.exit_code()));
                 Err(self.lost(group, error))
             }
+        }
+    }
+
+    /// Prefills documents together; one by one where they are too long together, or one of them is at fault. What came of them, or of
+    /// each.
+    pub fn warm_each(
+        &mut self,
+        documents: &[Document],
+        system: Option<&str>,
+        run_config: &RunConfig,
+    ) -> Vec<Result<Warmed>> {
+        match self.warm(documents, system, run_config) {
+            Err(error) if error.exit_code() == exit::USAGE && documents.len() > 1 => {
+                documents.iter().map(|one| self.warm(std::slice::from_ref(one), system, run_config)).collect()
+            }
+            warmed => vec![warmed],
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tributary_charts::table::{Layout, table};
 use tributary_engine::ChunkStoreConfig;
-use tributary_store::upkeep::{Listing, Wish, list, prune, verify};
+use tributary_protocol::exit;
+use tributary_store::upkeep::{Wish, list, prune, verify};
 use tributary_store::{Folder, Secret};
 use tributary_system::size::rounded;
 
@@ -132,14 +133,11 @@ fn verified(args: &VerifyArgs) -> anyhow::Result<()> {
             print(&format!("{}{whole} chunks are as they were written, {damaged} are not\n", listing.useless_lines()))?
         }
     }
-    match damaged {
-        0 => Ok(()),
-        _ => Err(Coded {
-            exit_code: tributary_protocol::exit::INTEGRITY,
-            reason: format!("{damaged} chunks are of no use"),
-        }
-        .into()),
+    if damaged == 0 {
+        return Ok(());
     }
+    let reason = format!("{damaged} of the chunks are of no use");
+    Err(Coded { exit_code: exit::INTEGRITY, reason }.into())
 }
 
 fn pruned(args: &PruneArgs) -> anyhow::Result<()> {

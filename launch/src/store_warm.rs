@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tributary_coordinator::{Document, RequestSettings};
 use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed};
+use tributary_protocol::exit;
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
 use crate::config::config;
@@ -62,11 +63,11 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
     engine.start(&run_config)?;
     let (begun, mut sum, mut refused) = (Instant::now(), Warmed::default(), Vec::new());
     for (place, some) in documents.chunks(TOGETHER).enumerate() {
-        for warmed in warm_some(&mut engine, some, args.system.as_deref(), &run_config) {
+        for warmed in engine.warm_each(some, args.system.as_deref(), &run_config) {
             match warmed {
                 Ok(warmed) => sum = sum.and(warmed),
                 // A document that is too long for the model, or has no token, is left out; ranks that are lost are the end.
-                Err(error) if error.exit_code() == tributary_protocol::exit::USAGE => refused.push(error.to_string()),
+                Err(error) if error.exit_code() == exit::USAGE => refused.push(error.to_string()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -85,22 +86,7 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
         Some(first) => format!("{} of the documents cannot be stored; the first: {first}", refused.len()),
         None => "not everything could be written in time".to_owned(),
     };
-    Err(Coded { exit_code: tributary_protocol::exit::DISK, reason }.into())
-}
-
-/// Prefills some documents together; one by one where they are too long together, or one of them is at fault.
-fn warm_some(
-    engine: &mut Engine<'_>,
-    documents: &[Document],
-    system: Option<&str>,
-    run_config: &RunConfig,
-) -> Vec<tributary_engine::Result<Warmed>> {
-    match engine.warm(documents, system, run_config) {
-        Err(error) if error.exit_code() == tributary_protocol::exit::USAGE && documents.len() > 1 => {
-            documents.iter().map(|one| engine.warm(std::slice::from_ref(one), system, run_config)).collect()
-        }
-        warmed => vec![warmed],
-    }
+    Err(Coded { exit_code: exit::DISK, reason }.into())
 }
 
 fn tell(args: &WarmArgs, documents: usize, sum: &Warmed, refused: &[String], seconds: f64) -> anyhow::Result<()> {
@@ -112,7 +98,7 @@ fn tell(args: &WarmArgs, documents: usize, sum: &Warmed, refused: &[String], sec
             "computed_rows": computed_rows, "refused": refused, "seconds": seconds,
         }));
     }
-    let rate = computed_rows as f64 / seconds.max(1e-9);
     let text = format!("{documents} documents: {chunks} chunks of {tokens} tokens, {there} of them were there; ");
+    let rate = computed_rows as f64 / seconds.max(1e-9);
     print(&format!("{text}{computed_rows} rows computed in {seconds:.1} s ({rate:.0} a second)\n"))
 }

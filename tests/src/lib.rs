@@ -17,7 +17,7 @@ use tributary_protocol::{
     Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling,
     Score,
 };
-use tributary_store::Store;
+use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
 
 /// How long a test waits for an event before it fails.
@@ -152,7 +152,15 @@ pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels,
     group_with(carrier, models, kernels, world, None)
 }
 
-/// A group that computes with one model on the host, and keeps chunks in a store.
+/// A store in this folder, as a process opens it.
+pub fn open_store(folder: &std::path::Path) -> Arc<Store> {
+    let folder = folder.to_owned();
+    let settings =
+        Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None, remote: None };
+    Arc::new(Store::open(settings).expect("the store opens"))
+}
+
+/// A group that computes with one model, and keeps chunks in a store.
 pub fn stored_group(model: &Arc<dyn Model>, world: usize, store: &Arc<Store>) -> Group {
     group_with(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world, Some(Arc::clone(store)))
 }

@@ -10,7 +10,8 @@ use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    dummy_model_on, group, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
+    dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
+    stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -199,6 +200,29 @@ fn warm_chunks_answer_as_cold_ones_do() {
         let what = format!("world {world}, {prefix} rows of prefix, {}", exchange.name());
         assert_eq!(found[0].0.selected, found[1].0.selected, "{what}");
         assert_eq!(logits(&found[0].0), logits(&found[1].0), "{what}");
+    }
+}
+
+#[test]
+fn chunks_from_a_store_answer_as_cold_ones_do() {
+    let models = models();
+    for (world, exchange) in [(1, Exchange::PassQ), (2, Exchange::PassQ), (2, Exchange::Replicate)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cold = Plan { keep_chunks: true, ..planned(world, infoflow(0, 2), exchange, 0.3) };
+        let mut warm = cold.clone();
+        warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+        let run = |plan: &Plan| {
+            let store = open_store(folder.path());
+            let group = stored_group(&models.gpu, world, &store);
+            let found = run_one(&group, plan);
+            group.end().expect("the group ends well");
+            assert!(store.flush(Duration::from_secs(60)), "everything is written");
+            found
+        };
+        let (expected, (found, reports)) = (run(&cold), run(&warm));
+        let loaded: usize = reports.iter().map(|report| report.chunk_cache.from_store.loaded).sum();
+        assert_eq!(loaded, warm.chunks.len(), "world {world}");
+        assert_eq!(logits(&expected.0), logits(&found), "world {world}, {}", exchange.name());
     }
 }
 

@@ -6,20 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_protocol::{Drift, Exchange, Method, Outcome, Plan, RankReport, StoreError};
-use tributary_store::{Settings, Store};
 use tributary_tests::{
-    dummy_model, infoflow, logits, plan, relative_error, reordered, run_one, stored_group, tiny_config, with_ratio,
+    dummy_model, infoflow, logits, open_store, plan, relative_error, reordered, run_one, stored_group, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn open(folder: &Path) -> Arc<Store> {
-    let folder = folder.to_owned();
-    let settings =
-        Settings { folder, is_shared: false, most_bytes: None, reserve_bytes: 0, secret: None, remote: None };
-    Arc::new(Store::open(settings).expect("the store opens"))
-}
 
 fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 11)
@@ -27,7 +20,7 @@ fn model() -> Arc<dyn Model> {
 
 /// Runs plans one after the other in a group of its own on this folder, as a process would.
 fn run_all(model: &Arc<dyn Model>, folder: &Path, world: usize, plans: &[&Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
-    let store = open(folder);
+    let store = open_store(folder);
     let group = stored_group(model, world, &store);
     let found = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
@@ -101,7 +94,7 @@ fn chunks_in_memory_are_passed_over_where_a_plan_says_so() {
     let (model, folder) = (model(), tempfile::tempdir().expect("a folder"));
     let cold = with_ratio(plan(2, &[17, 5, 23], 6, 2, infoflow(1, 3), Exchange::Replicate), 0.3);
     let kept = Plan { keep_chunks: true, ..cold.clone() };
-    let store = open(folder.path());
+    let store = open_store(folder.path());
     let group = stored_group(&model, 2, &store);
     let first = run_one(&group, &kept);
     assert!(store.flush(PATIENCE));
@@ -146,7 +139,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn damage_at_a_thousand_random_places_changes_no_answer() {
     const PLACES: usize = 1000;
     let (model, folder) = (model(), tempfile::tempdir().expect("a folder"));
-    let store = open(folder.path());
+    let store = open_store(folder.path());
     let group = stored_group(&model, 2, &store);
     let exchange = [Exchange::Replicate, Exchange::PassQ];
     let plans = exchange.map(|exchange| with_ratio(plan(3, &[17, 5, 23, 9], 6, 2, infoflow(1, 3), exchange), 0.3));

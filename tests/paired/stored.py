@@ -1,0 +1,105 @@
+"""What storing chunks costs the requests that come meanwhile: the time to first token of cold requests with and without a chunk store.
+
+    python3 tests/paired/stored.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--requests 3]
+
+Two services run all the time, one of which stores the chunks of every request behind its first token; one at a time is asked. Every request
+has new documents, which nobody has seen. A pair is four blocks of requests one after the other, two to each service; the outer two are
+of one kind, the inner two of the other, drawn at random, so that a machine that changes its pace evenly counts for nothing. Between blocks
+there is a pause, in which the writer comes to its end: it disturbs its own service only, from the second request of a block on. What is printed are the
+medians, and the mean of the pairs' differences as a share of the time without a store, with its 95 % interval (Student's t): its upper end must be at
+most 2 %. Nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# The script beside this one: no module of Python's own with that name is used here.
+from http import DEMO, Client, documents, model_folder
+from ttft import ROOT, t_95
+
+# The most that storing may cost, as a share of the time to first token.
+ALLOWED_SHARE = 0.02
+
+# Seconds between two blocks.
+PAUSE_S = 0.3
+
+
+class Service:
+    """A service, and the requests that it is asked."""
+
+    def __init__(self, serve, request, numbers):
+        self.process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True)
+        self.address = self.process.stdout.readline().split("http://")[1].split()[0]
+        self.request, self.numbers = request, numbers
+
+    def block(self, count):
+        """The mean time to first token of so many requests."""
+        samples = []
+        for _ in range(count):
+            number = next(self.numbers)
+            new = [f"{number} {text}" for text in self.request["documents"]]
+            samples.append(Client(self.address, {**self.request, "documents": new}).ask()[0])
+        time.sleep(PAUSE_S)
+        return statistics.mean(samples)
+
+
+def measure(options, scratch):
+    """Pairs of milliseconds, with and without a store; and the bytes that were stored."""
+    folder, load = model_folder(options.model, scratch)
+    request = json.loads((DEMO / "requests/hop2-0.json").read_text())
+    request["documents"] = documents(request, options.times)
+    serve = [str(options.program), "serve", "--model", str(folder), *load, "--world-size", str(options.ranks)]
+    serve += ["--chunk-cache", "off", "--self-test-interval", "86400", "--listen", "127.0.0.1:0"]
+    store, numbers = scratch / "store", itertools.count()
+    stores = ["--chunk-store", str(store), "--chunk-store-size", "4GiB"]
+    services = {True: Service(serve + stores, request, numbers), False: Service(serve, request, numbers)}
+    try:
+        pairs = []
+        for service in services.values():
+            service.block(options.requests)
+        for _ in range(options.pairs):
+            found, outer = {True: [], False: []}, random.choice([True, False])
+            for is_stored in (outer, not outer, not outer, outer):
+                found[is_stored].append(services[is_stored].block(options.requests))
+            pairs.append((statistics.mean(found[True]), statistics.mean(found[False])))
+    finally:
+        for service in services.values():
+            service.process.terminate()
+            service.process.wait()
+    return pairs, sum(file.stat().st_size for file in store.rglob("*.safetensors"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
+    parser.add_argument("--times", type=int, default=1, help="documents are this many times as long as the demo's")
+    parser.add_argument("--requests", type=int, default=3, help="requests of a block")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        pairs, stored_bytes = measure(options, pathlib.Path(scratch))
+    stored, without = (statistics.median(column) for column in zip(*pairs))
+    shares = [with_store / plain - 1 for with_store, plain in pairs]
+    mean = statistics.mean(shares)
+    half = t_95(len(shares) - 1) * statistics.stdev(shares) / math.sqrt(len(shares))
+    print(f"{options.model.name}, {len(pairs)} pairs, {options.ranks} ranks, {stored_bytes / 2**20:.0f} MiB stored")
+    print(f"time to first token: {without:.3f} ms, with a store {stored:.3f} ms (medians)")
+    print(f"cost: mean {100 * mean:+.2f} %, 95 % interval {100 * (mean - half):+.2f} to {100 * (mean + half):+.2f} %")
+    good = mean + half <= ALLOWED_SHARE
+    print(f"at most {100 * ALLOWED_SHARE:g} %: {'yes' if good else 'NO'}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
