@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
 
@@ -64,7 +64,18 @@ impl Shared {
 
     /// Whether the folder or the object store has a chunk, as far as is known.
     pub fn has(&self, key: &ChunkKey) -> bool {
-        self.index().has(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.has(key))
+        self.has_here(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.has(key))
+    }
+
+    /// Whether the folder has a chunk. What another process has written there is found when it is asked for.
+    pub fn has_here(&self, key: &ChunkKey) -> bool {
+        if self.index().has(key) {
+            return true;
+        }
+        let Ok(metadata) = self.folder.path_of(key).metadata() else { return false };
+        let used = metadata.modified().unwrap_or_else(|_| SystemTime::now());
+        self.index().insert(Entry { key: *key, bytes: metadata.len(), used });
+        true
     }
 
     /// What it holds.

@@ -84,7 +84,7 @@ impl Store {
 
     /// Whether the folder itself has a chunk.
     pub fn has_here(&self, key: &ChunkKey) -> bool {
-        self.shared.index().has(key)
+        self.shared.has_here(key)
     }
 
     /// Asks the object store for a chunk of this shape ahead of use, where the folder does not have it.

@@ -70,6 +70,11 @@ fn what_is_written_is_there_after_a_restart() {
         read(&store, number).expect("as it was written");
     }
     assert!(matches!(read(&store, 9), Err(Damage::Missing)));
+    // What another process writes is there for this one too.
+    let other = Store::open(settings(&path)).expect("opened beside it");
+    assert!(!store.has(&identity(9).key));
+    assert!(other.write(writing(9)) && other.flush(PATIENCE) && store.has(&identity(9).key));
+    read(&store, 9).expect("as it was written");
 }
 
 #[test]
