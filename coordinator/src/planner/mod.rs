@@ -128,6 +128,11 @@ impl Planner {
         }
     }
 
+    /// The stores behind a group's chunk caches: the first of the ranks that read each, and the bytes in it as they were told last.
+    pub fn stores(&self, group: GroupShape) -> Vec<(usize, u64)> {
+        self.directories.get(&group).map(Directory::stores).unwrap_or_default()
+    }
+
     /// The machine of a group as it was before anything was loaded; but without what messages between GPUs take of their
     /// memory, once they are connected, and with another rank's memory, once that is known to be less.
     pub fn machine(&self, group: GroupShape) -> Machine {
