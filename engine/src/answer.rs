@@ -54,19 +54,13 @@ impl Engine<'_> {
 fn told(observed: Observed, planner: &mut Planner, group: GroupShape, plan: &Plan) -> impl FnMut(&Event) {
     let mut token_at = Instant::now();
     move |event| {
-        if let Event::Prefilled { reports, .. } = event {
-            planner.note(group, reports);
-        }
-        let stores = || planner.stores(group);
+        let stores = match event {
+            Event::Prefilled { reports, .. } => planner.note(group, reports),
+            _ => Vec::new(),
+        };
         observed.tell(|observer| match event {
             Event::FirstToken { .. } => token_at = Instant::now(),
-            Event::Prefilled { reports, .. } => {
-                for report in reports {
-                    observer.moved(report.rank, &report.traffic);
-                    observer.moved(report.rank, &report.decode_traffic);
-                }
-                observer.prefilled(&Prefilled::new(Some(plan), reports, &stores()));
-            }
+            Event::Prefilled { reports, .. } => Prefilled::new(Some(plan), reports, &stores).tell(observer),
             Event::Refused { traffic, .. } => {
                 traffic.iter().enumerate().for_each(|(rank, traffic)| observer.moved(rank, traffic));
             }

@@ -273,16 +273,9 @@ impl<'a> Conductor<'a> {
 
     /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
     fn note(&mut self, request: u64, reports: &[RankReport]) {
-        self.planner.note(self.group, reports);
-        let stores = self.planner.stores(self.group);
+        let stores = self.planner.note(self.group, reports);
         let plan = self.running.get(&request).map(|running| &*running.planned.plan);
-        self.inbox.counts.observed.tell(|observer| {
-            for RankReport { rank, traffic, decode_traffic, .. } in reports {
-                observer.moved(*rank, traffic);
-                observer.moved(*rank, decode_traffic);
-            }
-            observer.prefilled(&Prefilled::new(plan, reports, &stores));
-        });
+        self.inbox.counts.observed.tell(|observer| Prefilled::new(plan, reports, &stores).tell(observer));
     }
 
     fn prefill(&mut self, request: u64) -> Result<()> {

@@ -49,6 +49,15 @@ impl<'a> Prefilled<'a> {
         let looks = |plan: &&Plan| plan.method.prefill() != Prefill::Whole && plan.keep_chunks;
         Self { reports, chunks: plan.filter(looks).map_or(0, |plan| plan.chunks.len()), stores }
     }
+
+    /// Tells an observer of it, and of what has moved for it.
+    pub fn tell(&self, observer: &dyn Observer) {
+        for RankReport { rank, traffic, decode_traffic, .. } in self.reports {
+            observer.moved(*rank, traffic);
+            observer.moved(*rank, decode_traffic);
+        }
+        observer.prefilled(self);
+    }
 }
 
 /// What has broken between ranks.
