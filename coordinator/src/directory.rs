@@ -84,9 +84,9 @@ impl Directory {
         }
     }
 
-    /// Bytes of files in all stores, as they were told last.
-    pub fn stored_bytes(&self) -> u64 {
-        self.stores.iter().map(|store| store.used_bytes).sum()
+    /// The stores: the first of the ranks that read each, and the bytes of its files as they were told last.
+    pub fn stores(&self) -> Vec<(usize, u64)> {
+        self.stores.iter().map(|store| (store.ranks[0], store.used_bytes)).collect()
     }
 
     /// Bytes of keys and values that each rank keeps; empty before the first request.
@@ -148,7 +148,9 @@ mod tests {
         reports[1].chunk_cache.store = told(vec![c], vec![a]);
         reports[0].chunk_cache.store = told(vec![], vec![]);
         reports[2].chunk_cache.stored = vec![c];
+        reports[3].chunk_cache.store = Some(StoreReport { used_bytes: 7, ..StoreReport::default() });
         directory.note(&reports);
+        assert_eq!(directory.stores(), [(0, 0), (2, 7)]);
         assert_eq!((at(&directory, 2), at(&directory, 4)), (Held::Nowhere, Held::Memory(2)), "memory is nearer");
         assert_eq!(directory.held(&[1], &[4], true), Held::Stored([0, 1].into()), "unless it is passed over");
     }

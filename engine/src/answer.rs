@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use tributary_coordinator::conductor::Observed;
-use tributary_coordinator::{Clock, Environment, dispatch, report};
-use tributary_protocol::Event;
+use tributary_coordinator::conductor::{Observed, Prefilled};
+use tributary_coordinator::{Clock, Environment, GroupShape, Planner, dispatch, report};
+use tributary_protocol::{Event, Plan};
 
 use crate::answered::Answered;
 use crate::engine::Engine;
@@ -25,8 +25,11 @@ impl Engine<'_> {
         let prepared = question.prepare(&self.folder, &self.config.intake)?;
         let planned = self.planner.plan(&prepared, &run_config.settings, run_config.threads)?;
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
-        let mut told = told(self.observed.clone());
-        let answer = match dispatch::run(link, &planned.plan, &clock, &mut told) {
+        let answered = {
+            let mut told = told(self.observed.clone(), &mut self.planner, group, &planned.plan);
+            dispatch::run(link, &planned.plan, &clock, &mut told)
+        };
+        let answer = match answered {
             Ok(answer) => answer,
             // The request alone has failed.
             Err(error @ tributary_coordinator::Error::Refused(_)) => return Err(error.into()),
@@ -35,7 +38,6 @@ impl Engine<'_> {
                 return Err(self.lost(group, error));
             }
         };
-        self.planner.note(group, &answer.reports);
         let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
@@ -48,19 +50,17 @@ impl Engine<'_> {
     }
 }
 
-/// Tells the observer of the events of one request that is alone on its ranks.
-fn told(observed: Observed) -> impl FnMut(&Event) {
+/// Tells the planner and the observer of the events of one request that is alone on its ranks.
+fn told(observed: Observed, planner: &mut Planner, group: GroupShape, plan: &Plan) -> impl FnMut(&Event) {
     let mut token_at = Instant::now();
     move |event| {
+        let stores = match event {
+            Event::Prefilled { reports, .. } => planner.note(group, reports),
+            _ => Vec::new(),
+        };
         observed.tell(|observer| match event {
             Event::FirstToken { .. } => token_at = Instant::now(),
-            Event::Prefilled { reports, .. } => {
-                for report in reports {
-                    observer.moved(report.rank, &report.traffic);
-                    observer.moved(report.rank, &report.decode_traffic);
-                }
-                observer.prefilled(reports);
-            }
+            Event::Prefilled { reports, .. } => Prefilled::new(Some(plan), reports, &stores).tell(observer),
             Event::Refused { traffic, .. } => {
                 traffic.iter().enumerate().for_each(|(rank, traffic)| observer.moved(rank, traffic));
             }

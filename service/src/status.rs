@@ -1,11 +1,13 @@
 //! `GET /v1/status`: what the service is doing, for people and pages. Numbers only, never the text of a request.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use tributary_protocol::{Claim, Descriptor, METHODS};
+use tributary_protocol::{Claim, Descriptor, METHODS, Tier};
 
-use crate::metrics::Finished;
+use crate::metrics::{Finished, TierTotals, Totals};
 use crate::shared::Shared;
 
 /// Name and version of this form.
@@ -31,7 +33,7 @@ pub struct Status {
     ranks: Vec<RankStatus>,
     /// Requests that have not ended.
     requests: RequestCounts,
-    /// The chunk caches of all ranks.
+    /// The chunk caches of all ranks, and the stores behind them.
     chunk_cache: ChunkCacheStatus,
     /// The last requests that have ended, the newest first.
     recent: Vec<Finished>,
@@ -75,16 +77,63 @@ pub struct RequestCounts {
     running: usize,
 }
 
-/// The chunk caches of all ranks.
+/// The chunk caches of all ranks, and the stores behind them.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChunkCacheStatus {
-    /// Bytes of keys and values in them.
+    /// Bytes of keys and values in the ranks' memory.
     used_bytes: u64,
-    /// Chunks that were taken from them since the beginning.
+    /// Chunks that were taken from any tier since the beginning.
     hits: u64,
-    /// Chunks that were not there.
+    /// Chunks that were computed.
     misses: u64,
+    /// The tiers that are there, the nearest first; none before the first prefill.
+    tiers: Vec<TierStatus>,
+}
+
+/// A place where chunks are kept, since the beginning.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct TierStatus {
+    /// `memory`, `disk` or `remote`.
+    tier: &'static str,
+    /// Bytes in it as of the last prefill; null where nobody tells them.
+    used_bytes: Option<u64>,
+    /// Chunks that were there.
+    hits: u64,
+    /// Chunks that were looked for and not taken from there.
+    misses: u64,
+    /// Bytes that were read from there; 0 for the memory, which is not read.
+    read_bytes: u64,
+    /// Bytes that were written there.
+    written_bytes: u64,
+    /// Bytes of a chunk in a second of its being read, over the last reads; null before the first.
+    read_bytes_per_second: Option<f64>,
+    /// How often chunks were of no use or were not written, by the reason.
+    errors: BTreeMap<&'static str, u64>,
+}
+
+impl ChunkCacheStatus {
+    fn new(totals: &Totals) -> Self {
+        let tier = |(tier, totals): (&Tier, &TierTotals)| TierStatus {
+            tier: tier.name(),
+            used_bytes: totals.used_bytes,
+            hits: totals.hits,
+            misses: totals.misses,
+            read_bytes: totals.read_bytes,
+            written_bytes: totals.written_bytes,
+            read_bytes_per_second: totals.read_bytes_per_s(),
+            errors: totals.errors.clone(),
+        };
+        let hits = totals.tiers.values().map(|tier| tier.hits).sum();
+        let looked = totals.tiers.get(&Tier::Memory).map_or(0, |memory| memory.hits + memory.misses);
+        Self {
+            used_bytes: totals.used_bytes.iter().sum(),
+            hits,
+            misses: looked.saturating_sub(hits),
+            tiers: totals.tiers.iter().map(tier).collect(),
+        }
+    }
 }
 
 /// Answers what the service is doing.
@@ -120,11 +169,7 @@ fn of(shared: &Shared) -> Status {
         methods: METHODS.iter().map(described).collect(),
         ranks: (0..settings.world).map(rank).collect(),
         requests: RequestCounts { waiting: client.desk().waiting(), running: client.desk().running() },
-        chunk_cache: ChunkCacheStatus {
-            used_bytes: totals.used_bytes.iter().sum(),
-            hits: totals.hits,
-            misses: totals.misses,
-        },
+        chunk_cache: ChunkCacheStatus::new(&totals),
         recent: metrics.recent(),
     }
 }

@@ -212,6 +212,12 @@ class Check:
         assert "2 of 2" in self.browser.text(".tiles") and "running" in self.browser.text(".tiles")
         ended = self.browser.count("#watch .card:last-child tbody tr")
         assert ended >= 1 and self.browser.count("#watch .chart rect") >= 1
+        lies = self.browser.run("""return [...document.querySelectorAll('#watch [aria-label="Where chunks lie"] tbody tr')]
+            .map(row => [...row.children].map(cell => cell.textContent))""")
+        assert [row[0] for row in lies] == (["memory", "disk", "remote"] if self.is_mock else ["memory"]), lies
+        assert "%" in lies[0][3] and lies[0][4:] == ["–"] * 3, lies
+        if self.is_mock:
+            assert "MiB/s" in lies[1][4] and lies[1][6] == "1 corrupt, 12 full" and lies[2][1:4] == ["–", "0", "–"], lies
         seen = self.browser.text("#seen")
         self.browser.until("it looks again", "return document.querySelector('#seen').textContent !== arguments[0]", seen)
         self.browser.click("#pause")

@@ -46,7 +46,19 @@ def status():
     methods = [{"name": name, "exact": name in EXACT, "default_ratio": RATIOS.get(name)} for name in METHODS]
     return {"schema": "tributary.status/1", "state": "serving", "model": "demo", "method": "infoflow", "world_size": WORLD,
             "methods": methods, "ranks": ranks, "requests": {"waiting": 0, "running": 1},
-            "chunk_cache": {"used_bytes": 1_200_000 * len(RECENT), "hits": 8 * len(RECENT), "misses": 8}, "recent": RECENT[:50]}
+            "chunk_cache": {"used_bytes": 1_200_000 * len(RECENT), "hits": 8 * len(RECENT), "misses": 8, "tiers": tiers()},
+            "recent": RECENT[:50]}
+
+
+def tiers():
+    """Memory, a disk of which a chunk was damaged, and an object store of which nobody knows how much is in it."""
+    def tier(name, used, hits, misses, read=0, rate=None, errors=None):
+        return {"tier": name, "used_bytes": used, "hits": hits, "misses": misses, "read_bytes": read, "written_bytes": read // 2,
+                "read_bytes_per_second": rate, "errors": errors or {}}
+    done = len(RECENT)
+    return [tier("memory", 1_200_000 * done, 6 * done, 2 * done + 8),
+            tier("disk", 64_000_000, 2 * done, 8, 9_600_000 * done, 850_000_000.0, {"corrupt": 1, "full": 12}),
+            tier("remote", None, 0, 0)]
 
 
 def draw(*what):

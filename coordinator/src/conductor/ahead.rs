@@ -13,7 +13,7 @@ impl Conductor<'_> {
     pub(super) fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
         match dispatch::next(self.link)? {
             Event::Kept { request: number, reports } if number == request => {
-                self.note(&reports);
+                self.note(request, &reports);
                 let Some(Request { mut submission, planned, .. }) = self.running.remove(&request) else {
                     return Ok(());
                 };

@@ -176,8 +176,8 @@ pub struct Notes {
 }
 
 impl Observer for Notes {
-    fn prefilled(&self, reports: &[RankReport]) {
-        assert_eq!(reports.len(), WORLD, "a report a rank");
+    fn prefilled(&self, prefilled: &Prefilled<'_>) {
+        assert_eq!(prefilled.reports.len(), WORLD, "a report a rank");
         *self.prefills.lock().unwrap() += 1;
     }
 

@@ -28,7 +28,7 @@ use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, desk};
-pub use self::observer::{Breakage, Ended, Observed, Observer, Stage};
+pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
 pub use self::tally::Tally;
 
 /// How often an idle conductor looks whether the ranks are still there.
@@ -272,15 +272,10 @@ impl<'a> Conductor<'a> {
     }
 
     /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
-    fn note(&mut self, reports: &[RankReport]) {
-        self.planner.note(self.group, reports);
-        self.inbox.counts.observed.tell(|observer| {
-            for RankReport { rank, traffic, decode_traffic, .. } in reports {
-                observer.moved(*rank, traffic);
-                observer.moved(*rank, decode_traffic);
-            }
-            observer.prefilled(reports);
-        });
+    fn note(&mut self, request: u64, reports: &[RankReport]) {
+        let stores = self.planner.note(self.group, reports);
+        let plan = self.running.get(&request).map(|running| &*running.planned.plan);
+        self.inbox.counts.observed.tell(|observer| Prefilled::new(plan, reports, &stores).tell(observer));
     }
 
     fn prefill(&mut self, request: u64) -> Result<()> {
@@ -295,7 +290,7 @@ impl<'a> Conductor<'a> {
                     let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
-                    self.note(&reports);
+                    self.note(request, &reports);
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
                     if running.in_flight.goes_on() {

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tributary_protocol::{Collective, RankReport, StepReport, Traffic};
+use tributary_protocol::{Collective, Plan, Prefill, RankReport, StepReport, Traffic};
 
 use super::tally::Tally;
 
 /// Is told of what the ranks do, on the coordinator's thread: it must neither wait nor compute for long.
 pub trait Observer: Send + Sync {
-    /// A prefill has ended; one report a rank. The first token is with its client.
-    fn prefilled(&self, reports: &[RankReport]);
+    /// A prefill has ended, of a request or of chunks ahead of use. The first token, if there is one, is with its client.
+    fn prefilled(&self, prefilled: &Prefilled<'_>);
 
     /// A step of decoding has ended; one report a rank, and for each sequence the time since its token before.
     fn stepped(&self, reports: &[StepReport], gaps: &[Duration]);
@@ -30,6 +30,34 @@ pub trait Observer: Send + Sync {
 
     /// A desk has opened: what waits and runs there can be asked from now on.
     fn opened(&self, _: Tally) {}
+}
+
+/// A prefill that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Prefilled<'a> {
+    /// One report a rank, in rank order.
+    pub reports: &'a [RankReport],
+    /// Chunks that may have come from the chunk caches and what is behind them.
+    pub chunks: usize,
+    /// The stores behind the chunk caches: the first of the ranks that read each, and the bytes in it as they were told last.
+    pub stores: &'a [(usize, u64)],
+}
+
+impl<'a> Prefilled<'a> {
+    /// The end of this plan, if it is known.
+    pub fn new(plan: Option<&Plan>, reports: &'a [RankReport], stores: &'a [(usize, u64)]) -> Self {
+        let looks = |plan: &&Plan| plan.method.prefill() != Prefill::Whole && plan.keep_chunks;
+        Self { reports, chunks: plan.filter(looks).map_or(0, |plan| plan.chunks.len()), stores }
+    }
+
+    /// Tells an observer of it, and of what has moved for it.
+    pub fn tell(&self, observer: &dyn Observer) {
+        for RankReport { rank, traffic, decode_traffic, .. } in self.reports {
+            observer.moved(*rank, traffic);
+            observer.moved(*rank, decode_traffic);
+        }
+        observer.prefilled(self);
+    }
 }
 
 /// What has broken between ranks.

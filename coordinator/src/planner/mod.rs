@@ -121,11 +121,12 @@ impl Planner {
         self.taken.remove(group);
     }
 
-    /// Takes what the ranks of a group have kept and dropped during a request.
-    pub fn note(&mut self, group: GroupShape, reports: &[RankReport]) {
-        if let Some(directory) = self.directories.get_mut(&group) {
-            directory.note(reports);
-        }
+    /// Takes what the ranks of a group have kept and dropped during a request. Gives the stores behind their chunk caches: the first of
+    /// the ranks that read each, and the bytes in it as they were told last.
+    pub fn note(&mut self, group: GroupShape, reports: &[RankReport]) -> Vec<(usize, u64)> {
+        let Some(directory) = self.directories.get_mut(&group) else { return Vec::new() };
+        directory.note(reports);
+        directory.stores()
     }
 
     /// The machine of a group as it was before anything was loaded; but without what messages between GPUs take of their

@@ -10,6 +10,7 @@ mod metrics;
 mod openai;
 mod parameters;
 mod ready;
+mod tiers;
 
 #[path = "../kit/mod.rs"]
 mod kit;

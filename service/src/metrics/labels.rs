@@ -1,7 +1,7 @@
 //! The values that labels can have: all of them are known before the first request, so every label set starts at 0.
 
 use tributary_engine::Stage;
-use tributary_protocol::{Collective, Phase, exit};
+use tributary_protocol::{Collective, Phase, StoreError, StoreOperation, Tier, exit};
 
 /// The values of a label.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +50,19 @@ pub const CACHE: &[&str] = &["cold", "partial", "warm"];
 /// Where tokens of a prompt come from.
 pub const SOURCES: &[&str] = &["computed", "cached", "recomputed"];
 
-/// Where chunks are kept: there is no store beyond the ranks' memory yet.
-pub const TIERS: &[&str] = &["memory"];
+/// Where chunks are kept.
+pub const TIERS: Values = Values::Named(|| Tier::ALL.into_iter().map(Tier::name).collect());
+
+/// Where chunks are kept beyond the ranks' memory.
+pub const STORE_TIERS: Values =
+    Values::Named(|| Tier::ALL.into_iter().filter(|tier| *tier != Tier::Memory).map(Tier::name).collect());
+
+/// What is done with chunks there.
+pub const STORE_OPERATIONS: Values =
+    Values::Named(|| StoreOperation::ALL.into_iter().map(StoreOperation::name).collect());
+
+/// Why a chunk there was of no use, or was not written.
+pub const STORE_ERRORS: Values = Values::Named(|| StoreError::ALL.into_iter().map(StoreError::name).collect());
 
 /// What looking for a chunk comes to. In memory it is neither corrupt nor another model's.
 pub const LOOKUPS: &[&str] = &["hit", "miss", "corrupt", "incompatible"];

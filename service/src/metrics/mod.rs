@@ -9,19 +9,23 @@ mod sheet;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics_exporter_prometheus::BuildError;
 use tributary_coordinator::ModelShape;
 use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Answered, Client, Observer, Pulses, Tally};
+use tributary_protocol::Tier;
 
 use self::recent::Recent;
 use self::sheet::Sheet;
 use self::table as of;
 
 pub use self::recent::Finished;
+pub use self::tiers::TierTotals;
 
 /// The form of the text that Prometheus reads.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -71,15 +75,13 @@ struct State {
     has_failed: bool,
 }
 
-/// What the chunk caches have done since the beginning.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What the chunk caches, and the stores behind them, have done since the beginning.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// Chunks that were taken from them.
-    pub hits: u64,
-    /// Chunks that were not there.
-    pub misses: u64,
-    /// Bytes in each rank's, in rank order.
+    /// Bytes in each rank's memory, in rank order.
     pub used_bytes: Vec<u64>,
+    /// The same of each tier that is there, all ranks together.
+    pub tiers: BTreeMap<Tier, TierTotals>,
 }
 
 impl Metrics {
@@ -160,8 +162,6 @@ impl Metrics {
         let forecast = self.lock().forecast.clone();
         record::report(&self.sheet, answered, forecast.as_deref());
         let mut state = self.lock();
-        let (hits, misses) = record::lookups(answered);
-        (state.totals.hits, state.totals.misses) = (state.totals.hits + hits, state.totals.misses + misses);
         state.recent.finished(Finished::answered(answered), answered.planned.plan.request);
     }
 

@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
-use tributary_engine::{Breakage, Ended, Observer, Tally};
+use tributary_engine::{Breakage, Ended, Observer, Prefilled, Tally};
 use tributary_protocol::{DeviceMemory, RankReport, StepReport, Traffic};
 
 use super::labels::failure;
 use super::recent::Finished;
-use super::{Metrics, of};
+use super::{Metrics, of, tiers};
 
 impl Observer for Metrics {
-    fn prefilled(&self, reports: &[RankReport]) {
-        let evicted: usize = reports.iter().map(|report| report.chunk_cache.evicted.len()).sum();
-        self.sheet.count(&of::CHUNK_CACHE_EVICTIONS, &["memory"], evicted as u64);
+    fn prefilled(&self, prefilled: &Prefilled<'_>) {
+        let reports = prefilled.reports;
+        tiers::record(&self.sheet, prefilled);
         for report in reports {
             let rank = &*report.rank.to_string();
-            self.sheet.set(&of::CHUNK_CACHE_USED, &[rank, "memory"], report.chunk_cache.used_bytes as f64);
             for (pool, bytes) in pools(report) {
                 self.sheet.set(&of::DEVICE_MEMORY_USED, &[rank, pool], bytes as f64);
             }
@@ -26,6 +25,7 @@ impl Observer for Metrics {
         }
         let mut state = self.lock();
         state.has_failed = false;
+        tiers::add(&mut state.totals.tiers, prefilled);
         for report in reports {
             if let Some(used_bytes) = state.totals.used_bytes.get_mut(report.rank) {
                 *used_bytes = report.chunk_cache.used_bytes;

@@ -52,16 +52,4 @@ fn tokens(sheet: &Sheet, answered: &Answered) {
     if answered.planned.plan.method.prefill() != Prefill::Whole && tokens.context > 0 {
         sheet.observe(&of::RECOMPUTE_RATIO, &[], tokens.selected as f64 / tokens.context as f64);
     }
-    let (hits, misses) = lookups(answered);
-    sheet.count(&of::CHUNK_CACHE_LOOKUPS, &["memory", "hit"], hits);
-    sheet.count(&of::CHUNK_CACHE_LOOKUPS, &["memory", "miss"], misses);
-}
-
-/// Chunks that were taken from the chunk cache, and those that could have been and were not there.
-pub fn lookups(answered: &Answered) -> (u64, u64) {
-    let (report, plan) = (&answered.report, &answered.planned.plan);
-    let looks = plan.method.prefill() != Prefill::Whole && plan.keep_chunks;
-    let hits = report.chunk_cache.hits;
-    let misses = if looks { report.chunks.count.saturating_sub(hits) } else { 0 };
-    (hits as u64, misses as u64)
 }

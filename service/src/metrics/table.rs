@@ -4,7 +4,7 @@
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
     CACHE, COLLECTIVES, DIRECTIONS, ERROR_TYPES, FAILURES, INTEGRITY, LOOKUPS, METHODS, OUTCOMES, PHASES, POOLS,
-    RANK_PHASES, SOURCES, STAGES, STATES, TIERS,
+    RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
 };
 
 /// A metric.
@@ -47,6 +47,9 @@ const STEP: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 /// Bounds of the time in a call between ranks, in seconds.
 const CALL: &[f64] = &[0.00001, 0.000025, 0.0001, 0.00025, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 10.0];
 
+/// Bounds of the time that a chunk takes to be read from a store or written there, in seconds.
+const STORED: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
 /// Bounds of the slowest over the mean.
 const IMBALANCE: &[f64] = &[1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0];
 
@@ -59,7 +62,8 @@ const COLLECTIVE: (&str, Values) = ("collective", COLLECTIVES);
 const OF_CACHE: (&str, Values) = ("cache", Words(CACHE));
 const PHASE: (&str, Values) = ("phase", PHASES);
 const RANK_PHASE: (&str, Values) = ("phase", RANK_PHASES);
-const TIER: (&str, Values) = ("tier", Words(TIERS));
+const TIER: (&str, Values) = ("tier", TIERS);
+const STORE_TIER: (&str, Values) = ("tier", STORE_TIERS);
 const REASON: (&str, Values) = ("reason", Words(FAILURES));
 
 /// Names the metrics, and lists them in this order.
@@ -126,10 +130,17 @@ metrics! {
     INTER_TOKEN_LATENCY: Histogram(STEP), "inter_token_latency_seconds", [],
         "From a token of an answer to the next one, other requests' prefills between them included.";
     CHUNK_CACHE_LOOKUPS: Counter, "chunk_cache_lookups_total", [TIER, ("result", Words(LOOKUPS))],
-        "Chunks of requests that may take them from the chunk cache, by whether they did.";
+        "Chunks of prefills that may take them from the chunk cache, by what each tier had. All are looked for in memory; what is not there is looked for on disk, where there is a store: its hits, misses, corrupt and incompatible chunks are together the misses of memory. A miss on disk is a chunk that lay nowhere, could not be read, came from the remote tier, or was computed because that is faster.";
     CHUNK_CACHE_EVICTIONS: Counter, "chunk_cache_evictions_total", [TIER],
-        "Entries that the chunk caches of all ranks have dropped to make room.";
-    CHUNK_CACHE_USED: Gauge, "chunk_cache_used_bytes", [RANK, TIER], "Keys and values in the rank's chunk cache.";
+        "Chunks that were dropped to make room, from the chunk caches of all ranks and from the stores behind them.";
+    CHUNK_CACHE_USED: Gauge, "chunk_cache_used_bytes", [RANK, TIER], "Memory: keys and values in the rank's chunk cache. Disk: files of the store behind it, on the first of the ranks that share it.";
+    CHUNK_STORE_READ: Counter, "chunk_store_read_bytes_total", [STORE_TIER], "Bytes of chunks that were read from stores.";
+    CHUNK_STORE_WRITTEN: Counter, "chunk_store_written_bytes_total", [STORE_TIER], "Bytes of chunks that were written to stores.";
+    CHUNK_STORE_OPERATION_DURATION: Histogram(STORED), "chunk_store_operation_duration_seconds",
+        [STORE_TIER, ("operation", STORE_OPERATIONS)],
+        "Time in which a chunk was read from a store or written there, of those that were; several are read at once.";
+    CHUNK_STORE_ERRORS: Counter, "chunk_store_errors_total", [STORE_TIER, ("reason", STORE_ERRORS)],
+        "Chunks in stores that were of no use, or were not written, by the reason.";
     DEVICE_MEMORY_USED: Gauge, "device_memory_used_bytes", [RANK, ("pool", Words(POOLS))],
         "Memory of the rank after its last prefill. On a GPU: in tensors, taken from the device for them, and buffers of messages. On CPUs: resident in the rank's process, which ranks that are threads have together.";
     RANK_PHASE_SECONDS: Seconds, "rank_phase_seconds_total", [RANK, RANK_PHASE],

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tributary_engine::{Breakage, Ended, Observer, Stage};
-use tributary_protocol::{Collective, RankReport, StepReport, exit};
+use tributary_engine::{Breakage, Ended, Observer, Prefilled, Stage};
+use tributary_protocol::{
+    Collective, FromStore, RankReport, StepReport, StoreError, StoreOperation, StoreReport, Tier, exit,
+};
 
 use super::table::{Kind, TABLE};
 use super::*;
@@ -77,7 +79,7 @@ fn what_ranks_tell_is_counted() {
         report
     };
     let reports = [report(0), report(1)];
-    metrics.prefilled(&reports);
+    metrics.prefilled(&Prefilled { reports: &reports, chunks: 0, stores: &[] });
     metrics.moved(1, &reports[1].traffic);
     let step = |rank: usize, seconds: f64| StepReport { rank, seconds, ..StepReport::default() };
     metrics.stepped(&[step(0, 0.002), step(1, 0.004)], &[Duration::from_millis(6); 3]);
@@ -113,11 +115,99 @@ fn what_ranks_tell_is_counted() {
     assert_eq!(of("collective_failures_total{collective=\"exchange\",reason=\"deadline\"}"), 1.0);
     assert_eq!(of("integrity_failures_total{artifact=\"message\",kind=\"corrupt\"}"), 1.0);
     assert_eq!((of("state{state=\"failed\"}"), of("state{state=\"serving\"}")), (1.0, 0.0));
-    metrics.prefilled(&[]);
+    metrics.prefilled(&Prefilled { reports: &[], chunks: 0, stores: &[] });
     assert_eq!(metrics.state(), "starting", "others have answered since, and nobody serves");
     assert_eq!(metrics.totals().used_bytes, [100, 101]);
     let recent: Vec<&str> = metrics.recent().iter().map(|finished| finished.outcome).collect();
     assert_eq!(recent, ["failed", "cancelled"]);
+}
+
+/// A prefill of two ranks that share a store: of ten chunks one is in memory, four come from the store, one of them from beyond, one is
+/// damaged, one is computed because that is faster, and three lie nowhere.
+fn from_a_store() -> [RankReport; 2] {
+    let mut reports = [0, 1].map(|rank| RankReport { rank, ..RankReport::default() });
+    let cache = &mut reports[0].chunk_cache;
+    (cache.hits, cache.used_bytes) = (3, 100);
+    cache.from_store = FromStore { loaded: 2, spoilt: 1, ..FromStore::default() };
+    cache.store = Some(StoreReport {
+        evicted: 5,
+        operations: vec![
+            (Tier::Disk, StoreOperation::Read, 400, 0.5),
+            (Tier::Disk, StoreOperation::Read, 400, 0.5),
+            (Tier::Disk, StoreOperation::Read, 400, 0.5),
+            (Tier::Remote, StoreOperation::Read, 50, 1.0),
+        ],
+        errors: vec![(Tier::Disk, StoreError::Corrupt, 1)],
+        used_bytes: 900,
+        ..StoreReport::default()
+    });
+    let cache = &mut reports[1].chunk_cache;
+    (cache.hits, cache.used_bytes) = (2, 10);
+    cache.from_store = FromStore { loaded: 2, computed: 1, ..FromStore::default() };
+    cache.store = Some(StoreReport {
+        operations: vec![(Tier::Disk, StoreOperation::Write, 7, 0.25)],
+        errors: vec![(Tier::Disk, StoreError::Full, 2)],
+        used_bytes: 900,
+        ..StoreReport::default()
+    });
+    reports
+}
+
+#[test]
+fn chunks_are_counted_where_they_lay() {
+    let metrics = Metrics::new(2).expect("metrics");
+    let reports = from_a_store();
+    metrics.prefilled(&Prefilled { reports: &reports, chunks: 10, stores: &[(0, 900)] });
+    let found = samples(&metrics.render());
+    let of = |name: &str| found[&format!("tributary_{name}")];
+    let lookups = |tier: &str| {
+        ["hit", "miss", "corrupt", "incompatible"]
+            .map(|result| of(&format!("chunk_cache_lookups_total{{tier=\"{tier}\",result=\"{result}\"}}")))
+    };
+    assert_eq!(lookups("memory"), [1.0, 9.0, 0.0, 0.0]);
+    assert_eq!(lookups("disk"), [3.0, 5.0, 1.0, 0.0], "together as many as memory has misses");
+    assert_eq!(lookups("remote"), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(of("chunk_cache_evictions_total{tier=\"disk\"}"), 5.0);
+    let used = [("0", "memory"), ("1", "memory"), ("0", "disk"), ("1", "disk"), ("0", "remote")];
+    let used = used.map(|(rank, tier)| of(&format!("chunk_cache_used_bytes{{rank=\"{rank}\",tier=\"{tier}\"}}")));
+    assert_eq!(used, [100.0, 10.0, 900.0, 0.0, 0.0], "a store is not counted twice");
+    assert_eq!(of("chunk_store_read_bytes_total{tier=\"disk\"}"), 1200.0);
+    assert_eq!(of("chunk_store_read_bytes_total{tier=\"remote\"}"), 50.0);
+    assert_eq!(of("chunk_store_written_bytes_total{tier=\"disk\"}"), 7.0);
+    let took = |operation: &str, what: &str| {
+        let labels = format!("{{tier=\"disk\",operation=\"{operation}\"}}");
+        of(&format!("chunk_store_operation_duration_seconds_{what}{labels}"))
+    };
+    assert_eq!((took("read", "count"), took("read", "sum"), took("write", "sum")), (3.0, 1.5, 0.25));
+    let errors = |reason: &str| of(&format!("chunk_store_errors_total{{tier=\"disk\",reason=\"{reason}\"}}"));
+    assert_eq!(["corrupt", "full", "missing"].map(errors), [1.0, 2.0, 0.0]);
+
+    let totals = metrics.totals();
+    assert_eq!(totals.tiers.keys().collect::<Vec<_>>(), [&Tier::Memory, &Tier::Disk, &Tier::Remote]);
+    let disk = &totals.tiers[&Tier::Disk];
+    assert_eq!((disk.hits, disk.misses, disk.used_bytes), (3, 6, Some(900)));
+    assert_eq!((disk.read_bytes, disk.written_bytes), (1200, 7));
+    assert!(disk.read_bytes_per_s().is_some_and(|rate| (rate - 800.0).abs() < 1e-9), "{disk:?}");
+    assert_eq!(disk.errors.iter().collect::<Vec<_>>(), [(&"corrupt", &1), (&"full", &2)]);
+    assert_eq!((totals.tiers[&Tier::Memory].hits, totals.tiers[&Tier::Memory].misses), (1, 9));
+}
+
+#[test]
+fn without_a_store_there_is_memory_alone() {
+    let metrics = Metrics::new(1).expect("metrics");
+    let mut report = RankReport::default();
+    report.chunk_cache.hits = 2;
+    metrics.prefilled(&Prefilled { reports: &[report.clone()], chunks: 5, stores: &[] });
+    // A method that may take nothing from the chunk cache looks for nothing.
+    report.chunk_cache.hits = 0;
+    metrics.prefilled(&Prefilled { reports: &[report], chunks: 0, stores: &[] });
+    let found = samples(&metrics.render());
+    let of = |tier: &str, result: &str| {
+        found[&format!("tributary_chunk_cache_lookups_total{{tier=\"{tier}\",result=\"{result}\"}}")]
+    };
+    assert_eq!((of("memory", "hit"), of("memory", "miss")), (2.0, 3.0));
+    assert_eq!((of("disk", "hit"), of("disk", "miss"), of("remote", "miss")), (0.0, 0.0, 0.0));
+    assert_eq!(metrics.totals().tiers.keys().collect::<Vec<_>>(), [&Tier::Memory]);
 }
 
 #[test]
@@ -154,7 +244,7 @@ fn a_scrape_of_64_ranks_is_quick() {
     let reports: Vec<RankReport> = (0..WORLD).map(report).collect();
     let mut times: Vec<Duration> = (0..11)
         .map(|_| {
-            metrics.prefilled(&reports);
+            metrics.prefilled(&Prefilled { reports: &reports, chunks: 0, stores: &[] });
             reports.iter().for_each(|report| metrics.moved(report.rank, &report.traffic));
             let began = Instant::now();
             let bytes = metrics.render().len();
