@@ -1,6 +1,7 @@
 //! Documents are prefilled ahead of use by an engine that does nothing else: what its store has is passed over, so that a run that was
 //! interrupted goes on where it was.
 
+use tributary_coordinator::conductor::Prefilled;
 use tributary_coordinator::{Document, Intake, Prefix, dispatch, prepare_documents};
 use tributary_protocol::exit;
 
@@ -62,8 +63,9 @@ impl Engine<'_> {
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         match dispatch::keep(link, &planned.plan) {
             Ok(reports) => {
-                self.planner.note(group, &reports);
-                self.observed.tell(|observer| observer.prefilled(&reports));
+                let stores = self.planner.note(group, &reports);
+                let prefilled = Prefilled::new(Some(&planned.plan), &reports, &stores);
+                self.observed.tell(|observer| prefilled.tell(observer));
                 let computed_rows = reports.iter().map(|report| report.prefilled_rows).sum();
                 Ok(Warmed { computed_rows, ..warmed })
             }

@@ -32,13 +32,7 @@ pub(super) fn measure(
     let placement = Placement::new(plan, order, Layout::Global);
     let kept: Vec<Vec<u32>> = (0..cx.comm.size()).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
-    // What is held back sets out as a whole.
-    let needed = if chunks.replication.is_some() { cx.models.main.config().layers } else { drift.layers + 1 };
-    chunks.arrivals.wait(needed, &cx.models)?;
-    let mut cached = CachedLayers::start(cx.comm, &chunks.cache, &counts, drift.layers, drift.of)?;
-    if let Some(replication) = &mut chunks.replication {
-        replication.next_slice(cx.comm)?;
-    }
+    let mut cached = set_out(cx, chunks, &counts, drift)?;
     let prefix = chunks.cache.view_of_prefix(&placement);
     let homes = recompute::homes(cx, plan, &placement, (&candidates.rows, Vec::new()), Exchange::Replicate);
     let mut hidden = recompute::embed(cx, plan, &homes)?;
@@ -83,6 +77,17 @@ pub(super) fn measure(
         hidden = model.finish(layer, hidden, attended)?;
     }
     Err(Error::Bug("drift is measured in one layer at least"))
+}
+
+/// What is cached of the layers that are measured sets out for every rank, and behind it, as a whole, the stale rows that are held back.
+fn set_out(cx: &mut Context<'_>, chunks: &mut Chunks, counts: &[usize], drift: Drift) -> Result<CachedLayers> {
+    let needed = if chunks.replication.is_some() { cx.models.main.config().layers } else { drift.layers + 1 };
+    chunks.arrivals.wait(needed, &cx.models)?;
+    let cached = CachedLayers::start(cx.comm, &chunks.cache, counts, drift.layers, drift.of)?;
+    if let Some(replication) = &mut chunks.replication {
+        replication.next_slice(cx.comm)?;
+    }
+    Ok(cached)
 }
 
 /// The squared distances of this rank's `rows` from what is cached of them, `[rows]` f32.
