@@ -89,7 +89,11 @@ fn the_first_request_after_a_start_is_warm_on_threads_and_under_every_launcher()
         }
         // Ranks that are processes of one host read the same folder: one of them says what it holds.
         for (name, mut launcher) in launchers(world as usize) {
-            let found = of(&launcher.args(arguments(&store, &[])).output().expect("it runs"));
+            let found = of(&launcher
+                .arg(env!("CARGO_BIN_EXE_tributary"))
+                .args(arguments(&store, &[]))
+                .output()
+                .expect("it runs"));
             assert_eq!(state(&found), ("warm", chunks(&cold)), "{name}");
             assert_eq!(found["token_ids"], cold["token_ids"], "{name}");
         }
@@ -97,7 +101,11 @@ fn the_first_request_after_a_start_is_warm_on_threads_and_under_every_launcher()
         for (wanted, (name, mut launcher)) in [("cold", launchers(world as usize)), ("warm", launchers(world as usize))]
             .map(|(wanted, mut all)| (wanted, all.remove(0)))
         {
-            let found = of(&launcher.args(arguments(&store, &[])).output().expect("it runs"));
+            let found = of(&launcher
+                .arg(env!("CARGO_BIN_EXE_tributary"))
+                .args(arguments(&store, &[]))
+                .output()
+                .expect("it runs"));
             assert_eq!(state(&found).0, wanted, "{name}");
         }
         assert_eq!(sound(&store) as u64, chunks(&cold) + world, "every chunk is written once");

@@ -152,9 +152,7 @@ impl ChunkFile {
     fn of(source: Source, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
         let Sealed { metadata, tensors, data } = Sealed::read(&source, secret)?;
         let expected = said(identity);
-        for (name, what) in
-            [("key", "chunk"), ("model", "model"), ("prefix", "prefix"), ("extra", "method"), ("ids", "chunk")]
-        {
+        for (name, what) in [("key", "chunk"), ("model", "model"), ("prefix", "prefix"), ("extra", "method")] {
             if metadata.get(name) != expected.get(name) {
                 return Err(Damage::Incompatible(what));
             }

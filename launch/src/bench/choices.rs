@@ -60,7 +60,8 @@ pub struct Choices {
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
-    /// States of the chunk cache: cold, warm, or a share of the chunks, such as cold,0.5,warm [default: cold]
+    /// States of the chunk cache: cold, warm, a share of the chunks, disk (from --chunk-store), disk-dropped (forgotten by the system
+    /// first), such as cold,0.5,warm [default: cold]
     #[arg(long, value_name = "STATE,..", value_delimiter = ',')]
     pub caches: Option<Vec<CacheState>>,
     /// Runs of each point that do not count [default: 2]
