@@ -8,7 +8,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// What each command puts out.
-const OUTPUTS: [(&str, &str); 10] = [
+const OUTPUTS: [(&str, &str); 11] = [
     (
         "prefill",
         "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
@@ -33,6 +33,10 @@ const OUTPUTS: [(&str, &str); 10] = [
          points alone, with --calibrate a profile.",
     ),
     ("plan", "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json)."),
+    (
+        "store",
+        "Output: tables or a line, with --json one object. A damaged chunk ends `verify` with 65 (docs/store.md).",
+    ),
     (
         "doctor",
         "Output: tables of ranks and hosts, warnings, checks, bandwidth. With --json one object (docs/schemas/doctor.v1.json). Warnings \

@@ -101,7 +101,7 @@ fn commands() -> Vec<String> {
 #[test]
 fn helps_say_what_comes_out_and_how_it_ends() {
     let commands = commands();
-    assert_eq!(commands.len(), 10, "{commands:?}");
+    assert_eq!(commands.len(), 11, "{commands:?}");
     let mut with_file = Vec::new();
     for name in &commands {
         let help = text(&[name, "--help"]);

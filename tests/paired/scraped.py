@@ -10,12 +10,9 @@ differences as a share of the time without scrapes, with its 95 % interval (Stud
 else should run on the machine meanwhile.
 """
 
-import argparse
 import contextlib
 import json
-import math
 import pathlib
-import random
 import socket
 import statistics
 import subprocess
@@ -26,7 +23,7 @@ import time
 
 # The script beside this one: no module of Python's own with that name is used here.
 from http import DEMO, Client, documents, model_folder
-from ttft import ROOT, t_95
+from shares import pair, parser, verdict
 
 # The most that scrapes may cost, as a share of the time to first token.
 ALLOWED_SHARE = 0.01
@@ -83,38 +80,26 @@ def measure(options, scratch):
             client, scraper, pairs = Client(address, request), Scraper(address, options.every), []
             block(client, options)
             for _ in range(options.pairs):
-                found, outer = {True: [], False: []}, random.choice([True, False])
-                for scraped in (outer, not outer, not outer, outer):
-                    with scraper if scraped else contextlib.nullcontext():
-                        found[scraped].append(block(client, options))
-                pairs.append((statistics.mean(found[True]), statistics.mean(found[False])))
+
+                def one(is_scraped):
+                    with scraper if is_scraped else contextlib.nullcontext():
+                        return block(client, options)
+
+                pairs.append(pair(one))
         finally:
             server.terminate()
     return pairs, scraper
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
-    parser.add_argument("--times", type=int, default=1, help="documents are this many times as long as the demo's")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two scrapes")
-    options = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--every", type=float, default=1.0, help="seconds between two scrapes")
+    options = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         pairs, scraper = measure(options, pathlib.Path(scratch))
-    scraped, quiet = (statistics.median(column) for column in zip(*pairs))
-    shares = [with_scrapes / without - 1 for with_scrapes, without in pairs]
-    mean = statistics.mean(shares)
-    half = t_95(len(shares) - 1) * statistics.stdev(shares) / math.sqrt(len(shares))
     print(f"{options.model.name}, {len(pairs)} pairs, {options.ranks} ranks")
-    print(f"time to first token: {quiet:.3f} ms, with a scrape every {options.every:g} s {scraped:.3f} ms (medians)")
-    print(f"cost: mean {100 * mean:+.2f} %, 95 % interval {100 * (mean - half):+.2f} to {100 * (mean + half):+.2f} %")
     print(f"a scrape: {scraper.received} bytes in {statistics.median(scraper.took_ms):.1f} ms (median of {len(scraper.took_ms)})")
-    good = mean + half <= ALLOWED_SHARE
-    print(f"at most {100 * ALLOWED_SHARE:g} %: {'yes' if good else 'NO'}")
-    sys.exit(0 if good else 1)
+    verdict(pairs, f"with a scrape every {options.every:g} s", ALLOWED_SHARE)
 
 
 if __name__ == "__main__":

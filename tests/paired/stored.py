@@ -10,21 +10,17 @@ medians, and the mean of the pairs' differences as a share of the time without a
 most 2 %. Nothing else should run on the machine meanwhile.
 """
 
-import argparse
 import itertools
 import json
-import math
 import pathlib
-import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
 # The script beside this one: no module of Python's own with that name is used here.
 from http import DEMO, Client, documents, model_folder
-from ttft import ROOT, t_95
+from shares import pair, parser, verdict
 
 # The most that storing may cost, as a share of the time to first token.
 ALLOWED_SHARE = 0.02
@@ -63,14 +59,9 @@ def measure(options, scratch):
     stores = ["--chunk-store", str(store), "--chunk-store-size", "4GiB"]
     services = {True: Service(serve + stores, request, numbers), False: Service(serve, request, numbers)}
     try:
-        pairs = []
         for service in services.values():
             service.block(options.requests)
-        for _ in range(options.pairs):
-            found, outer = {True: [], False: []}, random.choice([True, False])
-            for is_stored in (outer, not outer, not outer, outer):
-                found[is_stored].append(services[is_stored].block(options.requests))
-            pairs.append((statistics.mean(found[True]), statistics.mean(found[False])))
+        pairs = [pair(lambda is_stored: services[is_stored].block(options.requests)) for _ in range(options.pairs)]
     finally:
         for service in services.values():
             service.process.terminate()
@@ -79,26 +70,13 @@ def measure(options, scratch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
-    parser.add_argument("--times", type=int, default=1, help="documents are this many times as long as the demo's")
-    parser.add_argument("--requests", type=int, default=3, help="requests of a block")
-    options = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--requests", type=int, default=3, help="requests of a block")
+    options = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         pairs, stored_bytes = measure(options, pathlib.Path(scratch))
-    stored, without = (statistics.median(column) for column in zip(*pairs))
-    shares = [with_store / plain - 1 for with_store, plain in pairs]
-    mean = statistics.mean(shares)
-    half = t_95(len(shares) - 1) * statistics.stdev(shares) / math.sqrt(len(shares))
     print(f"{options.model.name}, {len(pairs)} pairs, {options.ranks} ranks, {stored_bytes / 2**20:.0f} MiB stored")
-    print(f"time to first token: {without:.3f} ms, with a store {stored:.3f} ms (medians)")
-    print(f"cost: mean {100 * mean:+.2f} %, 95 % interval {100 * (mean - half):+.2f} to {100 * (mean + half):+.2f} %")
-    good = mean + half <= ALLOWED_SHARE
-    print(f"at most {100 * ALLOWED_SHARE:g} %: {'yes' if good else 'NO'}")
-    sys.exit(0 if good else 1)
+    verdict(pairs, "with a store", ALLOWED_SHARE)
 
 
 if __name__ == "__main__":
