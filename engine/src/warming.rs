@@ -1,9 +1,11 @@
 //! Documents are prefilled ahead of use by an engine that does nothing else: what its store has is passed over, so that a run that was
 //! interrupted goes on where it was.
 
+use std::time::Duration;
+
 use tributary_coordinator::conductor::Prefilled;
 use tributary_coordinator::{Document, Intake, Prefix, dispatch, prepare_documents};
-use tributary_protocol::exit;
+use tributary_protocol::{StoreError, StoreReport, Tier, exit};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -20,6 +22,18 @@ pub struct Warmed {
     pub there: usize,
     /// Rows that were computed, all ranks together, those of prefixes included.
     pub computed_rows: usize,
+    /// Chunks that could not be written, as far as ranks have told.
+    pub lost: u64,
+}
+
+/// Chunks that could not be written to the folder.
+fn lost<'a>(reports: impl Iterator<Item = &'a StoreReport>) -> u64 {
+    let is_lost = |(tier, error, _): &&(Tier, StoreError, u64)| {
+        let of_writing =
+            [StoreError::Busy, StoreError::Full, StoreError::Denied, StoreError::Unreadable, StoreError::Down];
+        *tier == Tier::Disk && of_writing.contains(error)
+    };
+    reports.flat_map(|report| &report.errors).filter(is_lost).map(|(_, _, count)| count).sum()
 }
 
 impl Warmed {
@@ -31,6 +45,7 @@ impl Warmed {
             tokens: self.tokens + other.tokens,
             there: self.there + other.there,
             computed_rows: self.computed_rows + other.computed_rows,
+            lost: self.lost + other.lost,
         }
     }
 }
@@ -55,7 +70,7 @@ impl Engine<'_> {
         let tokens = prepared.chunks.iter().map(|chunk| chunk.ids.len()).sum();
         let prefix = prepared.prefix.clone();
         prepared.chunks.retain(|chunk| !self.planner.stores(group, &prefix, &chunk.ids));
-        let warmed = Warmed { chunks, tokens, there: chunks - prepared.chunks.len(), computed_rows: 0 };
+        let warmed = Warmed { chunks, tokens, there: chunks - prepared.chunks.len(), ..Warmed::default() };
         if prepared.chunks.is_empty() {
             return Ok(warmed);
         }
@@ -67,13 +82,21 @@ impl Engine<'_> {
                 let prefilled = Prefilled::new(Some(&planned.plan), &reports, &stores);
                 self.observed.tell(|observer| prefilled.tell(observer));
                 let computed_rows = reports.iter().map(|report| report.prefilled_rows).sum();
-                Ok(Warmed { computed_rows, ..warmed })
+                let lost = lost(reports.iter().filter_map(|report| report.chunk_cache.store.as_ref()));
+                Ok(Warmed { computed_rows, lost, ..warmed })
             }
             Err(error) => {
                 self.observed.tell(|observer| observer.failed(error.exit_code()));
                 Err(self.lost(group, error))
             }
         }
+    }
+
+    /// Waits until this process's store has written what it was given; what could not be written since ranks told of it last.
+    pub fn written(&self, within: Duration) -> Warmed {
+        let Some(store) = self.store() else { return Warmed::default() };
+        let in_time = store.flush(within);
+        Warmed { lost: lost(std::iter::once(&store.report())) + u64::from(!in_time), ..Warmed::default() }
     }
 
     /// Prefills documents together; one by one where they are too long together, or one of them is at fault. What came of them, or of

@@ -19,7 +19,7 @@ use crate::stdout::{print, print_json};
 /// Documents that are handed to the ranks together.
 const TOGETHER: usize = 8;
 
-/// How long the ranks' last chunks may take to be written.
+/// How long chunks may take to be written.
 const LAST_WRITES: Duration = Duration::from_secs(600);
 
 /// What is stored, and by which ranks.
@@ -71,31 +71,32 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
                 Err(error) => return Err(error.into()),
             }
         }
+        // Nothing piles up that the disk does not take.
+        sum = sum.and(engine.written(LAST_WRITES));
         let (done, seconds) = ((place * TOGETHER + some.len()), begun.elapsed().as_secs_f64());
         let rate = sum.computed_rows as f64 / seconds.max(1e-9);
         progress.now(format!("{done} of {} documents, {rate:.0} tokens/s", documents.len()));
     }
-    let is_written = engine.store().is_none_or(|store| store.flush(LAST_WRITES));
     drop(progress);
     engine.end()?;
     tell(args, documents.len(), &sum, &refused, begun.elapsed().as_secs_f64())?;
-    if is_written && refused.is_empty() {
+    if sum.lost == 0 && refused.is_empty() {
         return Ok(());
     }
     let reason = match refused.first() {
         Some(first) => format!("{} of the documents cannot be stored; the first: {first}", refused.len()),
-        None => "not everything could be written in time".to_owned(),
+        None => format!("{} chunks could not be written: run it again when there is room", sum.lost),
     };
     Err(Coded { exit_code: exit::DISK, reason }.into())
 }
 
 fn tell(args: &WarmArgs, documents: usize, sum: &Warmed, refused: &[String], seconds: f64) -> anyhow::Result<()> {
-    let Warmed { chunks, tokens, there, computed_rows } = *sum;
+    let Warmed { chunks, tokens, there, computed_rows, lost } = *sum;
     if args.json {
         return print_json(&serde_json::json!({
             "schema": "tributary.warm/1",
             "documents": documents, "chunks": chunks, "tokens": tokens, "chunks_there": there,
-            "computed_rows": computed_rows, "refused": refused, "seconds": seconds,
+            "computed_rows": computed_rows, "chunks_lost": lost, "refused": refused, "seconds": seconds,
         }));
     }
     let text = format!("{documents} documents: {chunks} chunks of {tokens} tokens, {there} of them were there; ");

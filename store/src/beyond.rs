@@ -12,7 +12,13 @@ use crate::remote::{Fetch, Operation, Reason, Remote, RemoteCounters, RemoteErro
 use crate::tally::{Reading, Tally};
 
 /// How long the object store may take to say what it has, when a store is opened.
-const LIST: Duration = Duration::from_secs(10);
+const LIST: Duration = Duration::from_secs(45);
+
+/// How often it is asked again: a large bucket takes a while.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Bytes of chunks that are asked for ahead of use at once: they lie in memory until they are read.
+const MOST_COMING_BYTES: u64 = 256 << 20;
 
 /// The most chunks of which it is asked to tell.
 const MOST_LISTED: usize = 1_000_000;
@@ -31,8 +37,10 @@ pub struct Beyond {
 struct State {
     /// Chunks that it has, as far as is known.
     keys: HashSet<ChunkKey>,
-    /// Chunks that have been asked for ahead of use.
-    coming: HashMap<ChunkKey, Fetch>,
+    /// Chunks that have been asked for ahead of use, and the most bytes that each may have.
+    coming: HashMap<ChunkKey, (Fetch, u64)>,
+    /// When it last said what it has.
+    looked: Option<Instant>,
     /// What has been told of it.
     told: RemoteCounters,
     reading: Reading,
@@ -51,6 +59,13 @@ impl Beyond {
 
     /// Learns which chunks are there; those that have come.
     pub fn look(&self) -> Vec<ChunkKey> {
+        {
+            let mut state = self.state();
+            if state.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+                return Vec::new();
+            }
+            state.looked = Some(Instant::now());
+        }
         match self.remote.list(MOST_LISTED, LIST) {
             Ok(entries) => {
                 let keys: HashSet<ChunkKey> = entries.iter().map(|entry| entry.key).collect();
@@ -75,6 +90,11 @@ impl Beyond {
         self.state().keys.contains(key) && !self.remote.is_down()
     }
 
+    /// Whether it has a chunk, as far as is known, whether it answers or not.
+    pub fn knows(&self, key: &ChunkKey) -> bool {
+        self.state().keys.contains(key)
+    }
+
     /// The chunks that it has, as far as is known.
     pub fn keys(&self) -> Vec<ChunkKey> {
         self.state().keys.iter().copied().collect()
@@ -88,8 +108,9 @@ impl Beyond {
     /// Asks for a chunk ahead of use.
     pub fn ask(&self, key: &ChunkKey, most_bytes: u64) {
         let mut state = self.state();
-        if state.keys.contains(key) {
-            state.coming.entry(*key).or_insert_with(|| self.remote.get(key, most_bytes));
+        let coming_bytes: u64 = state.coming.values().map(|(_, bytes)| bytes).sum();
+        if state.keys.contains(key) && coming_bytes + most_bytes <= MOST_COMING_BYTES {
+            state.coming.entry(*key).or_insert_with(|| (self.remote.get(key, most_bytes), most_bytes));
         }
     }
 
@@ -107,7 +128,7 @@ impl Beyond {
         let fetch = {
             let mut state = self.state();
             state.reading.begin(begun);
-            state.coming.remove(key)
+            state.coming.remove(key).map(|(fetch, _)| fetch)
         };
         let fetched = fetch.unwrap_or_else(|| self.remote.get(key, most_bytes)).wait(FETCH);
         let read_bytes = fetched.as_ref().map_or(0, |bytes| bytes.len() as u64);
@@ -193,6 +214,7 @@ mod tests {
         assert!(beyond.flush(Duration::from_secs(10)) && beyond.has(&key(1)));
         let beyond = open();
         assert_eq!(beyond.keys(), [key(1)]);
+        beyond.ask(&key(1), 100);
         beyond.ask(&key(1), 100);
         beyond.ask(&key(2), 100);
         assert_eq!(beyond.fetch(&key(1), 100), Ok(Bytes::from_static(b"one")));

@@ -22,6 +22,9 @@ use source::Source;
 /// Name and version of the layout.
 const FORMAT: &str = "tributary.chunk/1";
 
+/// What is said of a file whose seal is wrong: its header was changed, or sealed with another secret.
+pub const NOT_SEALED: &str = "its header is not what was sealed";
+
 /// The longest header that is read. One of 1000 layers has 300 kB.
 const MOST_HEADER_BYTES: u64 = 16 << 20;
 
@@ -222,7 +225,7 @@ impl Sealed {
         let found = metadata.remove("seal").unwrap_or_default();
         let of_case = |hash: &blake3::Hash| *hash.to_hex() == *found;
         if blake3::Hash::from_hex(&found).ok().filter(of_case) != Some(seal(&metadata, &tensors, secret)) {
-            return Err(Damage::corrupt("its header is not what was sealed"));
+            return Err(Damage::corrupt(NOT_SEALED));
         }
         Ok(Self { metadata, tensors, data })
     }

@@ -56,9 +56,16 @@ impl Folder {
     pub fn open(path: &Path, is_shared: bool) -> io::Result<Self> {
         let folder = Self(path.to_owned());
         folder.make()?;
-        let mode = fs::metadata(path)?.mode();
-        if mode & WRITABLE_BY_OTHERS != 0 && !is_shared {
-            let message = format!("others may write to this folder (mode {:o})", mode & 0o7777);
+        let metadata = fs::metadata(path)?;
+        let (mode, owner, user) = (metadata.mode(), metadata.uid(), rustix::process::geteuid().as_raw());
+        let foreign = if mode & WRITABLE_BY_OTHERS != 0 {
+            Some(format!("others may write to this folder (mode {:o})", mode & 0o7777))
+        } else if owner != user && owner != 0 {
+            Some(format!("this folder belongs to another user ({owner})"))
+        } else {
+            None
+        };
+        if let Some(message) = foreign.filter(|_| !is_shared) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         Ok(folder)
@@ -205,7 +212,14 @@ impl Folder {
             // Two digits; what else lies there is nobody's business here.
             let is_digits = folder.file_name().to_str().is_some_and(|name| name.len() == 2);
             if is_digits && folder.file_type()?.is_dir() {
-                for file in fs::read_dir(folder.path())? {
+                let files = match fs::read_dir(folder.path()) {
+                    // Somebody has removed it meanwhile, or has put it there for nobody else to read.
+                    Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+                        continue;
+                    }
+                    files => files?,
+                };
+                for file in files {
                     entries.extend(entry(&file?)?);
                 }
             }

@@ -2,7 +2,7 @@
 //! folder itself is the truth; what others have written or removed is learnt when it is [read anew](Index::replace).
 
 use std::collections::HashMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tributary_protocol::ChunkKey;
 
@@ -55,6 +55,16 @@ impl Index {
         }
     }
 
+    /// A chunk is being used now; whether that is worth a note, because it was last used so long ago.
+    pub fn touch_after(&mut self, key: &ChunkKey, longest: Duration) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        let is_old = entry.used.elapsed().is_ok_and(|age| age >= longest);
+        if is_old {
+            entry.used = SystemTime::now();
+        }
+        is_old
+    }
+
     /// The chunks that must go so that this many bytes come free: the least recently used first, ties the lower key.
     pub fn oldest(&self, free_bytes: u64) -> Vec<ChunkKey> {
         if free_bytes == 0 {
@@ -84,8 +94,6 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tributary_protocol::KeySpace;
 
     use super::*;
@@ -108,6 +116,8 @@ mod tests {
         assert_eq!(index.oldest(1000), [a, b, c], "all there is");
         index.touch(&a);
         assert_eq!(index.oldest(10), [b]);
+        let minute = Duration::from_secs(60);
+        assert!(!index.touch_after(&c, minute) && !index.touch_after(&a, minute));
         assert!(index.remove(&b) && !index.remove(&b));
         assert_eq!((index.used_bytes(), index.has(&b)), (40, false));
         index.insert(Entry { bytes: 5, ..entries[2] });

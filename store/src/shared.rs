@@ -67,15 +67,23 @@ impl Shared {
         self.has_here(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.has(key))
     }
 
-    /// Whether the folder has a chunk. What another process has written there is found when it is asked for.
+    /// Whether the folder has a chunk, as far as is known: no disk is asked.
     pub fn has_here(&self, key: &ChunkKey) -> bool {
-        if self.index().has(key) {
-            return true;
+        self.index().has(key)
+    }
+
+    /// Whether a chunk lies anywhere, as far as is known, whether it can be had now or not.
+    fn knows(&self, key: &ChunkKey) -> bool {
+        self.has_here(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.knows(key))
+    }
+
+    /// A chunk that another process has written has been found.
+    pub fn found(&self, key: &ChunkKey) {
+        if !self.has_here(key)
+            && let Ok(metadata) = self.folder.path_of(key).metadata()
+        {
+            self.stored(Entry { key: *key, bytes: metadata.len(), used: SystemTime::now() });
         }
-        let Ok(metadata) = self.folder.path_of(key).metadata() else { return false };
-        let used = metadata.modified().unwrap_or_else(|_| SystemTime::now());
-        self.index().insert(Entry { key: *key, bytes: metadata.len(), used });
-        true
     }
 
     /// What it holds.
@@ -145,7 +153,7 @@ impl Shared {
             // Where it stays it is met again, and is of no use then either.
             let _ = self.folder.move_aside(key);
         }
-        if self.index().remove(key) && !self.has(key) {
+        if self.index().remove(key) && !self.knows(key) {
             self.tally().gone([*key]);
         }
     }
@@ -156,7 +164,8 @@ impl Shared {
         for key in &oldest {
             self.folder.remove(key)?;
             self.index().remove(key);
-            self.tally().evicted(*key, !self.has(key));
+            let is_gone = !self.knows(key);
+            self.tally().evicted(*key, is_gone);
         }
         Ok(oldest.len())
     }
@@ -165,7 +174,7 @@ impl Shared {
     pub fn look(&self) -> io::Result<()> {
         let entries = self.folder.entries()?;
         let (come, gone) = self.index().replace(entries);
-        let gone: Vec<ChunkKey> = gone.into_iter().filter(|key| !self.has(key)).collect();
+        let gone: Vec<ChunkKey> = gone.into_iter().filter(|key| !self.knows(key)).collect();
         let far = self.beyond.as_ref().map(Beyond::look).unwrap_or_default();
         let mut tally = self.tally();
         tally.stored(come.into_iter().chain(far));

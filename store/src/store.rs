@@ -23,6 +23,9 @@ const READERS: usize = 2;
 /// Chunks and notes that may wait.
 const MOST_WAITING: usize = 4096;
 
+/// How often the use of a chunk is noted at most.
+const NOTED: Duration = Duration::from_secs(60);
+
 /// How long a store that was too slow is left alone.
 const REST: Duration = Duration::from_secs(10);
 
@@ -113,11 +116,14 @@ impl Store {
     pub fn find(&self, identity: &Identity, shape: &Shape) -> Result<StoredChunk, Damage> {
         let (key, shared) = (identity.key, &self.shared);
         fail::fail_point!("store::open");
-        if let (Some(beyond), false) = (&shared.beyond, self.has_here(&key)) {
+        let file = ChunkFile::open(&shared.folder.path_of(&key), identity, shape, shared.secret());
+        if let (Err(Damage::Missing), Some(beyond)) = (&file, &shared.beyond)
+            && beyond.has(&key)
+        {
             return self.fetch(beyond, identity, shape);
         }
-        let file = ChunkFile::open(&shared.folder.path_of(&key), identity, shape, shared.secret());
         let file = file.inspect_err(|damage| shared.spoilt(&key, Tier::Disk, damage))?;
+        shared.found(&key);
         shared.index().touch(&key);
         // One that finds no place is used all the same.
         let _ = self.work.try_send(Work::Touch(key));
@@ -142,6 +148,13 @@ impl Store {
     fn stored(&self, key: ChunkKey, file: ChunkFile, shape: &Shape, fetched: Option<Bytes>) -> StoredChunk {
         let (shared, work) = (Arc::clone(&self.shared), self.work.clone());
         StoredChunk { shared, work, key, file, bytes: 2 * shape.tensor_bytes() as u64, fetched }
+    }
+
+    /// Notes that a chunk is in use, where that has not been noted for a minute: one that lies in memory is not read.
+    pub fn touch(&self, key: &ChunkKey) {
+        if self.shared.index().touch_after(key, NOTED) {
+            let _ = self.work.try_send(Work::Touch(*key));
+        }
     }
 
     /// Has chunks read by the store's own threads.

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, StoreReport, Tier};
 
-/// The most operations and keys that are remembered for the next report. What is beyond is not told one by one.
+/// The most operations that are remembered for the next report. What is beyond is not told one by one.
 const MOST_REMEMBERED: usize = 100_000;
+
+/// The most keys that one report has of each kind: it must fit into a message. The others come with the next.
+const MOST_TOLD: usize = 50_000;
 
 /// Reading for longer than this is remembered at half its weight.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -56,7 +59,10 @@ impl Tally {
     pub fn take(&mut self, used_bytes: u64) -> StoreReport {
         let errors = std::mem::take(&mut self.errors);
         let errors = errors.into_iter().map(|((tier, error), count)| (tier, error, count)).collect();
-        StoreReport { errors, used_bytes, ..std::mem::take(&mut self.report) }
+        let mut report = std::mem::take(&mut self.report);
+        let later = |keys: &mut Vec<ChunkKey>| keys.split_off(keys.len().min(MOST_TOLD));
+        (self.report.stored, self.report.gone) = (later(&mut report.stored), later(&mut report.gone));
+        StoreReport { errors, used_bytes, ..report }
     }
 }
 
@@ -132,5 +138,9 @@ mod tests {
         assert_eq!(report.errors, [(Tier::Disk, StoreError::Corrupt, 2)]);
         assert_eq!(report.operations, [(Tier::Disk, StoreOperation::Write, 7, 1.0)]);
         assert_eq!(tally.take(9), StoreReport { used_bytes: 9, ..StoreReport::default() });
+        let key = |id: usize| tributary_protocol::KeySpace::new([0; 32], "f32").chunk(&[], &[id as u32], &[]);
+        tally.stored((0..MOST_TOLD + 3).map(key));
+        let told: Vec<usize> = (0..3).map(|_| tally.take(9).stored.len()).collect();
+        assert_eq!(told, [MOST_TOLD, 3, 0], "a report fits into a message");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use tributary_system::size::rounded;
 
-use crate::chunk_file::Description;
+use crate::chunk_file::{Description, NOT_SEALED};
 use crate::damage::Damage;
 use crate::folder::{Entry, Folder};
 use crate::seal::Secret;
@@ -154,7 +154,7 @@ pub fn list(folder: &Folder, secret: Option<&Secret>) -> io::Result<Listing> {
     look(folder, &mut |_| {}, |entry| Description::read(&folder.path_of(&entry.key), secret))
 }
 
-/// Reads every chunk of a folder. With `aside` damaged ones are moved aside, as a rank that meets them does. `tell` is told how many
+/// Reads every chunk of a folder. With `aside` damaged ones are moved aside, but not those that another secret may have sealed. `tell` is told how many
 /// bytes have been read.
 ///
 /// # Errors
@@ -164,13 +164,22 @@ pub fn verify(folder: &Folder, secret: Option<&Secret>, aside: bool, tell: &mut 
         let verified = Description::verify(&folder.path_of(&entry.key), &entry.key, secret);
         if let Err(damage) = &verified
             && aside
-            && damage.is_of_the_file()
+            && is_damaged(damage)
         {
             // It is told as damaged, whether it can be moved or not.
             let _ = folder.move_aside(&entry.key);
         }
         verified
     })
+}
+
+/// Whether a file is of no use to anybody. One that is sealed with another secret, or is of another version, may be of use to others.
+fn is_damaged(damage: &Damage) -> bool {
+    match damage {
+        Damage::Corrupt(what) => what != NOT_SEALED,
+        Damage::Incompatible(what) => *what == "chunk",
+        Damage::Missing | Damage::Unreadable(_) => false,
+    }
 }
 
 fn look(
@@ -278,6 +287,8 @@ mod tests {
         *file.last_mut().expect("bytes") ^= 1;
         fs::write(&path, file).expect("damaged");
         fs::copy(folder.path_of(&keys[2]), folder.path_of(&keys[0])).expect("swapped");
+        let stays = verify(&folder, None, true, &mut |_| {}).expect("read");
+        assert_eq!((stays.useless.len(), folder.entries().expect("entries").len()), (3, 3), "another secret may fit");
         let mut told = 0;
         let verified = verify(&folder, Some(&secret), true, &mut |bytes| told = bytes).expect("read");
         assert_eq!((verified.chunks.len(), told), (1, 3 * bytes));

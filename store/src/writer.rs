@@ -111,11 +111,11 @@ impl Writer {
     fn try_write(&mut self, writing: &Writing) -> io::Result<()> {
         let (key, shared) = (writing.identity.key, Arc::clone(&self.shared));
         if self.looked.elapsed() > LOOK {
-            shared.look()?;
             self.looked = Instant::now();
+            if let Err(error) = shared.look() {
+                tracing::warn!("what others have stored in {} is not known: {error}", shared.folder.path().display());
+            }
         }
-        // Somebody may have removed it.
-        shared.folder.make()?;
         let path = shared.folder.path_of(&key);
         if let Ok(metadata) = path.metadata() {
             // Another rank or another job has been quicker.
@@ -135,6 +135,8 @@ impl Writer {
     /// Puts a chunk's file into the folder, if there is room.
     fn put(&self, key: ChunkKey, bytes: &[u8]) -> io::Result<()> {
         let (begun, count, shared) = (Instant::now(), bytes.len() as u64, &self.shared);
+        // Somebody may have removed it.
+        shared.folder.make()?;
         if !self.make_room(count)? {
             shared.failed(Tier::Disk, StoreError::Full);
             return Ok(());
@@ -151,17 +153,16 @@ impl Writer {
         if limits.most_bytes.is_some_and(|most| bytes > most) {
             return Ok(false);
         }
-        loop {
-            let used_bytes = self.shared.used_bytes();
-            let above = limits.most_bytes.map_or(0, |most| (used_bytes + bytes).saturating_sub(most));
-            let short = limits.reserve_bytes.saturating_add(bytes).saturating_sub(self.shared.folder.free_bytes()?);
-            if above.max(short) == 0 {
-                return Ok(true);
-            }
-            if self.shared.evict(above.max(short))? == 0 {
-                return Ok(false);
-            }
+        let used_bytes = self.shared.used_bytes();
+        let above = limits.most_bytes.map_or(0, |most| (used_bytes + bytes).saturating_sub(most));
+        let short = limits.reserve_bytes.saturating_add(bytes).saturating_sub(self.shared.folder.free_bytes()?);
+        // Where even everything would not suffice nothing is gained by removing it. What is removed counts as free: some disks say
+        // so only later.
+        if short > used_bytes {
+            return Ok(false);
         }
+        self.shared.evict(above.max(short))?;
+        Ok(true)
     }
 }
 

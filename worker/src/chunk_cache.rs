@@ -59,9 +59,14 @@ impl ChunkCache {
         self.store.as_ref()
     }
 
-    /// Whether the store has a chunk, as far as is known, and may be waited for.
+    /// Whether the store has a chunk, as far as this rank knows, and may be waited for.
     pub fn is_stored(&self, key: &ChunkKey) -> bool {
-        self.store.as_ref().is_some_and(|store| store.has(key) && !store.rests())
+        self.may_be_stored() && self.store.as_ref().is_some_and(|store| store.has(key))
+    }
+
+    /// Whether there is a store that may be waited for. Another process may have written what this one does not know of.
+    pub fn may_be_stored(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| !store.rests())
     }
 
     /// Seconds that a row of a chunk takes to be computed here, as it was last; nothing where none was.
@@ -69,9 +74,10 @@ impl ChunkCache {
         self.row_s
     }
 
-    /// So many rows were computed in that time.
+    /// So many rows were computed in that time, which says nothing where it was also waited for the store.
     pub fn computed(&mut self, rows: usize, seconds: f64) {
-        if rows >= TELLING_ROWS && seconds > 0.0 {
+        let FromStore { loaded, spoilt, .. } = self.report.from_store;
+        if rows >= TELLING_ROWS && seconds > 0.0 && loaded + spoilt == 0 {
             self.row_s = Some(seconds / rows as f64);
         }
     }
@@ -140,6 +146,8 @@ impl ChunkCache {
             if lacks {
                 let layers = entry.layers.clone();
                 self.write(identity, layers);
+            } else if let Some(store) = &self.store {
+                store.touch(&identity.key);
             }
             return Ok(());
         }

@@ -13,6 +13,10 @@ use crate::numbers::Buffer;
 /// Reading that brings nothing for so long is given up.
 const SLOW: Duration = Duration::from_secs(2);
 
+/// All of it is given up after this long, and as much longer as a slow disk takes.
+const LONGEST: Duration = Duration::from_secs(10);
+const LEAST_BYTES_PER_S: f64 = 20e6;
+
 /// A layer in the host's memory; none if it is of no use.
 type Layer = Option<(Tensor, Tensor)>;
 
@@ -27,6 +31,7 @@ struct Shared {
     /// The steps that have been begun: layer by layer, in each of them chunk by chunk.
     begun: AtomicUsize,
     is_over: AtomicBool,
+    until: Instant,
     /// When the last layer arrived, and who waits for one.
     arrived_at: Mutex<Instant>,
     arrived: Condvar,
@@ -65,12 +70,15 @@ impl Loading {
                 is_spoilt: AtomicBool::new(false),
             }
         };
+        let bytes: u64 = chunks.iter().map(|(_, shape)| shape.bytes()).sum();
+        let until = Instant::now() + LONGEST + Duration::from_secs_f64(bytes as f64 / LEAST_BYTES_PER_S);
         let shared = Arc::new(Shared {
             store: Arc::clone(store),
             chunks: chunks.into_iter().map(chunk).collect(),
             layers,
             begun: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
+            until,
             arrived_at: Mutex::new(Instant::now()),
             arrived: Condvar::new(),
         });
@@ -92,7 +100,8 @@ impl Loading {
             if is_spoilt.load(Ordering::Acquire) {
                 return None;
             }
-            let left = SLOW.saturating_sub(arrived_at.elapsed());
+            let left =
+                self.0.until.saturating_duration_since(Instant::now()).min(SLOW.saturating_sub(arrived_at.elapsed()));
             if left.is_zero() {
                 drop(arrived_at);
                 self.0.give_up(chunk);
@@ -112,7 +121,7 @@ impl Loading {
 impl Drop for Loading {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Release);
-        for chunk in self.0.chunks.iter().filter(|chunk| chunk.file.get().is_none()) {
+        for chunk in &self.0.chunks {
             self.0.store.abandon(&chunk.identity.key);
         }
     }

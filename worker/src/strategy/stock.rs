@@ -42,7 +42,7 @@ impl Stock {
                 let rows = || chunk_rows[chunk].clone().collect::<Vec<u32>>();
                 match found {
                     Some(found) => block = Some(Block::of(rows(), found).complete(layers)),
-                    None if prefix.is_some() && cx.chunk_cache.is_stored(&identity.key) => {
+                    None if prefix.is_some() && cx.chunk_cache.may_be_stored() => {
                         stored.push((chunks.len(), identity));
                     }
                     None => cx.chunk_cache.miss(),
