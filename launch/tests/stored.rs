@@ -157,7 +157,10 @@ fn restarts_with_kills_change_no_answer() {
         // It may have ended by itself.
         let _ = child.kill();
         child.wait().expect("gone");
-        sound(&store);
+        // One that is killed early has not made the folder.
+        if Path::new(&store).is_dir() {
+            sound(&store);
+        }
     }
     let warm = report(command(&arguments(&store, &["--world-size", "2"])));
     assert_eq!(warm["token_ids"], cold["token_ids"]);
