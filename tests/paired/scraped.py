@@ -11,7 +11,6 @@ else should run on the machine meanwhile.
 """
 
 import contextlib
-import json
 import pathlib
 import socket
 import statistics
@@ -22,8 +21,8 @@ import threading
 import time
 
 # The script beside this one: no module of Python's own with that name is used here.
-from http import DEMO, Client, documents, model_folder
-from shares import pair, parser, verdict
+from http import Client
+from shares import pair, parser, serving, verdict
 
 # The most that scrapes may cost, as a share of the time to first token.
 ALLOWED_SHARE = 0.01
@@ -69,11 +68,7 @@ def block(client, options):
 
 def measure(options, scratch):
     """Pairs of milliseconds, with and without scrapes; and the scraper."""
-    folder, load = model_folder(options.model, scratch)
-    request = json.loads((DEMO / "requests/hop2-0.json").read_text())
-    request["documents"] = documents(request, options.times)
-    serve = [str(options.program), "serve", "--model", str(folder), *load, "--world-size", str(options.ranks)]
-    serve += ["--chunk-cache", "off", "--listen", "127.0.0.1:0"]
+    serve, request = serving(options, scratch)
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         try:
             address = server.stdout.readline().split("http://")[1].split()[0]

@@ -1,12 +1,15 @@
 """What two kinds of blocks of requests cost beside each other: the options, the order of the blocks, and the verdict."""
 
 import argparse
+import json
 import math
 import pathlib
 import random
 import statistics
 import sys
 
+# The script beside this one: no module of Python's own with that name is used here.
+from http import DEMO, documents, model_folder
 from ttft import ROOT, t_95
 
 
@@ -19,6 +22,15 @@ def parser(description):
     options.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
     options.add_argument("--times", type=int, default=1, help="documents are this many times as long as the demo's")
     return options
+
+
+def serving(options, scratch):
+    """The command of a service that keeps nothing in memory, and the request that it is asked."""
+    folder, load = model_folder(options.model, scratch)
+    request = json.loads((DEMO / "requests/hop2-0.json").read_text())
+    request["documents"] = documents(request, options.times)
+    serve = [str(options.program), "serve", "--model", str(folder), *load, "--world-size", str(options.ranks)]
+    return [*serve, "--chunk-cache", "off", "--listen", "127.0.0.1:0"], request
 
 
 def pair(block):

@@ -11,7 +11,6 @@ most 2 %. Nothing else should run on the machine meanwhile.
 """
 
 import itertools
-import json
 import pathlib
 import statistics
 import subprocess
@@ -19,8 +18,8 @@ import tempfile
 import time
 
 # The script beside this one: no module of Python's own with that name is used here.
-from http import DEMO, Client, documents, model_folder
-from shares import pair, parser, verdict
+from http import Client
+from shares import pair, parser, serving, verdict
 
 # The most that storing may cost, as a share of the time to first token.
 ALLOWED_SHARE = 0.02
@@ -50,11 +49,8 @@ class Service:
 
 def measure(options, scratch):
     """Pairs of milliseconds, with and without a store; and the bytes that were stored."""
-    folder, load = model_folder(options.model, scratch)
-    request = json.loads((DEMO / "requests/hop2-0.json").read_text())
-    request["documents"] = documents(request, options.times)
-    serve = [str(options.program), "serve", "--model", str(folder), *load, "--world-size", str(options.ranks)]
-    serve += ["--chunk-cache", "off", "--self-test-interval", "86400", "--listen", "127.0.0.1:0"]
+    serve, request = serving(options, scratch)
+    serve += ["--self-test-interval", "86400"]
     store, numbers = scratch / "store", itertools.count()
     stores = ["--chunk-store", str(store), "--chunk-store-size", "4GiB"]
     services = {True: Service(serve + stores, request, numbers), False: Service(serve, request, numbers)}
