@@ -29,7 +29,7 @@ help:
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
-	@echo "make bench-store    what storing chunks costs the requests that come meanwhile; a quarter of an hour"
+	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
@@ -132,10 +132,12 @@ bench: build
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
 
-# What a scrape each second costs the time to first token: 200 pairs, a quarter of an hour.
+# How fast stored chunks are read beside a plain reader, and what storing them costs the time to first token: 200 pairs, a quarter of an hour.
 bench-store: build
+	$(CARGO) bench --locked -p tributary-store --bench read
 	python3 tests/paired/stored.py $(TRIBUTARY)
 
+# What a scrape each second costs the time to first token: 200 pairs, a quarter of an hour.
 bench-metrics: build
 	python3 tests/paired/scraped.py $(TRIBUTARY)
 

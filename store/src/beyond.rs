@@ -137,8 +137,8 @@ impl Beyond {
     }
 
     /// Leaves a chunk to be sent, unless it is there.
-    pub fn send(&self, key: &ChunkKey, bytes: Bytes) {
-        if !self.state().keys.contains(key) && self.remote.put(key, bytes).is_ok() {
+    pub fn send(&self, key: &ChunkKey, bytes: impl FnOnce() -> Bytes) {
+        if !self.state().keys.contains(key) && self.remote.put(key, bytes()).is_ok() {
             self.state().keys.insert(*key);
         }
     }
@@ -209,8 +209,8 @@ mod tests {
             || Beyond::open(&format!("file://{}", folder.path().display()), RemoteLimits::default()).expect("opened");
         let beyond = open();
         assert!(!beyond.has(&key(1)));
-        beyond.send(&key(1), Bytes::from_static(b"one"));
-        beyond.send(&key(1), Bytes::from_static(b"other"));
+        beyond.send(&key(1), || Bytes::from_static(b"one"));
+        beyond.send(&key(1), || Bytes::from_static(b"other"));
         assert!(beyond.flush(Duration::from_secs(10)) && beyond.has(&key(1)));
         let beyond = open();
         assert_eq!(beyond.keys(), [key(1)]);

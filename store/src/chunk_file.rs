@@ -14,9 +14,11 @@ use crate::identity::{Identity, Shape};
 use crate::seal::{Secret, seal};
 
 mod description;
+mod draft;
 mod source;
 
 pub use description::Description;
+pub use draft::{Draft, encode};
 use source::Source;
 
 /// Name and version of the layout.
@@ -27,6 +29,9 @@ pub const NOT_SEALED: &str = "its header is not what was sealed";
 
 /// The longest header that is read. One of 1000 layers has 300 kB.
 const MOST_HEADER_BYTES: u64 = 16 << 20;
+
+/// Bytes that are read at once: they are hashed while they still lie in the core's own cache.
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// Bytes of a file before its header: the header's length.
 const LENGTH_BYTES: usize = 8;
@@ -46,36 +51,6 @@ impl LayerBytes<'_> {
         // Both have a length that the header says.
         blake3::Hasher::new().update(self.keys).update(self.values).finalize()
     }
-}
-
-/// The bytes of a chunk's file.
-///
-/// # Panics
-/// If layers are missing or of another length than the shape says: only a bug can do that.
-pub fn encode(identity: &Identity, shape: &Shape, layers: &[LayerBytes<'_>], secret: Option<&Secret>) -> Vec<u8> {
-    assert_eq!(layers.len(), shape.layers, "layers of a chunk that is stored");
-    let of_shape = |bytes: &[u8]| assert_eq!(bytes.len(), shape.tensor_bytes(), "bytes of a layer that is stored");
-    layers.iter().for_each(|layer| [layer.keys, layer.values].into_iter().for_each(of_shape));
-    let mut metadata = said(identity);
-    let hashes: Vec<String> = layers.iter().map(|layer| layer.hash().to_hex().to_string()).collect();
-    metadata.insert("layers".to_owned(), hashes.join(" "));
-    let tensors = places(identity, shape);
-    metadata.insert("seal".to_owned(), seal(&metadata, &tensors, secret).to_hex().to_string());
-    let header = Metadata::new(None, tensors).expect("tensors that stand one behind the other");
-    let tensors = serde_json::to_value(&header).expect("texts and numbers");
-    // In one order, so that a chunk has the same bytes wherever it is written.
-    let mut header = serde_json::Map::from_iter([("__metadata__".to_owned(), serde_json::json!(metadata))]);
-    header.extend(tensors.as_object().expect("tensors by name").clone());
-    let mut header = serde_json::to_vec(&header).expect("texts and numbers");
-    // Tensors begin where every type of number may.
-    header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
-    let data = 4 * identity.ids.len() + usize::try_from(shape.bytes()).expect("what lies in memory");
-    let mut bytes = Vec::with_capacity(LENGTH_BYTES + header.len() + data);
-    bytes.extend((header.len() as u64).to_le_bytes());
-    bytes.extend(header);
-    identity.ids.iter().for_each(|id| bytes.extend(id.to_le_bytes()));
-    layers.iter().for_each(|layer| [layer.keys, layer.values].into_iter().for_each(|part| bytes.extend(part)));
-    bytes
 }
 
 /// A tensor's name, and where it stands.
@@ -187,10 +162,13 @@ impl ChunkFile {
     pub fn read_layer(&self, layer: usize, keys: &mut [u8], values: &mut [u8]) -> Result<(), Damage> {
         let bytes = self.shape.tensor_bytes();
         assert_eq!((keys.len(), values.len()), (bytes, bytes), "bytes of a layer that is read");
-        let begin = self.first + 2 * (layer * bytes) as u64;
-        self.source.read_exact_at(keys, begin)?;
-        self.source.read_exact_at(values, begin + bytes as u64)?;
-        if (LayerBytes { keys, values }).hash() == self.hashes[layer] {
+        let (mut place, mut hasher) = (self.first + 2 * (layer * bytes) as u64, blake3::Hasher::new());
+        for block in keys.chunks_mut(BLOCK_BYTES).chain(values.chunks_mut(BLOCK_BYTES)) {
+            self.source.read_exact_at(block, place)?;
+            hasher.update(block);
+            place += block.len() as u64;
+        }
+        if hasher.finalize() == self.hashes[layer] {
             return Ok(());
         }
         Err(Damage::corrupt(format!("layer {layer} is not what was written")))

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
@@ -14,6 +14,7 @@ use crate::folder::{Entry, Folder};
 use crate::index::Index;
 use crate::remote::RemoteLimits;
 use crate::seal::Secret;
+use crate::standing_still::Ranks;
 use crate::tally::Tally;
 
 /// Bytes of chunks that may wait to be written; they stay in memory until then.
@@ -47,6 +48,8 @@ pub struct Shared {
     index: Mutex<Index>,
     tally: Mutex<Tally>,
     waiting_bytes: AtomicU64,
+    /// The ranks that are not to be disturbed.
+    pub ranks: Arc<Ranks>,
 }
 
 impl Shared {
@@ -59,7 +62,7 @@ impl Shared {
         let beyond = settings.remote.as_deref().map(|url| Beyond::open(url, limits)).transpose();
         let beyond = beyond.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (index, tally, waiting_bytes) = (Mutex::new(index), Mutex::default(), AtomicU64::new(0));
-        Ok(Self { folder, settings, beyond, index, tally, waiting_bytes })
+        Ok(Self { folder, settings, beyond, index, tally, waiting_bytes, ranks: Arc::default() })
     }
 
     /// Whether the folder or the object store has a chunk, as far as is known.
@@ -115,6 +118,11 @@ impl Shared {
     pub fn waits(&self, bytes: u64) -> bool {
         let waiting = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         waiting == 0 || waiting + bytes <= MOST_WAITING_BYTES
+    }
+
+    /// Whether so much waits already that what comes next may find no room.
+    pub fn is_behind(&self) -> bool {
+        self.waiting_bytes.load(Ordering::Relaxed) > MOST_WAITING_BYTES / 2
     }
 
     /// So many bytes wait no more.

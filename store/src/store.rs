@@ -15,10 +15,11 @@ use crate::damage::Damage;
 use crate::identity::{Identity, Shape};
 use crate::readers::{Readers, Steps};
 use crate::shared::{Settings, Shared};
+use crate::standing_still::Computing;
 use crate::writer::{OpenError, Work, Writer, Writing};
 
-/// Threads that read.
-const READERS: usize = 2;
+/// Threads that read: a quarter of the cores, which hash what they read, but neither fewer nor more than these.
+const READERS: (usize, usize) = (2, 8);
 
 /// Chunks and notes that may wait.
 const MOST_WAITING: usize = 4096;
@@ -31,6 +32,12 @@ const REST: Duration = Duration::from_secs(10);
 
 /// How long what waits to be written is waited for when a store is closed.
 const LAST_WRITES: Duration = Duration::from_secs(30);
+
+/// How many threads read.
+fn readers() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 4).clamp(READERS.0, READERS.1)
+}
 
 /// The most bytes that the file of such a chunk may have: its keys and values, and what its header and ids take.
 fn most_bytes(shape: &Shape) -> u64 {
@@ -62,7 +69,7 @@ impl Store {
         let (work, told) = sync_channel(MOST_WAITING);
         let writer = Writer::new(Arc::clone(&shared));
         std::thread::Builder::new().name("chunk-write".to_owned()).spawn(move || writer.run(&told))?;
-        Ok(Self { shared, work, readers: Readers::start(READERS)?, slow_at: Mutex::default() })
+        Ok(Self { shared, work, readers: Readers::start(readers())?, slow_at: Mutex::default() })
     }
 
     /// What all who read the same folder call it. Where that cannot be written down, a name that only this process has.
@@ -160,6 +167,12 @@ impl Store {
     /// Has chunks read by the store's own threads.
     pub fn read(&self, steps: Arc<dyn Steps>) {
         self.readers.read(steps);
+    }
+
+    /// A rank is before its first token for as long as what this gives lives: until then nothing is written, unless that takes long or too
+    /// much waits.
+    pub fn computing(&self) -> Computing {
+        Computing::new(&self.shared.ranks)
     }
 
     /// Hands a chunk over to be written, unless it is there; whether it will be. Nobody waits: where too many wait already it is not

@@ -1,5 +1,6 @@
-//! The thread that writes chunks, behind the first token and after all else: it yields to every thread that computes. Room is made,
-//! use is noted and the folder is read anew here too, so that no rank waits for a disk.
+//! The thread that writes chunks, behind the first token and after all else: it yields to every thread that computes, and stands still
+//! while a rank is before its first token. Room is made, use is noted and the folder is read anew here too, so that no rank waits for a
+//! disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
 
-use crate::chunk_file::{LayerBytes, encode};
+use crate::chunk_file::Draft;
 use crate::damage::kind_of;
 use crate::folder::Entry;
 use crate::identity::{Identity, Shape};
@@ -25,8 +26,11 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// The kindest that a thread can be to others.
 const NICEST: i32 = 19;
 
-/// Bytes of a layer: keys, values.
-pub type Pair = (Vec<u8>, Vec<u8>);
+/// How long it stands still for one chunk at the longest.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The most bytes of memory that it keeps for the next chunk.
+const MOST_SPARE_BYTES: usize = 64 << 20;
 
 /// A chunk that is to be written.
 pub struct Writing {
@@ -34,8 +38,8 @@ pub struct Writing {
     pub identity: Identity,
     /// How many numbers it has.
     pub shape: Shape,
-    /// Gives a layer's keys and values; asked on the writer's thread.
-    pub layer: Box<dyn Fn(usize) -> Result<Pair, String> + Send>,
+    /// Appends a layer's keys, then its values; asked on the writer's thread.
+    pub layer: Box<dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send>,
 }
 
 /// What the writer is told.
@@ -57,11 +61,16 @@ pub struct Writer {
     /// After failures in a row: how long to pause, and until when.
     pause: Duration,
     until: Option<Instant>,
+    /// Until when it stands still for this chunk.
+    still_until: Instant,
+    /// Memory of the last chunk, for the next.
+    spare: Vec<u8>,
 }
 
 impl Writer {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, looked: Instant::now(), pause: PAUSES.0, until: None }
+        let now = Instant::now();
+        Self { shared, looked: now, pause: PAUSES.0, until: None, still_until: now, spare: Vec::new() }
     }
 
     /// Does what it is told until nobody is left to tell it.
@@ -69,6 +78,7 @@ impl Writer {
         // Where the system does not let it be kind it is not.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICEST);
         while let Ok(work) = work.recv() {
+            self.still_until = Instant::now() + PATIENCE;
             match work {
                 Work::Write(writing) => {
                     let bytes = writing.shape.bytes();
@@ -108,9 +118,17 @@ impl Writer {
         }
     }
 
+    /// Waits while ranks are before their first token, as long as it may.
+    fn stand_still(&self) {
+        if !self.shared.is_behind() {
+            self.shared.ranks.wait(self.still_until);
+        }
+    }
+
     fn try_write(&mut self, writing: &Writing) -> io::Result<()> {
         let (key, shared) = (writing.identity.key, Arc::clone(&self.shared));
         if self.looked.elapsed() > LOOK {
+            self.stand_still();
             self.looked = Instant::now();
             if let Err(error) = shared.look() {
                 tracing::warn!("what others have stored in {} is not known: {error}", shared.folder.path().display());
@@ -122,18 +140,25 @@ impl Writer {
             shared.stored(Entry { key, bytes: metadata.len(), used: SystemTime::now() });
             return Ok(());
         }
-        let layers = (0..writing.shape.layers).map(&writing.layer).collect::<Result<Vec<Pair>, String>>();
-        let layers = layers.map_err(io::Error::other)?;
-        let layers: Vec<LayerBytes<'_>> = layers.iter().map(|(keys, values)| LayerBytes { keys, values }).collect();
-        let bytes = Bytes::from(encode(&writing.identity, &writing.shape, &layers, shared.secret()));
-        if let Some(beyond) = &shared.beyond {
-            beyond.send(&key, bytes.clone());
+        let mut draft = Draft::new(&writing.identity, &writing.shape, std::mem::take(&mut self.spare));
+        for layer in 0..writing.shape.layers {
+            self.stand_still();
+            draft.layer(|bytes| (writing.layer)(layer, bytes)).map_err(io::Error::other)?;
         }
-        self.put(key, &bytes)
+        let bytes = draft.finish(shared.secret());
+        if let Some(beyond) = &shared.beyond {
+            beyond.send(&key, || Bytes::copy_from_slice(&bytes));
+        }
+        let put = self.put(key, &bytes);
+        if bytes.capacity() <= MOST_SPARE_BYTES {
+            self.spare = bytes;
+        }
+        put
     }
 
     /// Puts a chunk's file into the folder, if there is room.
     fn put(&self, key: ChunkKey, bytes: &[u8]) -> io::Result<()> {
+        self.stand_still();
         let (begun, count, shared) = (Instant::now(), bytes.len() as u64, &self.shared);
         // Somebody may have removed it.
         shared.folder.make()?;

@@ -177,12 +177,11 @@ impl ChunkCache {
     /// Hands a chunk to the store, whose own thread turns the tensors to bytes.
     fn write(&self, identity: Identity, layers: Layers) {
         let Some((store, shape)) = self.store.as_ref().zip(shape_of(&layers)) else { return };
-        let pair = move |layer: usize| {
+        let append = move |layer: usize, bytes: &mut Vec<u8>| {
             let (k, v) = &layers[layer];
-            let bytes = |tensor: &Tensor| numbers::bytes(tensor).map_err(|error| error.to_string());
-            Ok((bytes(k)?, bytes(v)?))
+            [k, v].into_iter().try_for_each(|tensor| numbers::append(tensor, bytes)).map_err(|error| error.to_string())
         };
-        store.write(Writing { identity, shape, layer: Box::new(pair) });
+        store.write(Writing { identity, shape, layer: Box::new(append) });
     }
 
     /// Drops the least recently used entries until so many bytes fit; nothing if they cannot.

@@ -1,6 +1,6 @@
 //! Tensors as the bytes of a file, and back: little-endian, row by row.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 use tributary_kernels::cuda;
 use tributary_store::Numbers;
@@ -17,18 +17,22 @@ pub fn numbers(dtype: DType) -> Option<Numbers> {
     }
 }
 
-/// The bytes of a tensor, which may lie on a device.
+/// Appends the bytes of a tensor, which may lie on a device.
 ///
 /// # Errors
 /// The tensor library's; a type that is not stored.
-pub fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
-    let flat = cuda::download(tensor)?.flatten_all()?;
-    Ok(match flat.dtype() {
-        DType::F32 => bytemuck::cast_slice(&flat.to_vec1::<f32>()?).to_vec(),
-        DType::BF16 => bytemuck::cast_slice(&flat.to_vec1::<bf16>()?).to_vec(),
-        DType::F16 => bytemuck::cast_slice(&flat.to_vec1::<f16>()?).to_vec(),
+pub fn append(tensor: &Tensor, bytes: &mut Vec<u8>) -> Result<()> {
+    let here = cuda::download(tensor)?.contiguous()?;
+    let (storage, layout) = here.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { return Err(Error::Bug("a download lies in the host's memory")) };
+    let place = layout.start_offset()..layout.start_offset() + here.elem_count();
+    bytes.extend_from_slice(match storage {
+        CpuStorage::F32(numbers) => bytemuck::cast_slice(&numbers[place]),
+        CpuStorage::BF16(numbers) => bytemuck::cast_slice(&numbers[place]),
+        CpuStorage::F16(numbers) => bytemuck::cast_slice(&numbers[place]),
         _ => return Err(Error::Bug("chunks of this type of numbers are not stored")),
-    })
+    });
+    Ok(())
 }
 
 /// Memory for a tensor's numbers, which is filled before it becomes a tensor: no byte is copied.
@@ -80,11 +84,15 @@ mod tests {
             let shape = (3, 2, 4);
             let tensor =
                 Tensor::rand(-1f32, 1f32, shape, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("a tensor");
-            let stored = bytes(&tensor.narrow(0, 1, 2).expect("rows")).expect("bytes");
+            let bytes = |tensor: &Tensor| {
+                let mut bytes = Vec::new();
+                append(tensor, &mut bytes).map(|()| bytes).expect("bytes")
+            };
+            let stored = bytes(&tensor.narrow(0, 1, 2).expect("rows"));
             let mut buffer = Buffer::new(numbers(dtype).expect("stored"), 16);
             buffer.bytes().copy_from_slice(&stored);
             let back = buffer.tensor((2, 2, 4)).expect("a tensor");
-            assert_eq!((back.dtype(), bytes(&back).expect("bytes")), (dtype, stored));
+            assert_eq!((back.dtype(), bytes(&back)), (dtype, stored));
         }
         assert_eq!(numbers(DType::F64), None);
     }

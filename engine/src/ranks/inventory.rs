@@ -72,7 +72,11 @@ mod tests {
             let identity =
                 Identity { key: key(number), model: [0; 32], prefix: vec![], extra: vec![], ids: vec![number] };
             let shape = Shape { layers: 1, rows: 1, kv_heads: 1, head_dim: 1, numbers: Numbers::F32 };
-            store.write(Writing { identity, shape, layer: Box::new(|_| Ok((vec![0; 4], vec![0; 4]))) });
+            let append = |_: usize, bytes: &mut Vec<u8>| {
+                bytes.extend([0; 8]);
+                Ok(())
+            };
+            store.write(Writing { identity, shape, layer: Box::new(append) });
         }
         assert!(store.flush(Duration::from_secs(10)));
         store

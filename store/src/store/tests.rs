@@ -9,7 +9,6 @@ use tributary_protocol::KeySpace;
 
 use super::*;
 use crate::identity::Numbers;
-use crate::writer::Pair;
 
 const SHAPE: Shape = Shape { layers: 2, rows: 4, kv_heads: 1, head_dim: 8, numbers: Numbers::F32 };
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,13 +29,18 @@ fn identity(number: u32) -> Identity {
     Identity { key: KeySpace::new(model, "f32").chunk(&prefix, &ids, &[]), model, prefix, extra: Vec::new(), ids }
 }
 
-fn layer(number: u32, layer: usize) -> Pair {
+fn layer(number: u32, layer: usize) -> (Vec<u8>, Vec<u8>) {
     let bytes = |which: u8| vec![number as u8 + 10 * layer as u8 + which; SHAPE.tensor_bytes()];
     (bytes(0), bytes(1))
 }
 
 fn writing(number: u32) -> Writing {
-    Writing { identity: identity(number), shape: SHAPE, layer: Box::new(move |index| Ok(layer(number, index))) }
+    let append = move |index: usize, bytes: &mut Vec<u8>| {
+        let (keys, values) = layer(number, index);
+        bytes.extend(keys.into_iter().chain(values));
+        Ok(())
+    };
+    Writing { identity: identity(number), shape: SHAPE, layer: Box::new(append) }
 }
 
 fn read(store: &Store, number: u32) -> Result<(), Damage> {
@@ -241,4 +245,18 @@ fn what_another_host_has_sent_comes_from_beyond_and_stays() {
     let of = |tier, operation| report.operations.iter().filter(|told| (told.0, told.1) == (tier, operation)).count();
     assert_eq!((of(Tier::Remote, StoreOperation::Read), of(Tier::Remote, StoreOperation::Write)), (3, 1));
     read(&open(a.path()), 3).expect("as it was written");
+}
+
+#[test]
+fn nothing_is_written_while_a_rank_is_before_its_first_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(settings(folder.path())).expect("opened");
+    let computing = store.computing();
+    assert!(store.write(writing(1)));
+    assert!(!store.flush(Duration::from_millis(300)) && store.keys().is_empty(), "the rank computes");
+    drop(computing);
+    assert!(store.flush(PATIENCE) && store.has(&identity(1).key));
+    // A rank that computes for long does not keep chunks from being stored.
+    let _computing = store.computing();
+    assert!(store.write(writing(2)) && store.flush(PATIENCE) && store.has(&identity(2).key));
 }

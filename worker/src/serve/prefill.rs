@@ -47,6 +47,8 @@ impl Rank<'_> {
     fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
         check(plan, &self.models, self.comm.size())?;
         let link = self.link;
+        // What the last request left to be stored waits until this one's first token is out.
+        let computing = self.chunk_cache.store().map(|store| store.computing());
         let mut cx = self.context(plan)?;
         let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
         let is_owner = cx.rank() == prefilled.owner;
@@ -55,6 +57,7 @@ impl Rank<'_> {
         if let Some(link) = link {
             link.send(Event::FirstToken { request: plan.request, drawn })?;
         }
+        drop(computing);
         let first_lap_behind = cx.timeline.close(cx.comm)?;
         // The first token is long out: copying does not count towards it.
         strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;

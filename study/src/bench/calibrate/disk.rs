@@ -46,9 +46,11 @@ fn measured(folder: &Path) -> Result<StoreRates> {
     let failed = |what: &str| Error::usage(format!("--chunk-store {}: {what}", folder.display()));
     let store = Arc::new(Store::open(settings).map_err(|error| failed(&error.to_string()))?);
     for number in 0..FILES {
-        let bytes = move |layer: usize| vec![(number as usize + layer) as u8; SHAPE.tensor_bytes()];
-        let layer = Box::new(move |layer| Ok((bytes(layer), bytes(layer))));
-        store.write(Writing { identity: identity(number), shape: SHAPE, layer });
+        let append = move |layer: usize, bytes: &mut Vec<u8>| {
+            bytes.resize(bytes.len() + 2 * SHAPE.tensor_bytes(), (number as usize + layer) as u8);
+            Ok(())
+        };
+        store.write(Writing { identity: identity(number), shape: SHAPE, layer: Box::new(append) });
         store.flush(PATIENCE);
     }
     if store.keys().len() < FILES as usize {
