@@ -31,4 +31,4 @@ pub use seal::Secret;
 pub use shared::Settings;
 pub use standing_still::Computing;
 pub use store::{Store, StoredChunk};
-pub use writer::{OpenError, Writing};
+pub use writer::{Append, OpenError, Writing};

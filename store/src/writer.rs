@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The most bytes of memory that it keeps for the next chunk.
 const MOST_SPARE_BYTES: usize = 64 << 20;
 
+/// Appends the bytes of a layer, its keys and then its values; or says why there are none.
+pub type Append = dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send;
+
 /// A chunk that is to be written.
 pub struct Writing {
     /// What it is.
@@ -39,7 +42,7 @@ pub struct Writing {
     /// How many numbers it has.
     pub shape: Shape,
     /// Appends a layer's keys, then its values; asked on the writer's thread.
-    pub layer: Box<dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send>,
+    pub layer: Box<Append>,
 }
 
 /// What the writer is told.
