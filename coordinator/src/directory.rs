@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tributary_protocol::{ChunkKey, KeySpace, RankReport};
+use tributary_protocol::{ChunkKey, KeySpace, RankReport, StoreReport};
 
 use crate::plan::Held;
 
@@ -32,6 +32,17 @@ struct KnownStore {
     ranks: Arc<[usize]>,
     chunks: HashSet<ChunkKey>,
     used_bytes: u64,
+}
+
+impl KnownStore {
+    /// Takes what the store has gained and lost.
+    fn hear(&mut self, told: &StoreReport) {
+        for key in &told.gone {
+            self.chunks.remove(key);
+        }
+        self.chunks.extend(&told.stored);
+        self.used_bytes = told.used_bytes;
+    }
 }
 
 impl Directory {
@@ -75,12 +86,15 @@ impl Directory {
             self.ranks.extend(chunk_cache.stored.iter().map(|key| (*key, *rank)));
             let store = self.stores.iter_mut().find(|store| store.ranks.contains(rank));
             if let (Some(store), Some(told)) = (store, &chunk_cache.store) {
-                for key in &told.gone {
-                    store.chunks.remove(key);
-                }
-                store.chunks.extend(&told.stored);
-                store.used_bytes = told.used_bytes;
+                store.hear(told);
             }
+        }
+    }
+
+    /// Notes what a store has told another group of the same process, which has no other store.
+    pub fn overhear(&mut self, reports: &[RankReport]) {
+        for told in reports.iter().filter_map(|report| report.chunk_cache.store.as_ref()) {
+            self.stores.iter_mut().for_each(|store| store.hear(told));
         }
     }
 
@@ -97,7 +111,7 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{ChunkCacheReport, StoreReport};
+    use tributary_protocol::ChunkCacheReport;
 
     use super::*;
 

@@ -124,6 +124,11 @@ impl Planner {
     /// Takes what the ranks of a group have kept and dropped during a request. Gives the stores behind their chunk caches: the first of
     /// the ranks that read each, and the bytes in it as they were told last.
     pub fn note(&mut self, group: GroupShape, reports: &[RankReport]) -> Vec<(usize, u64)> {
+        // Groups that stand side by side are threads of one process, which has one store: it tells each thing once.
+        self.directories
+            .iter_mut()
+            .filter(|(other, _)| **other != group)
+            .for_each(|(_, other)| other.overhear(reports));
         let Some(directory) = self.directories.get_mut(&group) else { return Vec::new() };
         directory.note(reports);
         directory.stores()
