@@ -168,4 +168,18 @@ mod tests {
         assert_eq!((at(&directory, 2), at(&directory, 4)), (Held::Nowhere, Held::Memory(2)), "memory is nearer");
         assert_eq!(directory.held(&[1], &[4], true), Held::Stored([0, 1].into()), "unless it is passed over");
     }
+
+    #[test]
+    fn what_a_store_tells_another_group_is_known_here_too() {
+        let space = KeySpace::new([3; 32], "f32");
+        let [a, b] = [2, 3].map(|id| space.chunk(&[1], &[id], &[]));
+        let inventory = StoreInventory { ranks: vec![0], chunks: vec![a] };
+        let mut directory = Directory::new(space).with(vec![inventory]);
+        let mut report = RankReport { rank: 1, ..RankReport::default() };
+        report.chunk_cache.stored = vec![a];
+        report.chunk_cache.store = Some(StoreReport { stored: vec![b], gone: vec![a], ..StoreReport::default() });
+        directory.overhear(&[report]);
+        let at = |id: u32| directory.held(&[1], &[id], false);
+        assert_eq!((at(2), at(3)), (Held::Nowhere, Held::Stored([0].into())), "its memory is not this group's");
+    }
 }
