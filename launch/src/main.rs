@@ -2,9 +2,20 @@
 
 use std::process::ExitCode;
 
+use libmimalloc_sys::{mi_option_set_default, mi_option_t};
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// mimalloc's option of how long it keeps memory that was freed before it gives it back to the system (`mi_option_purge_delay`).
+const PURGE_DELAY: mi_option_t = 15;
+
+/// What a request frees is what the next one takes, some seconds later. A page that comes from the system anew costs up to 4 µs on a
+/// virtual machine: a quarter of a warm request's time. The environment's MIMALLOC_PURGE_DELAY goes before.
+const PURGE_DELAY_MS: i64 = 30_000;
+
 fn main() -> ExitCode {
+    // SAFETY: the option is one of mimalloc's, any delay is allowed, and no other thread is there yet that could read or set it.
+    unsafe { mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
     tributary::command::main()
 }
