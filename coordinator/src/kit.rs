@@ -51,7 +51,7 @@ pub(crate) fn with_settings(
         eos: &[],
         method_inputs: MethodInputs::default(),
     };
-    Plan::clone(&plan(&input, settings, shape, &ANY).unwrap().plan)
+    Plan::clone(&plan(&input, settings, shape, &ANY, None).unwrap().plan)
 }
 
 /// The same with every chunk in a chunk cache.

@@ -13,6 +13,7 @@ mod intake;
 #[cfg(test)]
 mod kit;
 mod machine;
+pub mod outlook;
 mod plan;
 mod planner;
 pub mod report;

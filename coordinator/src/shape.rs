@@ -29,7 +29,8 @@ pub struct ModelShape {
 
 /// Shapes that are known by name, bf16: name, layers, hidden, heads, KV heads, head dim, intermediate, vocabulary, positions.
 /// From the models' published configs.
-const NAMED: [(&str, [usize; 8]); 2] = [
+const NAMED: [(&str, [usize; 8]); 3] = [
+    ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072]),
     ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072]),
     ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960]),
 ];
@@ -90,6 +91,12 @@ impl ModelShape {
     /// FLOPs in the matrices that a row passes behind its attention in one layer.
     pub fn layer_finish_flops(&self) -> f64 {
         2.0 * (self.hidden * (self.query_width() + 3 * self.intermediate)) as f64
+    }
+
+    /// Numbers that a row reads and writes in one layer beside its products and its attention: two norms (in and out), two sums (two
+    /// in, one out), the rotation of query and key (in and out), the gate's activation (two in, one out).
+    pub fn layer_elementwise(&self) -> f64 {
+        (10 * self.hidden + 2 * (self.query_width() + self.kv_width()) + 3 * self.intermediate) as f64
     }
 
     /// FLOPs of one row's logits.

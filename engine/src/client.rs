@@ -4,8 +4,11 @@
 use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{Document, Environment, Intake, ModelShape, Prefix, Prepared, RequestSettings, Turn};
+use tributary_coordinator::{
+    Document, Environment, Intake, Machine, ModelShape, Prefix, Prepared, RequestSettings, Turn,
+};
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 
 use crate::answered::Answered;
@@ -62,6 +65,8 @@ struct Shared {
     environment: Environment,
     settings: RequestSettings,
     pulses: Pulses,
+    machine: Machine,
+    profile: Option<Profile>,
 }
 
 impl Engine<'_> {
@@ -73,7 +78,9 @@ impl Engine<'_> {
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let (folder, intake) = (Arc::clone(&self.folder), self.config.intake.clone());
         let (settings, pulses) = (run_config.settings.clone(), self.pulses());
-        let shared = Arc::new(Shared { folder, intake, environment, settings, pulses });
+        let (_, machine) = self.machine(run_config.group());
+        let profile = self.planner.profile().cloned();
+        let shared = Arc::new(Shared { folder, intake, environment, settings, pulses, machine, profile });
         (Client { desk, shared }, inbox)
     }
 
@@ -98,6 +105,16 @@ impl Client {
     /// How requests are answered that do not say otherwise.
     pub fn settings(&self) -> &RequestSettings {
         &self.shared.settings
+    }
+
+    /// The machine of the ranks, as they see it.
+    pub fn machine(&self) -> &Machine {
+        &self.shared.machine
+    }
+
+    /// The profile by which exchanges are chosen, if one was given.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.shared.profile.as_ref()
     }
 
     /// A conversation as token ids.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
-use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Planned, Planner};
+use tributary_coordinator::forecast::Profile;
+use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Machine, Planned, Planner};
 use tributary_store::Store;
 use tributary_worker::Model;
 
@@ -67,6 +68,11 @@ impl<'a> Engine<'a> {
             observed: Observed::default(),
             shown: None,
         })
+    }
+
+    /// From now on exchanges are chosen by the rates of this machine, and not by what may be assumed of it.
+    pub fn plan_by(&mut self, profile: Profile) {
+        self.planner.plan_by(profile);
     }
 
     /// From now on `observer` is told of what the ranks do, and `shown` gets each answer of [`answer`](Self::answer), when it is
@@ -232,13 +238,18 @@ impl<'a> Engine<'a> {
     /// before anything is loaded.
     pub(crate) fn survey(&mut self, group: GroupShape) {
         for group in self.planner.unsurveyed(group) {
-            // What cannot run was refused before.
-            let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
-            let machine = self.ranks.machine(&self.rank_device, carrier, group);
+            let (carrier, machine) = self.machine(group);
             let gpus = self.rank_device.gpu.as_ref().map_or(1, |gpu| gpu.count);
             let memories = if carrier.is_nccl() { gpus } else { 1 };
             self.planner.survey(group, GroupSurvey { machine, memories });
         }
+    }
+
+    /// What carries a group's messages, and its machine as it is now.
+    pub(crate) fn machine(&self, group: GroupShape) -> (Carrier, Machine) {
+        // What cannot run was refused before.
+        let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
+        (carrier, self.ranks.machine(&self.rank_device, carrier, group))
     }
 }
 

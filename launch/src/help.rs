@@ -32,7 +32,10 @@ const OUTPUTS: [(&str, &str); 11] = [
         "Output: a table; in --out the study as report.json (docs/schemas/study.v1.json), a page, CSV and charts. With --dry-run the \
          points alone, with --calibrate a profile.",
     ),
-    ("plan", "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json)."),
+    (
+        "plan",
+        "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json, with --slo-ttft docs/schemas/sizing.v1.json).",
+    ),
     (
         "store",
         "Output: tables or a line, with --json one object. A damaged chunk ends `verify` with 65 (docs/store.md).",

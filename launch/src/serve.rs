@@ -51,7 +51,7 @@ pub struct ServeArgs {
     /// The model's name for clients [default: the name of its folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
-    /// This machine's profile, as `bench --calibrate` writes it: the metrics then have what a request was predicted to take
+    /// This machine's profile, as `bench --calibrate` writes it: exchanges are chosen by its rates, and requests predicted from the first on
     #[arg(long, value_name = "FILE.toml", help_heading = "Service")]
     profile: Option<String>,
     /// Prefills between two steps of decoding, while any sequence is being decoded
@@ -131,9 +131,10 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let self_test = Duration::from_secs(args.clients.self_test_interval);
     let (limits, access) = (args.clients.limits(), access(args)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
-    let options = Options { listen: args.listen, access, model: name(args), limits, self_test, profile };
+    let options = Options { listen: args.listen, access, model: name(args), limits, self_test };
     let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
+    profile.into_iter().for_each(|profile| engine.plan_by(profile));
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");
     engine.start(&run_config)?;

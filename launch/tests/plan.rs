@@ -199,3 +199,103 @@ fn what_cannot_be_is_refused() {
     refused(&with(&["--profile", "no/such.toml"]), &["--profile"]);
     refused(&["plan", "--model", "qwen3-14b", "--profile", "no/such.toml"], &["no/such.toml"]);
 }
+
+/// Four requests a second of 16k tokens, four fifths of them warm, each within a second.
+const LOAD: [&str; 8] = ["--slo-ttft", "1s", "--requests-per-second", "4", "--hit-rate", "0.8", "--tokens", "16k"];
+
+/// What an answer says of a method.
+fn deployment<'a>(answer: &'a Value, method: &str) -> &'a Value {
+    let points = answer["points"].as_array().expect("points");
+    &points.iter().find(|point| point["method"] == method).expect("the method")["deployment"]
+}
+
+#[test]
+fn a_load_is_answered_by_gpus_memory_and_what_breaks_first() {
+    let base = with(&[&LOAD[..], &["--methods", "ring,infoflow"]].concat());
+    let answer = json(&[&base[..], &["--json"]].concat());
+    let (ring, infoflow) = (deployment(&answer, "ring"), deployment(&answer, "infoflow"));
+    assert!(ring["gpus"].as_u64() > infoflow["gpus"].as_u64(), "warm chunks save GPUs: {ring} {infoflow}");
+    assert_eq!((&ring["documents"], &answer["predicted"]), (&Value::Null, &Value::Bool(true)));
+    for found in [ring, infoflow] {
+        let of = |name: &str| number(&found[name]);
+        assert_eq!(of("gpus"), of("groups") * of("world"));
+        assert!(of("world") <= 4.0 && of("ttft_ms") <= of("mean_ttft_ms"), "{found}");
+        assert!(of("mean_ttft_ms") < of("p95_ttft_ms") && of("p95_ttft_ms") <= 1000.0 + 1e-6, "{found}");
+        let busy = of("ttft_ms") / 1e3 * 4.0 / of("groups");
+        assert!((of("utilisation") / busy - 1.0).abs() < 1e-9, "{found}");
+        let memory = |name: &str| number(&found["rank_memory"][name]);
+        let parts = ["weight_bytes", "request_bytes", "overhead_bytes", "left_bytes"].map(memory);
+        assert_eq!(parts.iter().sum::<f64>(), memory("has_bytes"), "{found}");
+    }
+    let documents = &infoflow["documents"];
+    let bytes = number(&answer["document_bytes"]);
+    assert_eq!(bytes, 2048.0 * 2.0 * 40.0 * 8.0 * 128.0 * 2.0, "keys and values of 2048 tokens");
+    assert_eq!(number(&documents["left_over_bytes"]), bytes * number(&documents["left_over"]));
+    assert_eq!(number(&documents["held"]).min(1000.0) + number(&documents["left_over"]), 1000.0);
+
+    // The forecast that it stands on is the one that is printed without a load.
+    let world = infoflow["world"].to_string();
+    let plain = ["--tokens", "16k", "--hit-rate", "0.8", "--methods", "infoflow", "--world", &world, "--json"];
+    assert_eq!(point(&json(&with(&plain)), 16_384, "infoflow", 0.8)["ttft_ms"], infoflow["ttft_ms"]);
+
+    let shown = text(&base);
+    let gpus = format!("16k tokens, smallest: {} GPU", infoflow["gpus"]);
+    for part in
+        [&gpus, "exact instead: ", "by ring (exact)", "breaks first: ", "requests a second", "not measured here"]
+    {
+        assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
+    }
+}
+
+#[test]
+fn what_breaks_is_where_the_answer_changes() {
+    let ask = |more: &[&str]| {
+        let base =
+            ["plan", "--model", "llama-3.1-8b", "--profile", "h100x8", "--methods", "infoflow", "--slo-ttft", "500ms"];
+        json(&[&base[..], more, &["--json"]].concat())
+    };
+    let answer = ask(&["--requests-per-second", "3", "--hit-rate", "0.8", "--tokens", "64k", "--documents", "10"]);
+    let breaks = answer["smallest"][0]["breaks"].as_array().expect("edges");
+    let edge = |name: &str| breaks.iter().find(|edge| edge["changing"] == name).expect("an edge");
+    let gpus = |answer: &Value| number(&deployment(answer, "infoflow")["gpus"]);
+    let rates = ["holds", "breaks"].map(|side| {
+        let rate = edge("requests-per-second")[side].to_string();
+        gpus(&ask(&["--requests-per-second", &rate, "--hit-rate", "0.8", "--tokens", "64k", "--documents", "10"]))
+    });
+    let now = gpus(&answer);
+    assert!(rates[0] <= now && rates[1] > now, "{now} GPUs; at the edge and beyond {rates:?}");
+    let cold = edge("hit-rate");
+    assert!(number(&cold["holds"]) > number(&cold["breaks"]), "a hit rate breaks by falling: {cold}");
+    let near = breaks.iter().filter_map(|edge| Some((edge["breaks"].as_f64()? / edge["today"].as_f64()? - 1.0).abs()));
+    assert!(near.is_sorted(), "the nearest first: {breaks:#?}");
+}
+
+#[test]
+fn charts_are_written_by_their_endings() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [svg, html] = ["a.svg", "a.html"].map(|name| folder.path().join(name).display().to_string());
+    text(&with(&[&LOAD[..], &["--methods", "ring,infoflow", "--chart", &svg, "--chart", &html]].concat()));
+    let [svg, html] = [svg, html].map(|path| std::fs::read_to_string(path).expect("a file"));
+    assert!(svg.starts_with("<svg class=\"chart\"") && svg.contains("requests a second"), "{svg}");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("infoflow (approximate)"), "{html}");
+}
+
+#[test]
+fn questions_about_a_load_that_cannot_be_are_refused() {
+    let loaded = |more: &[&'static str]| with(&[&LOAD[..], more].concat());
+    refused(&with(&["--slo-ttft", "1s"]), &["--requests-per-second"]);
+    refused(&with(&["--requests-per-second", "4"]), &["--slo-ttft"]);
+    refused(&with(&["--document-tokens", "2k"]), &["--slo-ttft"]);
+    refused(&with(&["--documents", "5"]), &["--slo-ttft"]);
+    refused(&with(&["--chart", "a.svg"]), &["--slo-ttft"]);
+    refused(&loaded(&["--world", "2"]), &["--world", "--slo-ttft"]);
+    refused(&loaded(&["--chunk-tokens", "2k"]), &["--chunk-tokens", "--slo-ttft"]);
+    refused(&loaded(&["--chart", "a.png"]), &["a.png", ".svg or .html"]);
+    refused(&loaded(&["--document-tokens", "0"]), &["--document-tokens"]);
+    refused(&loaded(&["--documents", "-1"]), &["--documents"]);
+    refused(&with(&["--slo-ttft", "soon", "--requests-per-second", "4"]), &["soon", "800ms"]);
+    refused(&with(&["--slo-ttft", "1s", "--requests-per-second", "0"]), &["--requests-per-second"]);
+    refused(&with(&["--slo-ttft", "1s", "--requests-per-second", "4", "--hit-rate", "2"]), &["--hit-rate 2"]);
+    let [plan, model, name, profile, _] = BASE;
+    refused(&[plan, model, name, profile, "h100x4,h100x8"], &["h100x4,h100x8", "--slo-ttft"]);
+}

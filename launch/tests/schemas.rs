@@ -14,7 +14,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 use tributary_coordinator::report::Report;
 use tributary_protocol::METHODS;
-use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast};
+use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast, sizing};
 
 /// What writes the schemas anew from the types.
 const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test schemas";
@@ -23,11 +23,12 @@ const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test 
 type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
-const SCHEMAS: [Made; 7] = [
+const SCHEMAS: [Made; 8] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),
     ("plan", "tributary plan --json", schema_of::<forecast::Report>),
+    ("sizing", "tributary plan --slo-ttft .. --json", schema_of::<sizing::Report>),
     ("doctor", "tributary doctor --json", schema_of::<tributary::doctor::Report>),
     ("load", "tributary load --json", schema_of::<tributary_load::Report>),
     ("dump", "request.json of tributary prefill --dump", schema_of::<Dumped<'_>>),
@@ -193,6 +194,14 @@ fn a_study_writes_what_its_schema_says() {
 fn plan_prints_what_its_schema_says() {
     for profile in ["h100x4", "h100x8x2"] {
         fits("plan", &json(&["plan", "--model", "qwen3-14b", "--profile", profile, "--tokens", "8k..64k", "--json"]));
+    }
+}
+
+#[test]
+fn sizing_prints_what_its_schema_says() {
+    let base = ["plan", "--model", "qwen3-14b", "--profile", "h100x8,h200x8", "--slo-ttft", "1s", "--json"];
+    for (rate, tokens) in [("4", "8k..64k"), ("0.1", "8m")] {
+        fits("sizing", &json(&[&base[..], &["--requests-per-second", rate, "--tokens", tokens]].concat()));
     }
 }
 

@@ -18,7 +18,7 @@ use tributary_system::file::write_whole;
 use crate::connections;
 use crate::guard::{self, Access};
 use crate::limits::ClientLimits;
-use crate::metrics::{Metrics, TEXT};
+use crate::metrics::{Basis, Metrics, TEXT};
 use crate::server::Error;
 
 /// The least time between two files.
@@ -87,7 +87,7 @@ impl Exporter {
         let Self(Some(job)) = self else { return };
         job.metrics.listen_to(engine.pulses());
         if let Some(profile) = job.profile.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            job.metrics.predict_on(profile, engine.folder().shape());
+            job.metrics.predict_on(Basis::Given(profile), engine.folder().shape());
         }
         let this = self.clone();
         engine.observe(Arc::<Metrics>::clone(&job.metrics), move |answered| this.answered(answered));

@@ -15,7 +15,7 @@ use crate::connections;
 use crate::deadline::Deadlines;
 use crate::guard::Access;
 use crate::limits::ClientLimits;
-use crate::metrics::Metrics;
+use crate::metrics::{Basis, Metrics};
 use crate::ready::{Readiness, keep_testing};
 use crate::routes::routes;
 use crate::shared::Shared;
@@ -56,8 +56,6 @@ pub struct Options {
     pub limits: ClientLimits,
     /// Time without requests after which the ranks are tested; zero for no test at all.
     pub self_test: Duration,
-    /// The machine that requests' predictions are for; none are made without.
-    pub profile: Option<Profile>,
 }
 
 /// Why a service cannot be.
@@ -164,9 +162,11 @@ impl Service {
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
         let metrics = Arc::new(Metrics::new(world)?);
         metrics.attach(&client);
-        if let Some(profile) = &self.options.profile {
-            metrics.predict_on(profile.clone(), client.shape());
-        }
+        let basis = match client.profile() {
+            Some(profile) => Basis::Given(profile.clone()),
+            None => Basis::Assumed(Profile::assumed(client.machine())),
+        };
+        metrics.predict_on(basis, client.shape());
         // Two threads suffice for sockets; what computes has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);

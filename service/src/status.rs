@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use tributary_coordinator::outlook::{Kind, Pace};
 use tributary_protocol::{Claim, Descriptor, METHODS, Tier};
 
-use crate::metrics::{Finished, TierTotals, Totals};
+use crate::metrics::{Finished, Predictions, TierTotals, Totals};
 use crate::shared::Shared;
 
 /// Name and version of this form.
@@ -35,8 +36,47 @@ pub struct Status {
     requests: RequestCounts,
     /// The chunk caches of all ranks, and the stores behind them.
     chunk_cache: ChunkCacheStatus,
+    /// How the times to first token are predicted that the metrics have beside the measured ones.
+    predictions: Option<PredictionStatus>,
     /// The last requests that have ended, the newest first.
     recent: Vec<Finished>,
+}
+
+/// How times to first token are predicted.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct PredictionStatus {
+    /// The profile that they start from; `assumed` where none was given.
+    profile: String,
+    /// What answered requests have taught, by the phase and by what the method claims.
+    learned: Vec<PaceStatus>,
+}
+
+/// What answered requests have taught of a phase.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct PaceStatus {
+    /// The phase.
+    phase: &'static str,
+    /// Whether it is that of methods that equal a full prefill but for rounding.
+    exact: bool,
+    /// Its time, as a multiple of what the profile says.
+    multiple: f64,
+    /// Requests that taught it.
+    requests: u64,
+}
+
+impl PredictionStatus {
+    fn new(predictions: &Predictions) -> Self {
+        let pace = |(kind, pace): (Kind, Pace)| PaceStatus {
+            phase: kind.phase.name(),
+            exact: kind.is_exact,
+            multiple: pace.multiple,
+            requests: pace.requests,
+        };
+        let learned = predictions.paces().into_iter().map(pace).collect();
+        Self { profile: predictions.profile().to_owned(), learned }
+    }
 }
 
 /// A method that requests may name.
@@ -170,6 +210,7 @@ fn of(shared: &Shared) -> Status {
         ranks: (0..settings.world).map(rank).collect(),
         requests: RequestCounts { waiting: client.desk().waiting(), running: client.desk().running() },
         chunk_cache: ChunkCacheStatus::new(&totals),
+        predictions: metrics.predictions().as_ref().map(PredictionStatus::new),
         recent: metrics.recent(),
     }
 }

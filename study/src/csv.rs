@@ -95,7 +95,7 @@ mod tests {
             Some(
                 "id,method,exact,context_tokens,world,ratio,exchange,cache,shares_cores,samples,failures,median_ttft_ms,\
                  ci95_low_ttft_ms,ci95_high_ttft_ms,mean_ttft_ms,min_ttft_ms,max_ttft_ms,p95_ttft_ms,p99_ttft_ms,\
-                 predicted_ttft_ms,speed_up_to_full,speed_up,efficiency,karp_flatt,received_bytes,formula_bytes,\
+                 predicted_ttft_ms,predicted_low_ttft_ms,predicted_high_ttft_ms,speed_up_to_full,speed_up,efficiency,karp_flatt,received_bytes,formula_bytes,\
                  predicted_received_bytes,predicted_memory_bytes,predicted_total_flops,predicted_critical_flops,\
                  max_logit_difference,kl_nats,top1_agrees"
             )
@@ -130,6 +130,6 @@ mod tests {
         let empty = study(Vec::new());
         let lengths =
             [points(&empty), samples(&empty)].map(|table| read(&table.unwrap())).map(|(a, b)| (a.len(), b.len()));
-        assert_eq!(lengths, [(33, 0), (17, 0)], "a header, and no rows");
+        assert_eq!(lengths, [(35, 0), (17, 0)], "a header, and no rows");
     }
 }

@@ -15,10 +15,12 @@ pub mod method_spec;
 mod notes;
 mod order;
 mod page;
+mod predicted;
 mod rows;
 pub mod scalar;
 mod scaling;
 pub mod schema;
+pub mod sizing;
 pub mod terminal;
 
 pub use charts::charts;

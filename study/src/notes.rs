@@ -2,6 +2,7 @@
 
 use super::scaling::is_full;
 use super::schema::Study;
+use crate::predicted::verdict;
 use crate::rows::bytes_differ;
 
 /// What a reader of predictions for so many ranks should know, by the profile's name and ranks (0: no profile).
@@ -19,7 +20,8 @@ pub fn profile_notes(profile: &str, ranks: usize, worlds: &[usize]) -> Vec<Strin
     }
     if let Some(fewer) = list(&|world| world < ranks) {
         notes.push(format!(
-            "profile {profile} has the rates of {ranks} ranks that all work; predictions for {fewer} use the same rates"
+            "profile {profile} has the rates of {ranks} ranks that all work; predictions for {fewer} use the same rates (for one rank \
+             those of a rank that works alone, where the profile has them)"
         ));
     }
     notes
@@ -46,6 +48,7 @@ pub fn notes(study: &Study) -> Vec<String> {
         notes.push("no accuracy: full prefill is not part of the study".to_owned());
     }
     notes.extend(profile_notes(&study.provenance.profile, study.provenance.profile_ranks, &study.design.worlds));
+    notes.extend(verdict(study).map(|verdict| verdict.note()));
     let differ: Vec<&str> = study.points.iter().filter(|point| bytes_differ(point)).map(|point| &*point.id).collect();
     if !differ.is_empty() {
         notes.push(format!("bytes by formula and counted differ on a rank of a run: {}", differ.join("; ")));

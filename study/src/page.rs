@@ -16,6 +16,9 @@ use crate::schema::Study;
 /// The template's name. That it ends so makes it escape.
 const NAME: &str = "page.html";
 
+/// The rules of every page, light and dark.
+pub(crate) const STYLE: &str = include_str!("page.css");
+
 /// A run that failed, as the page lists it.
 #[derive(Serialize)]
 struct FailedRun<'a> {
@@ -30,6 +33,23 @@ struct FailedRun<'a> {
 /// # Errors
 /// A template that cannot be filled in, which is a bug.
 pub fn html(study: &Study) -> Result<String> {
+    let mut environment = environment();
+    environment.add_template(NAME, include_str!("page.html"))?;
+    let page = environment.get_template(NAME)?;
+    Ok(page.render(context! {
+        design => study.design,
+        provenance => study.provenance,
+        page_style => STYLE,
+        chart_style => style(),
+        charts => charts(study).iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
+        points => point_rows(study),
+        failures => failures(study),
+        notes => notes(study),
+    })?)
+}
+
+/// What templates of pages have: words for numbers, and no patience with what is missing.
+pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_trim_blocks(true);
@@ -40,17 +60,7 @@ pub fn html(study: &Study) -> Result<String> {
     environment.add_filter("tokens", short);
     environment.add_filter("ranks", ranks);
     environment.add_filter("bytes", rounded);
-    environment.add_template(NAME, include_str!("page.html"))?;
-    let page = environment.get_template(NAME)?;
-    Ok(page.render(context! {
-        design => study.design,
-        provenance => study.provenance,
-        chart_style => style(),
-        charts => charts(study).iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
-        points => point_rows(study),
-        failures => failures(study),
-        notes => notes(study),
-    })?)
+    environment
 }
 
 fn failures(study: &Study) -> Vec<FailedRun<'_>> {

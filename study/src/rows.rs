@@ -50,6 +50,10 @@ pub struct PointRow {
     pub p99_ttft_ms: Option<f64>,
     /// What was predicted; absent without a profile of so many ranks.
     pub predicted_ttft_ms: Option<f64>,
+    /// The least that it may be by the profile.
+    pub predicted_low_ttft_ms: Option<f64>,
+    /// The most.
+    pub predicted_high_ttft_ms: Option<f64>,
     /// Full prefill's median over this one.
     pub speed_up_to_full: Option<f64>,
     /// The median on the fewest ranks over this one; absent for full prefill, which computes on one rank, however many there are.
@@ -140,6 +144,8 @@ impl PointRow {
         let predicted = &point.predicted;
         let known = |value: f64| Some(value).filter(|&value| value > 0.0);
         self.predicted_ttft_ms = known(predicted.ttft_ms);
+        self.predicted_high_ttft_ms = known(predicted.ttft_high_ms);
+        self.predicted_low_ttft_ms = self.predicted_high_ttft_ms.map(|_| predicted.ttft_low_ms);
         self.predicted_received_bytes = predicted.received_bytes;
         self.predicted_memory_bytes = Some(predicted.memory_bytes).filter(|&bytes| bytes > 0);
         self.predicted_total_flops = known(predicted.total_flops);

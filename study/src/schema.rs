@@ -103,6 +103,13 @@ pub struct Design {
     pub seed: u64,
 }
 
+impl Design {
+    /// Whether the model's weights were drawn at random: then its attention is as good as even.
+    pub fn has_random_weights(&self) -> bool {
+        self.load_format.starts_with("dummy")
+    }
+}
+
 /// How much of a request's context comes from the chunk cache.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -288,6 +295,12 @@ pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
 pub struct Prediction {
     /// Time to first token; 0 where the profile is not of so many ranks, or there is none.
     pub ttft_ms: f64,
+    /// The least that it may be, by what the profile's rates may be off by; 0 where no time is predicted.
+    #[serde(default)]
+    pub ttft_low_ms: f64,
+    /// The most.
+    #[serde(default)]
+    pub ttft_high_ms: f64,
     /// Its phases.
     pub phases: Vec<PhaseTime>,
     /// FLOPs of all ranks together.

@@ -55,7 +55,7 @@ fn header(study: &Study) -> String {
 }
 
 fn points(study: &Study) -> String {
-    const COLUMNS: [(&str, &str); 18] = [
+    const COLUMNS: [(&str, &str); 19] = [
         ("tokens", ""),
         ("method", ""),
         ("ranks", ""),
@@ -67,6 +67,7 @@ fn points(study: &Study) -> String {
         ("min", "[ms]"),
         ("max", "[ms]"),
         ("predicted", "[ms]"),
+        ("its interval", "[ms]"),
         ("x full", ""),
         ("efficiency", ""),
         ("Karp-Flatt", ""),
@@ -84,6 +85,7 @@ fn points(study: &Study) -> String {
 fn point_cells(row: &PointRow) -> Vec<String> {
     let fixed = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
     let interval = row.ci95_low_ttft_ms.zip(row.ci95_high_ttft_ms);
+    let predicted = row.predicted_low_ttft_ms.zip(row.predicted_high_ttft_ms);
     vec![
         row.context_tokens.to_string(),
         row.method.clone(),
@@ -96,6 +98,7 @@ fn point_cells(row: &PointRow) -> Vec<String> {
         fixed(row.min_ttft_ms),
         fixed(row.max_ttft_ms),
         fixed(row.predicted_ttft_ms),
+        shown(predicted, |(low, high)| format!("{low:.2} to {high:.2}")),
         fixed(row.speed_up_to_full),
         fixed(row.grown_efficiency()),
         shown(row.karp_flatt, |share| format!("{share:.3}")),
@@ -199,7 +202,7 @@ mod tests {
             let found = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             found.into_iter().find(|cells| cells.starts_with(start)).unwrap_or_default().join(" ")
         };
-        let wanted = "1024 ring 2 - - - 60.00 58.00 to 63.00 58.00 63.00 - 2.00 0.83 0.200 0 0 1.0e-6 yes";
+        let wanted = "1024 ring 2 - - - 60.00 58.00 to 63.00 58.00 63.00 - - 2.00 0.83 0.200 0 0 1.0e-6 yes";
         assert_eq!(row(&["1024", "ring", "2"]), wanted);
         assert!(row(&["1024", "ring", "4*"]).contains(" 0.50 "), "{text}");
         assert_eq!(row(&["ring", "2048", "2", "1024"]), "ring 2048 2 1024 1 100.00 125.00 - 0.80 -");

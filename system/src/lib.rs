@@ -6,6 +6,7 @@
 //! asks for takes nothing from the others.
 
 mod control_group;
+pub mod cores;
 mod error;
 mod fields;
 pub mod file;

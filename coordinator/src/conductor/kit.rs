@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tributary_comm::{CoordinatorLink, WorkerLink, link};
-use tributary_protocol::{Collective, DrawnToken, KeySpace, Outcome, StepReport, Traffic};
+use tributary_protocol::{Collective, DrawnToken, Exchange, KeySpace, Outcome, StepReport, Traffic};
 
 use super::*;
 use crate::dispatch::Clock;
@@ -230,7 +230,8 @@ pub fn prepared(context: usize) -> Prepared {
 }
 
 pub fn settings(max_tokens: usize) -> RequestSettings {
-    RequestSettings { world: WORLD, max_tokens, ..RequestSettings::default() }
+    // A cache that stays spread over the ranks.
+    RequestSettings { world: WORLD, max_tokens, exchange: Some(Exchange::PassQ), ..RequestSettings::default() }
 }
 
 /// Hands a request in; its number and its updates.

@@ -100,6 +100,14 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
     }
 }
 
+/// What moves for one token behind the first one, where its keys lie on several ranks: its query there, its partial results back.
+pub fn of_token(plan: &Plan, world: usize, shape: &ModelShape) -> [Flow; 2] {
+    let of = Flows { plan, world, shape, selected: &Selected::default() };
+    let mut asking = vec![0; world];
+    asking[plan.owner] = 1;
+    of.round(Phase::Decode, shape.layers, &asking)
+}
+
 struct Flows<'a> {
     plan: &'a Plan,
     world: usize,

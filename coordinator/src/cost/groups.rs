@@ -15,7 +15,7 @@
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | recompute, `replicate`, if rows were selected | L |
 //! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
-//! | a token of decoding, distributed | 2 · L, not counted here |
+//! | a token of decoding, distributed | 2 · L, counted by [`Decoding`](super::Decoding) |
 //!
 //! A rank that neither sends nor receives in a group starts none. That happens where ranks have no rows: with fewer tokens
 //! than halves of a ring's shards, or under `selected` where nothing is selected.

@@ -78,7 +78,8 @@ fn ranks(
     threads: bool,
     memory: MemoryOf,
 ) -> Vec<u64> {
-    let of = Count { plan, world, shape, threads, memory };
+    let shard_rows = shards(plan, world).iter().flatten().map(Vec::len).collect();
+    let of = Count { plan, world, shape, threads, memory, shard_rows };
     if cached_bytes.is_empty() {
         return (0..world).map(|rank| of.rank(rank, 0)).collect();
     }
@@ -111,6 +112,8 @@ struct Count<'a> {
     shape: &'a ModelShape,
     threads: bool,
     memory: MemoryOf,
+    /// Rows of each rank's shard, where the method splits the sequence.
+    shard_rows: Vec<usize>,
 }
 
 impl Count<'_> {
@@ -185,16 +188,15 @@ impl Count<'_> {
 
     fn held(&self, rank: usize) -> Held {
         let plan = self.plan;
-        let shard = |flying: fn(&[Vec<u32>]) -> usize| {
-            let shards = shards(plan, self.world).expect("the method splits the sequence");
-            let flying = if self.world > 1 { flying(&shards) } else { 0 };
-            Held { own: shards[rank].len(), flying, ..Held::default() }
+        let shard = |flying: usize| {
+            let flying = if self.world > 1 { flying } else { 0 };
+            Held { own: self.shard_rows[rank], flying, ..Held::default() }
         };
         match plan.method.prefill() {
             Prefill::Whole => Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() },
             // The shard in hand and the one that comes.
-            Prefill::Ring => shard(|shards| 2 * shards.iter().map(Vec::len).max().unwrap_or(0)),
-            Prefill::Gathered { .. } => shard(|shards| shards.iter().map(Vec::len).sum()),
+            Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),
+            Prefill::Gathered { .. } => shard(self.shard_rows.iter().sum()),
             Prefill::Chunks(_) => self.held_of_chunks(rank),
         }
     }

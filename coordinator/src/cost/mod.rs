@@ -2,9 +2,11 @@
 //! machine's rates: [`forecast`](crate::forecast) says how long all that takes.
 
 pub mod bytes;
+mod decoding;
 mod groups;
 mod homes;
 pub mod memory;
+mod packing;
 mod running;
 mod selected;
 mod sight;
@@ -12,7 +14,8 @@ mod sight;
 mod tests;
 mod work;
 
+pub use decoding::Decoding;
 pub use groups::groups;
 pub use running::running_bytes;
 pub use selected::Selected;
-pub use work::{PhaseWork, RankWork, Work, work, work_of};
+pub use work::{PhaseWork, Products, RankWork, Work, work, work_of};

@@ -37,6 +37,18 @@ impl Selected {
         };
         Self { order, rows, measured }
     }
+
+    /// What may be expected of a model whose weights were drawn at random: its attention is as good as even, so that what measured rows
+    /// attend to is, most of all, what stands early in the context, which every row sees.
+    pub fn of_random_weights(plan: &Plan) -> Self {
+        let expected = Self::expected(plan);
+        if plan.measured_rows() == 0 || plan.method.drift().is_some() {
+            return expected;
+        }
+        let candidates =
+            plan.candidates(&expected.order).into_iter().flat_map(|(first, rows)| first..first + rows as u32);
+        Self { rows: candidates.take(plan.budget).collect(), ..expected }
+    }
 }
 
 /// Rows that go on from the layers in which drift is measured, evenly spread, each layer's among those of the one before.
@@ -74,6 +86,24 @@ fn spread(runs: &[(u32, usize)], count: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_weights_select_the_first_rows_where_rows_are_measured() {
+        use crate::kit::planned;
+        use crate::shape::tests::QWEN3_14B;
+        let plan = planned("relay", 4096, 1024, 2, &QWEN3_14B);
+        let (expected, found) = (Selected::expected(&plan), Selected::of_random_weights(&plan));
+        assert_eq!(
+            (&found.order, &found.measured, found.rows.len()),
+            (&expected.order, &expected.measured, plan.budget)
+        );
+        assert_eq!(found.rows[..2], [1025, 1026], "neither the prefix nor the first chunk is a candidate");
+        assert!(found.rows.is_sorted() && found.rows.last() < expected.rows.last());
+        for method in ["infoflow", "prophetkv", "cacheblend", "epic", "ring"] {
+            let plan = planned(method, 4096, 1024, 2, &QWEN3_14B);
+            assert_eq!(Selected::of_random_weights(&plan), Selected::expected(&plan), "{method}");
+        }
+    }
 
     #[test]
     fn rows_are_spread_evenly() {

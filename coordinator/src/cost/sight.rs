@@ -27,27 +27,36 @@ impl Sight {
         Self { chunks: selected.order.iter().map(stand).collect(), world }
     }
 
-    /// The chunk at a place.
-    fn chunk(&self, place: u32) -> &(usize, Vec<usize>) {
+    /// The chunk at a place, by its number in the order of the layout.
+    fn chunk(&self, place: u32) -> usize {
         let behind = self.chunks.partition_point(|(first, _)| *first <= place as usize);
         assert!(behind > 0, "place {place} lies before the context");
-        &self.chunks[behind - 1]
+        behind - 1
+    }
+
+    /// Rows of the row's own chunk that it sees, itself included.
+    fn within(&self, row: &Row, chunk: usize) -> usize {
+        row.place as usize - self.chunks[chunk].0 + 1
     }
 
     /// Rows of the row's own keeper that it sees, itself included.
     fn at_keeper(&self, row: &Row) -> usize {
-        let (first, before) = self.chunk(row.place);
-        before[row.keeper] + row.place as usize - first + 1
+        let chunk = self.chunk(row.place);
+        self.chunks[chunk].1[row.keeper] + self.within(row, chunk)
     }
 
-    /// Pairs of all ranks' rows with the context that each rank keeps.
+    /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a chunk see the same of the chunks before it, so
+    /// they are counted first: with many ranks that is most of it.
     pub(super) fn kept(&self, homes: &[Vec<Row>]) -> Vec<f64> {
+        let mut rows = vec![0.0; self.chunks.len()];
         let mut pairs = vec![0.0; self.world];
         for row in homes.iter().flatten() {
-            let before = &self.chunk(row.place).1;
-            for (rank, pairs) in pairs.iter_mut().enumerate() {
-                *pairs += if rank == row.keeper { self.at_keeper(row) } else { before[rank] } as f64;
-            }
+            let chunk = self.chunk(row.place);
+            rows[chunk] += 1.0;
+            pairs[row.keeper] += self.within(row, chunk) as f64;
+        }
+        for (rows, (_, before)) in rows.into_iter().zip(&self.chunks) {
+            pairs.iter_mut().zip(before).for_each(|(pairs, &before)| *pairs += rows * before as f64);
         }
         pairs
     }

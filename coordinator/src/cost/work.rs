@@ -1,8 +1,9 @@
 //! FLOPs of every rank in every phase, counted as the ranks compute: a multiplication and an addition are two, and only
-//! keys that a row sees count.
+//! keys that a row sees count. Beside them the bytes that norms, rotations, activations and sums read and write: they are few FLOPs and
+//! much memory.
 //!
 //! In the last layer of a prompt only the asked row goes on behind its keys; chunk prefill stops at the last layer's keys,
-//! a probe at the attention of its last scored layer. Norms, rotations and softmax are left out: they are below 1 %.
+//! a probe at the attention of its last scored layer.
 
 use std::ops::Range;
 
@@ -11,22 +12,38 @@ use tributary_protocol::{Drift, Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
 use super::homes::{Row, drifting, homes};
+use super::packing::packing;
 use super::sight::Sight;
 use crate::ModelShape;
 
-/// What one rank computes in one phase.
+/// Products of as many rows with weights. How fast they are depends on the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Products {
+    /// Rows of each product.
+    pub rows: usize,
+    /// FLOPs of all of them.
+    pub flops: f64,
+    /// Bytes of weights that they read.
+    pub weight_bytes: f64,
+}
+
+/// What one rank computes in one phase.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankWork {
-    /// FLOPs in matrix products with weights.
-    pub linear: f64,
+    /// Matrix products with weights, those of each pass together.
+    pub products: Vec<Products>,
     /// FLOPs in attention of many rows.
     pub attention: f64,
+    /// Rows that attend, each as often as it does (in every layer).
+    pub attending_rows: f64,
     /// FLOPs in the probing query's attention and its scores.
     pub probe: f64,
-    /// Bytes of weights that its passes read, each once.
-    pub weight_bytes: f64,
     /// Bytes of keys and values that a probe reads.
     pub kv_bytes: f64,
+    /// Numbers that norms, rotations, activations and sums read and write.
+    pub elementwise: f64,
+    /// Numbers of partial results that are merged, read and written.
+    pub merged: f64,
     /// Layers that its passes go through.
     pub layers: usize,
 }
@@ -34,15 +51,27 @@ pub struct RankWork {
 impl RankWork {
     /// All FLOPs.
     pub fn flops(&self) -> f64 {
-        self.linear + self.attention + self.probe
+        self.linear() + self.attention + self.probe
+    }
+
+    /// FLOPs in matrix products with weights.
+    pub fn linear(&self) -> f64 {
+        self.products.iter().map(|products| products.flops).sum()
+    }
+
+    /// Keys that a row sees in the mean, where FLOPs of a row and a key in one layer are these.
+    pub fn mean_keys(&self, pair_flops: f64) -> f64 {
+        self.attention / (pair_flops * self.attending_rows).max(1.0)
     }
 
     fn add(&mut self, other: &RankWork) {
-        self.linear += other.linear;
+        self.products.extend(&other.products);
         self.attention += other.attention;
+        self.attending_rows += other.attending_rows;
         self.probe += other.probe;
-        self.weight_bytes += other.weight_bytes;
         self.kv_bytes += other.kv_bytes;
+        self.elementwise += other.elementwise;
+        self.merged += other.merged;
         self.layers += other.layers;
     }
 }
@@ -113,6 +142,11 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         phases.push((Phase::Recompute, of.recompute()));
     }
     phases.push((Phase::FirstToken, of.first_token()));
+    if let Some((phase, numbers)) = packing(plan, world, shape)
+        && let Some((_, ranks)) = phases.iter_mut().find(|(of, _)| *of == phase)
+    {
+        ranks.iter_mut().zip(numbers).for_each(|(work, numbers)| work.elementwise += numbers);
+    }
     let has_work = |(_, ranks): &(Phase, Vec<RankWork>)| ranks.iter().any(|rank| rank.flops() > 0.0);
     let phase = |(phase, ranks)| PhaseWork { phase, ranks };
     Work { phases: phases.into_iter().filter(has_work).map(phase).collect() }
@@ -134,10 +168,16 @@ impl Count<'_> {
         let behind_keys = shape.layer_query_flops() + shape.layer_finish_flops();
         let keys = shape.layers as f64 * rows as f64 * shape.layer_kv_flops();
         let passes = usize::from(rows > 0);
-        RankWork {
-            linear: keys + (before_last * rows as f64 + asked as f64) * behind_keys,
-            attention: self.pair_flops() * (before_last * pairs + last_pairs),
+        let products = Products {
+            rows,
+            flops: keys + (before_last * rows as f64 + asked as f64) * behind_keys,
             weight_bytes: (passes as u64 * shape.layers as u64 * self.layer_bytes()) as f64,
+        };
+        RankWork {
+            products: if rows > 0 { vec![products] } else { Vec::new() },
+            attention: self.pair_flops() * (before_last * pairs + last_pairs),
+            attending_rows: before_last * rows as f64 + asked as f64,
+            elementwise: (before_last * rows as f64 + asked as f64) * shape.layer_elementwise(),
             layers: passes * shape.layers,
             ..RankWork::default()
         }
@@ -148,6 +188,11 @@ impl Count<'_> {
         4.0 * self.shape.query_width() as f64
     }
 
+    /// Numbers that a row's partial result reads and writes where it is merged into another: both outputs, and the sum.
+    fn partial(&self) -> f64 {
+        3.0 * self.shape.query_width() as f64
+    }
+
     fn layer_bytes(&self) -> u64 {
         self.shape.layer_matrix_parameters() * self.shape.dtype_bytes as u64
     }
@@ -155,12 +200,17 @@ impl Count<'_> {
     fn prefill(&self) -> Vec<RankWork> {
         let total = self.plan.total_rows();
         let only = |rank: usize, work: RankWork| {
-            (0..self.world).map(|other| if other == rank { work } else { RankWork::default() }).collect()
+            (0..self.world).map(|other| if other == rank { work.clone() } else { RankWork::default() }).collect()
         };
         let shard = |(rank, rows): (usize, Vec<u32>)| {
             let pairs = rows.iter().map(|&row| f64::from(row) + 1.0).sum();
             let asked = usize::from(rank == self.plan.owner);
-            self.prompt(rows.len(), asked, pairs, (asked * total) as f64)
+            let mut work = self.prompt(rows.len(), asked, pairs, (asked * total) as f64);
+            if self.plan.method.prefill() == Prefill::Ring {
+                // Every shard that comes leaves a partial result, which is merged with what was there.
+                work.merged = (self.world - 1) as f64 * work.attending_rows * self.partial();
+            }
+            work
         };
         match (self.plan.method.prefill(), shards(self.plan, self.world)) {
             (Prefill::Whole, _) => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
@@ -192,11 +242,13 @@ impl Count<'_> {
             // Scores are a second product of queries and keys: half of a pair's FLOPs.
             let scores = probed.len() as f64 * own_pairs / 2.0;
             let pairs = probed.end as f64 * (own_pairs + seen_everywhere) + scores;
+            let weight_bytes = probed.end as f64 * self.layer_bytes() as f64;
             RankWork {
-                linear,
+                products: vec![Products { rows: self.plan.query_tokens(), flops: linear, weight_bytes }],
                 probe: self.pair_flops() * pairs,
-                weight_bytes: probed.end as f64 * self.layer_bytes() as f64,
                 kv_bytes: probed.end as f64 * own as f64 * shape.layer_kv_bytes() as f64,
+                elementwise: before_last * query * shape.layer_elementwise(),
+                merged: probed.end as f64 * query * (self.world - 1) as f64 * self.partial(),
                 layers: probed.end,
                 ..RankWork::default()
             }
@@ -215,10 +267,14 @@ impl Count<'_> {
         let layers = self.shape.layers as f64;
         let rank = |(own, seen): (&Vec<Row>, f64)| {
             let rows = own.len() as f64;
-            let pairs = 1.5 * seen + rows * self.plan.prefix_tokens() as f64;
+            let pairs = seen + rows * self.plan.prefix_tokens() as f64;
             let mut work = self.prompt(own.len(), 0, 0.0, 0.0);
-            work.linear += rows * self.shape.layer_query_flops();
+            work.products.iter_mut().for_each(|products| products.flops += rows * self.shape.layer_query_flops());
             work.attention = self.pair_flops() * layers * pairs;
+            work.attending_rows = layers * rows;
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            work.probe = self.pair_flops() * layers * seen / 2.0;
+            work.merged = layers * rows * (self.world - 1) as f64 * self.partial();
             work
         };
         homes.iter().zip(seen).map(rank).collect()
@@ -231,19 +287,19 @@ impl Count<'_> {
         let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
         let before_attention = shape.layer_kv_flops() + shape.layer_query_flops();
         let rank = |rank: usize| {
-            let mut work = RankWork {
-                weight_bytes: (drift.layers + 1) as f64 * self.layer_bytes() as f64,
-                layers: drift.layers + 1,
-                ..RankWork::default()
-            };
+            let mut work = RankWork { layers: drift.layers + 1, ..RankWork::default() };
+            let weight_bytes = self.layer_bytes() as f64;
             for (layer, homes) in in_play.iter().enumerate() {
                 // The rows that come to this layer are compared, unless it is the first; then some of them go on.
                 let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
-                work.linear += came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
+                let flops = came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
+                work.products.push(Products { rows: came.len(), flops, weight_bytes });
                 work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();
+                work.attending_rows += went_on.len() as f64;
+                work.elementwise += went_on.len() as f64 * shape.layer_elementwise();
             }
             let last = in_play.last().map_or(0, |homes| homes[rank].len());
-            work.linear += last as f64 * shape.layer_kv_flops();
+            work.products.push(Products { rows: last, flops: last as f64 * shape.layer_kv_flops(), weight_bytes });
             work
         };
         (0..self.world).map(rank).collect()
@@ -252,6 +308,7 @@ impl Count<'_> {
     fn recompute(&self) -> Vec<RankWork> {
         let query = self.plan.query_tokens();
         let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
+        let kept = self.plan.kept_counts(self.world);
         let pairs = match self.plan.exchange {
             Exchange::Replicate => self.replicated_pairs(&homes),
             Exchange::PassQ => self.pass_q_pairs(&homes),
@@ -259,7 +316,19 @@ impl Count<'_> {
         };
         let rank = |(rank, (rows, (pairs, last_pairs))): (usize, (&Vec<Row>, (f64, f64)))| {
             let owns = usize::from(rank == self.plan.owner);
-            self.prompt(rows.len() + owns * query, owns, pairs, last_pairs)
+            let mut work = self.prompt(rows.len() + owns * query, owns, pairs, last_pairs);
+            // The rows that come back from every rank they were sent to.
+            let travelling = match self.plan.exchange {
+                Exchange::Replicate => 0,
+                Exchange::PassQ => rows.len() + owns * query,
+                Exchange::Selected => owns * query,
+            };
+            let layers = (self.shape.layers - 1) as f64;
+            work.merged = layers * (travelling * (self.world - 1)) as f64 * self.partial();
+            // Few rows look at many keys: that each key is turned, and brought with its value to where rows meet it, shows.
+            let keys = if self.plan.exchange == Exchange::Replicate { self.plan.total_rows() } else { kept[rank] };
+            work.elementwise += layers * keys as f64 * 4.0 * self.shape.kv_width() as f64;
+            work
         };
         homes.iter().zip(pairs).enumerate().map(rank).collect()
     }
@@ -303,11 +372,11 @@ impl Count<'_> {
 
     fn first_token(&self) -> Vec<RankWork> {
         let rank = |rank: usize| match rank == self.plan.owner {
-            true => RankWork {
-                linear: self.shape.logits_flops(),
-                weight_bytes: (self.shape.vocab * self.shape.hidden * self.shape.dtype_bytes) as f64,
-                ..RankWork::default()
-            },
+            true => {
+                let weight_bytes = (self.shape.vocab * self.shape.hidden * self.shape.dtype_bytes) as f64;
+                let products = vec![Products { rows: 1, flops: self.shape.logits_flops(), weight_bytes }];
+                RankWork { products, ..RankWork::default() }
+            }
             false => RankWork::default(),
         };
         (0..self.world).map(rank).collect()

@@ -28,7 +28,7 @@ fn a_plan() -> Arc<Plan> {
         weight_copies: 1,
         of_rank: None,
     };
-    plan(&input, &settings, &DEMO, &machine).unwrap().plan
+    plan(&input, &settings, &DEMO, &machine, None).unwrap().plan
 }
 
 /// Runs a plan with a worker that sends these events, each after a pause, which begins behind a first token when that has been

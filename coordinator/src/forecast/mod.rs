@@ -1,17 +1,22 @@
-//! How long a request will take before it runs: what a plan comes to ([`cost`](crate::cost)) over the rates of a machine that a
-//! profile describes. It makes plans of its own to compare methods, so it stands above [`plan`](crate::plan()), which knows
-//! costs alone.
+//! How long a plan takes before it runs: what it comes to ([`cost`](crate::cost)) over the rates of a machine that a profile
+//! describes. It knows plans and nothing of how they are made: the planner asks it which of two is faster.
 
-mod crossover;
+mod assumed;
+mod curve;
+mod interval;
 pub mod overhead;
 mod profile;
 mod reading;
-mod scenario;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod time;
 
-pub use crossover::{Crossover, crossover};
+pub use curve::Curve;
+pub use interval::Interval;
 pub use profile::{Link, Profile, RankRates, StoreRates};
-pub use scenario::{Forecast, Scenario};
-pub use time::{PhaseSeconds, Predicted, ttft};
+pub use spread::{LEFT_OUT, Spread, UNMEASURED};
+pub use time::{Counted, PhaseSeconds, Predicted, ttft};
+
+/// Exchanges whose times differ by no more than this share are level; `replicate` is taken.
+pub const TIE: f64 = 0.02;

@@ -6,15 +6,20 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::curve::Curve;
+use super::spread::Spread;
 use crate::machine::MemoryOf;
 use crate::request::read;
 use crate::{Error, Result};
 
 /// The shipped profiles: name and text.
-const SHIPPED: [(&str, &str); 6] = [
+const SHIPPED: [(&str, &str); 9] = [
     ("h100x4", include_str!("../../profiles/h100x4.toml")),
+    ("h100x4-paper", include_str!("../../profiles/h100x4-paper.toml")),
     ("h100x8", include_str!("../../profiles/h100x8.toml")),
+    ("h100x8-paper", include_str!("../../profiles/h100x8-paper.toml")),
     ("h100x8x2", include_str!("../../profiles/h100x8x2.toml")),
+    ("h100x8x2-paper", include_str!("../../profiles/h100x8x2-paper.toml")),
     ("h200x4", include_str!("../../profiles/h200x4.toml")),
     ("h200x8", include_str!("../../profiles/h200x8.toml")),
     ("h200x8x2", include_str!("../../profiles/h200x8x2.toml")),
@@ -39,8 +44,11 @@ pub struct Profile {
     pub ranks_per_host: usize,
     /// Whether what is on its way between ranks moves while they compute.
     pub transfers_overlap: bool,
-    /// What one rank can do.
+    /// What one rank can do while all of its host work.
     pub rank: RankRates,
+    /// What one can do that works alone, where that was measured: a group of one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<RankRates>,
     /// Between ranks of one host.
     pub inside: Link,
     /// Between ranks of different hosts; needed where there is more than one.
@@ -49,6 +57,9 @@ pub struct Profile {
     /// How fast chunks come from a host's store, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreRates>,
+    /// What its rates may be off by. Where that is not said it is a fifth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
     /// Where each number comes from, by its name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
@@ -60,18 +71,32 @@ pub struct Profile {
 pub struct RankRates {
     /// FLOPs a second in matrix products of many rows.
     pub gemm_flops_per_s: f64,
+    /// FLOPs a second in products by their rows, `[[rows, flops_per_s], ..]`, with the weights read. Where nothing is said, weights are
+    /// read first, and products then have the rate of many rows.
+    #[serde(default, skip_serializing_if = "Curve::is_empty")]
+    pub gemm_by_rows: Curve,
     /// FLOPs a second in attention of many rows.
     pub attention_flops_per_s: f64,
+    /// FLOPs a second in attention by the keys that a row sees in the mean, `[[keys, flops_per_s], ..]`. Where nothing is said, the rate
+    /// of many rows.
+    #[serde(default, skip_serializing_if = "Curve::is_empty")]
+    pub attention_by_keys: Curve,
     /// FLOPs a second in attention of a few rows (the query's) to many keys.
     pub probe_flops_per_s: f64,
     /// Bytes a second that it reads from its memory: few rows cannot be faster than the weights come.
     pub memory_bytes_per_s: f64,
+    /// Bytes a second that norms, rotations, activations and sums read and write; where nothing is said, the memory's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elementwise_bytes_per_s: Option<f64>,
+    /// Bytes a second that merging partial results reads and writes; where nothing is said, the memory's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merge_bytes_per_s: Option<f64>,
     /// Its memory, its share of it where ranks have one together.
     pub memory_bytes: u64,
     /// Whose memory that is: what a request takes there differs.
     #[serde(default)]
     pub memory_of: MemoryOf,
-    /// Seconds that a layer of any pass takes beside its arithmetic.
+    /// Seconds that a host takes for a layer of any pass: on a device meanwhile, on a host beside the layer's arithmetic.
     pub layer_s: f64,
     /// Seconds that a request takes beside its passes: tokens, plan, sampling, the way back.
     pub request_s: f64,
@@ -103,6 +128,16 @@ pub struct Link {
     pub latency_s: f64,
     /// Bytes a second that a rank receives, while all receive.
     pub bytes_per_s: f64,
+    /// The same by the bytes that a rank receives in a group of messages, `[[bytes, bytes_per_s], ..]`, without the latency.
+    #[serde(default, skip_serializing_if = "Curve::is_empty")]
+    pub by_bytes: Curve,
+}
+
+impl Link {
+    /// Bytes a second of groups of messages in which a rank receives so many.
+    pub fn rate(&self, bytes: f64) -> f64 {
+        self.by_bytes.at(bytes).unwrap_or(self.bytes_per_s)
+    }
 }
 
 impl Profile {
@@ -176,9 +211,23 @@ impl Profile {
             measured_here: false,
             projected: true,
             rank: measured.rank.clone(),
+            alone: measured.alone.clone(),
+            // Nobody has measured these links with these ranks.
+            spread: None,
             sources,
             ..self
         })
+    }
+
+    /// The names of its numbers that are assumptions, by their sources.
+    pub fn assumed_numbers(&self) -> Vec<&str> {
+        let is_assumed = |(_, source): &(&String, &String)| source.starts_with("assum");
+        self.sources.iter().filter(is_assumed).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// What a rank can do while so many ranks of its host work.
+    pub fn rank_of(&self, working: usize) -> &RankRates {
+        self.alone.as_ref().filter(|_| working <= 1).unwrap_or(&self.rank)
     }
 
     /// Hosts that `world` ranks take.
@@ -202,26 +251,44 @@ impl Profile {
             }
         }
         let links = std::iter::once(&self.inside).chain(&self.between);
-        let rates = [
-            ("gemm_flops_per_s", self.rank.gemm_flops_per_s),
-            ("attention_flops_per_s", self.rank.attention_flops_per_s),
-            ("probe_flops_per_s", self.rank.probe_flops_per_s),
-            ("memory_bytes_per_s", self.rank.memory_bytes_per_s),
-        ];
-        let rates = rates.into_iter().chain(links.clone().map(|link| ("bytes_per_s", link.bytes_per_s)));
+        let ranks = || std::iter::once(&self.rank).chain(&self.alone);
+        let rates = ranks().flat_map(|rank| {
+            [
+                ("gemm_flops_per_s", rank.gemm_flops_per_s),
+                ("attention_flops_per_s", rank.attention_flops_per_s),
+                ("probe_flops_per_s", rank.probe_flops_per_s),
+                ("memory_bytes_per_s", rank.memory_bytes_per_s),
+            ]
+        });
+        let of_store = |store: &StoreRates| [("[store]", store.cached_bytes_per_s), ("[store]", store.bytes_per_s)];
+        let rates = rates
+            .chain(links.clone().map(|link| ("bytes_per_s", link.bytes_per_s)))
+            .chain(self.store.iter().flat_map(of_store));
         for (what, rate) in rates {
             if !(rate > 0.0 && rate.is_finite()) {
                 return bad(what, rate.to_string(), "must be above 0");
             }
         }
-        let store = self.store.iter();
-        for rate in store.flat_map(|store| [store.cached_bytes_per_s, store.bytes_per_s]) {
-            if !(rate > 0.0 && rate.is_finite()) {
-                return bad("[store]", rate.to_string(), "must have rates above 0");
+        let curves = ranks()
+            .flat_map(|rank| [("gemm_by_rows", &rank.gemm_by_rows), ("attention_by_keys", &rank.attention_by_keys)])
+            .chain(links.clone().map(|link| ("by_bytes", &link.by_bytes)));
+        for (what, curve) in curves {
+            if !curve.is_sound() {
+                return bad(what, format!("{:?}", curve.0), "must be pairs of sizes that ascend and rates above 0");
             }
         }
-        let times = [("layer_s", self.rank.layer_s), ("request_s", self.rank.request_s)];
-        for (what, time) in times.into_iter().chain(links.map(|link| ("latency_s", link.latency_s))) {
+        for rate in ranks().flat_map(|rank| [rank.elementwise_bytes_per_s, rank.merge_bytes_per_s]).flatten() {
+            if !(rate > 0.0 && rate.is_finite()) {
+                return bad("bytes_per_s", rate.to_string(), "must be above 0");
+            }
+        }
+        for (what, spread) in self.spread.iter().flat_map(Spread::named) {
+            if !(0.0..1.0).contains(&spread) {
+                return bad(&format!("[spread] {what}"), spread.to_string(), "must be a share from 0 to below 1");
+            }
+        }
+        let times = ranks().flat_map(|rank| [("layer_s", rank.layer_s), ("request_s", rank.request_s)]);
+        for (what, time) in times.chain(links.map(|link| ("latency_s", link.latency_s))) {
             if !(time >= 0.0 && time.is_finite()) {
                 return bad(what, time.to_string(), "must be 0 or more");
             }

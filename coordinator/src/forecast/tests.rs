@@ -2,7 +2,7 @@
 
 use tributary_protocol::{Exchange, Phase, Plan};
 
-use super::{Predicted, Profile, ttft};
+use super::{Curve, Predicted, Profile, Spread, ttft};
 use crate::cost::bytes::{Cargo, flows};
 use crate::cost::{Selected, groups, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
@@ -23,14 +23,18 @@ fn time_is_work_over_rates_and_what_is_waited_for() {
     let plan = planned("full", 32_768, 2048, 1, &QWEN);
     let predicted = ttft(&plan, 1, &QWEN, &profile);
     let all = work(&plan, 1, &QWEN);
-    let rank = all.phase(Phase::ChunkPrefill).unwrap().ranks[0];
-    let wanted = rank.linear / profile.rank.gemm_flops_per_s + rank.attention / profile.rank.attention_flops_per_s;
+    let rank = &all.phase(Phase::ChunkPrefill).unwrap().ranks[0];
+    let weight_bytes: f64 = rank.products.iter().map(|products| products.weight_bytes).sum();
+    // Two bytes a number, and weights before products.
+    let moved_s = (weight_bytes + 2.0 * rank.elementwise) / profile.rank.memory_bytes_per_s;
+    let (gemm_flops_per_s, attention_flops_per_s) = (profile.rank.gemm_flops_per_s, profile.rank.attention_flops_per_s);
+    let wanted = rank.linear() / gemm_flops_per_s + rank.attention / attention_flops_per_s + moved_s;
     assert!((seconds(&predicted, Phase::ChunkPrefill) / wanted - 1.0).abs() < 1e-12);
     assert_eq!((predicted.exposed_s, predicted.received_bytes.as_slice()), (0.0, [0].as_slice()));
     let sum: f64 = predicted.phases.iter().map(|phase| phase.seconds).sum();
     assert!((predicted.ttft_s - sum).abs() < 1e-12);
     // One row of logits cannot come faster than the weights are read.
-    let logits = QWEN.logits_flops() / 2.0 * 2.0 / profile.rank.memory_bytes_per_s;
+    let logits = QWEN.logits_flops() / profile.rank.memory_bytes_per_s + QWEN.logits_flops() / gemm_flops_per_s;
     assert!((seconds(&predicted, Phase::FirstToken) / logits - 1.0).abs() < 1e-12);
 }
 
@@ -123,4 +127,61 @@ fn a_latency_is_charged_for_every_group() {
             }
         }
     }
+}
+
+/// InfoFlow's own times for Qwen3-14B on one H100 and on four with a chunk each, ratio 0.15, cold, without query pass and first token [s].
+const PAPER: [(usize, f64, f64); 3] = [(8192, 0.567, 0.232), (16_384, 1.286, 0.4276), (32_768, 3.190, 0.914)];
+
+#[test]
+fn a_rank_of_the_paper_takes_as_long_as_the_paper_says() {
+    let profile = Profile::by_name("h100x4-paper").unwrap();
+    for (tokens, one_s, four_s) in PAPER {
+        let full_s = ttft(&planned("full", tokens, 2048, 1, &QWEN), 1, &QWEN, &profile).ttft_s;
+        assert!((full_s / one_s - 1.0).abs() < 0.05, "{tokens} tokens on one: {full_s} s, published {one_s}");
+        let predicted = ttft(&planned("infoflow", tokens, tokens / 4, 4, &QWEN), 4, &QWEN, &profile);
+        let own_s = predicted.ttft_s - seconds(&predicted, Phase::FirstToken);
+        assert!((own_s / four_s - 1.0).abs() < 0.25, "{tokens} tokens on four: {own_s} s, published {four_s}");
+    }
+}
+
+#[test]
+fn a_prediction_has_an_interval_and_a_measured_profile_its_own() {
+    let plan = planned("infoflow", 32_768, 2048, 4, &QWEN);
+    let shipped = profile();
+    let of = |profile: &Profile| ttft(&plan, 4, &QWEN, profile);
+    let half =
+        |predicted: &Predicted| (predicted.interval.high_s - predicted.interval.low_s) / (2.0 * predicted.ttft_s);
+    assert!((half(&of(&shipped)) - 0.2).abs() < 1e-9, "a fifth");
+    let spread = Spread { pace: 0.03, gemm: 0.0, attention: 0.0, memory: 0.0, link: 0.0, store: 0.0, left_out: 0.0 };
+    let sure = Profile { spread: Some(spread), ..shipped.clone() };
+    assert!((half(&of(&sure)) - 0.03).abs() < 1e-9, "{:?}", of(&sure).interval);
+    let gemm = Profile { spread: Some(Spread { gemm: 0.1, ..spread }), ..shipped };
+    let (wider, share) = (half(&of(&gemm)), 0.5);
+    assert!(wider > 0.03 + 0.1 * share * 0.5 && wider < 0.13, "products are a good part of it: {wider}");
+}
+
+#[test]
+fn rates_by_rows_and_of_a_rank_alone_count_where_they_are_known() {
+    let (plain, plan) = (profile(), planned("full", 8192, 2048, 1, &QWEN));
+    let full_s = |profile: &Profile| ttft(&plan, 1, &QWEN, profile).ttft_s;
+    let mut slow = plain.clone();
+    slow.rank.gemm_by_rows = Curve(vec![(1.0, 1e12), (8192.0, 320e12)]);
+    assert!(full_s(&slow) > 1.6 * full_s(&plain), "half the rate at so many rows");
+    let alone = Profile { alone: Some(slow.rank.clone()), ..plain.clone() };
+    assert!((full_s(&alone) / full_s(&slow) - 1.0).abs() < 1e-12);
+    let ring = planned("ring", 8192, 2048, 4, &QWEN);
+    let [with, without] = [&alone, &plain].map(|profile| ttft(&ring, 4, &QWEN, profile));
+    let share = |phase: Phase| seconds(&with, phase) / seconds(&without, phase);
+    assert!((share(Phase::ChunkPrefill) - 1.0).abs() < 0.01, "four work, the owner a little longer: {with:?}");
+    assert!(share(Phase::FirstToken) > 2.0, "one works: {with:?}");
+    // One rank has two chunks, the other one: for half of its time the first has the host to itself.
+    let uneven = planned("none", 3 * 2048, 2048, 2, &QWEN);
+    let mut twice = plain.rank.clone();
+    twice.gemm_flops_per_s *= 2.0;
+    twice.attention_flops_per_s *= 2.0;
+    twice.memory_bytes_per_s *= 2.0;
+    let twice = Profile { alone: Some(twice), ..plain.clone() };
+    let [with, without] =
+        [&twice, &plain].map(|profile| seconds(&ttft(&uneven, 2, &QWEN, profile), Phase::ChunkPrefill));
+    assert!((with / without - 0.75).abs() < 0.02, "{with} s, {without} s");
 }

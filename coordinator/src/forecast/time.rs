@@ -1,8 +1,10 @@
 //! Time to first token from work, bytes and a profile: per phase the slowest rank's arithmetic and the transfers that it
 //! waits for, phases one after the other. Chunks from a store are read under the passes that look at them.
 //!
-//! Arithmetic: products with weights at the rate of matrix products, but no faster than the weights are read; attention at
-//! its rate; the probing query's at a rate of its own, but no faster than the keys are read; something for every layer.
+//! Arithmetic: products with weights at the rate of as many rows (where only that of many rows is known, behind the reading of the
+//! weights); attention at the rate of as many keys; the probing query's at a rate of its own, but no faster than the keys are read;
+//! norms, rotations, activations and merges at the rate of their memory; something for every layer, which a device hides under its own
+//! work.
 //!
 //! Transfers: a latency for every group of messages ([`groups`](crate::cost::groups())) and bytes over the link's rate. Between hosts
 //! that is what a gather takes whose rows cross once to each host, and so the NCCL backend sends them.
@@ -12,20 +14,26 @@
 //! there is none, not at all; fresh rows under `replicate` under the attention to the stale ones. Everything else keeps ranks
 //! waiting: their calls are waited for at once.
 
+use std::ops::Range;
+
 use tributary_comm::Collective;
 use tributary_protocol::{Exchange, Phase, Plan};
 
-use super::Profile;
+use super::interval::Interval;
+use super::profile::{Link, Profile, RankRates};
 use super::reading::{Pass, waits};
 use crate::ModelShape;
 use crate::cost::bytes::{Cargo, Flow, flows};
-use crate::cost::{PhaseWork, RankWork, Selected, Work, work_of};
+use crate::cost::{Decoding, PhaseWork, Products, RankWork, Selected, Work, work_of};
+use crate::machine::MemoryOf;
 
 /// What a request is predicted to take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     /// Time to first token.
     pub ttft_s: f64,
+    /// What it may be instead, by what the profile's rates may be off by.
+    pub interval: Interval,
     /// Its phases, in their order.
     pub phases: Vec<PhaseSeconds>,
     /// Seconds of it that the slowest ranks wait for transfers.
@@ -36,6 +44,8 @@ pub struct Predicted {
     pub critical_flops: f64,
     /// Bytes that each rank receives until the first token.
     pub received_bytes: Vec<u64>,
+    /// Seconds of each token behind the first one, if the plan allows more than that.
+    pub token_s: f64,
 }
 
 /// A phase of the critical path.
@@ -49,24 +59,74 @@ pub struct PhaseSeconds {
     pub exposed_s: f64,
 }
 
+impl Predicted {
+    /// Seconds until the last of so many tokens.
+    pub fn all_tokens_s(&self, tokens: usize) -> f64 {
+        self.ttft_s + tokens.saturating_sub(1) as f64 * self.token_s
+    }
+}
+
 /// Predicts a plan's time to first token on `world` ranks of a machine, with the selection spread evenly.
 pub fn ttft(plan: &Plan, world: usize, shape: &ModelShape, profile: &Profile) -> Predicted {
-    let selected = Selected::expected(plan);
-    let work = work_of(plan, world, shape, &selected);
-    let flows = flows(plan, world, shape, &selected);
-    let clock = Clock { plan, world, shape, profile, work: &work, flows: &flows };
-    let phases = clock.phases();
-    let mut received_bytes = vec![0; world];
-    for flow in &flows {
-        received_bytes.iter_mut().zip(&flow.received).for_each(|(sum, bytes)| *sum += bytes);
+    Counted::new(plan, world, shape).on(plan, profile)
+}
+
+/// What a plan comes to on any machine: it is counted once, and then laid over the rates of as many profiles as need be.
+#[derive(Debug, Clone)]
+pub struct Counted {
+    world: usize,
+    shape: ModelShape,
+    work: Work,
+    flows: Vec<Flow>,
+    token: Option<Decoding>,
+}
+
+impl Counted {
+    /// Counts a plan of `world` ranks, with the selection spread evenly.
+    pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
+        Self::given(plan, world, shape, &Selected::expected(plan))
     }
-    Predicted {
-        ttft_s: phases.iter().map(|phase| phase.seconds).sum(),
-        exposed_s: phases.iter().map(|phase| phase.exposed_s).sum(),
-        phases,
-        total_flops: work.total_flops(),
-        critical_flops: work.critical_flops(),
-        received_bytes,
+
+    /// Counts a plan of `world` ranks, given what is selected.
+    pub fn given(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Self {
+        let (work, flows) = (work_of(plan, world, shape, selected), flows(plan, world, shape, selected));
+        let token = (plan.max_tokens > 1).then(|| Decoding::new(plan, world, shape));
+        Self { world, shape: *shape, work, flows, token }
+    }
+
+    /// The time to first token of the plan that was counted, on the machine of a profile.
+    pub fn on(&self, plan: &Plan, profile: &Profile) -> Predicted {
+        let phases = self.phases(plan, profile);
+        let sum = |phases: &[PhaseSeconds]| phases.iter().map(|phase| phase.seconds).sum();
+        let ttft_s = sum(&phases);
+        let mut received_bytes = vec![0; self.world];
+        for flow in &self.flows {
+            received_bytes.iter_mut().zip(&flow.received).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        Predicted {
+            ttft_s,
+            interval: Interval::around(ttft_s, profile, |other| sum(&self.phases(plan, other))),
+            exposed_s: phases.iter().map(|phase| phase.exposed_s).sum(),
+            phases,
+            total_flops: self.work.total_flops(),
+            critical_flops: self.work.critical_flops(),
+            received_bytes,
+            token_s: self.token.as_ref().map_or(0.0, |token| self.clock(plan, profile).token_s(token)),
+        }
+    }
+
+    /// The time to first token alone, in seconds.
+    pub fn seconds(&self, plan: &Plan, profile: &Profile) -> f64 {
+        self.phases(plan, profile).iter().map(|phase| phase.seconds).sum()
+    }
+
+    fn phases(&self, plan: &Plan, profile: &Profile) -> Vec<PhaseSeconds> {
+        self.clock(plan, profile).phases()
+    }
+
+    fn clock<'a>(&'a self, plan: &'a Plan, profile: &'a Profile) -> Clock<'a> {
+        let Self { world, shape, work, flows, .. } = self;
+        Clock { plan, world: *world, shape, profile, work, flows }
     }
 }
 
@@ -82,12 +142,13 @@ struct Clock<'a> {
 impl Clock<'_> {
     fn phases(&self) -> Vec<PhaseSeconds> {
         let reading = self.reading_s();
-        let request = PhaseSeconds { phase: Phase::Dispatch, seconds: self.profile.rank.request_s, exposed_s: 0.0 };
+        let request_s = self.profile.rank_of(self.world).request_s;
+        let request = PhaseSeconds { phase: Phase::Dispatch, seconds: request_s, exposed_s: 0.0 };
         let mut phases = vec![request];
         for phase in Phase::TO_FIRST_TOKEN {
             let work = self.work.phase(phase);
             let rank = |rank: usize| {
-                let busy = work.map_or(0.0, |work| self.busy_s(&work.ranks[rank]));
+                let busy = work.map_or(0.0, |work| self.busy_s(work, rank));
                 let read = reading.iter().find(|(of, _)| *of == phase).map_or(0.0, |(_, seconds)| seconds[rank]);
                 (busy, self.exposed_s(phase, rank, work) + read)
             };
@@ -112,7 +173,7 @@ impl Clock<'_> {
             let bytes = chunks.map(|chunk| chunk.rows() as f64).sum::<f64>() * self.shape.kv_bytes() as f64;
             let pass = |(_, work): &(Phase, &PhaseWork)| Pass {
                 layers: work.ranks[rank].layers.min(self.shape.layers),
-                seconds: self.busy_s(&work.ranks[rank]),
+                seconds: self.busy_s(work, rank),
             };
             let passes: Vec<Pass> = phases.iter().map(pass).collect();
             waits(&passes, self.shape.layers, bytes * here / rates.cached_bytes_per_s)
@@ -122,23 +183,69 @@ impl Clock<'_> {
         phases.iter().enumerate().map(|(index, (phase, _))| (*phase, seconds(index))).collect()
     }
 
-    /// Seconds of a rank's own arithmetic.
-    fn busy_s(&self, work: &RankWork) -> f64 {
-        let rank = &self.profile.rank;
-        let linear = (work.linear / rank.gemm_flops_per_s).max(work.weight_bytes / rank.memory_bytes_per_s);
-        let probe = (work.probe / rank.probe_flops_per_s).max(work.kv_bytes / rank.memory_bytes_per_s);
-        linear + self.attention_s(work) + probe + work.layers as f64 * rank.layer_s
+    /// Ranks of a rank's own host.
+    fn host(&self, rank: usize) -> Range<usize> {
+        let here = self.profile.ranks_per_host.clamp(1, self.world);
+        let first = rank / here * here;
+        first..(first + here).min(self.world)
     }
 
-    fn attention_s(&self, work: &RankWork) -> f64 {
-        work.attention / self.profile.rank.attention_flops_per_s
+    /// Seconds of a rank's own arithmetic in a phase. A rank can do more while others of its host have nothing to do: those that have
+    /// less work come to its end before.
+    fn busy_s(&self, phase: &PhaseWork, rank: usize) -> f64 {
+        let together = |rank: usize| self.work_s(&phase.ranks[rank], &self.profile.rank);
+        let Some(alone) = &self.profile.alone else { return together(rank) };
+        let (own_s, alone_s) = (together(rank), self.work_s(&phase.ranks[rank], alone));
+        let others = self.host(rank).filter(|&other| other != rank);
+        let (count, shares) =
+            others.fold((0, 0.0), |(count, sum), other| (count + 1, sum + (together(other) / own_s).min(1.0)));
+        let share = if count == 0 || own_s <= 0.0 { 0.0 } else { shares / f64::from(count) };
+        share * own_s + (1.0 - share) * alone_s
+    }
+
+    fn work_s(&self, work: &RankWork, rank: &RankRates) -> f64 {
+        let products: f64 = work.products.iter().map(|products| products_s(products, rank)).sum();
+        let probe = (work.probe / rank.probe_flops_per_s).max(work.kv_bytes / rank.memory_bytes_per_s);
+        // Ranks on a host calculate in f32, those on a device in the type of the weights.
+        let (number_bytes, on_device) = match rank.memory_of {
+            MemoryOf::Host => (4.0, false),
+            MemoryOf::Device => (self.shape.dtype_bytes as f64, true),
+        };
+        let elementwise_s =
+            number_bytes * work.elementwise / rank.elementwise_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
+        let merged_s = number_bytes * work.merged / rank.merge_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
+        let (seconds, host_s) = (
+            products + self.attention_s(work, rank) + probe + elementwise_s + merged_s,
+            work.layers as f64 * rank.layer_s,
+        );
+        // A device works while its host starts what comes next.
+        if on_device { seconds.max(host_s) } else { seconds + host_s }
+    }
+
+    fn attention_s(&self, work: &RankWork, rank: &RankRates) -> f64 {
+        let pair_flops = 4.0 * self.shape.query_width() as f64;
+        let rate = rank.attention_by_keys.at(work.mean_keys(pair_flops));
+        work.attention / rate.unwrap_or(rank.attention_flops_per_s)
+    }
+
+    /// Seconds of a token behind the first one: the owner's row, the attention of the rank that keeps most, what moves, and the order
+    /// that it takes.
+    fn token_s(&self, token: &Decoding) -> f64 {
+        let rates = self.profile.rank_of(if token.flows.is_empty() { 1 } else { self.world });
+        let seconds = |work: &RankWork| self.work_s(work, rates);
+        let only = |work: &RankWork| RankWork { probe: work.probe, kv_bytes: work.kv_bytes, ..RankWork::default() };
+        let slowest_s = token.ranks.iter().map(|work| seconds(&only(work))).fold(0.0, f64::max);
+        let owner = &token.ranks[self.plan.owner];
+        let moved_s: f64 = token.flows.iter().map(|flow| self.transfer_s(flow, self.plan.owner)).sum();
+        let link = self.profile.between.as_ref().filter(|_| self.profile.hosts(self.world) > 1);
+        let order_s = if self.world > 1 { 2.0 * link.unwrap_or(&self.profile.inside).latency_s } else { 0.0 };
+        seconds(owner) - seconds(&only(owner)) + slowest_s + moved_s + order_s
     }
 
     /// Seconds that a rank waits for transfers in a phase.
     fn exposed_s(&self, phase: Phase, rank: usize, work: Option<&PhaseWork>) -> f64 {
-        let own = work.map(|work| work.ranks[rank]).unwrap_or_default();
         let charged = |flow: &&Flow| self.charged_to(flow) == phase;
-        self.flows.iter().filter(charged).map(|flow| self.waited_s(flow, rank, &own)).sum()
+        self.flows.iter().filter(charged).map(|flow| self.waited_s(flow, rank, work)).sum()
     }
 
     /// Where all chunks are warm, stale rows are on their way from the first probe on; what of them is not there in time is
@@ -148,35 +255,36 @@ impl Clock<'_> {
     }
 
     /// Seconds of a flow that are not hidden under the rank's work in the phase.
-    fn waited_s(&self, flow: &Flow, rank: usize, own: &RankWork) -> f64 {
+    fn waited_s(&self, flow: &Flow, rank: usize, own: Option<&PhaseWork>) -> f64 {
         let all = self.transfer_s(flow, rank);
         if !self.profile.transfers_overlap {
             return all;
         }
         let groups = flow.groups as f64;
+        let own_attention_s = || own.map_or(0.0, |work| self.attention_s(&work.ranks[rank], &self.profile.rank));
         let beyond = |cover_s: f64| (all - cover_s).max(0.0);
         match flow.cargo {
             // One of `world` steps has nothing to wait for.
             Cargo::Shards if flow.collective == Collective::Exchange => {
-                beyond(self.attention_s(own) * (self.world - 1) as f64 / self.world as f64)
+                beyond(own_attention_s() * (self.world - 1) as f64 / self.world as f64)
             }
             // The last layer's rows have no later layer to hide under.
             Cargo::Stale => {
                 let layer = all / groups;
-                let cover = self.busy_s(own) / self.shape.layers as f64;
+                let cover = own.map_or(0.0, |own| self.busy_s(own, rank)) / self.shape.layers as f64;
                 (groups - 1.0) * (layer - cover).max(0.0) + layer
             }
             Cargo::WarmStale => {
                 let probes = [Phase::Reorder, Phase::Probe].into_iter().filter_map(|phase| self.work.phase(phase));
                 let (busy_s, layers) = probes
-                    .map(|work| (self.busy_s(&work.ranks[rank]), work.ranks[rank].layers))
+                    .map(|work| (self.busy_s(work, rank), work.ranks[rank].layers))
                     .fold((0.0, 0), |(sum_s, sum), (busy_s, layers)| (sum_s + busy_s, sum + layers));
                 // A slice goes under the layer behind it, as long as an average one (relay's hop included).
                 let slices = self.plan.slices_behind_probes(self.shape.layers).unwrap_or(0);
                 beyond(busy_s * slices as f64 / layers.max(1) as f64)
             }
             Cargo::Fresh if self.plan.exchange == Exchange::Replicate && flow.phase == Phase::Recompute => {
-                beyond(self.attention_s(own))
+                beyond(own_attention_s())
             }
             _ => all,
         }
@@ -188,16 +296,27 @@ impl Clock<'_> {
     fn transfer_s(&self, flow: &Flow, rank: usize) -> f64 {
         let bytes = flow.received[rank] as f64;
         let inside = &self.profile.inside;
+        // What travels in another cargo's groups does so in every layer.
+        let messages = if flow.groups == 0 { self.shape.layers } else { flow.groups } as f64;
+        let each = |link: &Link, bytes: f64| bytes / link.rate(bytes / messages);
         let (Some(between), true) = (&self.profile.between, self.profile.hosts(self.world) > 1) else {
-            return flow.groups as f64 * inside.latency_s + bytes / inside.bytes_per_s;
+            return flow.groups as f64 * inside.latency_s + each(inside, bytes);
         };
         let here = self.profile.ranks_per_host.min(self.world) as f64;
         let foreign = bytes * (self.world as f64 - here) / (self.world as f64 - 1.0);
         let seconds = match flow.collective {
-            Collective::AllGather => (bytes / inside.bytes_per_s).max(foreign / here / between.bytes_per_s),
-            Collective::Exchange => bytes / between.bytes_per_s.min(inside.bytes_per_s),
-            _ => ((bytes - foreign) / inside.bytes_per_s).max(foreign / between.bytes_per_s),
+            Collective::AllGather => each(inside, bytes).max(each(between, foreign / here)),
+            Collective::Exchange => each(between, bytes).max(each(inside, bytes)),
+            _ => each(inside, bytes - foreign).max(each(between, foreign)),
         };
         flow.groups as f64 * between.latency_s + seconds
+    }
+}
+
+fn products_s(products: &Products, rank: &RankRates) -> f64 {
+    let Products { rows, flops, weight_bytes } = *products;
+    match rank.gemm_by_rows.at(rows as f64) {
+        Some(flops_per_s) => flops / flops_per_s,
+        None => flops / rank.gemm_flops_per_s + weight_bytes / rank.memory_bytes_per_s,
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection, leading_counts};
 
-use super::exchange::{self, Load};
+use super::exchange;
 use super::settings::{RequestSettings, budget, setting};
 use super::{Cached, Held, Planned, dealing};
 use crate::cost::memory;
+use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
@@ -46,6 +47,8 @@ pub struct Draft {
     exchange: Option<Exchange>,
     /// The share of cached chunks that are not computed.
     reuse: f64,
+    /// The exchange that was chosen last, and for which owner and cached chunks: that takes counting, and is often asked again.
+    chosen: Option<(usize, Vec<Held>, Exchange)>,
     /// Bytes of memory that it needs as it was placed last.
     memory_bytes: u64,
 }
@@ -93,7 +96,7 @@ impl Draft {
             look_ahead,
         };
         let RequestSettings { world, exchange, reuse, .. } = *settings;
-        Ok(Self { plan, lengths, world, ratio, exchange, reuse, memory_bytes: 0 })
+        Ok(Self { plan, lengths, world, ratio, exchange, reuse, chosen: None, memory_bytes: 0 })
     }
 
     /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there is no query.
@@ -110,7 +113,7 @@ impl Draft {
     }
 
     /// Places it for this moment, as the request of this number: chunks on ranks, its owner (the usual one where none is named), the
-    /// exchange. It can be placed anew whatever comes of it.
+    /// exchange, by the profile of the machine or what may be assumed of it. It can be placed anew whatever comes of it.
     ///
     /// # Errors
     /// [`Error::Memory`] if it needs more than the machine has now.
@@ -120,14 +123,14 @@ impl Draft {
         owner: Option<usize>,
         cached: Cached<'_>,
         shape: &ModelShape,
-        machine: &Machine,
+        (machine, profile): (&Machine, Option<&Profile>),
     ) -> Result<()> {
         self.plan.request = request;
         self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill(), self.world));
         assert!(self.plan.owner < self.world, "owner {} of {} ranks", self.plan.owner, self.world);
         let warm = self.warm(cached.chunks);
         let mut smallest_bytes = None;
-        for exchange in self.exchanges(&warm, shape, machine) {
+        for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
             self.memory_bytes = memory::host_bytes(&self.plan, self.world, shape, machine, cached.bytes);
             if machine.available_bytes.is_none_or(|available| self.memory_bytes <= available) {
@@ -160,25 +163,33 @@ impl Draft {
     }
 
     /// The exchanges to try, the preferred one first.
-    fn exchanges(&self, warm: &[Held], shape: &ModelShape, machine: &Machine) -> Vec<Exchange> {
+    fn exchanges(
+        &mut self,
+        warm: &[Held],
+        shape: &ModelShape,
+        (machine, profile): (&Machine, Option<&Profile>),
+    ) -> Vec<Exchange> {
         if let Some(exchange) = self.exchange {
             return vec![exchange];
         }
         if self.plan.method.is_exact() || self.world == 1 {
             return vec![Exchange::Replicate];
         }
-        let flops = self.weights(Exchange::Replicate, warm, shape);
-        let mut loads = vec![0.0; self.world];
-        for (rank, flops) in dealing::deal(&flops, warm, self.world).into_iter().zip(&flops) {
-            loads[rank] += flops;
-        }
-        let load = Load {
-            world: self.world,
-            context_tokens: self.lengths.iter().sum(),
-            recomputed_rows: self.plan.budget + self.plan.query.len(),
-            prefill_flops: loads.into_iter().fold(0.0, f64::max),
+        let owner = self.plan.owner;
+        let exchange = match &self.chosen {
+            Some((of_owner, of_warm, exchange)) if (*of_owner, &**of_warm) == (owner, warm) => *exchange,
+            _ => {
+                let assumed = profile.is_none().then(|| Profile::assumed(machine));
+                let profile = profile.or(assumed.as_ref()).expect("one or the other");
+                let mut seconds = |exchange| {
+                    self.deal(exchange, warm, shape);
+                    exchange::seconds(&self.plan, self.world, shape, profile)
+                };
+                exchange::sooner(seconds(Exchange::Replicate), seconds(Exchange::PassQ))
+            }
         };
-        match exchange::choose(&load, shape, machine) {
+        self.chosen = Some((owner, warm.to_vec(), exchange));
+        match exchange {
             Exchange::Replicate => vec![Exchange::Replicate, Exchange::PassQ],
             other => vec![other],
         }
@@ -305,8 +316,8 @@ mod tests {
             let method_inputs = MethodInputs::default();
             let input =
                 PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], method_inputs };
-            let fresh = plan(&input, &RequestSettings { owner, ..settings.clone() }, &DEMO, &machine);
-            let placed = draft.place(request, owner, cached, &DEMO, &machine).map(|()| draft.clone().planned());
+            let fresh = plan(&input, &RequestSettings { owner, ..settings.clone() }, &DEMO, &machine, None);
+            let placed = draft.place(request, owner, cached, &DEMO, (&machine, None)).map(|()| draft.clone().planned());
             assert_eq!(placed.as_ref().map_err(ToString::to_string), fresh.as_ref().map_err(ToString::to_string));
             seen.extend(placed.ok().map(|planned| (planned.plan.exchange, planned.plan.owner)));
         }

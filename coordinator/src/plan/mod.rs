@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tributary_protocol::{Auxiliary, LookAhead, Plan};
 
 use crate::cost::memory;
+use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
@@ -97,7 +98,8 @@ pub struct Planned {
     pub memory_bytes: u64,
 }
 
-/// Makes the plan of a request.
+/// Makes the plan of a request, for a machine of which a profile says how fast it is; where there is none, what may be assumed of it
+/// does.
 ///
 /// Methods that recompute nothing and groups of one rank have no use for an exchange; where none is chosen theirs is
 /// replicate.
@@ -110,13 +112,14 @@ pub fn plan(
     settings: &RequestSettings,
     shape: &ModelShape,
     machine: &Machine,
+    profile: Option<&Profile>,
 ) -> Result<Planned> {
     let PlanInput { request, prefix, chunks, cached, query, eos, method_inputs } = *input;
     let (prefix, chunks, query, eos) = (prefix.to_vec(), chunks.to_vec(), query.to_vec(), eos.to_vec());
     let MethodInputs { auxiliary, look_ahead } = method_inputs;
     let auxiliary = auxiliary.to_vec();
     let mut draft = Draft::new(Tokens { prefix, chunks, query, eos, auxiliary, look_ahead }, settings, shape)?;
-    draft.place(request, settings.owner, cached, shape, machine)?;
+    draft.place(request, settings.owner, cached, shape, (machine, profile))?;
     Ok(draft.planned())
 }
 

@@ -15,6 +15,7 @@ use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
 use crate::cost::running_bytes;
 use crate::directory::{Directory, StoreInventory};
+use crate::forecast::Profile;
 use crate::intake::Prepared;
 use crate::machine::{FreeMemory, GroupShape, Machine};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
@@ -61,6 +62,8 @@ pub struct Planner {
     taken: Taken,
     directories: BTreeMap<GroupShape, Directory>,
     narrowest: Option<(usize, FreeMemory)>,
+    /// How fast the machine is, if that is known.
+    profile: Option<Profile>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -79,8 +82,19 @@ impl Planner {
             taken: Taken::default(),
             directories: BTreeMap::new(),
             narrowest: None,
+            profile: None,
             requests: 0,
         }
+    }
+
+    /// From now on exchanges are chosen by the rates of this machine, and not by what may be assumed of it.
+    pub fn plan_by(&mut self, profile: Profile) {
+        self.profile = Some(profile);
+    }
+
+    /// The profile by which exchanges are chosen, if one was given.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
     }
 
     /// From now on requests may leave chunks behind in groups of so many ranks: checks count their chunk caches as full.
@@ -246,7 +260,7 @@ impl Planner {
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, bytes: &bytes };
-        draft.place(number, owner, cached, &self.model, &self.machine(group))
+        draft.place(number, owner, cached, &self.model, (&self.machine(group), self.profile.as_ref()))
     }
 
     /// Bytes that each rank keeps of a planned request while it is decoded.
@@ -277,7 +291,7 @@ impl Planner {
         chunks: &[Held],
     ) -> Result<()> {
         let cached = Cached { chunks, bytes: &self.full_caches(group) };
-        draft.place(0, owner, cached, &self.model, &self.machine(group))
+        draft.place(0, owner, cached, &self.model, (&self.machine(group), self.profile.as_ref()))
     }
 
     /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests

@@ -30,7 +30,7 @@ fn planned(settings: &RequestSettings) -> Planned {
         weight_copies: 1,
         of_rank: None,
     };
-    plan(&input, settings, &DEMO, &machine).unwrap()
+    plan(&input, settings, &DEMO, &machine, None).unwrap()
 }
 
 /// A timeline without gaps of phases and their lengths and waits in milliseconds.

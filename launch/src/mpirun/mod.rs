@@ -5,7 +5,6 @@
 
 pub mod attempts;
 pub mod blocks;
-pub mod cores;
 pub mod filter;
 pub mod flavour;
 pub mod hosts;
@@ -120,7 +119,7 @@ fn here(dry_run: bool) -> Here {
         environment.insert(LAUNCH_ID.to_owned(), String::new()); // each attempt sets its own
     }
     Here {
-        cores: cores::cores(),
+        cores: tributary_system::cores::cores(),
         is_root: rustix::process::geteuid().is_root(),
         host: tributary_system::host::name(),
         environment,

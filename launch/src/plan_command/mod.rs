@@ -1,17 +1,20 @@
-//! `tributary plan`: what every method would take on a machine that need not be at hand. Reads a config and a profile; computes
-//! nothing else than predictions, and says so beside each.
+//! `tributary plan`: what every method would take on a machine that need not be at hand, and how many GPUs a load needs. Reads a
+//! config and profiles; computes nothing else than predictions, and says so beside each.
 
-use std::path::{Path, PathBuf};
+mod sizing;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-use tributary_coordinator::forecast::{Profile, Scenario};
-use tributary_coordinator::{ModelShape, RequestSettings, method_named};
-use tributary_engine::{launcher, shape_of};
+use clap::{ArgAction, Args};
+use tributary_engine::launcher;
 use tributary_protocol::Command;
+use tributary_study::forecast::asked::{Asked, machines, shape};
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
 use tributary_study::forecast::{Answer, render};
-use tributary_worker::Config;
+use tributary_study::sizing::Question;
+
+use self::sizing::SizingArgs;
 
 use crate::args::{Dtype, ExchangeChoice, exchange};
 use crate::failure::usage;
@@ -20,18 +23,18 @@ use crate::ranks;
 use crate::stdout::{print, print_json};
 
 /// Predicts the time to first token of methods on a machine that need not be at hand, with bytes, memory and the lengths
-/// from which a selective method wins
+/// from which a selective method wins; with --slo-ttft, how many GPUs a load needs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b
+    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b, llama-3.1-405b
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache
     #[arg(long, value_enum, default_value_t = Dtype::Bf16, help_heading = "Model")]
     dtype: Dtype,
-    /// The machine: h100x4, h100x8, h100x8x2, h200x4, h200x8, h200x8x2, or a .toml file
-    #[arg(long, value_name = "NAME|FILE", help_heading = "Machine")]
-    profile: String,
+    /// The machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a .toml file; several with --slo-ttft
+    #[arg(long, action = ArgAction::Set, value_name = "NAME|FILE", value_delimiter = ',', required = true, help_heading = "Machine")]
+    profile: Vec<String>,
     /// Take the speed of a rank from this file, which `bench --calibrate` has written, and only the links from --profile
     #[arg(long, value_name = "FILE", help_heading = "Machine")]
     rank_rates: Option<PathBuf>,
@@ -50,7 +53,10 @@ pub struct PlanArgs {
     /// Tokens before the context
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens_or_none, help_heading = "Request")]
     prefix_tokens: usize,
-    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm
+    /// Tokens that are generated: with more than 1 also what each further token and all of them take
+    #[arg(long, value_name = "N", default_value = "1", value_parser = tokens, help_heading = "Request")]
+    max_tokens: usize,
+    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; the first one counts with --slo-ttft
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
     /// The methods
@@ -68,6 +74,8 @@ pub struct PlanArgs {
     /// What ranks send each other during recompute; auto takes the faster of replicate and pass-q among those that fit
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto", help_heading = "Method")]
     exchange: ExchangeChoice,
+    #[command(flatten)]
+    sizing: SizingArgs,
     /// Print everything as one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -89,63 +97,41 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 }
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
-    let mut profile = Profile::find(&args.profile)?;
-    if let Some(measured) = &args.rank_rates {
-        profile = profile.with_rank_of(&Profile::from_file(measured)?)?;
-    }
+    let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
     let shape = shape(&args.model, args.dtype.into())?;
-    let scenarios = scenarios(args, &shape, &profile)?;
-    let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, &profile)?;
-    // Under a launcher every process comes here with the same arguments: once is enough.
-    if launcher().is_some_and(|launcher| launcher.rank > 0) {
-        return Ok(());
+    // Under a launcher every process comes here with the same arguments: once is enough to print.
+    let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
+    if let Some(demand) = args.sizing.demand() {
+        let hit_rates = &args.hit_rate[..args.hit_rate.len().min(1)];
+        let scenarios = asked(args, 1, hit_rates).scenarios(&shape)?;
+        let (model, lengths) = (args.model.clone(), args.tokens.0.clone());
+        return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
-    match args.json {
-        true => print_json(&answer.report()),
-        false => print(&render(&answer)),
+    let [profile] = profiles.as_slice() else {
+        return Err(usage(format!(
+            "--profile {}: one machine, or --slo-ttft to size for several",
+            args.profile.join(",")
+        )));
+    };
+    let scenarios = asked(args, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios(&shape)?;
+    let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?;
+    match (leads, args.json) {
+        (false, _) => Ok(()),
+        (true, true) => print_json(&answer.report()),
+        (true, false) => print(&render(&answer)),
     }
 }
 
-/// The shape by its name or from a folder's config.
-fn shape(model: &str, dtype: tributary_engine::Dtype) -> anyhow::Result<ModelShape> {
-    let dtype_bytes = dtype.tensor().size_in_bytes();
-    if let Some(mut shape) = ModelShape::named(model) {
-        shape.dtype_bytes = dtype_bytes;
-        shape.weight_bytes = shape.parameters() * dtype_bytes as u64;
-        return Ok(shape);
+fn asked<'a>(args: &'a PlanArgs, world: usize, hit_rates: &'a [f64]) -> Asked<'a> {
+    Asked {
+        methods: &args.methods,
+        ratio: args.ratio,
+        exchange: args.exchange,
+        world,
+        chunk_tokens: args.chunk_tokens,
+        prefix_tokens: args.prefix_tokens,
+        query_tokens: args.query_tokens,
+        max_tokens: args.max_tokens,
+        hit_rates,
     }
-    let folder = Path::new(model);
-    if !folder.join("config.json").exists() {
-        let known = ModelShape::names().join(", ");
-        return Err(usage(format!("--model {model}: neither a folder with a config.json nor one of {known}")));
-    }
-    Ok(shape_of(&Config::read(folder)?, dtype_bytes))
-}
-
-/// Every method at every hit rate; exact methods do not use the chunk cache, so theirs is 0.
-fn scenarios(args: &PlanArgs, shape: &ModelShape, profile: &Profile) -> anyhow::Result<Vec<Scenario>> {
-    let mut scenarios = Vec::new();
-    for name in &args.methods {
-        if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
-            return Err(usage(format!("--methods: {name} stands there twice")));
-        }
-        let settings = RequestSettings {
-            method: method_named(name)?,
-            ratio: args.ratio,
-            exchange: args.exchange,
-            world: args.world.unwrap_or(profile.ranks),
-            max_tokens: 1,
-            ..RequestSettings::default()
-        };
-        let exact = settings.method(shape.layers, shape.kv_heads)?.is_exact();
-        let hit_rates = if exact { &[0.0] } else { args.hit_rate.as_slice() };
-        scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
-            settings: settings.clone(),
-            chunk_tokens: args.chunk_tokens,
-            prefix_tokens: args.prefix_tokens,
-            query_tokens: args.query_tokens,
-            hit_rate,
-        }));
-    }
-    Ok(scenarios)
 }

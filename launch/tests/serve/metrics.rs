@@ -221,11 +221,49 @@ fn predictions_stand_beside_what_was_measured() {
     assert_eq!(of("time_to_first_token_seconds_count"), 1.0);
     let predicted_s = of("predicted_time_to_first_token_seconds_sum");
     assert!(predicted_s > 0.0 && predicted_s < 60.0, "{predicted_s} s");
-    // The same documents again: they are warm, and less is predicted.
+    // The same documents again: they are warm, and what the first request has taught counts.
     server.chat(&body("hop2-0", 2));
-    let warm = "tributary_predicted_time_to_first_token_seconds_sum{method=\"infoflow\",cache=\"warm\"}";
-    let warm_s = server.metric(warm);
-    assert!(warm_s > 0.0 && warm_s < predicted_s, "{warm_s} s, cold {predicted_s} s");
+    let warm_s =
+        server.metric("tributary_predicted_time_to_first_token_seconds_sum{method=\"infoflow\",cache=\"warm\"}");
+    assert!(warm_s > 0.0 && warm_s < 60.0, "{warm_s} s");
+    let pace = |phase: &str| {
+        server.metric(&format!("tributary_predicted_pace_ratio{{claim=\"selective\",phase=\"{phase}\"}}"))
+    };
+    assert!(pace("recompute") > 1.0, "a core is slower than an H100: {}", pace("recompute"));
+    assert_eq!(server.metric("tributary_predicted_pace_ratio{claim=\"exact\",phase=\"recompute\"}"), 0.0);
+    let predictions = &server.get("/v1/status").json()["predictions"];
+    assert_eq!(predictions["profile"], "h100x4");
+    let learned = predictions["learned"].as_array().expect("a list");
+    let of_recompute = learned.iter().find(|found| found["phase"] == "recompute").expect("what was learned");
+    assert_eq!((&of_recompute["requests"], &of_recompute["exact"]), (&json!(2), &json!(false)));
+    server.ends_well();
+}
+
+#[test]
+fn without_a_profile_requests_are_predicted_by_those_before_them() {
+    let server = Server::start(&["--world-size", "2"]);
+    let count = |cache: &str| {
+        let labels = format!("{{method=\"infoflow\",cache=\"{cache}\"}}");
+        server.metric(&format!("tributary_predicted_time_to_first_token_seconds_count{labels}"))
+    };
+    server.chat(&body("hop2-0", 2));
+    assert_eq!((count("cold"), count("warm")), (0.0, 0.0), "nothing was known");
+    server.chat(&body("hop2-0", 2));
+    assert_eq!((count("cold"), count("warm")), (0.0, 1.0), "all phases of a warm request are known");
+    server.chat(&body("hop2-1", 2));
+    assert_eq!((count("cold"), count("warm")), (1.0, 1.0));
+    (0..4).for_each(|_| _ = server.chat(&body("hop2-0", 2)));
+    let mean = |name: &str| {
+        let of = |what: &str| server.metric(&format!("tributary_{name}_{what}{{method=\"infoflow\",cache=\"warm\"}}"));
+        of("sum") / of("count")
+    };
+    let [predicted_s, measured_s] = ["predicted_time_to_first_token_seconds", "time_to_first_token_seconds"].map(mean);
+    let ratio = predicted_s / measured_s;
+    assert!(
+        (0.2..5.0).contains(&ratio),
+        "{predicted_s} s predicted, {measured_s} s measured, the waits of others included"
+    );
+    assert_eq!(server.get("/v1/status").json()["predictions"]["profile"], "assumed");
     server.ends_well();
 }
 

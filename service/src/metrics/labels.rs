@@ -47,6 +47,14 @@ pub const STAGES: &[&str] = &[Stage::Queue.name(), Stage::Prefill.name(), Stage:
 /// How much of a request's context was in the chunk cache, as reports have it.
 pub const CACHE: &[&str] = &["cold", "partial", "warm"];
 
+/// What a method claims of its answers: that they equal a full prefill's, or not.
+pub const CLAIMS: &[&str] = &["exact", "selective"];
+
+/// The word for it.
+pub fn claim(is_exact: bool) -> &'static str {
+    CLAIMS[usize::from(!is_exact)]
+}
+
 /// Where tokens of a prompt come from.
 pub const SOURCES: &[&str] = &["computed", "cached", "recomputed"];
 

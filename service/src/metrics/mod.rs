@@ -3,6 +3,7 @@
 
 mod labels;
 mod observer;
+mod predictions;
 mod recent;
 mod record;
 mod sheet;
@@ -16,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics_exporter_prometheus::BuildError;
 use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Answered, Client, Observer, Pulses, Tally};
 use tributary_protocol::Tier;
 
@@ -24,6 +24,7 @@ use self::recent::Recent;
 use self::sheet::Sheet;
 use self::table as of;
 
+pub use self::predictions::{Basis, Predictions};
 pub use self::recent::Finished;
 pub use self::tiers::TierTotals;
 
@@ -67,7 +68,7 @@ struct State {
     /// Where the ranks' signs of life are read.
     pulses: Option<Pulses>,
     /// Predictions of the time to first token: the machine, and the model on it.
-    forecast: Option<Arc<(Profile, ModelShape)>>,
+    predictions: Option<Predictions>,
     recent: Recent,
     totals: Totals,
     is_draining: bool,
@@ -126,9 +127,14 @@ impl Metrics {
         self.lock().pulses = Some(pulses);
     }
 
-    /// From now on what a request is predicted to take on this machine is observed beside what it took.
-    pub fn predict_on(&self, profile: Profile, shape: ModelShape) {
-        self.lock().forecast = Some(Arc::new((profile, shape)));
+    /// From now on what a request is predicted to take is observed beside what it took.
+    pub fn predict_on(&self, basis: Basis, shape: ModelShape) {
+        self.lock().predictions = Some(Predictions::new(basis, shape));
+    }
+
+    /// What is predicted, and what was learned; nothing before the model is known.
+    pub fn predictions(&self) -> Option<Predictions> {
+        self.lock().predictions.clone()
     }
 
     /// No more requests are taken.
@@ -159,8 +165,7 @@ impl Metrics {
     /// A request that was answered.
     pub fn answered(&self, answered: &Answered) {
         self.ended(answered.report.method, Outcome::Answered);
-        let forecast = self.lock().forecast.clone();
-        record::report(&self.sheet, answered, forecast.as_deref());
+        record::report(&self.sheet, answered, self.predictions().as_ref());
         let mut state = self.lock();
         state.recent.finished(Finished::answered(answered), answered.planned.plan.request);
     }

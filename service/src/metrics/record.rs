@@ -1,16 +1,15 @@
 //! From the report of an answered request to metrics.
 
-use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::{Profile, ttft};
 use tributary_engine::Answered;
 use tributary_protocol::Prefill;
 
-use super::labels::SOURCES;
+use super::labels::{SOURCES, claim};
+use super::predictions::Predictions;
 use super::sheet::Sheet;
 use super::table as of;
 
-/// Records everything that a report says; with a forecast also what was predicted of its plan.
-pub fn report(sheet: &Sheet, answered: &Answered, forecast: Option<&(Profile, ModelShape)>) {
+/// Records everything that a report says, and what was predicted of its plan.
+pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictions>) {
     let report = &answered.report;
     let labels = [report.method, report.chunk_cache.state];
     let seconds = |ms: f64| ms / 1000.0;
@@ -33,9 +32,14 @@ pub fn report(sheet: &Sheet, answered: &Answered, forecast: Option<&(Profile, Mo
         }
     }
     tokens(sheet, answered);
-    if let Some((profile, shape)) = forecast.filter(|(profile, _)| answered.planned.world <= profile.ranks) {
-        let predicted = ttft(&answered.planned.plan, answered.planned.world, shape, profile);
-        sheet.observe(&of::PREDICTED_TIME_TO_FIRST_TOKEN, &labels, predicted.ttft_s);
+    let Some(predictions) = predictions else { return };
+    if let Some(seconds) = predictions.of(answered) {
+        sheet.observe(&of::PREDICTED_TIME_TO_FIRST_TOKEN, &labels, seconds);
+    }
+    // Against what is assumed, a pace says nothing.
+    let paces = if predictions.has_profile() { predictions.paces() } else { Vec::new() };
+    for (kind, pace) in paces {
+        sheet.set(&of::LEARNED_PACE, &[claim(kind.is_exact), kind.phase.name()], pace.multiple);
     }
 }
 

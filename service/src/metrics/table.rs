@@ -3,8 +3,8 @@
 
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
-    CACHE, COLLECTIVES, DIRECTIONS, ERROR_TYPES, FAILURES, INTEGRITY, LOOKUPS, METHODS, OUTCOMES, PHASES, POOLS,
-    RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
+    CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, FAILURES, INTEGRITY, LOOKUPS, METHODS, OUTCOMES, PHASES,
+    POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
 };
 
 /// A metric.
@@ -109,7 +109,9 @@ metrics! {
     TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
         "From a request's acceptance to its first token.";
     PREDICTED_TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "predicted_time_to_first_token_seconds", [METHOD, OF_CACHE],
-        "What the planner predicts for the same requests on the machine of the profile, without the wait for their turn; nothing without a profile.";
+        "What the planner predicted for the same requests, without the wait for their turn: by the profile and by what the requests before have taught; in a service without a profile by those alone.";
+    LEARNED_PACE: Gauge, "predicted_pace_ratio", [("claim", Words(CLAIMS)), PHASE],
+        "Time that a phase takes as a multiple of what the profile says, as answered requests have taught; 0 before the first one, and without a profile.";
     REQUEST_QUEUE_TIME: Histogram(REQUEST), "request_queue_time_seconds", [], "What a request waited for its turn.";
     REQUEST_DURATION: Histogram(REQUEST), "request_duration_seconds", [],
         "From a request's acceptance to the end of its answer.";

@@ -1,12 +1,17 @@
 //! What a study would run, and what is predicted of it.
 
 use crate::notes::profile_notes;
-use crate::schema::{Design, Point};
+use crate::schema::{Design, Point, Prediction};
 use tributary_charts::table::{Layout, table};
 use tributary_coordinator::forecast::Profile;
 use tributary_system::size::MIB;
 
 use super::rounds::duration;
+
+/// A time and half of its interval.
+fn with_interval(predicted: &Prediction) -> String {
+    format!("{:.1} \u{b1} {:.1}", predicted.ttft_ms, (predicted.ttft_high_ms - predicted.ttft_low_ms) / 2.0)
+}
 
 /// The points in a table. Ends with a line break.
 pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> String {
@@ -26,7 +31,7 @@ pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> S
             point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
             format!("{:.1}", predicted.memory_bytes as f64 / MIB as f64),
             predicted.received_bytes.to_string(),
-            if is_known { format!("{:.1}", predicted.ttft_ms) } else { "-".to_owned() },
+            if is_known { with_interval(predicted) } else { "-".to_owned() },
             runs.to_string(),
         ]);
     }

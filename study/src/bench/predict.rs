@@ -2,14 +2,19 @@
 //! shown.
 
 use crate::schema::{Cache, PhaseTime, Prediction};
-use tributary_coordinator::cost::{Selected, bytes, work};
-use tributary_coordinator::forecast::{Profile, StoreRates, ttft};
+use tributary_coordinator::cost::{Selected, bytes, work_of};
+use tributary_coordinator::forecast::{Counted, Profile, StoreRates};
 use tributary_coordinator::{ModelShape, Planned};
 use tributary_protocol::Outcome;
 
 /// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one and it
-/// has so many ranks. `cache` says where chunks come from.
-pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>, cache: Cache) -> Prediction {
+/// has so many ranks. `cache` says where chunks come from, `selected` which rows are expected to be recomputed.
+pub fn predict(
+    (planned, selected): (&Planned, &Selected),
+    shape: &ModelShape,
+    profile: Option<&Profile>,
+    cache: Cache,
+) -> Prediction {
     let (plan, world, memory_bytes) = (&planned.plan, planned.world, planned.memory_bytes);
     // Where files come from the disk, what the profile says of those in memory does not hold.
     let profile = profile
@@ -19,16 +24,16 @@ pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>,
         |profile: &Profile| Profile { store: profile.store.clone().map(StoreRates::from_disk), ..profile.clone() };
     let profile = profile.map(|profile| if cache == Cache::DiskDropped { from_disk(profile) } else { profile.clone() });
     let Some(profile) = &profile else {
-        let work = work(plan, world, shape);
+        let work = work_of(plan, world, shape, selected);
         return Prediction {
             total_flops: work.total_flops(),
             critical_flops: work.critical_flops(),
-            received_bytes: bytes::expected(plan, world, shape).iter().sum(),
+            received_bytes: bytes::received(plan, world, shape, selected).iter().sum(),
             memory_bytes,
             ..Prediction::default()
         };
     };
-    let predicted = ttft(plan, world, shape, profile);
+    let predicted = Counted::given(plan, world, shape, selected).on(plan, profile);
     let phase = |phase: &tributary_coordinator::forecast::PhaseSeconds| PhaseTime {
         phase: phase.phase.name().to_owned(),
         ms: 1000.0 * phase.seconds,
@@ -36,6 +41,8 @@ pub fn predict(planned: &Planned, shape: &ModelShape, profile: Option<&Profile>,
     };
     Prediction {
         ttft_ms: 1000.0 * predicted.ttft_s,
+        ttft_low_ms: 1000.0 * predicted.interval.low_s,
+        ttft_high_ms: 1000.0 * predicted.interval.high_s,
         phases: predicted.phases.iter().map(phase).collect(),
         total_flops: predicted.total_flops,
         critical_flops: predicted.critical_flops,

@@ -1,6 +1,7 @@
 //! The points of a sweep: every combination that the design names, checked before anything is loaded.
 
 use crate::schema::{Cache, Design, Point, Prediction};
+use tributary_coordinator::cost::Selected;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Planned, RequestSettings};
 use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
@@ -45,6 +46,10 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
     if let (Some(cache), None) = (design.caches.iter().find(|cache| cache.is_stored()), engine.store()) {
         return Err(Error::usage(format!("--caches {cache}: there is no store; name its folder with --chunk-store")));
     }
+    // A profile of another machine says what would be there, not what is best here.
+    if let Some(profile) = profile.filter(|profile| profile.measured_here) {
+        engine.plan_by(profile.clone());
+    }
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = engine.folder().config.max_positions;
@@ -72,7 +77,12 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                 // What the point is named after stays so, however full the chunk caches are when it runs.
                 let mut run_config = run_config;
                 run_config.settings.exchange = run_config.settings.exchange.or(Some(planned.plan.exchange));
-                let predicted = predict::predict(&planned, &engine.folder().shape(), profile, cache);
+                let selected = if design.has_random_weights() {
+                    Selected::of_random_weights(&planned.plan)
+                } else {
+                    Selected::expected(&planned.plan)
+                };
+                let predicted = predict::predict((&planned, &selected), &engine.folder().shape(), profile, cache);
                 let shares_cores = engine.shares_cores(&run_config);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {

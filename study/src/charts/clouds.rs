@@ -19,8 +19,10 @@ pub(super) fn predicted(study: &Study) -> Option<Chart> {
     let dot = |point: &'_ Point| -> Option<(f64, f64, String)> {
         let (predicted, found) = (point.predicted.ttft_ms, point.summary.as_ref()?.median_ttft_ms);
         let error = 100.0 * (predicted / found - 1.0);
-        (predicted > 0.0)
-            .then(|| (predicted, found, format!("predicted {predicted:.2} ms, measured {found:.2} ms ({error:+.0} %)")))
+        let (low, high) = (point.predicted.ttft_low_ms, point.predicted.ttft_high_ms);
+        let tip =
+            format!("predicted {predicted:.2} ms ({low:.2} to {high:.2}), measured {found:.2} ms ({error:+.0} %)");
+        (predicted > 0.0).then_some((predicted, found, tip))
     };
     let below = format!("profile: {}; outer lines: 25 % off", study.provenance.profile);
     let axes = ["predicted [ms]", "measured, median [ms]"];

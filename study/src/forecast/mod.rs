@@ -1,16 +1,21 @@
 //! What every method would take on a machine that need not be at hand: predictions over a list of lengths, and the lengths at which
 //! methods change places.
 
+pub mod asked;
 pub mod lengths;
 mod render;
 mod report;
 
 use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::{Crossover, Forecast, Profile, Scenario, crossover};
+use tributary_coordinator::forecast::{Interval, Profile};
+use tributary_coordinator::outlook::{Crossing, Cut, Forecast, Scenario, crossover};
 
 pub use self::render::render;
 pub use self::report::Report;
 use crate::error::Result;
+
+/// The name of the rival that does not run here.
+pub const TENSOR_PARALLEL: &str = "tensor-parallel";
 
 /// Crossovers are looked for up to this length, or up to the longest asked for.
 const CROSSOVER_LIMIT: usize = 1 << 20;
@@ -30,9 +35,32 @@ pub struct Answer {
     /// Per length, one entry a scenario.
     pub forecasts: Vec<Vec<Forecast>>,
     /// Per selective scenario: its number, and its crossover with the fastest exact method.
-    pub crossovers: Vec<(usize, Crossover)>,
+    pub crossovers: Vec<(usize, Crossing)>,
+    /// Per length, the prefill of a model whose matrices are cut over all ranks, which does not run here; nothing where its heads
+    /// cannot be cut so.
+    pub tensor_parallel: Vec<Option<Rival>>,
     /// Names of the exact methods that it was compared with.
     pub against: Vec<String>,
+}
+
+/// A rival that does not run here, by its formula.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rival {
+    /// Time to first token.
+    pub seconds: f64,
+    /// What it may be instead.
+    pub interval: Interval,
+}
+
+impl Rival {
+    /// Tensor parallelism over so many ranks, of a prompt of so many tokens.
+    fn tensor_parallel(tokens: usize, world: usize, shape: &ModelShape, profile: &Profile) -> Option<Self> {
+        let cut = Cut { tensor: world, context: 1 };
+        (world > 1 && cut.fits(shape)).then(|| Self {
+            seconds: cut.seconds(tokens, shape, profile),
+            interval: cut.interval(tokens, shape, profile),
+        })
+    }
 }
 
 impl Answer {
@@ -61,7 +89,13 @@ impl Answer {
                 crossovers.push((index, crossover(&scenarios[index], &rivals, longest, shape, profile)?));
             }
         }
+        let first = scenarios.first();
+        let (world, around) =
+            first.map_or((0, 0), |first| (first.settings.world, first.prefix_tokens + first.query_tokens));
+        let tensor_parallel =
+            lengths.iter().map(|tokens| Rival::tensor_parallel(tokens + around, world, shape, profile)).collect();
         Ok(Self {
+            tensor_parallel,
             model: model.to_owned(),
             shape: *shape,
             profile: profile.clone(),
@@ -84,6 +118,10 @@ impl Answer {
             "every number is predicted from counted work and the profile {}; none was measured",
             self.profile.label()
         )];
+        let assumed = self.profile.assumed_numbers();
+        if !assumed.is_empty() {
+            notes.push(format!("assumed, not published by anybody: {}", assumed.join(", ")));
+        }
         let limit = self.shape.max_positions;
         if let Some(longest) = self.lengths.iter().copied().filter(|&tokens| tokens > limit).max() {
             notes.push(format!("the model was made for {limit} positions; up to {longest} tokens are asked for"));

@@ -1,20 +1,29 @@
 //! The predictions for a reader: a table of times, a table of what they are made of, the crossovers.
 
 use tributary_charts::table::{Layout, table};
-use tributary_coordinator::forecast::{Crossover, Forecast, Scenario};
+use tributary_coordinator::forecast::Interval;
+use tributary_coordinator::outlook::{Crossing, Crossover, Forecast, LEVEL, Scenario};
 use tributary_protocol::Phase;
 use tributary_system::token_count::short;
 
-use super::{Answer, exchange};
+use super::{Answer, Rival, TENSOR_PARALLEL, exchange};
 
 /// Stands behind a point that does not fit into memory.
 const TOO_LARGE: &str = "!";
 
+/// Stands behind the name of a rival that does not run here.
+const FORMULA: &str = "*";
+
 /// Everything as text.
 pub fn render(answer: &Answer) -> String {
     let mut text = head(answer);
-    text += "\npredicted TTFT [ms]\n";
+    text += "\npredicted TTFT [ms], and half of its interval\n";
     text += &times(answer);
+    if answer.tensor_parallel.iter().any(Option::is_some) {
+        text += &format!(
+            "{FORMULA}: does not run here; an exact prefill with each matrix cut over all ranks, by its formula alone\n"
+        );
+    }
     text += "\npredicted critical path [ms], per phase the slowest rank's; waits: exposed communication, part of the phases\n";
     text += &details(answer);
     if answer.forecasts.iter().flatten().any(|forecast| !forecast.fits) {
@@ -69,13 +78,20 @@ fn milliseconds(seconds: f64) -> String {
 fn times(answer: &Answer) -> String {
     let Some(first) = answer.forecasts.first() else { return String::new() };
     let names = answer.scenarios.iter().zip(first).map(|(scenario, forecast)| name(scenario, forecast));
-    let mut rows = vec![std::iter::once("tokens".to_owned()).chain(names).collect::<Vec<_>>()];
-    for (&tokens, forecasts) in answer.lengths.iter().zip(&answer.forecasts) {
-        let cell = |forecast: &Forecast| {
+    let has_rival = answer.tensor_parallel.iter().any(Option::is_some);
+    let rival = has_rival.then(|| format!("{TENSOR_PARALLEL}{FORMULA}"));
+    let mut rows = vec![std::iter::once("tokens".to_owned()).chain(names).chain(rival).collect::<Vec<_>>()];
+    let cell = |seconds: f64, interval: Interval, mark: &str| {
+        let half_s = (interval.high_s - interval.low_s) / 2.0;
+        format!("{}{mark} \u{b1} {}", milliseconds(seconds), milliseconds(half_s))
+    };
+    for ((&tokens, forecasts), rival) in answer.lengths.iter().zip(&answer.forecasts).zip(&answer.tensor_parallel) {
+        let predicted = |forecast: &Forecast| {
             let mark = if forecast.fits { "" } else { TOO_LARGE };
-            format!("{}{mark}", milliseconds(forecast.predicted.ttft_s))
+            cell(forecast.predicted.ttft_s, forecast.predicted.interval, mark)
         };
-        rows.push(std::iter::once(short(tokens)).chain(forecasts.iter().map(cell)).collect());
+        let rival = rival.map(|Rival { seconds, interval }| cell(seconds, interval, ""));
+        rows.push(std::iter::once(short(tokens)).chain(forecasts.iter().map(predicted)).chain(rival).collect());
     }
     table(&rows, Layout::PLAIN)
 }
@@ -93,6 +109,10 @@ fn details(answer: &Answer) -> String {
     let mut header: Vec<String> = ["tokens", "method", "exchange", "TTFT"].map(str::to_owned).to_vec();
     header.extend(phases.iter().map(|phase| phase.name().to_owned()));
     header.extend(["waits", "PFLOP", "MB a rank", "GB of memory"].map(str::to_owned));
+    let most_tokens = most_tokens(answer);
+    if most_tokens > 1 {
+        header.extend(["a token".to_owned(), format!("all {most_tokens}")]);
+    }
     let mut rows = vec![header];
     for (&tokens, forecasts) in answer.lengths.iter().zip(&answer.forecasts) {
         for (scenario, forecast) in answer.scenarios.iter().zip(forecasts) {
@@ -108,10 +128,18 @@ fn details(answer: &Answer) -> String {
             row.push(format!("{:.3}", predicted.total_flops / 1e15));
             row.push(format!("{:.1}", received as f64 / 1e6));
             row.push(memory(answer, forecast));
+            if most_tokens > 1 {
+                row.extend([predicted.token_s, predicted.all_tokens_s(most_tokens)].map(milliseconds));
+            }
             rows.push(row);
         }
     }
     table(&rows, Layout::PLAIN)
+}
+
+/// Tokens that each request generates.
+fn most_tokens(answer: &Answer) -> usize {
+    answer.scenarios.first().map_or(1, |scenario| scenario.settings.max_tokens)
 }
 
 /// What the fullest rank needs, beside what it has.
@@ -133,17 +161,55 @@ fn crossovers(answer: &Answer) -> String {
         several => format!("the fastest of {}", several.join(", ")),
     };
     let Some(forecasts) = answer.forecasts.first() else { return String::new() };
-    let line = |&(index, found): &(usize, Crossover)| {
+    let line = |&(index, found): &(usize, Crossing)| {
         let name = name(&answer.scenarios[index], &forecasts[index]);
-        match found {
-            Crossover::FromTheStart(tokens) => {
-                format!("{name}: predicted faster than {rival} at every length, from {tokens} tokens on\n")
-            }
-            Crossover::At(tokens) => format!("{name}: predicted faster than {rival} from {tokens} tokens on\n"),
-            Crossover::NotUpTo(tokens) => {
-                format!("{name}: not predicted faster than {rival} up to {tokens} tokens\n")
-            }
-        }
+        format!("{name}: {}; {}\n", faster(&found, &rival), level(&found))
     };
     answer.crossovers.iter().map(line).collect()
+}
+
+/// From where on a method is predicted faster than its rivals.
+fn faster(found: &Crossing, rival: &str) -> String {
+    let Crossing { expected, earliest, latest, .. } = found;
+    match (earliest, latest) {
+        (Crossover::FromTheStart(tokens), Crossover::FromTheStart(_)) => {
+            format!("predicted faster than {rival} at every length, from {tokens} tokens on")
+        }
+        (Crossover::NotUpTo(tokens), _) => format!("not predicted faster than {rival} up to {tokens} tokens"),
+        (earliest, Crossover::NotUpTo(tokens)) => {
+            format!(
+                "predicted faster than {rival} from {} or later on, perhaps not up to {tokens} tokens",
+                at(*earliest)
+            )
+        }
+        (earliest, latest) if earliest == latest => {
+            format!("predicted faster than {rival} from {} tokens on", at(*earliest))
+        }
+        (earliest, latest) => {
+            let (earliest, latest) = (at(*earliest), at(*latest));
+            format!(
+                "predicted faster than {rival} from between {earliest} and {latest} tokens on (as the rates stand: {})",
+                at(*expected)
+            )
+        }
+    }
+}
+
+/// Where a method and its rivals take about as long.
+fn level(found: &Crossing) -> String {
+    let share = 100.0 * LEVEL;
+    match (found.level_from, found.level_to) {
+        (_, Crossover::FromTheStart(_)) => format!("by more than {share:.0} % everywhere"),
+        (Crossover::NotUpTo(tokens), _) => format!("slower by more than {share:.0} % at {tokens} tokens"),
+        (from, Crossover::NotUpTo(_)) => format!("level (within {share:.0} %) from {} tokens on", at(from)),
+        (from, to) if from == to => format!("from slower to faster by more than {share:.0} % in one step of chunks"),
+        (from, to) => format!("level (within {share:.0} %) between {} and {} tokens", at(from), at(to)),
+    }
+}
+
+fn at(crossover: Crossover) -> String {
+    match crossover {
+        Crossover::FromTheStart(tokens) | Crossover::At(tokens) => tokens.to_string(),
+        Crossover::NotUpTo(tokens) => format!("more than {tokens}"),
+    }
 }

@@ -2,10 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::forecast::overhead::Overhead;
-use tributary_coordinator::forecast::{Crossover, Forecast, Profile, Scenario};
+use tributary_coordinator::outlook::{Crossing, Crossover, Forecast, Scenario};
 
-use super::{Answer, exchange};
+use super::{Answer, Rival, TENSOR_PARALLEL, exchange};
 
 /// Name and version of predictions as JSON (`docs/schemas/plan.v1.json`). A field that goes, or means something else, makes another
 /// version.
@@ -29,6 +30,8 @@ pub struct Report {
     pub world: usize,
     /// One entry a length, method and hit rate.
     pub points: Vec<PointRow>,
+    /// One entry a length: rivals that do not run here, predicted by a formula. None where the model's heads cannot be cut over the ranks.
+    pub rivals: Vec<RivalRow>,
     /// One entry a selective method and hit rate; none where no exact method was asked for.
     pub crossovers: Vec<CrossoverRow>,
 }
@@ -50,8 +53,16 @@ pub struct PointRow {
     pub exchange: Option<&'static str>,
     /// Time to first token.
     pub ttft_ms: f64,
+    /// The least that it may be, by what the profile's rates may be off by.
+    pub ttft_low_ms: f64,
+    /// The most.
+    pub ttft_high_ms: f64,
     /// The part of it that the slowest ranks wait for transfers.
     pub exposed_ms: f64,
+    /// Each token behind the first one; absent where one is all.
+    pub token_ms: Option<f64>,
+    /// Until the last token; absent where one is all.
+    pub all_tokens_ms: Option<f64>,
     /// Its phases, in their order.
     pub phases: Vec<PhaseRow>,
     /// FLOPs of all ranks together.
@@ -68,6 +79,21 @@ pub struct PointRow {
     pub rank_has_bytes: u64,
     /// Whether every rank has as much as it needs.
     pub fits: bool,
+}
+
+/// An exact prefill that does not run here.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct RivalRow {
+    /// Context tokens.
+    pub context_tokens: usize,
+    /// How it would run: `tensor-parallel`.
+    pub name: &'static str,
+    /// Time to first token.
+    pub ttft_ms: f64,
+    /// The least that it may be, by what the profile's rates may be off by.
+    pub ttft_low_ms: f64,
+    /// The most.
+    pub ttft_high_ms: f64,
 }
 
 /// A phase of the critical path.
@@ -92,6 +118,14 @@ pub struct CrossoverRow {
     pub against: Vec<String>,
     /// Context tokens from which on it is faster than all of them; absent where it is at no length that was looked at.
     pub wins_from_tokens: Option<usize>,
+    /// The same, the earliest that a rate at an end of its interval gives.
+    pub wins_from_tokens_earliest: Option<usize>,
+    /// The latest; absent where one of them gives no such length.
+    pub wins_from_tokens_latest: Option<usize>,
+    /// Context tokens from which on it is no more than a tenth slower than the fastest of them.
+    pub level_from_tokens: Option<usize>,
+    /// Context tokens from which on it is more than a tenth faster.
+    pub level_to_tokens: Option<usize>,
     /// Whether it is faster at every length.
     pub wins_at_every_length: bool,
     /// The longest context that was looked at, where it is slower there still.
@@ -112,28 +146,38 @@ impl Answer {
             profile: self.profile.clone(),
             world: self.world(),
             points: points.collect(),
+            rivals: self.lengths.iter().zip(&self.tensor_parallel).filter_map(rival).collect(),
             crossovers: self.crossovers.iter().map(|&(index, found)| self.crossover(index, found)).collect(),
         }
     }
 
-    fn crossover(&self, index: usize, found: Crossover) -> CrossoverRow {
-        let (wins_from_tokens, loses_up_to_tokens) = match found {
-            Crossover::FromTheStart(tokens) | Crossover::At(tokens) => (Some(tokens), None),
-            Crossover::NotUpTo(tokens) => (None, Some(tokens)),
+    fn crossover(&self, index: usize, found: Crossing) -> CrossoverRow {
+        let length = |found: Crossover| match found {
+            Crossover::FromTheStart(tokens) | Crossover::At(tokens) => Some(tokens),
+            Crossover::NotUpTo(_) => None,
+        };
+        let loses_up_to_tokens = match found.expected {
+            Crossover::NotUpTo(tokens) => Some(tokens),
+            _ => None,
         };
         let scenario = &self.scenarios[index];
         CrossoverRow {
             method: scenario.settings.method.name,
             hit_rate: scenario.hit_rate,
             against: self.against.clone(),
-            wins_from_tokens,
-            wins_at_every_length: matches!(found, Crossover::FromTheStart(_)),
+            wins_from_tokens: length(found.expected),
+            wins_from_tokens_earliest: length(found.earliest),
+            wins_from_tokens_latest: length(found.latest),
+            level_from_tokens: length(found.level_from),
+            level_to_tokens: length(found.level_to),
+            wins_at_every_length: matches!(found.expected, Crossover::FromTheStart(_)),
             loses_up_to_tokens,
         }
     }
 
     fn point(&self, tokens: usize, scenario: &Scenario, forecast: &Forecast) -> PointRow {
         let predicted = &forecast.predicted;
+        let generates = forecast.plan.max_tokens > 1;
         let phases = predicted.phases.iter().map(|phase| PhaseRow {
             phase: phase.phase.name(),
             ms: 1e3 * phase.seconds,
@@ -147,7 +191,11 @@ impl Answer {
             ratio: forecast.ratio,
             exchange: exchange(forecast),
             ttft_ms: 1e3 * predicted.ttft_s,
+            ttft_low_ms: 1e3 * predicted.interval.low_s,
+            ttft_high_ms: 1e3 * predicted.interval.high_s,
             exposed_ms: 1e3 * predicted.exposed_s,
+            token_ms: generates.then_some(1e3 * predicted.token_s),
+            all_tokens_ms: generates.then(|| 1e3 * predicted.all_tokens_s(forecast.plan.max_tokens)),
             phases: phases.collect(),
             total_flops: predicted.total_flops,
             critical_flops: predicted.critical_flops,
@@ -158,4 +206,10 @@ impl Answer {
             fits: forecast.fits,
         }
     }
+}
+
+fn rival((&context_tokens, rival): (&usize, &Option<Rival>)) -> Option<RivalRow> {
+    let Rival { seconds, interval } = (*rival)?;
+    let [ttft_ms, ttft_low_ms, ttft_high_ms] = [seconds, interval.low_s, interval.high_s].map(|seconds| 1e3 * seconds);
+    Some(RivalRow { context_tokens, name: TENSOR_PARALLEL, ttft_ms, ttft_low_ms, ttft_high_ms })
 }

@@ -12,12 +12,14 @@ use tributary_coordinator::forecast::StoreRates;
 use tributary_protocol::KeySpace;
 use tributary_store::{Identity, Numbers, Settings, Shape, Steps, Store, Writing};
 
-use super::measure::RUNS;
 use crate::error::{Error, Result};
 
 /// Files that are read: 128 MiB, in layers as long as those of a chunk of 512 rows of eight heads.
 const FILES: u32 = 16;
 const SHAPE: Shape = Shape { layers: 4, rows: 512, kv_heads: 4, head_dim: 128, numbers: Numbers::F32 };
+
+/// Counted runs.
+pub const RUNS: usize = 7;
 
 /// How long writing and reading may take.
 const PATIENCE: Duration = Duration::from_secs(120);

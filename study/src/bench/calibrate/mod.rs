@@ -2,7 +2,9 @@
 //! shared cores and memory show.
 
 mod disk;
+mod found;
 mod measure;
+mod work;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_coordinator::forecast::{Link, Profile, RankRates, StoreRates};
+use tributary_coordinator::forecast::{Curve, Link, Profile, RankRates, StoreRates};
 use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, RankDevice, Ranks, Seat, narrowest, spoilt};
 use tributary_protocol::Phase;
 use tributary_worker::Model;
 
-use self::measure::{Found, measure};
+use self::found::{Found, Rates};
+use self::measure::measure;
 use crate::error::{Error, Result};
 use tributary_system::file::{parent, write_whole};
 
@@ -171,10 +174,7 @@ fn on_rank(
 /// The profile with the rates of a store.
 fn with_store(mut profile: Profile, store: StoreRates) -> Profile {
     let source = |files: &str| {
-        format!(
-            "measured: 128 MiB of {files} read and verified by the store's threads, median of {} runs",
-            measure::RUNS
-        )
+        format!("measured: 128 MiB of {files} read and verified by the store's threads, median of {} runs", disk::RUNS)
     };
     profile.sources.insert("store.cached_bytes_per_s".to_owned(), source("files that the system keeps in memory"));
     profile.sources.insert("store.bytes_per_s".to_owned(), source("files that it was told to forget"));
@@ -193,20 +193,31 @@ fn profile(
         MemoryOf::Host => "what was free before the model was loaded, shared by the ranks of a host",
         MemoryOf::Device => "--device-memory, or nine tenths of what was free on a GPU before the model was loaded",
     };
-    let rate = |what: &str| format!("measured: {what}, median of {} runs, the slowest of {world} ranks", measure::RUNS);
+    let rounds = found.rounds;
+    let rate =
+        |what: &str| format!("measured: {what}, mean of the middle of {rounds} rounds, the slowest of {world} ranks");
     let sources = BTreeMap::from([
-        ("gemm_flops_per_s", rate("both halves of a layer, norms and activation included")),
-        ("attention_flops_per_s", rate("causal attention")),
+        ("gemm_flops_per_s", rate("as gemm_by_rows, of most rows")),
+        ("gemm_by_rows", rate("passes in runs of 64 rows, without attention, norms and activation")),
+        ("attention_flops_per_s", rate("as attention_by_keys, of most keys")),
+        ("attention_by_keys", rate("batches of chunks, and the last rows of a long context")),
+        ("elementwise_bytes_per_s", rate("two norms and an activation")),
+        ("merge_bytes_per_s", rate("the merge of two partial results")),
+        ("spread", format!("measured: how far {rounds} rounds went apart, half of what holds 95 % of them")),
         ("probe_flops_per_s", rate("attention of a query's rows to many keys")),
         ("memory_bytes_per_s", rate("the sum of an array beyond the caches; on a GPU a copy, bytes read and written")),
         ("memory_bytes", memory.to_owned()),
-        ("layer_s", rate("a layer of one row, without what its weights and products take")),
+        ("layer_s", rate("attention of one row to one key")),
         ("request_s", rate("a plan of 8192 tokens broadcast, rotary tables made")),
         ("inside.latency_s", rate("all-gather of 64 numbers a rank")),
         ("inside.bytes_per_s", format!("{}, over {backend}", rate("all-gather of large parts, without the latency"))),
     ]);
     let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let shared = machine.available_bytes.unwrap_or(0) / machine.ranks_here.max(1) as u64;
+    let by_bytes = found.link_by_bytes.clone();
+    // One rank alone receives nothing: then its memory stands in, which no link outruns.
+    let bytes_per_s = by_bytes.0.last().map_or(found.together.memory_bytes_per_s, |&(_, rate)| rate);
+    let inside = Link { latency_s: found.latency_s, bytes_per_s, by_bytes };
     Profile {
         name: format!("{folder}-{world}x{}", calibration.threads),
         description: match gpu {
@@ -218,19 +229,31 @@ fn profile(
         ranks: world,
         ranks_per_host: here,
         transfers_overlap: true,
-        rank: RankRates {
-            gemm_flops_per_s: found.gemm_flops_per_s,
-            attention_flops_per_s: found.attention_flops_per_s,
-            probe_flops_per_s: found.probe_flops_per_s,
-            memory_bytes_per_s: found.memory_bytes_per_s,
-            memory_bytes: shared,
-            memory_of: machine.memory,
-            layer_s: found.layer_s,
-            request_s: found.request_s,
-        },
-        inside: Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s },
-        between: (world > here).then_some(Link { latency_s: found.latency_s, bytes_per_s: found.link_bytes_per_s }),
+        rank: rank_rates(&found.together, shared, machine.memory),
+        alone: found.alone.as_ref().map(|alone| rank_rates(alone, shared, machine.memory)),
+        between: (world > here).then(|| inside.clone()),
+        inside,
         store: None,
+        spread: Some(found.spread),
         sources: sources.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+    }
+}
+
+/// Rates of a rank as a profile has them.
+fn rank_rates(rates: &Rates, memory_bytes: u64, memory_of: MemoryOf) -> RankRates {
+    let last = |curve: &Curve| curve.0.last().map_or(f64::NAN, |&(_, rate)| rate);
+    RankRates {
+        gemm_flops_per_s: last(&rates.gemm_by_rows),
+        gemm_by_rows: rates.gemm_by_rows.clone(),
+        attention_flops_per_s: last(&rates.attention_by_keys),
+        attention_by_keys: rates.attention_by_keys.clone(),
+        probe_flops_per_s: rates.probe_flops_per_s,
+        memory_bytes_per_s: rates.memory_bytes_per_s,
+        elementwise_bytes_per_s: Some(rates.elementwise_bytes_per_s),
+        merge_bytes_per_s: Some(rates.merge_bytes_per_s),
+        memory_bytes,
+        memory_of,
+        layer_s: rates.layer_s,
+        request_s: rates.request_s,
     }
 }

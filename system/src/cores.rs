@@ -1,4 +1,4 @@
-//! How many cores this process may use, as mpirun counts them: hardware threads of one core are one.
+//! How many cores this process may use, as launchers of MPI count them: hardware threads of one core are one.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,13 +1,12 @@
 //! Requests that nobody has made: a context of so many tokens in chunks of a size, a share of them in the chunk cache.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tributary_protocol::{Exchange, Plan};
 
-use super::overhead::Overhead;
-use super::{Predicted, Profile, ttft};
 use crate::cost::memory;
+use crate::forecast::overhead::Overhead;
+use crate::forecast::{Counted, Predicted, Profile, TIE};
 use crate::machine::Machine;
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::{Error, ModelShape, Result};
@@ -52,6 +51,59 @@ impl Forecast {
     }
 }
 
+/// A scenario at one length, counted under each exchange that it may take.
+#[derive(Debug, Clone)]
+pub struct Counts {
+    first: Placed,
+    second: Option<Placed>,
+}
+
+/// A plan, counted, and the memory that it needs.
+#[derive(Debug, Clone)]
+struct Placed {
+    plan: Plan,
+    ratio: f64,
+    counted: Counted,
+    rank_memory_bytes: Vec<u64>,
+    overhead: Overhead,
+    fits: bool,
+}
+
+impl Placed {
+    fn most_memory_bytes(&self) -> u64 {
+        self.rank_memory_bytes.iter().copied().max().unwrap_or(0)
+    }
+
+    fn seconds(&self, profile: &Profile) -> f64 {
+        self.counted.seconds(&self.plan, profile)
+    }
+}
+
+impl Counts {
+    /// What fits goes first; then what is faster, where it is by more than the exchanges' tie; where nothing fits, what is smaller.
+    fn choose(&self, profile: &Profile) -> &Placed {
+        let Self { first, second: Some(second) } = self else { return &self.first };
+        let takes_second = match (first.fits, second.fits) {
+            (true, true) => second.seconds(profile) < (1.0 - TIE) * first.seconds(profile),
+            (false, false) => second.most_memory_bytes() < first.most_memory_bytes(),
+            (_, second_fits) => second_fits,
+        };
+        if takes_second { second } else { first }
+    }
+
+    /// The time to first token on the machine of a profile.
+    pub fn seconds(&self, profile: &Profile) -> f64 {
+        self.choose(profile).seconds(profile)
+    }
+
+    /// Everything about it on the machine of a profile.
+    pub fn forecast(&self, profile: &Profile) -> Forecast {
+        let Placed { plan, ratio, counted, rank_memory_bytes, overhead, fits } = self.choose(profile).clone();
+        let predicted = counted.on(&plan, profile);
+        Forecast { plan, ratio, predicted, rank_memory_bytes, overhead, fits }
+    }
+}
+
 impl Scenario {
     /// The prediction for a context of `tokens` tokens. The model's number of positions is no limit here.
     ///
@@ -59,18 +111,23 @@ impl Scenario {
     /// Settings that cannot be, as [`crate::plan()`]; [`Error::Setting`] for a world that the profile has not, a hit rate that
     /// is none, no tokens.
     pub fn forecast(&self, tokens: usize, shape: &ModelShape, profile: &Profile) -> Result<Forecast> {
+        Ok(self.counts(tokens, shape, profile)?.forecast(profile))
+    }
+
+    /// The same, counted and not yet laid over the rates of a machine.
+    ///
+    /// # Errors
+    /// As [`forecast`](Self::forecast).
+    pub fn counts(&self, tokens: usize, shape: &ModelShape, profile: &Profile) -> Result<Counts> {
         self.check(tokens, profile)?;
         let settled = self.settings.exchange.is_some() || self.settings.world == 1;
-        let first =
-            self.with_exchange(tokens, self.settings.exchange.unwrap_or(Exchange::Replicate), shape, profile)?;
-        if settled || first.plan.method.is_exact() {
-            return Ok(first);
-        }
-        let second = self.with_exchange(tokens, Exchange::PassQ, shape, profile)?;
-        let faster = f64::total_cmp(&first.predicted.ttft_s, &second.predicted.ttft_s);
-        let larger = first.most_memory_bytes().cmp(&second.most_memory_bytes());
-        let better = second.fits.cmp(&first.fits).then(if first.fits { faster } else { larger });
-        Ok(if better == Ordering::Greater { second } else { first })
+        let exchange = self.settings.exchange.unwrap_or(Exchange::Replicate);
+        let first = self.with_exchange(tokens, exchange, shape, profile)?;
+        let second = match settled || first.plan.method.is_exact() {
+            true => None,
+            false => Some(self.with_exchange(tokens, Exchange::PassQ, shape, profile)?),
+        };
+        Ok(Counts { first, second })
     }
 
     fn check(&self, tokens: usize, profile: &Profile) -> Result<()> {
@@ -100,7 +157,7 @@ impl Scenario {
         exchange: Exchange,
         shape: &ModelShape,
         profile: &Profile,
-    ) -> Result<Forecast> {
+    ) -> Result<Placed> {
         let settings = RequestSettings { exchange: Some(exchange), ..self.settings.clone() };
         let world = settings.world;
         let chunk_tokens = self.chunk_tokens.unwrap_or(tokens.div_ceil(world.max(1)));
@@ -117,15 +174,15 @@ impl Scenario {
             method_inputs: MethodInputs::default(),
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
-        let planned = plan(&input, &settings, &boundless, &machine(profile))?;
+        let planned = plan(&input, &settings, &boundless, &machine(profile), Some(profile))?;
         let mut plan = Arc::unwrap_or_clone(planned.plan);
         self.warm(&mut plan);
         let overhead = Overhead::of(profile, world);
         let mut rank_memory_bytes = memory::rank_bytes(&plan, world, shape, profile.rank.memory_of, &[]);
         rank_memory_bytes.iter_mut().for_each(|bytes| *bytes += overhead.bytes());
         let fits = rank_memory_bytes.iter().all(|&bytes| bytes <= profile.rank.memory_bytes);
-        let predicted = ttft(&plan, world, shape, profile);
-        Ok(Forecast { ratio: planned.ratio, plan, predicted, rank_memory_bytes, overhead, fits })
+        let counted = Counted::new(&plan, world, shape);
+        Ok(Placed { ratio: planned.ratio, plan, counted, rank_memory_bytes, overhead, fits })
     }
 
     /// Marks the hit rate's share of the chunks, evenly over the ranks.

@@ -1,0 +1,102 @@
+//! What a token behind the first one comes to: its row on the owner, its attention on every rank that keeps a part of what it sees.
+
+use tributary_protocol::deal::shards;
+use tributary_protocol::{Plan, Prefill};
+
+use super::bytes::{Flow, of_token};
+use super::work::{Products, RankWork};
+use crate::ModelShape;
+
+/// A token behind the first one, in the middle of those that the plan allows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoding {
+    /// One entry a rank.
+    pub ranks: Vec<RankWork>,
+    /// What moves; nothing where the owner holds all that it attends to.
+    pub flows: Vec<Flow>,
+}
+
+impl Decoding {
+    /// Counts a token of a plan of `world` ranks.
+    pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
+        let kept = kept(plan, world);
+        let rank = |(rank, keys): (usize, &usize)| {
+            let owns = rank == plan.owner;
+            let mut work = if owns { row(plan, world, shape) } else { RankWork::default() };
+            work.probe = (shape.layers * keys) as f64 * 4.0 * shape.query_width() as f64;
+            work.kv_bytes = (shape.layers * keys) as f64 * shape.layer_kv_bytes() as f64;
+            work
+        };
+        let alone = plan.decodes_alone(world);
+        let flows = if alone { Vec::new() } else { of_token(plan, world, shape).to_vec() };
+        Self { ranks: kept.iter().enumerate().map(rank).collect(), flows }
+    }
+}
+
+/// Everything of a row but its attention, on the rank that computes it.
+fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
+    let layers = shape.layers as f64;
+    let layer_flops = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
+    let layer_bytes = shape.layer_matrix_parameters() as f64 * shape.dtype_bytes as f64;
+    let logits_bytes = (shape.vocab * shape.hidden * shape.dtype_bytes) as f64;
+    let products = |flops: f64, weight_bytes: f64| Products { rows: 1, flops, weight_bytes };
+    let others = if plan.decodes_alone(world) { 0 } else { world - 1 };
+    RankWork {
+        products: vec![
+            products(layers * layer_flops, layers * layer_bytes),
+            products(shape.logits_flops(), logits_bytes),
+        ],
+        elementwise: layers * shape.layer_elementwise(),
+        merged: layers * others as f64 * 3.0 * shape.query_width() as f64,
+        layers: shape.layers,
+        ..RankWork::default()
+    }
+}
+
+/// Keys that each rank keeps of the sequence, half of the tokens that may follow among them.
+fn kept(plan: &Plan, world: usize) -> Vec<usize> {
+    let generated = plan.max_tokens / 2;
+    let of_owner = |rank: usize, keys: usize| if rank == plan.owner { keys } else { 0 };
+    if plan.decodes_alone(world) {
+        return (0..world).map(|rank| of_owner(rank, plan.total_rows() + generated)).collect();
+    }
+    if let (true, Some(shards)) = (plan.method.prefill() != Prefill::Whole, shards(plan, world)) {
+        return shards.iter().enumerate().map(|(rank, rows)| rows.len() + of_owner(rank, generated)).collect();
+    }
+    let around = plan.prefix_tokens() + plan.query_tokens() + generated;
+    plan.kept_counts(world).into_iter().enumerate().map(|(rank, kept)| kept + of_owner(rank, around)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_protocol::Exchange;
+
+    use super::*;
+    use crate::kit::planned;
+    use crate::shape::tests::QWEN3_14B;
+
+    #[test]
+    fn a_token_sees_every_key_once_wherever_it_is_kept() {
+        let of = |method: &str, exchange: Exchange| {
+            let plan = Plan { max_tokens: 1, exchange, ..planned(method, 8192, 2048, 4, &QWEN3_14B) };
+            (Decoding::new(&plan, 4, &QWEN3_14B), plan)
+        };
+        let pair_flops = 4.0 * QWEN3_14B.query_width() as f64 * QWEN3_14B.layers as f64;
+        for (method, exchange, groups) in [
+            ("full", Exchange::PassQ, 0),
+            ("infoflow", Exchange::Replicate, 0),
+            ("infoflow", Exchange::PassQ, 2 * QWEN3_14B.layers),
+            ("ring", Exchange::PassQ, 2 * QWEN3_14B.layers),
+        ] {
+            let (token, plan) = of(method, exchange);
+            let keys: f64 = token.ranks.iter().map(|rank| rank.probe).sum::<f64>() / pair_flops;
+            assert_eq!(keys as usize, plan.total_rows(), "{method}");
+            assert_eq!(token.flows.iter().map(|flow| flow.groups).sum::<usize>(), groups, "{method}");
+            let computing = token.ranks.iter().filter(|rank| rank.probe > 0.0).count();
+            assert_eq!(computing, if groups == 0 { 1 } else { 4 }, "{method}");
+            // The weights of a row: all matrices of the layers, and the output's.
+            let weights: f64 = token.ranks[plan.owner].products.iter().map(|products| products.weight_bytes).sum();
+            assert!((0.9..=1.0).contains(&(weights / QWEN3_14B.weight_bytes as f64)), "{weights}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What it takes to put cached rows together before they go to the other ranks: rows of chunks lie in a block each, and leave as one.
+
+use tributary_protocol::{Exchange, Phase, Plan, Prefill};
+
+use crate::ModelShape;
+
+/// Numbers that each rank reads and writes to put its rows together, and the phase in which it does; nothing where no rows leave, or
+/// where they leave as they were computed.
+pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, Vec<f64>)> {
+    let leaves =
+        world > 1 && matches!(plan.method.prefill(), Prefill::Chunks(_)) && plan.exchange == Exchange::Replicate;
+    if !leaves || !plan.chunks.iter().any(|chunk| chunk.warm) {
+        return None;
+    }
+    let phase = match () {
+        // What is cold leaves while it is computed, and what is warm with it.
+        () if plan.chunks.iter().any(|chunk| !chunk.warm) => Phase::ChunkPrefill,
+        () if plan.reorders() => Phase::Reorder,
+        () if plan.probes() => Phase::Probe,
+        () => Phase::Recompute,
+    };
+    let row = 2.0 * shape.layers as f64 * (shape.kv_bytes() as usize / shape.layers / shape.dtype_bytes) as f64;
+    let own = plan.kept_counts(world).into_iter().zip(plan.warm_counts(world));
+    let numbers = own.map(|(kept, warm)| if warm > 0 { kept as f64 * row } else { 0.0 });
+    Some((phase, numbers.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::{planned, warm};
+    use crate::shape::tests::QWEN3_14B;
+
+    #[test]
+    fn only_cached_rows_that_leave_are_put_together() {
+        let of = |plan: &Plan| packing(plan, 4, &QWEN3_14B);
+        let cold = Plan { exchange: Exchange::Replicate, ..planned("infoflow", 8192, 2048, 4, &QWEN3_14B) };
+        assert_eq!(of(&cold), None);
+        let all = warm(cold.clone());
+        let (phase, numbers) = of(&all).unwrap();
+        // A chunk a rank: its keys and values, read and written.
+        let kv_numbers = (2048 * QWEN3_14B.kv_bytes() as usize / QWEN3_14B.dtype_bytes) as f64;
+        assert_eq!((phase, numbers), (Phase::Probe, vec![2.0 * kv_numbers; 4]));
+        let mut one = cold;
+        one.chunks[0].warm = true;
+        let (phase, numbers) = of(&one).unwrap();
+        assert_eq!((phase, numbers.iter().filter(|&&numbers| numbers > 0.0).count()), (Phase::ChunkPrefill, 1));
+        assert_eq!(of(&Plan { exchange: Exchange::PassQ, ..all.clone() }), None);
+        assert_eq!(packing(&all, 1, &QWEN3_14B), None);
+        assert_eq!(
+            of(&Plan { method: tributary_protocol::Method::Epic { per_chunk: None }, ..all }).unwrap().0,
+            Phase::Recompute
+        );
+    }
+}

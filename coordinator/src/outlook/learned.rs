@@ -1,0 +1,156 @@
+//! What answered requests teach about the machine: for each kind of phase how long it takes as a multiple of what a profile says. So
+//! the service's predictions follow the machine that it runs on, whoever measured the profile, and however its pace changes.
+
+use std::collections::BTreeMap;
+
+use tributary_protocol::Phase;
+
+use crate::forecast::Predicted;
+
+/// So many requests of a kind count; older ones fade.
+const MEMORY: u64 = 32;
+
+/// A request counts as at most so many times as slow, or as fast, as those before it.
+const MOST_AT_ONCE: f64 = 4.0;
+
+/// What no prediction names may always take so long, however short it was before.
+const LEAST_REST_S: f64 = 10e-3;
+
+/// No multiple is beyond this one, or below its inverse.
+const MOST: f64 = 100.0;
+
+/// A phase of requests whose method is exact, or is not: they compute in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// The phase.
+    pub phase: Phase,
+    /// Whether the method is exact.
+    pub is_exact: bool,
+}
+
+/// What was learned of a kind of phase.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Seconds that it takes, as a multiple of what the profile says.
+    pub multiple: f64,
+    /// Requests that taught it.
+    pub requests: u64,
+}
+
+/// What requests have taught.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Learned {
+    paces: BTreeMap<Kind, Pace>,
+    /// Seconds of a request that no prediction names, such as its text's reading.
+    rest_s: Option<(f64, u64)>,
+}
+
+impl Learned {
+    /// What was learned, by its kind.
+    pub fn paces(&self) -> impl Iterator<Item = (Kind, Pace)> + '_ {
+        self.paces.iter().map(|(&kind, &pace)| (kind, pace))
+    }
+
+    /// The time to first token that a prediction comes to by what was learned so far, in seconds. With `only_learned` there is none as
+    /// long as nothing was learned of one of its phases.
+    pub fn ttft_s(&self, predicted: &Predicted, is_exact: bool, only_learned: bool) -> Option<f64> {
+        let rest_s = self.rest_s.map_or(0.0, |(seconds, _)| seconds);
+        let knows_rest = only_learned || self.rest_s.is_some();
+        let phase = |phase: Phase, seconds: f64| match self.paces.get(&Kind { phase, is_exact }) {
+            Some(pace) => Some(pace.multiple * seconds),
+            None if is_beside(phase) && knows_rest => Some(0.0),
+            None => (!only_learned).then_some(seconds),
+        };
+        let phases = predicted.phases.iter().filter(|predicted| predicted.seconds > 0.0);
+        let sum = phases.map(|predicted| phase(predicted.phase, predicted.seconds)).sum::<Option<f64>>();
+        sum.map(|seconds| seconds + rest_s)
+    }
+
+    /// Learns from a request that was predicted so: its phases' seconds, and what it took in all but its wait.
+    pub fn learn(&mut self, predicted: &Predicted, is_exact: bool, phases: &[(Phase, f64)], ttft_s: f64) {
+        let mut named_s = 0.0;
+        for &(phase, seconds) in phases {
+            let found = predicted.phases.iter().find(|found| found.phase == phase && found.seconds > 0.0);
+            let Some(found) = found.filter(|_| !is_beside(phase) && seconds > 0.0) else { continue };
+            named_s += seconds;
+            let multiple = (seconds / found.seconds).clamp(1.0 / MOST, MOST);
+            let pace = self.paces.entry(Kind { phase, is_exact }).or_insert(Pace { multiple, requests: 0 });
+            let step = (multiple / pace.multiple).clamp(1.0 / MOST_AT_ONCE, MOST_AT_ONCE);
+            pace.requests += 1;
+            pace.multiple *= step.powf(1.0 / pace.requests.min(MEMORY) as f64);
+        }
+        let (rest_s, requests) = self.rest_s.get_or_insert((0.0, 0));
+        *requests += 1;
+        let seconds = (ttft_s - named_s).max(0.0);
+        let most_s = if *requests == 1 { seconds } else { (MOST_AT_ONCE * *rest_s).max(LEAST_REST_S) };
+        *rest_s += (seconds.min(most_s) - *rest_s) / (*requests).min(MEMORY) as f64;
+    }
+}
+
+/// Whether a phase is learned with all that no prediction names: it is short, and has nothing to do with the ranks' rates.
+fn is_beside(phase: Phase) -> bool {
+    matches!(phase, Phase::Tokenize | Phase::Queue | Phase::Dispatch | Phase::Select)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forecast::{Interval, PhaseSeconds};
+
+    fn predicted(phases: &[(Phase, f64)]) -> Predicted {
+        let phase = |&(phase, seconds): &(Phase, f64)| PhaseSeconds { phase, seconds, exposed_s: 0.0 };
+        Predicted {
+            ttft_s: phases.iter().map(|(_, seconds)| seconds).sum(),
+            interval: Interval::default(),
+            phases: phases.iter().map(phase).collect(),
+            exposed_s: 0.0,
+            total_flops: 0.0,
+            critical_flops: 0.0,
+            received_bytes: Vec::new(),
+            token_s: 0.0,
+        }
+    }
+
+    const PREFILL: Phase = Phase::ChunkPrefill;
+
+    #[test]
+    fn a_machine_of_another_pace_is_learned_from_its_requests() {
+        let mut learned = Learned::default();
+        let of =
+            |tokens: f64| predicted(&[(Phase::Dispatch, 0.001), (PREFILL, tokens), (Phase::Recompute, tokens / 4.0)]);
+        assert_eq!(learned.ttft_s(&of(1.0), false, true), None, "nothing was learned");
+        assert_eq!(learned.ttft_s(&of(1.0), false, false), Some(1.251));
+        // Prefill takes twice as long, recompute half as long, 10 ms are beside both.
+        for tokens in [1.0, 0.5, 3.0, 2.0] {
+            let phases = [(PREFILL, 2.0 * tokens), (Phase::Recompute, tokens / 8.0), (Phase::Queue, 7.0)];
+            learned.learn(&of(tokens), false, &phases, 2.125 * tokens + 0.01);
+        }
+        for only_learned in [true, false] {
+            let found = learned.ttft_s(&of(8.0), false, only_learned).unwrap();
+            assert!((found - 17.01).abs() < 1e-6, "the dispatch is in what is beside: {found}");
+        }
+        assert_eq!(learned.ttft_s(&of(8.0), true, true), None, "exact methods are another kind");
+        let paces: Vec<_> = learned.paces().map(|(kind, pace)| (kind.phase, pace.requests)).collect();
+        assert_eq!(paces, [(PREFILL, 4), (Phase::Recompute, 4)]);
+    }
+
+    #[test]
+    fn one_bad_request_moves_little_and_nothing_leaves_its_bounds() {
+        let mut learned = Learned::default();
+        let of = predicted(&[(PREFILL, 1.0)]);
+        for _ in 0..40 {
+            learned.learn(&of, false, &[(PREFILL, 1.0)], 1.0);
+        }
+        learned.learn(&of, false, &[(PREFILL, 1000.0)], 1000.0);
+        let multiple = |learned: &Learned| learned.paces().next().unwrap().1.multiple;
+        assert!(multiple(&learned) < 1.05, "{learned:?}");
+        for _ in 0..1000 {
+            learned.learn(&of, false, &[(PREFILL, 1e9)], 1e9);
+        }
+        assert!(multiple(&learned) <= MOST * 1.000_001, "{learned:?}");
+        for _ in 0..1000 {
+            learned.learn(&of, false, &[(PREFILL, 1e-9)], 1e-9);
+        }
+        assert!(multiple(&learned) >= 0.999_999 / MOST, "{learned:?}");
+    }
+}

@@ -1,0 +1,13 @@
+//! What would be: requests that nobody has made, how long they would take, and from which length on one method is faster than
+//! another. It makes plans of its own to compare methods, so it stands above [`plan`](crate::plan()); the time of a plan is a
+//! [`forecast`](crate::forecast), which stands below.
+
+mod crossover;
+mod learned;
+mod model_parallel;
+mod scenario;
+
+pub use crossover::{Crossing, Crossover, LEVEL, crossover};
+pub use learned::{Kind, Learned, Pace};
+pub use model_parallel::Cut;
+pub use scenario::{Counts, Forecast, Scenario};

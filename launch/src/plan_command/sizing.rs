@@ -1,0 +1,56 @@
+//! The options of `tributary plan` that ask how many GPUs a load needs, and its answer.
+
+use clap::Args;
+use tributary_study::forecast::lengths::tokens;
+use tributary_study::sizing::duration::{rate, seconds};
+use tributary_study::sizing::{Answer, Demand, File, Question, render, write};
+
+use crate::stdout::{print, print_json};
+
+/// What a deployment shall do.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sizing")]
+pub struct SizingArgs {
+    /// Ask how many GPUs it takes that 95 % of the requests have their first token within this time, such as 1s or 800ms
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = seconds,
+        requires = "requests_per_second",
+        conflicts_with_all = ["world", "chunk_tokens"]
+    )]
+    slo_ttft: Option<f64>,
+    /// Requests a second, of all groups of ranks together, at random
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "slo_ttft")]
+    requests_per_second: Option<f64>,
+    /// Tokens of a document, each of which is a chunk
+    #[arg(long, value_name = "N", default_value = "2k", value_parser = tokens, requires = "slo_ttft")]
+    document_tokens: usize,
+    /// Documents that shall be kept for requests to come
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "slo_ttft")]
+    documents: usize,
+    /// Draw GPUs against lengths and rates into this file, which is overwritten; may stand there twice
+    #[arg(long, value_name = "FILE.svg|FILE.html", requires = "slo_ttft")]
+    chart: Vec<File>,
+}
+
+impl SizingArgs {
+    /// What is asked for, if anything is.
+    pub fn demand(&self) -> Option<Demand> {
+        let (document_tokens, documents) = (self.document_tokens, self.documents);
+        let (slo_s, rate_per_s) = self.slo_ttft.zip(self.requests_per_second)?;
+        Some(Demand { slo_s, rate_per_s, document_tokens, documents })
+    }
+
+    /// Finds the answer, and prints and draws it where this process `leads`.
+    pub fn answer(&self, question: Question, json: bool, leads: bool) -> anyhow::Result<()> {
+        let answer = Answer::new(question)?;
+        if !leads {
+            return Ok(());
+        }
+        for file in &self.chart {
+            write(&answer, file)?;
+        }
+        if json { print_json(&answer.report()) } else { print(&render(&answer)) }
+    }
+}

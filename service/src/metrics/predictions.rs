@@ -1,0 +1,80 @@
+//! What the planner would have said of each request before it ran, by what the requests before it have taught.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tributary_coordinator::ModelShape;
+use tributary_coordinator::forecast::{Profile, ttft};
+use tributary_coordinator::outlook::{Kind, Learned, Pace};
+use tributary_engine::Answered;
+use tributary_protocol::Phase;
+
+/// The machine that requests are predicted for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Basis {
+    /// A profile that somebody gave.
+    Given(Profile),
+    /// What may be assumed of the machine: predictions rest on what requests have taught, and on nothing else.
+    Assumed(Profile),
+}
+
+/// The planner's word on requests, and what was learned from those that were answered. Clones are of the same ones.
+#[derive(Debug, Clone)]
+pub struct Predictions {
+    basis: Arc<Basis>,
+    shape: ModelShape,
+    learned: Arc<Mutex<Learned>>,
+}
+
+impl Predictions {
+    /// Predictions of which nothing was learned yet.
+    pub fn new(basis: Basis, shape: ModelShape) -> Self {
+        Self { basis: Arc::new(basis), shape, learned: Arc::default() }
+    }
+
+    /// The seconds to the first token that a request was to take without its wait, as was known before it; then learns from it. None
+    /// where the profile has fewer ranks, or where nothing is known yet.
+    pub fn of(&self, answered: &Answered) -> Option<f64> {
+        let (planned, report) = (&answered.planned, &answered.report);
+        let (profile, only_learned) = match &*self.basis {
+            Basis::Given(profile) => (profile, false),
+            Basis::Assumed(profile) => (profile, true),
+        };
+        if planned.world > profile.ranks {
+            return None;
+        }
+        let predicted = ttft(&planned.plan, planned.world, &self.shape, profile);
+        let is_exact = planned.plan.method.is_exact();
+        let phase = |name: &str| Phase::TO_FIRST_TOKEN.into_iter().find(|phase| phase.name() == name);
+        let phases: Vec<(Phase, f64)> = report
+            .phases
+            .iter()
+            .filter_map(|found| Some((phase(found.phase)?, found.critical_path_ms / 1000.0)))
+            .collect();
+        let own_s = (report.ttft_ms / 1000.0 - answered.answer.queued.as_secs_f64()).max(0.0);
+        let mut learned = self.lock();
+        let before = learned.ttft_s(&predicted, is_exact, only_learned);
+        learned.learn(&predicted, is_exact, &phases, own_s);
+        before
+    }
+
+    /// What was learned so far, by kind of phase.
+    pub fn paces(&self) -> Vec<(Kind, Pace)> {
+        self.lock().paces().collect()
+    }
+
+    /// Whether a profile was given that they start from.
+    pub fn has_profile(&self) -> bool {
+        matches!(&*self.basis, Basis::Given(_))
+    }
+
+    /// The name of the profile that predictions start from.
+    pub fn profile(&self) -> &str {
+        match &*self.basis {
+            Basis::Given(profile) | Basis::Assumed(profile) => &profile.name,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,263 @@
+//! What is measured, one kind after the other: what prefill does, with its kernels, model and communicator, ready to be done again and
+//! again.
+
+use std::hint::black_box;
+
+use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
+use tributary_comm::Communicator;
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Rope, cuda, merge, rms_norm, silu_mul};
+use tributary_worker::{Attention, Model, Progress, Qkv, Rows};
+
+use crate::error::Result;
+
+/// Rows of norms, activations and merges.
+const ELEMENTWISE_ROWS: usize = 1024;
+
+/// Layers of a pass: so many that their weights come from memory.
+const LAYERS: usize = 8;
+
+/// Numbers of an array beyond the caches, 8 bytes each.
+const ARRAY: usize = 16 << 20;
+
+/// Tokens of a plan.
+const PLAN_TOKENS: usize = 8192;
+
+/// Rows of a run in a pass: so few that their attention is little, and as many as a short passage has.
+pub const RUN_ROWS: usize = 64;
+
+/// Something to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A pass of so many rows through [`layers`] layers, in runs of [`RUN_ROWS`].
+    Pass(usize),
+    /// Attention of rows of one batch, each to those before it in its run.
+    Runs {
+        /// All of them.
+        rows: usize,
+        /// Those of a run.
+        run: usize,
+    },
+    /// Attention of the last of so many rows.
+    Attention {
+        /// Rows that ask.
+        queries: usize,
+        /// All of them.
+        keys: usize,
+    },
+    /// Two norms and an activation of 1024 rows.
+    Elementwise,
+    /// Merging partial results of 1024 rows.
+    Merge,
+    /// Reading memory, or on a device copying it.
+    Memory,
+    /// Gathering parts of so many numbers.
+    Gather(usize),
+    /// Handing a plan out.
+    Request,
+}
+
+impl What {
+    /// The query's rows and the keys that they ask.
+    pub const PROBE: What = What::Attention { queries: 32, keys: 8192 };
+
+    /// Whether ranks that do not work take part: theirs is the other end.
+    pub fn is_of_all(self) -> bool {
+        matches!(self, What::Gather(_) | What::Request)
+    }
+}
+
+/// What is done again and again.
+pub type Work<'a> = dyn FnMut(&mut dyn Communicator) -> Result<()> + 'a;
+
+pub struct Bench<'a> {
+    /// The model.
+    pub model: &'a dyn Model,
+    /// Its kernels.
+    pub kernels: Kernels,
+}
+
+impl<'a> Bench<'a> {
+    /// Makes ready what is to be measured.
+    ///
+    /// # Errors
+    /// The model's, the device's.
+    pub fn prepare(&self, what: What) -> Result<Box<Work<'a>>> {
+        match what {
+            What::Pass(rows) => self.pass(rows),
+            What::Runs { rows, run } => self.runs(rows, run),
+            What::Attention { queries, keys } => self.attention(queries, keys),
+            What::Elementwise => self.elementwise(),
+            What::Merge => self.merge(),
+            What::Memory => self.memory(),
+            What::Gather(values) => self.gather(values),
+            What::Request => Ok(self.request()),
+        }
+    }
+
+    /// A pass of `rows` rows through a few layers, in runs so short that their attention is little.
+    fn pass(&self, rows: usize) -> Result<Box<Work<'a>>> {
+        let (model, kernels) = (self.model, self.kernels);
+        let config = model.config();
+        let ids: Vec<u32> = (0..rows).map(|row| (row % config.vocab) as u32).collect();
+        let (rope, scale) = (model.rope(RUN_ROWS)?, model.scale());
+        let runs = Runs { at: in_runs(rows, RUN_ROWS), kernels, rope, scale, progress: Progress::default() };
+        let layers = layers(model);
+        Ok(Box::new(move |_| {
+            black_box::<Rows>(model.layers(0..layers, model.embed(&ids)?, &mut runs.clone())?);
+            Ok(())
+        }))
+    }
+
+    /// Attention of rows that stand in runs of `run` rows in one batch, each to those before it in its run.
+    fn runs(&self, rows: usize, run: usize) -> Result<Box<Work<'a>>> {
+        let (config, kernels) = (self.model.config(), self.kernels);
+        let q = self.noise(rows, config.heads, 1)?;
+        let (k, v) = (self.noise(rows, config.kv_heads, 2)?, self.noise(rows, config.kv_heads, 3)?);
+        let (rope, scale) = (self.model.rope(run)?, self.model.scale());
+        let at = in_runs(rows, run);
+        let blocks = [Keys { k, v, at: at.clone() }];
+        Ok(Box::new(move |_| {
+            black_box(kernels.attend(&q, &at, &blocks, Some(&rope), scale)?);
+            Ok(())
+        }))
+    }
+
+    /// Numbers around 0, `[rows, heads, head_dim]`.
+    fn noise(&self, rows: usize, heads: usize, key: u8) -> Result<Tensor> {
+        self.random(&[rows, heads, self.model.config().head_dim], key, self.dtype()?)
+    }
+
+    /// The type of the rows.
+    fn dtype(&self) -> Result<DType> {
+        Ok(self.model.embed(&[0])?.hidden.dtype())
+    }
+
+    /// Numbers around 0.
+    fn random(&self, shape: &[usize], key: u8, dtype: DType) -> Result<Tensor> {
+        let device = self.model.device();
+        match device {
+            Device::Cpu => Ok(Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(dtype)?),
+            _ => Ok(cuda::uniform([key; 32], 1.7, shape, dtype, device)?),
+        }
+    }
+
+    fn attention(&self, queries: usize, keys: usize) -> Result<Box<Work<'a>>> {
+        let (config, kernels) = (self.model.config(), self.kernels);
+        let q = self.noise(queries, config.heads, 1)?;
+        let (k, v) = (self.noise(keys, config.kv_heads, 2)?, self.noise(keys, config.kv_heads, 3)?);
+        let (rope, scale) = (self.model.rope(keys)?, self.model.scale());
+        let at_q = Positions::run((keys - queries) as u32, queries);
+        let blocks = [Keys { k, v, at: Positions::run(0, keys) }];
+        Ok(Box::new(move |_| {
+            black_box(kernels.attend(&q, &at_q, &blocks, Some(&rope), scale)?);
+            Ok(())
+        }))
+    }
+
+    fn elementwise(&self) -> Result<Box<Work<'a>>> {
+        let config = self.model.config();
+        let wide = |width: usize, key: u8| self.random(&[ELEMENTWISE_ROWS, width], key, self.dtype()?);
+        let (x, gate, up) = (wide(config.hidden, 6)?, wide(config.intermediate, 7)?, wide(config.intermediate, 8)?);
+        let (weight, eps) = (self.random(&[config.hidden], 9, DType::F32)?, config.norm_eps);
+        Ok(Box::new(move |_| {
+            black_box(rms_norm(&rms_norm(&x, &weight, eps)?, &weight, eps)?);
+            black_box(silu_mul(&gate, &up)?);
+            Ok(())
+        }))
+    }
+
+    fn merge(&self) -> Result<Box<Work<'a>>> {
+        let heads = self.model.config().heads;
+        let partial = |key: u8| -> Result<Partial> {
+            let out = self.noise(ELEMENTWISE_ROWS, heads, key)?;
+            let lse = self.random(&[ELEMENTWISE_ROWS, heads], key, DType::F32)?;
+            Ok(Partial { out, lse })
+        };
+        let (a, b) = (partial(4)?, partial(5)?);
+        Ok(Box::new(move |_| {
+            black_box(merge(&a, &b)?);
+            Ok(())
+        }))
+    }
+
+    fn memory(&self) -> Result<Box<Work<'a>>> {
+        if !self.model.device().is_cpu() {
+            let array = Tensor::zeros(2 * ARRAY, DType::F32, self.model.device())?;
+            return Ok(Box::new(move |_| {
+                black_box(array.copy()?);
+                Ok(())
+            }));
+        }
+        let array: Vec<u64> = (0..ARRAY as u64).collect();
+        Ok(Box::new(move |_| {
+            black_box(array.par_iter().copied().reduce(|| 0, u64::wrapping_add));
+            Ok(())
+        }))
+    }
+
+    fn gather(&self, values: usize) -> Result<Box<Work<'a>>> {
+        let part = Tensor::zeros(values, DType::F32, self.model.device())?; // [values of this rank]
+        Ok(Box::new(move |comm| {
+            let rows = vec![values; comm.size()];
+            black_box(comm.all_gather_v(&part, &rows)?);
+            Ok(())
+        }))
+    }
+
+    fn request(&self) -> Box<Work<'a>> {
+        let model = self.model;
+        Box::new(move |comm| {
+            let plan = (comm.rank() == 0).then(|| vec![0; 4 * PLAN_TOKENS]);
+            black_box(comm.broadcast_bytes(0, plan)?);
+            black_box(model.rope(PLAN_TOKENS.min(model.config().max_positions))?);
+            Ok(())
+        })
+    }
+}
+
+/// What rows of a pass attend to: those before them in their run.
+#[derive(Clone)]
+struct Runs {
+    at: Positions,
+    kernels: Kernels,
+    rope: Rope,
+    scale: f32,
+    progress: Progress,
+}
+
+impl Attention for Runs {
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> tributary_worker::Result<Tensor> {
+        let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
+        Ok(self.kernels.attend(&qkv.q, &self.at, &keys, Some(&self.rope), self.scale)?.out)
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
+
+/// Rows in runs of so many, the last one perhaps shorter; each stands alone, as chunks do.
+fn in_runs(rows: usize, run: usize) -> Positions {
+    let at = |index: usize| ((index % run) as u32, (index / run) as u32);
+    let (places, segments): (Vec<u32>, Vec<u32>) = (0..rows).map(at).unzip();
+    Positions::new(places.clone(), places, segments)
+}
+
+/// Layers of a pass.
+pub fn layers(model: &dyn Model) -> usize {
+    LAYERS.min(model.config().layers)
+}
+
+/// Bytes that a run of [`What::Memory`] moves: read on a host, read and written on a device.
+pub fn memory_bytes(on_host: bool) -> f64 {
+    if on_host { (8 * ARRAY) as f64 } else { (2 * 8 * ARRAY) as f64 }
+}
+
+/// Numbers that a run of [`What::Elementwise`] and of [`What::Merge`] reads and writes.
+pub fn elementwise_numbers(model: &dyn Model) -> (f64, f64) {
+    let config = model.config();
+    let merged = 3 * config.heads * config.head_dim;
+    let each = |numbers: usize| (ELEMENTWISE_ROWS * numbers) as f64;
+    (each(4 * config.hidden + 3 * config.intermediate), each(merged))
+}

@@ -1,0 +1,102 @@
+//! What is asked about, from words: a model's shape, and the methods at their hit rates.
+
+use std::path::Path;
+
+use tributary_coordinator::forecast::Profile;
+use tributary_coordinator::outlook::Scenario;
+use tributary_coordinator::{ModelShape, RequestSettings, method_named};
+use tributary_engine::{Dtype, shape_of};
+use tributary_protocol::Exchange;
+use tributary_worker::Config;
+
+use crate::error::{Error, Result};
+
+/// A shape by its name or from a folder's config.
+///
+/// # Errors
+/// There is neither; a config that cannot be read.
+pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
+    let dtype_bytes = dtype.tensor().size_in_bytes();
+    if let Some(mut shape) = ModelShape::named(model) {
+        shape.dtype_bytes = dtype_bytes;
+        shape.weight_bytes = shape.parameters() * dtype_bytes as u64;
+        return Ok(shape);
+    }
+    let folder = Path::new(model);
+    if !folder.join("config.json").exists() {
+        let known = ModelShape::names().join(", ");
+        return Err(Error::usage(format!("--model {model}: neither a folder with a config.json nor one of {known}")));
+    }
+    Ok(shape_of(&Config::read(folder)?, dtype_bytes))
+}
+
+/// Machines by their names or from files, with the ranks of a measured profile if one is named.
+///
+/// # Errors
+/// As [`Profile::find`] and [`Profile::with_rank_of`].
+pub fn machines(names: &[String], rank_rates: Option<&Path>) -> Result<Vec<Profile>> {
+    let machine = |name: &String| -> Result<Profile> {
+        let profile = Profile::find(name)?;
+        Ok(match rank_rates {
+            Some(measured) => profile.with_rank_of(&Profile::from_file(measured)?)?,
+            None => profile,
+        })
+    };
+    names.iter().map(machine).collect()
+}
+
+/// Methods and the request that they are asked about, but for its length.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Names of the methods.
+    pub methods: &'a [String],
+    /// Share of the context to recompute; a method's own where absent.
+    pub ratio: Option<f64>,
+    /// What moves during recompute; the faster where absent.
+    pub exchange: Option<Exchange>,
+    /// Number of ranks.
+    pub world: usize,
+    /// Tokens of a chunk; one chunk a rank where absent.
+    pub chunk_tokens: Option<usize>,
+    /// Tokens before the context.
+    pub prefix_tokens: usize,
+    /// Tokens of the query.
+    pub query_tokens: usize,
+    /// Tokens that are generated.
+    pub max_tokens: usize,
+    /// Shares of the chunks that come from the chunk cache.
+    pub hit_rates: &'a [f64],
+}
+
+impl Asked<'_> {
+    /// Every method at every hit rate; exact methods do not use the chunk cache, so theirs is 0.
+    ///
+    /// # Errors
+    /// A method that is unknown, or stands there twice; a parameter that cannot be.
+    pub fn scenarios(&self, shape: &ModelShape) -> Result<Vec<Scenario>> {
+        let mut scenarios = Vec::new();
+        for name in self.methods {
+            if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
+                return Err(Error::usage(format!("--methods: {name} stands there twice")));
+            }
+            let settings = RequestSettings {
+                method: method_named(name)?,
+                ratio: self.ratio,
+                exchange: self.exchange,
+                world: self.world,
+                max_tokens: self.max_tokens,
+                ..RequestSettings::default()
+            };
+            let exact = settings.method(shape.layers, shape.kv_heads)?.is_exact();
+            let hit_rates = if exact { &[0.0] } else { self.hit_rates };
+            scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
+                settings: settings.clone(),
+                chunk_tokens: self.chunk_tokens,
+                prefix_tokens: self.prefix_tokens,
+                query_tokens: self.query_tokens,
+                hit_rate,
+            }));
+        }
+        Ok(scenarios)
+    }
+}
