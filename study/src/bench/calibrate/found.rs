@@ -6,7 +6,7 @@ use tributary_charts::statistics::median;
 use tributary_coordinator::forecast::{Curve, LEFT_OUT, Spread};
 use tributary_worker::Model;
 
-use super::work::{RUN_ROWS, What, elementwise_numbers, layers, memory_bytes};
+use super::work::{RUN_ROWS, What, before, elementwise_numbers, in_run, layers, memory_bytes};
 use crate::error::Result;
 
 /// Seconds of everything that was measured: one entry a round, in it one a rank.
@@ -157,16 +157,6 @@ impl Sizes {
             |(bytes, seconds): (usize, f64)| (bytes as f64, bytes as f64 / (seconds - latency_s).max(0.1 * seconds));
         (latency_s, if world > 1 { Curve(gathers.map(rate).collect()) } else { Curve::default() })
     }
-}
-
-/// Keys that a row sees in the mean in a run of so many.
-fn in_run(run: usize) -> f64 {
-    (run as f64 + 1.0) / 2.0
-}
-
-/// Keys that the last `queries` of `keys` rows see in the mean: the first of them sees all before them and itself.
-fn before(queries: usize, keys: usize) -> f64 {
-    (keys - queries) as f64 + in_run(queries)
 }
 
 fn rounds(seconds: &Seconds) -> usize {

@@ -10,7 +10,7 @@ use tributary_kernels::Kernels;
 use tributary_worker::Model;
 
 use super::found::{Found, Seconds};
-use super::work::{Bench, What, Work};
+use super::work::{Bench, Product, What, Work};
 use crate::error::Result;
 
 /// Counted rounds, if they take no longer than [`ALL_S`] in all; fewer, if they do.
@@ -18,9 +18,8 @@ const ROUNDS: usize = 15;
 const FEWEST_ROUNDS: usize = 5;
 const ALL_S: f64 = 80.0;
 
-/// Rounds before those: the first one is for caches and clocks, the second one says how often a run is repeated, the third one how long a
-/// round takes.
-const WARM_UPS: usize = 3;
+/// Rounds before those: the first one says how often a run is repeated, the second one how long a round takes.
+const WARM_UPS: usize = 2;
 
 /// Rows of a pass.
 const PASS_ROWS: [usize; 7] = [1, 4, 16, 64, 256, 1024, 4096];
@@ -38,13 +37,15 @@ const DEVICE_LONG: (usize, usize) = (2048, 32_768);
 const LONG_ENOUGH_S: f64 = 10e-3;
 const MOST_REPEATS: usize = 256;
 
+/// A size that would take longer on this machine, to judge from the one before, is not measured.
+const LONGEST_S: f64 = 1.5;
+
 /// Numbers of a rank's part of a gather, 4 bytes each; the first is for the latency.
 pub const PARTS: [usize; 5] = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
 pub const DEVICE_PARTS: [usize; 6] = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 32 << 20];
 
 /// Everything that is measured.
-fn everything(model: &dyn Model) -> Vec<What> {
-    let on_host = model.device().is_cpu();
+fn everything(on_host: bool) -> Vec<What> {
     let (chunks, long) = if on_host { (CHUNK_ROWS, LONG) } else { (DEVICE_CHUNK_ROWS, DEVICE_LONG) };
     let parts = if on_host { &PARTS[..] } else { &DEVICE_PARTS[..] };
     let attention = |(queries, keys): (usize, usize)| What::Attention { queries, keys };
@@ -68,17 +69,16 @@ pub fn measure(
     kernels: Kernels,
     working: usize,
 ) -> Result<Option<Found>> {
-    let all = everything(model);
     let mut groups: Vec<Group> = vec![Group::new(working)];
     if working > 1 {
         groups.push(Group::new(1));
     }
     let bench = Bench { model, kernels };
-    let mut prepared = all.iter().map(|&what| bench.prepare(what)).collect::<Result<Vec<_>>>()?;
+    let mut prepared = affordable(comm, &bench, working)?;
     let (mut began, mut rounds, mut round) = (Instant::now(), ROUNDS, 0);
     while round < WARM_UPS + rounds {
         for group in &mut groups {
-            for (what, work) in all.iter().zip(&mut prepared) {
+            for (what, work) in &mut prepared {
                 let is_part = comm.rank() < group.working || what.is_of_all();
                 let repeats = group.repeats.get(what).copied().unwrap_or(1);
                 let mut seconds = timed(comm, model, is_part, repeats, &mut **work)?;
@@ -105,6 +105,32 @@ pub fn measure(
     let mut seconds = groups.into_iter().map(|group| group.seconds);
     let (together, alone) = (seconds.next().unwrap_or_default(), seconds.next());
     Ok(Some(Found::new(model, comm.size(), &together, alone.as_ref())?))
+}
+
+/// What is measured, made ready: each kind up to the largest size that this machine does in good time. All ranks agree.
+fn affordable<'a>(
+    comm: &mut dyn Communicator,
+    bench: &Bench<'a>,
+    working: usize,
+) -> Result<Vec<(What, Box<Work<'a>>)>> {
+    let mut ready = Vec::new();
+    let mut before: BTreeMap<Product, (f64, f64)> = BTreeMap::new();
+    for what in everything(bench.model.device().is_cpu()) {
+        let Some((product, size)) = what.size() else {
+            ready.push((what, bench.prepare(what)?));
+            continue;
+        };
+        let expected_s = before.get(&product).map_or(0.0, |&(size_before, seconds)| seconds * size / size_before);
+        if agreed(comm, u64::from(expected_s > LONGEST_S && !what.is_small()))? == 1 {
+            continue;
+        }
+        let mut work = bench.prepare(what)?;
+        let is_part = comm.rank() < working;
+        let seconds = timed(comm, bench.model, is_part, 1, &mut *work)?;
+        before.insert(product, (size, seconds.into_iter().fold(0.0, f64::max)));
+        ready.push((what, work));
+    }
+    Ok(ready)
 }
 
 /// Ranks that work at once, and what was measured of them.
@@ -154,4 +180,22 @@ fn agreed(comm: &mut dyn Communicator, own: u64) -> Result<usize> {
     let told = (comm.rank() == 0).then(|| own.to_le_bytes().to_vec());
     let told = comm.broadcast_bytes(0, told)?;
     Ok(told.as_slice().try_into().map_or(1, u64::from_le_bytes) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_machine_has_a_rate_of_each_kind() {
+        for on_host in [true, false] {
+            let sized = everything(on_host).into_iter().filter_map(|what| Some((what.size()?, what)));
+            let mut firsts: BTreeMap<Product, (f64, What)> = BTreeMap::new();
+            for ((product, size), what) in sized {
+                let &mut (first, smallest) = firsts.entry(product).or_insert((size, what));
+                assert!(smallest.is_small() && first <= size || what == What::PROBE, "{what:?}");
+            }
+            assert_eq!(firsts.len(), 2);
+        }
+    }
 }

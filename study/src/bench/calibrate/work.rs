@@ -59,12 +59,44 @@ pub enum What {
 
 impl What {
     /// The query's rows and the keys that they ask.
-    pub const PROBE: What = What::Attention { queries: 32, keys: 8192 };
+    pub const PROBE: What = What::Attention { queries: Self::PROBE_ROWS, keys: 8192 };
+    const PROBE_ROWS: usize = 32;
+
+    /// How large it is, if that is what it takes so long for: rows, or rows times the keys that each of them sees.
+    pub fn size(self) -> Option<(Product, f64)> {
+        match self {
+            What::Pass(rows) => Some((Product::Weights, rows as f64)),
+            What::Runs { rows, run } => Some((Product::Keys, rows as f64 * in_run(run))),
+            What::Attention { queries, keys } if queries > 1 => {
+                Some((Product::Keys, queries as f64 * before(queries, keys)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether nothing smaller says what it takes: the weights are read for few rows as for many.
+    pub fn is_small(self) -> bool {
+        match self {
+            What::Pass(rows) => rows <= RUN_ROWS,
+            What::Runs { run, .. } => run <= RUN_ROWS,
+            What::Attention { queries, .. } => queries <= What::PROBE_ROWS,
+            _ => true,
+        }
+    }
 
     /// Whether ranks that do not work take part: theirs is the other end.
     pub fn is_of_all(self) -> bool {
         matches!(self, What::Gather(_) | What::Request)
     }
+}
+
+/// What takes long, and the longer the larger it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Product {
+    /// Of rows and weights.
+    Weights,
+    /// Of rows and keys.
+    Keys,
 }
 
 /// What is done again and again.
@@ -242,6 +274,16 @@ fn in_runs(rows: usize, run: usize) -> Positions {
     let at = |index: usize| ((index % run) as u32, (index / run) as u32);
     let (places, segments): (Vec<u32>, Vec<u32>) = (0..rows).map(at).unzip();
     Positions::new(places.clone(), places, segments)
+}
+
+/// Keys that a row sees in the mean in a run of so many.
+pub fn in_run(run: usize) -> f64 {
+    (run as f64 + 1.0) / 2.0
+}
+
+/// Keys that the last `queries` of `keys` rows see in the mean: the first of them sees all before them and itself.
+pub fn before(queries: usize, keys: usize) -> f64 {
+    (keys - queries) as f64 + in_run(queries)
 }
 
 /// Layers of a pass.
