@@ -101,12 +101,12 @@ tests() {
 
 # The study of one model: exact, warm and cold, then the two methods that show what selection costs and brings.
 study() {
-    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k repeats=5 others=3 more=${LONG_REPEATS:-2}
+    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k repeats=5 others=3 rounds="" more=${LONG_REPEATS:-2}
     if [ -n "${SMALL:-}" ]; then
         model=dummy-25m chunk=32 short=128,256 long=384 one=256
     fi
     if [ "${SMALL:-}" = least ]; then
-        short=64 long=96 one=64 repeats=1 others=1 more=1
+        short=64 long=96 one=64 repeats=1 others=1 more=1 rounds="--repeats 3"
     fi
     begin="--model models/$model --load-format dummy --device cuda --dtype bf16 --worlds 1 --force"
     sizes="--chunk-tokens $chunk --query-tokens 64"
@@ -117,7 +117,7 @@ study() {
     {
         limited 240 "$bin/tributary" bench $begin $sizes --lengths "$short" --methods full infoflow --caches cold,warm \
             --warmups 1 --repeats $repeats --out "$out/$1-short" || wrong=1
-        limited 60 "$bin/tributary" bench $begin --calibrate "$out/$1.toml" || wrong=1
+        limited 120 "$bin/tributary" bench $begin $rounds --calibrate "$out/$1.toml" || wrong=1
         limited 120 "$bin/tributary" bench $begin $sizes --lengths "$one" --methods none epic --caches cold,warm \
             --warmups 1 --repeats $others --out "$out/$1-others" || wrong=1
         limited 300 "$bin/tributary" bench $begin $sizes --lengths "$long" --methods full infoflow --caches cold,warm \

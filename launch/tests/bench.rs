@@ -191,16 +191,18 @@ fn a_dry_run_loads_and_writes_nothing() {
 fn this_machine_can_be_calibrated() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("here.toml").display().to_string();
-    let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
+    let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file, "--repeats", "3"]);
     assert_eq!(code, Some(0), "{errors}");
     let (code, _, errors) = bench(&["--worlds", "2", "--calibrate", &file]);
     assert!(code == Some(64) && errors.contains("--force"), "{errors}");
     let nowhere = folder.path().join("none/here.toml").display().to_string();
     let (code, _, errors) = bench(&["--calibrate", &nowhere]);
     assert!(code == Some(64) && errors.contains(&nowhere) && errors.contains("no such folder"), "{errors}");
+    let (code, _, errors) = bench(&["--calibrate", "--repeats", "2"]);
+    assert!(code == Some(64) && errors.contains("--repeats 2: a calibration needs 3 rounds"), "{errors}");
     let (code, table, errors) = bench(&["--lengths", "256", "--worlds", "2", "--profile", &file, "--dry-run"]);
     assert!(code == Some(0) && table.contains("runs, about"), "{table}{errors}");
-    let (code, text, _) = bench(&["--calibrate"]);
+    let (code, text, _) = bench(&["--calibrate", "--repeats", "3"]);
     assert!(code == Some(0) && text.contains("measured_here = true") && text.contains("gemm_flops_per_s"), "{text}");
 }
 

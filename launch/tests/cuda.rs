@@ -68,7 +68,9 @@ fn gpus_are_calibrated_together_with_what_connects_them() {
     let file = folder.path().join("here.toml").display().to_string();
     let calibrate = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        command.args(["bench", "--model", &demo(), "--device", "cuda", "--calibrate", &file, "--force"]).args(more);
+        command
+            .args(["bench", "--model", &demo(), "--device", "cuda", "--calibrate", &file, "--force", "--repeats", "3"])
+            .args(more);
         command.output().expect("the command starts")
     };
     let output = calibrate(&["--worlds", "2"]);
@@ -266,8 +268,8 @@ mod emulated {
         let fault = tempfile::NamedTempFile::new().expect("a file");
         let demo = demo();
         let commands = [
-            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate"],
-            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--worlds", "2"],
+            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--repeats", "3"],
+            vec!["bench", "--model", &demo, "--device", "cuda", "--calibrate", "--repeats", "3", "--worlds", "2"],
         ];
         for arguments in commands {
             let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));

@@ -67,7 +67,7 @@ pub struct Choices {
     /// Runs of each point that do not count [default: 2]
     #[arg(long, value_name = "N")]
     pub warmups: Option<usize>,
-    /// Counted runs of each point [default: 5]
+    /// Counted runs of each point [default: 5], or rounds of --calibrate [default: 15, fewer if they took longer than 80 s]
     #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
     /// Seed of weights, tokens and the order of runs [default: 0]

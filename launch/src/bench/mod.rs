@@ -139,6 +139,7 @@ fn calibrated(args: &BenchArgs, choices: &Choices, config: &Config, ranks: &mut 
         world,
         threads,
         timeout: config.group.collective_timeout,
+        rounds: choices.repeats,
         store: args.reach.store.chunk_store.as_deref(),
         file: args.calibrate.as_ref().and_then(Option::as_deref),
         force: args.force,

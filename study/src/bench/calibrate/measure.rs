@@ -16,6 +16,10 @@ use crate::error::Result;
 /// Counted rounds, if they take no longer than [`ALL_S`] in all; fewer, if they do.
 const ROUNDS: usize = 15;
 const FEWEST_ROUNDS: usize = 5;
+
+/// Fewer rounds say nothing of how far they go apart.
+pub const FEWEST_ROUNDS_TO_TELL: usize = 3;
+
 const ALL_S: f64 = 80.0;
 
 /// Rounds before those: the first one says how often a run is repeated, the second one how long a round takes.
@@ -59,7 +63,7 @@ fn everything(on_host: bool) -> Vec<What> {
 }
 
 /// Measures on all ranks of `comm`, of which those from `working` on only communicate; where several work, also with rank 0 working
-/// alone. Rank 0 gets what was found.
+/// alone; so many rounds, if that is said. Rank 0 gets what was found.
 ///
 /// # Errors
 /// The communicator's, the model's.
@@ -67,7 +71,7 @@ pub fn measure(
     comm: &mut dyn Communicator,
     model: &dyn Model,
     kernels: Kernels,
-    working: usize,
+    (working, asked): (usize, Option<usize>),
 ) -> Result<Option<Found>> {
     let mut groups: Vec<Group> = vec![Group::new(working)];
     if working > 1 {
@@ -92,8 +96,9 @@ pub fn measure(
         }
         round += 1;
         if round == WARM_UPS {
-            let affordable = (ALL_S / began.elapsed().as_secs_f64().max(1e-3)) as u64;
-            rounds = agreed(comm, affordable.clamp(FEWEST_ROUNDS as u64, ROUNDS as u64))?;
+            let affordable = (ALL_S / began.elapsed().as_secs_f64().max(1e-3)) as usize;
+            let rounds_here = asked.unwrap_or(affordable.clamp(FEWEST_ROUNDS, ROUNDS));
+            rounds = agreed(comm, rounds_here as u64)?;
         }
         if round < WARM_UPS {
             began = Instant::now();

@@ -19,7 +19,7 @@ use tributary_protocol::Phase;
 use tributary_worker::Model;
 
 use self::found::{Found, Rates};
-use self::measure::measure;
+use self::measure::{FEWEST_ROUNDS_TO_TELL, measure};
 use crate::error::{Error, Result};
 use tributary_system::file::{parent, write_whole};
 
@@ -39,6 +39,8 @@ pub struct Calibration<'a> {
     pub threads: usize,
     /// How long a collective may take.
     pub timeout: Duration,
+    /// How often everything is measured, if that is given; otherwise as often as good time allows.
+    pub rounds: Option<usize>,
     /// The folder of the chunk store, if its rates are to be measured.
     pub store: Option<&'a Path>,
     /// The file that will be written.
@@ -56,7 +58,12 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn
     if let Some(file) = calibration.file.filter(|_| ranks.leads()) {
         check(file, calibration.force)?;
     }
-    let Calibration { folder, rank_device, carrier, world, threads, .. } = *calibration;
+    let Calibration { folder, rank_device, carrier, world, threads, rounds, .. } = *calibration;
+    if let Some(few @ 0..FEWEST_ROUNDS_TO_TELL) = rounds {
+        return Err(Error::usage(format!(
+            "--repeats {few}: a calibration needs {FEWEST_ROUNDS_TO_TELL} rounds to tell how far they go apart"
+        )));
+    }
     // Before anything is loaded.
     let machine = ranks.machine(rank_device, carrier, GroupShape { world, threads });
     check_shared(&machine, ranks)?;
@@ -161,7 +168,7 @@ fn on_rank(
     let measure = |comm: &mut dyn Communicator| -> Result<_> {
         let narrowest_memory = narrowest(comm, Some(FreeMemory::of(machine)))?;
         comm.set_deadline(Phase::Idle, calibration.timeout);
-        Ok((narrowest_memory, measure(comm, model, calibration.model.kernels, working)?))
+        Ok((narrowest_memory, measure(comm, model, calibration.model.kernels, (working, calibration.rounds))?))
     };
     let measured = measure(&mut *comm);
     // A rank that leaves without a word would be taken for done.
