@@ -1,5 +1,5 @@
 // What each key receives from the query rows: probabilities recomputed from the rows' log-sum-exp, averaged over the heads, and
-// reduced over the rows to one number a key, in one pass.
+// reduced over the rows to one number a key, in one pass; or left as they are, one a row and key.
 //
 // A block has 64 keys. For each tile of 64 query rows it goes through the heads, two tiles of queries in flight, and adds up
 // probabilities in registers; each KV head's keys are fetched once a tile of rows and turned on load. Queries come turned.
@@ -8,7 +8,7 @@
 static constexpr u32 ROWS = 64;
 
 /// How a row's attention to a key counts.
-enum Reduce : u32 { NORM = 0, MASS = 1, WEIGHTED = 2 };
+enum Reduce : u32 { NORM = 0, MASS = 1, WEIGHTED = 2, EACH_ROW = 3 };
 
 struct ScoreArguments {
     const u16* q;          // [queries, heads, head_dim], turned
@@ -20,10 +20,11 @@ struct ScoreArguments {
     const u32* key_source;    // [keys]: place to block and row
     const u32* key_rope;      // [keys]: place to position
     const u32* key_number;    // [keys]: place to the key's number among all
-    float* out;               // one a key number; keys that nobody sees are left alone
+    float* out;               // one a key number, for EACH_ROW [queries, numbers]; keys that nobody sees are left alone
     Turn key_turn;
     u32 queries, keys, kv_heads, group, reduce;
     float scale_log2;
+    u32 numbers;  // of keys, those that nobody sees included
 };
 
 /// Sets out for a tile of 64 rows; `list` in shared memory has their numbers, `from` says where a row begins.
@@ -156,11 +157,15 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
             for (u32 i = 0; i < KEYS / 4; i++) {
                 const float x = p[i / 2 * 4 + 2 * half + i % 2] * mean;
                 columns[i] += a.reduce == NORM ? x * x : x * weight;
+                const u32 at = key_first + 8 * (i / 2) + 2 * (lane % 4) + i % 2;
+                if (a.reduce == EACH_ROW && row != NO_ROW && at < a.keys) {
+                    a.out[(u64)row * a.numbers + a.key_number[at]] = x;
+                }
             }
         }
         sync_block();  // before the tiles are filled again
     }
-    write(a, columns, sums);
+    if (a.reduce != EACH_ROW) write(a, columns, sums);
 }
 
 #define SCORES(D, T, type)                                                                       \

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::attention::Read;
 use crate::error::{Error, Result, expect};
 use crate::rows::join;
 use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, per_head, plain};
@@ -85,7 +86,7 @@ impl Kernels {
         }
         if self == Kernels::Auto
             && !tracked
-            && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, reduce)?
+            && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, Read::Reduced(reduce))?
         {
             return Ok(scores);
         }
@@ -93,7 +94,8 @@ impl Kernels {
     }
 
     /// What every key receives, read by KV head or by query row; otherwise as [`column_scores`](Self::column_scores). In f32, in f64
-    /// where the queries are. There is the plain implementation only, which holds `[heads, queries, keys]`: for windows of few rows.
+    /// where the queries are. By KV head there is the plain implementation only, which holds `[heads, queries, keys]`: for windows of
+    /// few rows.
     ///
     /// # Errors
     /// Shapes that do not fit.
@@ -121,6 +123,14 @@ impl Kernels {
                 Readings::PerKvHead => join(&parts.iter().collect::<Vec<_>>(), 0),
                 Readings::PerRow => per_head::mean(&parts),
             };
+        }
+        if self == Kernels::Auto && by == Readings::PerRow && !tracks(q, keys) && !lse.track_op() {
+            if on_cpu(q) {
+                return cpu::row_readings(q, at_q, keys, rope, scale, lse);
+            }
+            if let Some(readings) = cuda::column_scores(q, at_q, keys, rope, scale, lse, Read::Rows)? {
+                return Ok(readings);
+            }
         }
         plain::readings(q, at_q, keys, rope, scale, lse, by)
     }

@@ -11,10 +11,18 @@ pub const PAD: u32 = u32::MAX;
 /// The segment of keys that every segment sees (the prefix of packed chunks).
 pub const SHARED: u32 = u32::MAX;
 
-/// Where rows stand: one entry a row in each list, the same for all KV heads or of each KV head its own. Cheap to clone.
-///
-/// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, neither is [`PAD`], and the segments are equal or the key's is
-/// [`SHARED`].
+/// The keys that query rows see. A row whose order is [`PAD`] is never seen and sees nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, and the segments are equal or the key's is [`SHARED`].
+    #[default]
+    Causal,
+    /// Query `i` sees key `j` iff the segments differ or the key's is [`SHARED`]; order does not count.
+    Others,
+}
+
+/// Where rows stand: one entry a row in each list, the same for all KV heads or of each KV head its own. Cheap to clone. As queries
+/// they see keys by a [`Rule`], the causal one unless said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positions(Arc<HeadPositions>);
 
@@ -31,6 +39,7 @@ struct Lists {
     rope: DeviceList,
     order: Arc<[u32]>,
     segment: Arc<[u32]>,
+    rule: Rule,
 }
 
 impl Positions {
@@ -42,7 +51,18 @@ impl Positions {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self(Arc::new(HeadPositions::Same(Lists { rope, order, segment })))
+        Self(Arc::new(HeadPositions::Same(Lists { rope, order, segment, rule: Rule::Causal })))
+    }
+
+    /// The same rows, which as queries see keys by `rule`; the same for all KV heads.
+    #[must_use]
+    pub fn seeing(&self, rule: Rule) -> Self {
+        Self(Arc::new(HeadPositions::Same(Lists { rule, ..self.lists().clone() })))
+    }
+
+    /// The rule by which these rows see keys.
+    pub fn rule(&self) -> Rule {
+        self.lists().rule
     }
 
     /// Rows that stand elsewhere in each KV head: an entry a head, all of one length. For keys only.
@@ -134,14 +154,19 @@ impl Positions {
         let (queries, keys) = (self.lists(), keys.lists());
         let (order_q, order_k) = (queries.order[i], keys.order[j]);
         let (segment_q, segment_k) = (queries.segment[i], keys.segment[j]);
-        order_q != PAD && order_k != PAD && order_k <= order_q && (segment_k == segment_q || segment_k == SHARED)
+        let by_rule = match queries.rule {
+            Rule::Causal => order_k <= order_q && (segment_k == segment_q || segment_k == SHARED),
+            Rule::Others => segment_k != segment_q || segment_k == SHARED,
+        };
+        order_q != PAD && order_k != PAD && by_rule
     }
 
     /// Whether these are the very lists of the other positions, not only equal ones. Both are the same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn is_same(&self, other: &Positions) -> bool {
         let (ours, theirs) = (self.lists(), other.lists());
-        ours.rope.is_same(&theirs.rope)
+        ours.rule == theirs.rule
+            && ours.rope.is_same(&theirs.rope)
             && Arc::ptr_eq(&ours.order, &theirs.order)
             && Arc::ptr_eq(&ours.segment, &theirs.segment)
     }
@@ -150,7 +175,9 @@ impl Positions {
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
         match &*self.0 {
-            HeadPositions::Same(Lists { rope, order, segment }) => Self::new(pick(rope), pick(order), pick(segment)),
+            HeadPositions::Same(Lists { rope, order, segment, rule }) => {
+                Self::new(pick(rope), pick(order), pick(segment)).seeing(*rule)
+            }
             HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect()),
         }
     }
@@ -158,18 +185,18 @@ impl Positions {
     /// The same rows with those at `hidden` taken out of everybody's sight, in every KV head alike.
     pub fn without(&self, hidden: &[u32]) -> Self {
         match &*self.0 {
-            HeadPositions::Same(Lists { rope, order, segment }) => {
+            HeadPositions::Same(Lists { rope, order, segment, rule }) => {
                 let mut order = order.to_vec();
                 for &row in hidden {
                     order[row as usize] = PAD;
                 }
-                Self::new(rope.clone(), order, segment.clone())
+                Self::new(rope.clone(), order, segment.clone()).seeing(*rule)
             }
             HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect()),
         }
     }
 
-    /// The rows of `parts` one after the other: per KV head where one of them is so.
+    /// The rows of `parts` one after the other, for keys: per KV head where one of them is so.
     pub fn concat(parts: &[&Positions]) -> Self {
         if let Some(heads) = parts.iter().find_map(|part| part.heads()) {
             let of_head = |head: usize| parts.iter().map(|part| part.of_head(head)).collect::<Vec<_>>();

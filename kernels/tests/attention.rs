@@ -5,7 +5,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use tributary_kernels::{
-    Kernels, Keys, PAD, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, SHARED, gather, merge,
+    Kernels, Keys, PAD, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, Rule, SHARED, gather, merge,
 };
 
 mod naive;

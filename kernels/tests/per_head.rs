@@ -4,7 +4,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Kernels, Keys, PAD, Pairing, Positions, Readings, Reduce, Rope, RopeScaling, SHARED, gather, merge,
+    Kernels, Keys, PAD, Pairing, Positions, Readings, Reduce, Rope, RopeScaling, Rule, SHARED, gather, merge,
 };
 
 mod naive;

@@ -120,8 +120,11 @@ pub struct Outcome {
     pub selected: Vec<u32>,
     /// The rows that were recomputed once before, to measure what they attend to (relay's first hop), ascending; or those that went
     /// on from the first layer in which drift was measured, if there were more: those first that went on for longest, each such
-    /// group ascending.
+    /// group ascending; or those that free probes measured (trace), one probe after the other, each ascending.
     pub measured: Vec<u32>,
+    /// How many of them each free probe measured. Empty where there was none, which is so too where its positions would reach beyond
+    /// the model's.
+    pub rounds: Vec<usize>,
     /// Rows that could have been selected.
     pub candidates: usize,
     /// The first token's logits, if asked for.

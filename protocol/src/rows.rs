@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Chunk, Drift, Plan};
+use crate::{Choice, Chunk, Drift, Plan, Trace};
 
 impl Plan {
     /// Chunk numbers in the request's own order.
@@ -85,13 +85,34 @@ impl Plan {
     /// First row and number of the tokens of each chunk whose tokens may be selected, chunks in `order`: all but the first, whose
     /// rows are exact already, unless the plan includes it.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
+        self.token_runs(order, usize::from(!self.include_first_chunk))
+    }
+
+    /// First row and number of the tokens of each chunk, chunks in `order` but for the first `skipped`.
+    fn token_runs(&self, order: &[u32], skipped: usize) -> Vec<(u32, usize)> {
         let rows = self.chunk_rows();
-        let skipped = usize::from(!self.include_first_chunk);
         let run = |&chunk: &u32| {
             let (rows, chunk) = (&rows[chunk as usize], &self.chunks[chunk as usize]);
             (rows.start + chunk.head_rows() as u32, chunk.ids.len())
         };
         order.iter().skip(skipped).map(run).collect()
+    }
+
+    /// The rows of all tokens of the context, ascending.
+    pub fn token_rows(&self) -> Vec<u32> {
+        let runs = self.token_runs(&self.request_order(), 0);
+        runs.into_iter().flat_map(|(first, count)| first..first + count as u32).collect()
+    }
+
+    /// The free probes before the selection; none where there is no row for the first, or one chunk, which is exact as it is.
+    pub fn traces(&self) -> Option<Trace> {
+        let trace = self.method.evidence().and_then(|evidence| evidence.trace);
+        trace.filter(|_| Trace::rows_of_round(self.budget) > 0 && self.chunks.len() > 1)
+    }
+
+    /// Positions that a free probe takes: behind the prefix the longest chunk stands twice, as if another one stood before each.
+    pub fn traced_positions(&self) -> usize {
+        self.prefix_tokens() + 2 * self.longest_chunk_rows()
     }
 
     /// Rows to measure in a pass before the selection, at most.
@@ -102,7 +123,7 @@ impl Plan {
 
     /// Whether chunks are put into another order first.
     pub fn reorders(&self) -> bool {
-        self.reorder.is_some() && self.chunks.len() > 1 && self.method.probes_query()
+        self.reorder.is_some() && self.chunks.len() > 1 && self.method.descriptor().takes(Choice::Reorder)
     }
 
     /// Whether the query is asked which rows to select.

@@ -7,7 +7,7 @@ use tributary_protocol::{
     Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
     Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport,
-    StoreError, StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
+    StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -28,6 +28,7 @@ fn methods() -> impl Strategy<Value = Method> {
         (any::<bool>(), 1usize..9).prop_map(|(keys, layers)| {
             Method::CacheBlend(Drift { of: if keys { DriftOf::Keys } else { DriftOf::Values }, layers })
         }),
+        (0f32..1.0, 0usize..9).prop_map(|(alpha, rounds)| Method::Trace(Trace { alpha, rounds, ..Trace::default() })),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
@@ -188,9 +189,9 @@ fn the_limit_holds_on_both_sides() {
 #[test]
 fn another_version_says_both_numbers() {
     let mut frame = encode_frame(&()).unwrap();
-    frame[4..8].copy_from_slice(&9u32.to_le_bytes());
+    frame[4..8].copy_from_slice(&7u32.to_le_bytes());
     let error = decode_frame::<()>(&frame).unwrap_err().to_string();
-    let both = format!("version 9, this side speaks {PROTOCOL_VERSION}");
+    let both = format!("version 7, this side speaks {PROTOCOL_VERSION}");
     assert!(error.contains(&both), "{error}");
 }
 
@@ -202,6 +203,7 @@ fn events_and_orders_come_back() {
         order: vec![1, 0],
         selected: vec![3],
         measured: vec![4, 5],
+        rounds: vec![1, 1],
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,

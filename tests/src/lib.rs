@@ -14,8 +14,8 @@ use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, Sampling,
-    Score,
+    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
+    Sampling, Score, Trace,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
@@ -109,6 +109,16 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
 pub fn infoflow(from: usize, to: usize) -> Method {
     Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })
+}
+
+/// Trace with so small an α that readings of random weights are sharp, and chunks move.
+pub fn eager_trace() -> Method {
+    Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
+}
+
+/// Whether chunks can be put into another order before rows are selected.
+pub fn can_reorder(method: &Method) -> bool {
+    method.descriptor().takes(Choice::Reorder)
 }
 
 /// The plan with a budget of `ratio` of its context.

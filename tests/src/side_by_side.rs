@@ -9,7 +9,7 @@ use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
 use tributary_protocol::{Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
 
-use crate::{PATIENCE, infoflow, plan, reordered, with_ratio};
+use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, with_ratio};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -29,6 +29,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::Relay { layout },
         Method::A3 { layout },
         Method::CacheBlend(Drift::default()),
+        eager_trace(),
     ];
     let exact = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }];
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -37,7 +38,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
     let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
         let lengths = [9 + index % 4, 17, 5 + index % 3];
         let recomputes = !method.is_exact() && method != Method::None;
-        let reorders = method.probes_query() && index % 2 == 0;
+        let reorders = can_reorder(&method) && index % 2 == 0;
         let made = plan(2, &lengths, 4, world, method, exchange);
         let made = if recomputes { with_ratio(made, 0.3) } else { made };
         let made = if reorders { reordered(made) } else { made };

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, DriftOf, Exchange, Importance, Layout, Method, Plan};
-use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
+use tributary_protocol::{Drift, DriftOf, Exchange, Importance, Layout, Method, Plan, Trace};
+use tributary_tests::{
+    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, shape, tiny_config, with_ratio,
+};
 use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -45,6 +47,8 @@ fn selective_methods() -> Vec<Method> {
         Method::A3 { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2 }),
+        Method::Trace(Trace::default()),
+        eager_trace(),
     ]
 }
 
@@ -56,7 +60,7 @@ fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
         for exchange in EXCHANGES {
             for ratio in [0.0, 0.3, 1.0] {
                 let plan = with_ratio(make(method.clone(), exchange), ratio);
-                if method.probes_query() {
+                if can_reorder(&method) {
                     let importance = if ratio < 0.5 { Importance::Mass } else { Importance::Selected };
                     let include_first_chunk = ratio > 0.5;
                     plans.push(Plan { reorder: Some(importance), include_first_chunk, ..plan.clone() });
@@ -71,7 +75,7 @@ fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
 fn check(dtype: DType) {
     let model = model(dtype);
     let model_shape = shape(&*model, dtype);
-    let (mut compared, mut reordered, mut hops) = (0, 0, 0);
+    let (mut compared, mut reordered, mut hops, mut rounds) = (0, 0, 0, 0);
     for request in SHAPES {
         for world in 1..=4 {
             let plans = plans(request, world);
@@ -88,11 +92,13 @@ fn check(dtype: DType) {
                 compared += counted.iter().filter(|&&bytes| bytes > 0).count();
                 reordered += usize::from(selected.order.windows(2).any(|pair| pair[0] > pair[1]));
                 hops += usize::from(!selected.measured.is_empty());
+                rounds += usize::from(selected.rounds.len() > 1);
             }
         }
     }
     println!("{dtype:?}: {compared} counters above 0 agree to the byte");
     assert!(compared > 1000 && reordered > 20 && hops > 20, "{compared}, {reordered} reordered, {hops} hops");
+    assert!(rounds > 10, "{rounds} requests of several free probes");
 }
 
 #[test]

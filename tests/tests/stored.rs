@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tributary_protocol::{Drift, Exchange, Method, Outcome, Plan, RankReport, StoreError};
 use tributary_tests::{
-    dummy_model, infoflow, logits, open_store, plan, relative_error, reordered, run_one, stored_group, tiny_config,
-    with_ratio,
+    can_reorder, dummy_model, eager_trace, infoflow, logits, open_store, plan, relative_error, reordered, run_one,
+    stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -57,6 +57,7 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
         infoflow(1, 3),
         Method::Relay { layout: tributary_protocol::Layout::Global },
         Method::CacheBlend(Drift::default()),
+        eager_trace(),
     ];
     let shapes: [(usize, &[usize]); 3] = [(3, &[17, 5, 23, 9, 12]), (0, &[14, 6, 11]), (2, &[29])];
     for world in 1..=3 {
@@ -64,7 +65,7 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
             for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
                 for method in methods.clone() {
                     let cold = with_ratio(plan(prefix, lengths, 6, world, method.clone(), exchange), 0.3);
-                    let cold = if cold.method.probes_query() { reordered(cold) } else { cold };
+                    let cold = if can_reorder(&cold.method) { reordered(cold) } else { cold };
                     let kept = Plan { keep_chunks: true, ..cold.clone() };
                     let what = format!("{method:?}, {exchange:?}, world {world}, {lengths:?} behind {prefix}");
                     let folder = tempfile::tempdir().expect("a folder");

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tributary_kernels::Kernels;
 use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
-    dummy_model, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config, with_ratio,
+    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -26,6 +27,7 @@ fn methods() -> Vec<Method> {
         infoflow(1, 3),
         Method::Relay { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
+        eager_trace(),
     ]
 }
 
@@ -64,7 +66,7 @@ fn warm_equals_cold_bit_for_bit_and_again_after_another_query() {
             for exchange in EXCHANGES {
                 for method in methods() {
                     let cold = with_ratio(plan(prefix, lengths, 6, world, method, exchange), 0.3);
-                    let cold = if cold.method.probes_query() { reordered(cold) } else { cold };
+                    let cold = if can_reorder(&cold.method) { reordered(cold) } else { cold };
                     let warm = warm(cold.clone(), |_| true);
                     let other = asked_otherwise(warm.clone());
                     let plans = [kept(cold.clone()), warm.clone(), other.clone(), warm, asked_otherwise(cold.clone())];

@@ -4,7 +4,7 @@
 //! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a placement says where they
 //! stand. Nothing that is stored moves.
 
-use tributary_kernels::Positions;
+use tributary_kernels::{Positions, Rule, SHARED};
 use tributary_protocol::{Layout, Plan};
 
 /// Where every row of a request stands, indexed by row.
@@ -12,6 +12,10 @@ use tributary_protocol::{Layout, Plan};
 pub struct Placement {
     rope: Vec<u32>,
     order: Vec<u32>,
+    /// The segment of every row, where chunks are apart.
+    segment: Option<Vec<u32>>,
+    /// Rows of the longest chunk.
+    longest: usize,
     /// The number of a look-ahead's first row; generated rows have those before it.
     look_ahead: u32,
 }
@@ -22,7 +26,8 @@ impl Placement {
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
         let look_ahead = plan.look_ahead_rows().start;
-        let mut this = Self { rope: plan.places(order), order: plan.places(order), look_ahead };
+        let longest = plan.longest_chunk_rows();
+        let mut this = Self { rope: plan.places(order), order: plan.places(order), segment: None, longest, look_ahead };
         for rows in plan.chunk_rows() {
             let first = match layout {
                 Layout::Global => continue,
@@ -34,7 +39,7 @@ impl Placement {
             }
         }
         let query_rope = match layout {
-            Layout::HlHp => prefix + plan.longest_chunk_rows(),
+            Layout::HlHp => prefix + longest,
             Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
         };
         for (index, row) in plan.query_rows().enumerate() {
@@ -43,12 +48,41 @@ impl Placement {
         this
     }
 
+    /// Every chunk alone behind the prefix, in a segment of its own; every segment sees the prefix. Orders are positions. Query rows take
+    /// no part.
+    pub fn apart(plan: &Plan) -> Self {
+        let prefix = plan.prefix_tokens() as u32;
+        let mut places: Vec<u32> = (0..plan.total_rows() as u32).collect();
+        let mut segment = vec![SHARED; places.len()];
+        for (chunk, rows) in plan.chunk_rows().into_iter().enumerate() {
+            for (index, row) in rows.enumerate() {
+                places[row as usize] = prefix + index as u32;
+                segment[row as usize] = chunk as u32;
+            }
+        }
+        let (longest, look_ahead) = (plan.longest_chunk_rows(), plan.look_ahead_rows().start);
+        Self { rope: places.clone(), order: places, segment: Some(segment), longest, look_ahead }
+    }
+
+    /// Where context rows that stand apart stand once more: as if the longest chunk stood before their own, seeing the prefix and the other
+    /// chunks, whole, and not their own.
+    pub fn behind_others(&self, rows: &[u32]) -> Positions {
+        let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row) + self.longest as u32).collect();
+        let at = self.at(rows);
+        Positions::new(rope, at.order(), at.segment()).seeing(Rule::Others)
+    }
+
     /// Where the given rows stand; rows past the query (generated ones, and apart from them those of a look-ahead) follow it one by
     /// one.
     pub fn at(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row)).collect();
         let order: Vec<u32> = rows.iter().map(|&row| self.order_of(row)).collect();
-        Positions::in_sequence(rope, order)
+        match &self.segment {
+            None => Positions::in_sequence(rope, order),
+            Some(segment) => {
+                Positions::new(rope, order, rows.iter().map(|&row| segment[row as usize]).collect::<Vec<_>>())
+            }
+        }
     }
 
     /// Number of rows of prefix, context and query.
@@ -105,6 +139,18 @@ mod tests {
         for layout in [Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp] {
             assert_eq!(Placement::new(&plan, &order, layout).order, [0, 4, 5, 1, 2, 3, 6, 7]);
         }
+    }
+
+    #[test]
+    fn chunks_that_are_apart_stand_behind_the_prefix_and_behind_each_other() {
+        let placement = Placement::apart(&kit::plan(2, &[2, 3], 2, 1));
+        let at = placement.at(&[0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!((at.rope(), at.order()), (&[0, 1, 2, 3, 2, 3, 4][..], &[0, 1, 2, 3, 2, 3, 4][..]));
+        assert_eq!(at.segment(), [SHARED, SHARED, 0, 0, 1, 1, 1]);
+        let behind = placement.behind_others(&[3, 6]);
+        assert_eq!((behind.rope(), behind.segment(), behind.rule()), (&[6, 7][..], &[0, 1][..], Rule::Others));
+        let sees = |query| (0..7).filter(|&key| behind.sees(query, &at, key)).collect::<Vec<_>>();
+        assert_eq!([sees(0), sees(1)], [vec![0, 1, 4, 5, 6], vec![0, 1, 2, 3]]);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
+//! | a free probe of trace over s rows | as relay's first hop, without scores; behind the last one 4 · (T − T_r) |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
 //! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
@@ -141,7 +142,15 @@ impl Flows<'_> {
         }
         match self.plan.drifts(&self.selected.order) {
             Some(drift) => flows.extend(self.drift(drift)),
-            None if !self.selected.measured.is_empty() => flows.extend(self.hop()),
+            None if !self.selected.rounds.is_empty() => {
+                let probes = self.selected.free_probes(self.plan);
+                flows.extend(probes.iter().flat_map(|probe| self.pass(probe)));
+                flows.push(self.scores(Phase::Probe));
+            }
+            None if !self.selected.measured.is_empty() => {
+                flows.extend(self.pass(self.selected));
+                flows.push(self.scores(Phase::Probe));
+            }
             None => {}
         }
         flows.extend(self.recompute());
@@ -175,16 +184,16 @@ impl Flows<'_> {
         [self.flow(what, layers, &rows, self.partial_bytes()), self.scores(phase)]
     }
 
-    /// Relay's first hop: a pass-q over the measured rows in which every layer is complete.
-    fn hop(&self) -> Vec<Flow> {
-        let homes = self.homes((&self.selected.measured, false), Exchange::PassQ);
+    /// Relay's first hop, or a free probe: a pass-q over the measured rows in which every layer is complete. Its scores are not in it.
+    fn pass(&self, measured: &Selected) -> Vec<Flow> {
+        let rows = (&measured.measured[..], false);
+        let homes = homes(self.plan, self.world, self.shape, measured, rows, Exchange::PassQ);
         let counts: Vec<usize> = homes.iter().map(Vec::len).collect();
         let layers = self.shape.layers;
         let mut flows = vec![self.arriving(Phase::Probe, &homes)];
         flows.extend(self.round(Phase::Probe, layers, &counts));
         let rows: Vec<usize> = others(&counts).iter().map(|rows| rows * layers).collect();
         flows.push(self.flow((Phase::Probe, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
-        flows.push(self.scores(Phase::Probe));
         flows
     }
 

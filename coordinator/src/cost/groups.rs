@@ -12,6 +12,7 @@
 //! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
+//! | R free probes of trace | R · 3 · L + 1 of scores |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | recompute, `replicate`, if rows were selected | L |
 //! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
@@ -69,6 +70,7 @@ mod tests {
                 ("infoflow", probe),
                 ("prophetkv", full_probe),
                 ("relay", full_probe + hop),
+                ("trace", full_probe + hop),
                 ("cacheblend", 3),
             ];
             for (method, evidence) in cases {

@@ -3,12 +3,15 @@
 //! A rank holds the keys and values of its rows in every moment; what comes on top differs, and the largest sum counts:
 //! * prefill: activations of its rows, and what is in flight of a layer;
 //! * a measurement of drift: the cached rows of the first layers on every rank, and activations of a share of the context;
+//! * a free probe: activations of its share, the queries that come to a rank's keys, and what each of its rows reads in each key;
 //! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
 //! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
 //!   layer by layer and the old ones are let go of, so a sequence takes less than that;
 //! * after the answer, if chunks are kept: a copy of the fresh chunks.
 //!
 //! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
+
+mod measuring;
 
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Exchange, Plan, Prefill};
@@ -135,23 +138,10 @@ impl Count<'_> {
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
-        let moments =
-            [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all), self.drift(rank, stale)];
+        let measured = self.drift(rank, stale).max(self.free_probe(rank, stale));
+        let moments = [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all), measured];
         let auxiliary = if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.memory_bytes).sum() } else { 0 };
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
-    }
-
-    /// Bytes while drift is measured, beside `stale` keys and values: what is cached of the first layers, from all ranks, what is
-    /// compared of one once more in one piece, and what passes through.
-    fn drift(&self, rank: usize, stale: u64) -> u64 {
-        let (plan, order) = (self.plan, self.plan.request_order());
-        let Some(drift) = plan.drifts(&order) else { return 0 };
-        let layer_bytes = self.shape.layer_kv_bytes();
-        let gathered = if self.threads { plan.kept_counts(self.world)[rank] } else { plan.context_rows() } as u64;
-        let cached = gathered * (drift.layers as u64 * layer_bytes + layer_bytes / 2);
-        let compared = plan.context_rows() as u64 * layer_bytes;
-        let rows = plan.candidate_rows(&order).len().div_ceil(self.world);
-        stale + cached + compared + self.activations(rows, true) + self.rotated(plan.context_rows())
     }
 
     /// Bytes while the rows of a look-ahead run, beside `all` keys and values: a layer's keys and values of their own and what passes

@@ -1,6 +1,6 @@
 //! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
 
-use tributary_protocol::{Drift, Outcome, Plan, Selection, leading};
+use tributary_protocol::{Drift, Outcome, Plan, Selection, Trace, leading};
 
 /// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,17 +11,25 @@ pub struct Selected {
     pub rows: Vec<u32>,
     /// The rows that are computed before to measure something ([`Outcome::measured`]).
     pub measured: Vec<u32>,
+    /// How many of them each free probe measures ([`Outcome::rounds`]).
+    pub rounds: Vec<usize>,
 }
 
 impl From<&Outcome> for Selected {
     fn from(outcome: &Outcome) -> Self {
-        Self { order: outcome.order.clone(), rows: outcome.selected.clone(), measured: outcome.measured.clone() }
+        Self {
+            order: outcome.order.clone(),
+            rows: outcome.selected.clone(),
+            measured: outcome.measured.clone(),
+            rounds: outcome.rounds.clone(),
+        }
     }
 }
 
 impl Selected {
     /// What may be expected of a plan: chunks in the request's own order; the budget spread evenly over the candidates
-    /// (all chunks but the first, unless the plan includes it), where the method does not fix the rows itself.
+    /// (all chunks but the first, unless the plan includes it), where the method does not fix the rows itself. One free probe, its rows
+    /// spread over all chunks: what follows it is a row or two where a request has a chain, and nothing where it has none.
     pub fn expected(plan: &Plan) -> Self {
         let order = plan.request_order();
         let runs = plan.candidates(&order);
@@ -31,18 +39,35 @@ impl Selected {
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
             Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
         };
-        let measured = match plan.method.drift() {
-            Some(drift) => went_on(&runs, drift, plan.budget),
-            None => spread(&runs, plan.measured_rows()),
+        let measured = match (plan.method.drift(), plan.traces()) {
+            (Some(drift), _) => went_on(&runs, drift, plan.budget),
+            (_, Some(_)) => {
+                let tokens = plan.token_rows();
+                let places = spread(&[(0, tokens.len())], Trace::rows_of_round(plan.budget));
+                places.into_iter().map(|place| tokens[place as usize]).collect()
+            }
+            _ => spread(&runs, plan.measured_rows()),
         };
-        Self { order, rows, measured }
+        let rounds = plan.traces().map_or_else(Vec::new, |_| vec![measured.len()]);
+        Self { order, rows, measured, rounds }
+    }
+
+    /// The rows of each free probe, in the request's own order, in which they are dealt.
+    pub fn free_probes(&self, plan: &Plan) -> Vec<Self> {
+        let mut rest = &self.measured[..];
+        let mut next = |count: &usize| {
+            let (rows, behind) = rest.split_at(*count);
+            rest = behind;
+            Self { order: plan.request_order(), measured: rows.to_vec(), ..Self::default() }
+        };
+        self.rounds.iter().map(&mut next).collect()
     }
 
     /// What may be expected of a model whose weights were drawn at random: its attention is as good as even, so that what measured rows
     /// attend to is, most of all, what stands early in the context, which every row sees.
     pub fn of_random_weights(plan: &Plan) -> Self {
         let expected = Self::expected(plan);
-        if plan.measured_rows() == 0 || plan.method.drift().is_some() {
+        if (plan.measured_rows() == 0 && plan.traces().is_none()) || plan.method.drift().is_some() {
             return expected;
         }
         let candidates =

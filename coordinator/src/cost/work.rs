@@ -5,13 +5,15 @@
 //! In the last layer of a prompt only the asked row goes on behind its keys; chunk prefill stops at the last layer's keys,
 //! a probe at the attention of its last scored layer.
 
+mod measuring;
+
 use std::ops::Range;
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Drift, Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
-use super::homes::{Row, drifting, homes};
+use super::homes::{Row, homes};
 use super::packing::packing;
 use super::sight::Sight;
 use crate::ModelShape;
@@ -132,8 +134,8 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         }
         if plan.probes() {
             let mut probe = of.probe(&probed);
-            let hop = of.hop();
-            probe.iter_mut().zip(&hop).for_each(|(sum, more)| sum.add(more));
+            let passes = if selected.rounds.is_empty() { of.hop() } else { of.free_probes() };
+            probe.iter_mut().zip(&passes).for_each(|(sum, more)| sum.add(more));
             phases.push((Phase::Probe, probe));
         }
         if let Some(drift) = plan.drifts(&selected.order) {
@@ -254,55 +256,6 @@ impl Count<'_> {
             }
         };
         self.plan.kept_counts(self.world).into_iter().map(rank).collect()
-    }
-
-    /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
-    /// a score of every row and key.
-    fn hop(&self) -> Vec<RankWork> {
-        if self.selected.measured.is_empty() {
-            return vec![RankWork::default(); self.world];
-        }
-        let homes = self.homes((&self.selected.measured, false), Exchange::PassQ);
-        let seen = Sight::new(self.plan, self.world, self.selected).kept(&homes);
-        let layers = self.shape.layers as f64;
-        let rank = |(own, seen): (&Vec<Row>, f64)| {
-            let rows = own.len() as f64;
-            let pairs = seen + rows * self.plan.prefix_tokens() as f64;
-            let mut work = self.prompt(own.len(), 0, 0.0, 0.0);
-            work.products.iter_mut().for_each(|products| products.flops += rows * self.shape.layer_query_flops());
-            work.attention = self.pair_flops() * layers * pairs;
-            work.attending_rows = layers * rows;
-            // Scores are a second product of queries and keys: half of a pair's FLOPs.
-            work.probe = self.pair_flops() * layers * seen / 2.0;
-            work.merged = layers * rows * (self.world - 1) as f64 * self.partial();
-            work
-        };
-        homes.iter().zip(seen).map(rank).collect()
-    }
-
-    /// The rows whose drift is measured: the first layer with the whole context in sight, and those behind it for ever fewer, of
-    /// which the last one has keys and values only.
-    fn drift(&self, drift: Drift) -> Vec<RankWork> {
-        let shape = self.shape;
-        let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
-        let before_attention = shape.layer_kv_flops() + shape.layer_query_flops();
-        let rank = |rank: usize| {
-            let mut work = RankWork { layers: drift.layers + 1, ..RankWork::default() };
-            let weight_bytes = self.layer_bytes() as f64;
-            for (layer, homes) in in_play.iter().enumerate() {
-                // The rows that come to this layer are compared, unless it is the first; then some of them go on.
-                let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
-                let flops = came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
-                work.products.push(Products { rows: came.len(), flops, weight_bytes });
-                work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();
-                work.attending_rows += went_on.len() as f64;
-                work.elementwise += went_on.len() as f64 * shape.layer_elementwise();
-            }
-            let last = in_play.last().map_or(0, |homes| homes[rank].len());
-            work.products.push(Products { rows: last, flops: last as f64 * shape.layer_kv_flops(), weight_bytes });
-            work
-        };
-        (0..self.world).map(rank).collect()
     }
 
     fn recompute(&self) -> Vec<RankWork> {

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_protocol::{Choice, Layers, Prefill, Selection};
+use tributary_protocol::{Choice, Layers, Outcome, Plan, Prefill, Selection};
 
 use crate::Planned;
 
@@ -68,6 +68,9 @@ pub struct ResolvedSettings {
     pub drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     pub drift_layers: Option<usize>,
+    /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f32>,
     /// KV heads gathered at a time, if not all.
     pub heads_per_gather: Option<usize>,
     /// Tokens to generate at most.
@@ -114,6 +117,7 @@ impl ResolvedSettings {
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
+            alpha: plan.method.evidence().and_then(|evidence| evidence.trace).map(|trace| trace.alpha),
             heads_per_gather,
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,
@@ -122,5 +126,42 @@ impl ResolvedSettings {
             seed: plan.sampling.seed,
             timeout_ms: plan.timeout_ms,
         }
+    }
+}
+
+/// What free probes found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct TraceRow {
+    /// Rows that they measured.
+    pub measured_rows: usize,
+    /// How many probes there were.
+    pub rounds: usize,
+    /// Whether chunks stand in another order than the request's.
+    pub moved: bool,
+    /// Whether they were left out because their positions would reach beyond the model's.
+    pub left_out: bool,
+}
+
+/// What free probes found for a plan; none where the method has no such probes.
+pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
+    plan.method.evidence()?.trace?;
+    Some(TraceRow {
+        measured_rows: outcome.measured.len(),
+        rounds: outcome.rounds.len(),
+        moved: outcome.order != plan.request_order(),
+        left_out: plan.traces().is_some() && outcome.rounds.is_empty(),
+    })
+}
+
+impl TraceRow {
+    /// The same for a reader; nothing where there was no probe to be made.
+    pub(super) fn note(&self) -> Option<String> {
+        let Self { measured_rows, rounds, moved, left_out } = *self;
+        if left_out {
+            return Some("the free probe was left out: its positions reach beyond the model's".to_owned());
+        }
+        let probes = if rounds == 1 { "probe" } else { "probes" };
+        let order = if moved { "documents were put in another order" } else { "documents stay in their order" };
+        (rounds > 0).then(|| format!("{rounds} free {probes} measured {measured_rows} rows; {order}"))
     }
 }

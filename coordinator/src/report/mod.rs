@@ -17,7 +17,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
-pub use self::facts::{Environment, ResolvedSettings};
+pub use self::facts::{Environment, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 
 /// Name and version of the report as JSON (`docs/schemas/prefill.v1.json`). A field that goes, or means something else, makes another
@@ -64,6 +64,9 @@ pub struct Report {
     pub chunk_cache: ChunkCacheRow,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
+    /// How chunks came into that order, where free probes followed what rows depend on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceRow>,
     /// Numbers of the context rows that were recomputed, with chunks in the request's own order; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_rows: Option<Vec<u32>>,
@@ -219,6 +222,7 @@ pub fn report(
     if plan.method.prefill() != Prefill::Whole {
         notes.extend(path::stragglers(answer));
     }
+    notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
@@ -251,6 +255,7 @@ pub fn report(
         },
         chunk_cache: chunk_cache(plan.chunks.len(), &answer.reports),
         order: outcome.order.clone(),
+        trace: facts::trace(plan, outcome),
         selected_rows: None,
         answer: text,
         token_ids: outcome.tokens.clone(),

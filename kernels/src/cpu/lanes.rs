@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::SHARED;
+use crate::{PAD, Rule, SHARED};
 
 /// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width of every vector.
 pub(super) const PANEL: usize = 64;
@@ -17,6 +17,18 @@ pub(super) const TILE: usize = TILE_PANELS * PANEL;
 pub(super) struct CausalPosition {
     pub(super) order: u32,
     pub(super) segment: u32,
+    /// Whether it sees the other segments and not its own ([`Rule::Others`]). Its order is then the largest there is.
+    pub(super) others: bool,
+}
+
+impl CausalPosition {
+    /// A row that is not padding.
+    pub(super) fn new(order: u32, segment: u32, rule: Rule) -> Self {
+        match rule {
+            Rule::Causal => Self { order, segment, others: false },
+            Rule::Others => Self { order: PAD - 1, segment, others: true },
+        }
+    }
 }
 
 /// A vector of f32. A value proves that the machine has the instructions: it can only come from the unsafe
@@ -221,7 +233,8 @@ impl Lanes for Portable {
         Self(std::array::from_fn(|i| {
             // SAFETY: the caller promises `N` readable entries, and i < N.
             let (order, segment) = unsafe { (*order.add(i), *segment.add(i)) };
-            let seen = (order <= query.order) & ((segment == query.segment) | (segment == SHARED));
+            let in_sight = (segment == query.segment) != query.others;
+            let seen = (order <= query.order) & (in_sight | (segment == SHARED));
             if seen { self.0[i] } else { f32::NEG_INFINITY }
         }))
     }

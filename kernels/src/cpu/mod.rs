@@ -31,6 +31,7 @@ mod x86;
 
 use candle_core::Tensor;
 
+use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Partial, Positions, Reduce, Rope};
 pub(crate) use layer::{add, rms_norm, silu_mul};
@@ -59,7 +60,21 @@ pub fn column_scores(
     lse: &Tensor,
     reduce: Reduce<'_>,
 ) -> Result<Tensor> {
-    let scores = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, reduce)?;
+    let scores = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, Read::Reduced(reduce))?;
     let count = scores.len();
     Ok(Tensor::from_vec(scores, count, q.device())?)
+}
+
+/// See [`crate::Kernels::readings`], each row's.
+pub fn row_readings(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+) -> Result<Tensor> {
+    let readings = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, Read::Rows)?;
+    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    Ok(Tensor::from_vec(readings, (at_q.len(), total), q.device())?)
 }

@@ -1,6 +1,6 @@
 //! The attention that each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
-//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` never
-//! exists.
+//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` exists
+//! only where each row's are asked for.
 
 use candle_core::{DType, Tensor};
 
@@ -12,6 +12,7 @@ use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
+use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
 
@@ -26,7 +27,7 @@ struct Call<'a> {
     /// Query heads that share a KV head.
     group: usize,
     tiles: Vec<RowTile>,
-    reduce: Reduce<'a>,
+    read: Read<'a>,
 }
 
 /// Some query rows, packed for every KV head. Stacked rows are (query row, head of the group).
@@ -53,7 +54,7 @@ struct Scratch {
     sums: Aligned,
 }
 
-/// See [`crate::Kernels::column_scores`].
+/// See [`crate::Kernels::column_scores`] and, for each row's readings, [`crate::Kernels::readings`].
 #[allow(clippy::too_many_arguments)]
 pub(super) fn column_scores(
     level: Level,
@@ -63,9 +64,9 @@ pub(super) fn column_scores(
     rope: Option<&Rope>,
     scale: f32,
     lse: &Tensor,
-    reduce: Reduce<'_>,
+    read: Read<'_>,
 ) -> Result<Vec<f32>> {
-    let (_, heads, head_dim) = q.dims3()?;
+    let (queries, heads, head_dim) = q.dims3()?;
     let rows = Rows::new(at_q);
     let list = KeyList::new(&rows, keys);
     if let Some(rope) = rope {
@@ -73,7 +74,8 @@ pub(super) fn column_scores(
     }
     let counts = keys.iter().map(|block| block.at.len());
     let starts: Vec<usize> = counts.clone().scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count))).collect();
-    let mut all = vec![0.0; counts.sum()];
+    let (total, lists) = (counts.sum::<usize>(), read.lists(queries));
+    let mut all = vec![0.0; lists * total];
     if list.row.is_empty() || q.elem_count() == 0 {
         return Ok(all);
     }
@@ -88,14 +90,17 @@ pub(super) fn column_scores(
     let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
     let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
     let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, head_dim, kv_heads, &lse)).collect();
-    let call = Call { level, keys, kv_heads, group, tiles, reduce };
+    let call = Call { level, keys, kv_heads, group, tiles, read };
 
-    let mut columns = vec![0.0; list.panels.len() * PANEL];
-    let panels = columns.chunks_exact_mut(PANEL).enumerate().collect();
+    let mut columns = vec![0.0; list.panels.len() * lists * PANEL];
+    let panels = columns.chunks_exact_mut(lists * PANEL).enumerate().collect();
     tasks::run(panels, || call.scratch(), |scratch, (panel, column)| call.run(scratch, panel, column));
     let places = list.block.iter().zip(&list.row).map(|(&block, &row)| starts[block as usize] + row as usize);
-    for (place, column) in places.zip(columns) {
-        all[place] = column;
+    for (key, place) in places.enumerate() {
+        let column = key / PANEL * lists * PANEL + key % PANEL;
+        for list in 0..lists {
+            all[list * total + place] = columns[column + list * PANEL];
+        }
     }
     Ok(all)
 }
@@ -140,7 +145,7 @@ impl Call<'_> {
         }
     }
 
-    /// The scores of one panel's keys, to `column` `[PANEL]`.
+    /// The scores of one panel's keys, to `column` `[lists, PANEL]`.
     fn run(&self, scratch: &mut Scratch, panel: usize, column: &mut [f32]) {
         let source = self.keys;
         for (kv_head, k) in scratch.k.get_mut().chunks_exact_mut(source.padded_dim * PANEL).enumerate() {
@@ -155,11 +160,12 @@ impl Call<'_> {
                 self.add_head(scratch, tile, panel, kv_head);
             }
             for (row, sums) in tile.index.iter().zip(scratch.sums.get().chunks_exact(PANEL)) {
-                let pairs = column.iter_mut().zip(sums);
-                match self.reduce {
-                    Reduce::Norm => pairs.for_each(|(column, sum)| *column += sum * sum),
-                    Reduce::Mass => pairs.for_each(|(column, sum)| *column += sum),
-                    Reduce::Weighted(weights) => {
+                let list = if matches!(self.read, Read::Rows) { *row as usize } else { 0 };
+                let pairs = column[list * PANEL..].iter_mut().zip(sums);
+                match self.read {
+                    Read::Reduced(Reduce::Norm) => pairs.for_each(|(column, sum)| *column += sum * sum),
+                    Read::Reduced(Reduce::Mass) | Read::Rows => pairs.for_each(|(column, sum)| *column += sum),
+                    Read::Reduced(Reduce::Weighted(weights)) => {
                         let weight = weights[*row as usize];
                         pairs.for_each(|(column, sum)| *column += weight * sum);
                     }
@@ -168,7 +174,8 @@ impl Call<'_> {
         }
         let heads = (self.kv_heads * self.group) as f32;
         for value in column {
-            *value = if matches!(self.reduce, Reduce::Norm) { value.sqrt() / heads } else { *value / heads };
+            let is_norm = matches!(self.read, Read::Reduced(Reduce::Norm));
+            *value = if is_norm { value.sqrt() / heads } else { *value / heads };
         }
     }
 

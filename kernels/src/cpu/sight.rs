@@ -15,6 +15,8 @@ pub(super) struct Span {
     segment: (u32, u32),
     /// Whether a key is seen by every segment.
     shared: bool,
+    /// Whether query rows see the other segments and not their own.
+    others: bool,
     /// Whether the group is complete: a panel that is not must be masked.
     whole: bool,
 }
@@ -31,7 +33,8 @@ pub(super) enum Sight {
 }
 
 impl Span {
-    const EMPTY: Self = Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, whole: true };
+    const EMPTY: Self =
+        Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, others: false, whole: true };
 
     /// The span of query rows.
     pub(super) fn of_rows(places: &[CausalPosition]) -> Self {
@@ -39,6 +42,7 @@ impl Span {
         for place in places {
             span.order = (span.order.0.min(place.order), span.order.1.max(place.order));
             span.segment = (span.segment.0.min(place.segment), span.segment.1.max(place.segment));
+            span.others = place.others; // one call, one rule
         }
         span
     }
@@ -58,13 +62,15 @@ impl Span {
 
     /// How much query rows of this span see of keys of another.
     pub(super) fn sees(&self, keys: &Span) -> Sight {
-        let may_meet = keys.shared || (keys.segment.0 <= self.segment.1 && self.segment.0 <= keys.segment.1);
-        if keys.order.0 > self.order.1 || !may_meet {
+        let only_shared = keys.segment.0 > keys.segment.1;
+        let apart = keys.segment.0 > self.segment.1 || self.segment.0 > keys.segment.1;
+        let one_segment = self.segment.0 == self.segment.1 && keys.segment == self.segment;
+        let (none_meet, all_meet) = if self.others { (one_segment, apart) } else { (apart, one_segment) };
+        if keys.order.0 > self.order.1 || (none_meet && !keys.shared) {
             return Sight::Nothing;
         }
-        let only_shared = keys.segment.0 > keys.segment.1;
-        let one_segment = self.segment.0 == self.segment.1 && keys.segment == self.segment;
-        if keys.whole && keys.order.1 <= self.order.0 && (only_shared || one_segment) {
+        // Shared keys among others are seen as well.
+        if keys.whole && keys.order.1 <= self.order.0 && (only_shared || all_meet) {
             return Sight::All;
         }
         Sight::Some
@@ -89,7 +95,7 @@ impl Rows {
             if order != PAD {
                 rows.index.push(i as u32);
                 rows.rope.push(rope[i]);
-                rows.place.push(CausalPosition { order, segment });
+                rows.place.push(CausalPosition::new(order, segment, at.rule()));
             }
         }
         rows
@@ -97,6 +103,12 @@ impl Rows {
 
     pub(super) fn len(&self) -> usize {
         self.index.len()
+    }
+
+    /// The only segment of rows that see the other segments alone, if there is just one: nobody sees its keys.
+    fn unseen_segment(&self) -> Option<u32> {
+        let first = self.place.first().filter(|place| place.others)?;
+        self.place.iter().all(|place| place.segment == first.segment).then_some(first.segment)
     }
 
     /// The largest order in each segment, ascending by segment.
@@ -134,16 +146,21 @@ impl KeyList {
         let Some(furthest) = furthest else {
             return list;
         };
+        let (others, unseen) = (rows.place[0].others, rows.unseen_segment());
         let mut last = horizons[0]; // neighbours mostly share a segment
         for (block, keys) in keys.iter().enumerate() {
             let rope = keys.at.rope();
             for (row, (&order, &segment)) in keys.at.order().iter().zip(keys.at.segment()).enumerate() {
-                if segment != SHARED && segment != last.0 {
+                if others {
+                    if segment != SHARED && Some(segment) == unseen {
+                        continue;
+                    }
+                } else if segment != SHARED && segment != last.0 {
                     let found = horizons.binary_search_by_key(&segment, |&(segment, _)| segment);
                     let Ok(found) = found else { continue };
                     last = horizons[found];
                 }
-                let horizon = if segment == SHARED { furthest } else { last.1 };
+                let horizon = if others || segment == SHARED { furthest } else { last.1 };
                 if order <= horizon {
                     list.block.push(block as u32);
                     list.row.push(row as u32);

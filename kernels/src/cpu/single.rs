@@ -14,7 +14,7 @@ use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
 use crate::error::Result;
-use crate::{Keys, PAD, Partial, Positions};
+use crate::{Keys, PAD, Partial, Positions, Rule};
 
 /// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a result do not depend on the
 /// number of threads.
@@ -52,11 +52,13 @@ pub(super) fn attend(level: Level, q: &Tensor, at_q: &Positions, keys: &[Keys], 
     let total: usize = keys.iter().map(|block| block.at.len()).sum();
     let whole = head_dim > 0 && head_dim.is_multiple_of(WIDEST);
     let one_type = keys.iter().all(|block| block.k.dtype() == block.v.dtype());
-    if queries != 1 || heads == 0 || total == 0 || !whole || !one_type || at_q.order()[0] == PAD {
+    let causal = at_q.rule() == Rule::Causal;
+    if queries != 1 || heads == 0 || total == 0 || !whole || !one_type || !causal || at_q.order()[0] == PAD {
         return Ok(None);
     }
     let kv_heads = keys[0].k.dim(1)?;
-    let (group, place) = (heads / kv_heads, CausalPosition { order: at_q.order()[0], segment: at_q.segment()[0] });
+    let place = CausalPosition::new(at_q.order()[0], at_q.segment()[0], Rule::Causal);
+    let group = heads / kv_heads;
     let device = q.device();
     let inputs = Inputs::new(q, keys)?;
     let held = inputs.hold();

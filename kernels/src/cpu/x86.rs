@@ -143,8 +143,9 @@ impl Lanes for Avx2 {
             let limit = _mm256_set1_epi32(query.order.cast_signed());
             let not_later = _mm256_cmpeq_epi32(_mm256_max_epu32(order, limit), limit);
             let same = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(query.segment.cast_signed()));
+            let in_sight = _mm256_xor_si256(same, _mm256_set1_epi32(-i32::from(query.others)));
             let shared = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(SHARED.cast_signed()));
-            let seen = _mm256_and_si256(not_later, _mm256_or_si256(same, shared));
+            let seen = _mm256_and_si256(not_later, _mm256_or_si256(in_sight, shared));
             Self(_mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, _mm256_castsi256_ps(seen)))
         }
     }
@@ -259,7 +260,8 @@ impl Lanes for Avx512 {
             let not_later = _mm512_cmple_epu32_mask(order, _mm512_set1_epi32(query.order.cast_signed()));
             let same = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(query.segment.cast_signed()));
             let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
-            Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (same | shared), self.0))
+            let in_sight = same ^ if query.others { !0 } else { 0 };
+            Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (in_sight | shared), self.0))
         }
     }
 

@@ -5,8 +5,9 @@ mod device_info;
 
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
+use crate::attention::Read;
 use crate::error::{Error, Result};
-use crate::{DeviceList, Keys, Partial, Positions, Reduce, Rope};
+use crate::{DeviceList, Keys, Partial, Positions, Rope};
 
 pub use device_info::{Identity, Memory, Pool};
 
@@ -202,7 +203,7 @@ pub(crate) fn column_scores(
     _: Option<&Rope>,
     _: f32,
     _: &Tensor,
-    _: Reduce<'_>,
+    _: Read<'_>,
 ) -> Result<Option<Tensor>> {
     Ok(None)
 }

@@ -10,13 +10,15 @@ use super::prepared::prepared;
 use super::rows::contiguous;
 use super::shape::{Shape, shape};
 use super::sight::Tiling;
+use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Rows and keys of a tile.
 const TILE: usize = 64;
 
-/// See [`crate::Kernels::column_scores`]; `None` for calls that the kernel is not made for.
+/// See [`crate::Kernels::column_scores`] and, for each row's readings, [`crate::Kernels::readings`]; `None` for calls that the
+/// kernel is not made for.
 ///
 /// # Errors
 /// A position beyond the tables, the driver's.
@@ -28,10 +30,13 @@ pub fn column_scores(
     rope: Option<&Rope>,
     scale: f32,
     lse: &Tensor,
-    reduce: Reduce<'_>,
+    read: Read<'_>,
 ) -> Result<Option<Tensor>> {
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    if let (Read::Rows, 0) = (read, count * shape.queries) {
+        return memory::nothing((shape.queries, count), DType::F32, q.device()).map(Some);
+    }
     if count == 0 {
         return memory::nothing(0, DType::F32, q.device()).map(Some);
     }
@@ -45,7 +50,7 @@ pub fn column_scores(
         }
         None => contiguous(q)?,
     };
-    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, reduce).map(Some)
+    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, read).map(Some)
 }
 
 fn launch(
@@ -55,7 +60,7 @@ fn launch(
     (at, keys): (&Positions, &[Keys]),
     rope: Option<&Rope>,
     scale: f32,
-    reduce: Reduce<'_>,
+    read: Read<'_>,
 ) -> Result<Tensor> {
     let device = q.device().as_cuda_device()?;
     let stream = device.cuda_stream();
@@ -64,14 +69,19 @@ fn launch(
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
     let ready = prepared(device, at, keys, tiling)?;
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
-    let mut out = Output::zeros_f32(device, count)?;
+    let mut out = Output::zeros_f32(device, count * read.lists(queries))?;
+    let shaped = |out: Tensor| match read {
+        Read::Rows => Ok(out.reshape((queries, count))?),
+        Read::Reduced(_) => Ok(out),
+    };
     if ready.keys == 0 {
-        return Ok(out.tensor());
+        return shaped(out.tensor());
     }
-    let (kind, weights) = match reduce {
-        Reduce::Norm => (0, Tensor::new(&[0f32], q.device())?),
-        Reduce::Mass => (1, Tensor::new(&[0f32], q.device())?),
-        Reduce::Weighted(weights) => (2, Tensor::new(weights, q.device())?),
+    let (kind, weights) = match read {
+        Read::Reduced(Reduce::Norm) => (0, Tensor::new(&[0f32], q.device())?),
+        Read::Reduced(Reduce::Mass) => (1, Tensor::new(&[0f32], q.device())?),
+        Read::Reduced(Reduce::Weighted(weights)) => (2, Tensor::new(weights, q.device())?),
+        Read::Rows => (3, Tensor::new(&[0f32], q.device())?),
     };
     let (blocks_of, tables) = (joined(keys)?, tables(rope, device)?);
     let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
@@ -87,12 +97,12 @@ fn launch(
         _ => NO_TURN,
     });
     words.extend([pair(queries, ready.keys), pair(kv_heads, shape.group())]);
-    words.push(pair_real(kind, scale * std::f32::consts::LOG2_E));
+    words.extend([pair_real(kind, scale * std::f32::consts::LOG2_E), pair(count, 0)]);
     let table = blocks(&mut call, &held);
     call.block(words).block(table);
     let row_bytes = if head_dim <= 64 { 128 } else { 256 };
     let shared_bytes = (3 * TILE * row_bytes + 7 * TILE * size_of::<f32>()) as u32;
-    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name; the others stay 0.
+    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name, once or once a row; the others stay 0.
     unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;
-    Ok(out.tensor())
+    shaped(out.tensor())
 }

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::positions::{PAD, Positions, SHARED};
+use crate::positions::{PAD, Positions, Rule, SHARED};
 
 /// Set in a list of key tiles where not every row of the query tile sees every key (`MASKED` in attention.cuh).
 pub(super) const MASKED: u32 = 1 << 31;
@@ -107,10 +107,23 @@ impl KeyOrder {
         self.source.len()
     }
 
+    /// All keys but those of a segment: the end of what stands before it, begin and end of what stands behind it.
+    fn other_segments(&self, segment: u32) -> [u32; 3] {
+        let all = self.order.len();
+        let place = |index: usize| self.segments.get(index).map_or(all, |entry| entry.1) as u32;
+        match self.segments.binary_search_by_key(&segment, |entry| entry.0) {
+            Ok(index) => [place(index), place(index + 1), all as u32],
+            Err(_) => [all as u32; 3],
+        }
+    }
+
     /// The keys that a query of this order and segment sees: the end of the shared keys, begin and end of its segment's.
-    fn sight(&self, order: u32, segment: u32) -> [u32; 3] {
+    fn sight(&self, order: u32, segment: u32, rule: Rule) -> [u32; 3] {
         if order == PAD {
             return [0; 3];
+        }
+        if rule == Rule::Others {
+            return self.other_segments(segment);
         }
         let shared_end = self.order[..self.shared].partition_point(|&key| key <= order) as u32;
         let Ok(index) = self.segments.binary_search_by_key(&segment, |entry| entry.0) else {
@@ -141,7 +154,8 @@ impl QueryOrder {
         let class = |&row: &u32| (segments[row as usize], orders[row as usize]);
         let mut rows: Vec<u32> = (0..at.len() as u32).collect();
         rows.sort_by_key(class);
-        let sight = rows.iter().map(|&row| keys.sight(orders[row as usize], segments[row as usize])).collect();
+        let sight = |&row: &u32| keys.sight(orders[row as usize], segments[row as usize], at.rule());
+        let sight = rows.iter().map(sight).collect();
         Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
 

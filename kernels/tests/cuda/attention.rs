@@ -115,6 +115,10 @@ proptest! {
             let error = relative(&flat(&found.unwrap()), &expected);
             prop_assert!(error < 2.0 * tolerance(sizes.dtype), "{reduce:?}: {error:e}");
         }
+        let (rope, by) = (case.rope.as_ref(), Readings::PerRow);
+        let found = Kernels::Auto.readings(&case.q, &case.at_q, &case.keys, rope, case.scale, &lse, by);
+        let error = relative(&flat(&found.unwrap()), &attention.concat());
+        prop_assert!(error < 2.0 * tolerance(sizes.dtype), "each row: {error:e}");
     }
 }
 

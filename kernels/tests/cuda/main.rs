@@ -17,4 +17,4 @@ mod naive;
 mod persistent;
 mod precision;
 
-use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
+use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};

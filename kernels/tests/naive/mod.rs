@@ -6,7 +6,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
-use super::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, SHARED};
+use super::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};
 
 /// A small generator, so that a failing case is its seed and its sizes.
 pub struct Random(u64);
@@ -107,7 +107,8 @@ impl Case {
         let heads = sizes.kv_heads * sizes.group;
         let q = random.values(sizes.queries * heads * sizes.head_dim);
         let q = Tensor::from_vec(q, (sizes.queries, heads, sizes.head_dim), &Device::Cpu).unwrap();
-        let at_q = positions(sizes, &mut random, sizes.queries, false);
+        let rule = if sizes.seed.is_multiple_of(4) { Rule::Others } else { Rule::Causal };
+        let at_q = positions(sizes, &mut random, sizes.queries, false).seeing(rule);
         let mut keys = Vec::new();
         for &count in &sizes.keys {
             let mut tensor = || {
@@ -173,8 +174,11 @@ pub fn scores(case: &Case, rotary: Option<(Pairing, usize)>) -> (Vec<Vec<Vec<f64
     let score = |i: usize, head: &[f64], kv_head: usize, j: usize| {
         let (order_q, order_k) = (case.at_q.order()[i], at_k.order()[j]);
         let (segment_q, segment_k) = (case.at_q.segment()[i], at_k.segment()[j]);
-        let same = segment_k == SHARED || segment_k == segment_q;
-        if order_q == PAD || order_k == PAD || order_k > order_q || !same {
+        let sees = match case.at_q.rule() {
+            Rule::Causal => order_k <= order_q && (segment_k == SHARED || segment_k == segment_q),
+            Rule::Others => segment_k == SHARED || segment_k != segment_q,
+        };
+        if order_q == PAD || order_k == PAD || !sees {
             return f64::NEG_INFINITY;
         }
         f64::from(case.scale) * head.iter().zip(&k[j][kv_head]).map(|(a, b)| a * b).sum::<f64>()

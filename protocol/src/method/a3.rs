@@ -21,5 +21,6 @@ pub(super) fn prefill(layout: Layout) -> Prefill {
         heads: Heads::Sum,
         layout,
         pass_divisor: None,
+        trace: None,
     }))
 }

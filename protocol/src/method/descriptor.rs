@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Drift, Layout, METHODS, Method, Score};
+use super::{Drift, Layout, METHODS, Method, Score, Trace};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub struct InvalidOption {
 }
 
 /// The way in which a prompt is prefilled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Prefill {
     /// The whole prompt on the plan's owner; the others are idle.
     Whole,
@@ -123,7 +123,7 @@ pub enum Prefill {
 }
 
 /// Which context rows are recomputed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Selection {
     /// No rows.
     Nothing,
@@ -141,7 +141,7 @@ pub enum Selection {
 }
 
 /// The measurements before rows are selected: the query's probe, and perhaps a pass after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     /// The layers whose attention counts; a row's evidence is the mean over them. The probe ends with the last.
     pub layers: Layers,
@@ -155,6 +155,8 @@ pub struct Evidence {
     pub layout: Layout,
     /// A pass over the best rows of the probe, which measures what those attend to: the budget's part with this divisor.
     pub pass_divisor: Option<usize>,
+    /// Free probes after it, by which chunks are put in another order, and their parameters.
+    pub trace: Option<Trace>,
 }
 
 /// The way in which the attention of a layer's heads becomes one number.

@@ -16,12 +16,14 @@ mod relay;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score};
 pub use descriptor::{
     Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
 };
 pub use infoflow::InfoFlow;
+pub use trace::Trace;
 
 /// A way to fill the cache of a long prompt, with its parameters.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -66,10 +68,12 @@ pub enum Method {
     },
     /// Recomputes the rows that drift most from what is cached of them in the first layers.
     CacheBlend(Drift),
+    /// Recomputes what the query attends to and what that depends on, and puts chunks in the order in which they depend on each other.
+    Trace(Trace),
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 11] = [
+pub static METHODS: [&Descriptor; 12] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -81,6 +85,7 @@ pub static METHODS: [&Descriptor; 11] = [
     &relay::DESCRIPTOR,
     &a3::DESCRIPTOR,
     &cacheblend::DESCRIPTOR,
+    &trace::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -105,6 +110,7 @@ impl Method {
             &Method::Relay { layout } => (&relay::DESCRIPTOR, relay::prefill(layout)),
             &Method::A3 { layout } => (&a3::DESCRIPTOR, a3::prefill(layout)),
             &Method::CacheBlend(drift) => (&cacheblend::DESCRIPTOR, cacheblend::prefill(drift)),
+            &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
         }
     }
 

@@ -22,6 +22,7 @@ pub(super) fn evidence(layout: Layout) -> Evidence {
         heads: Heads::Mean,
         layout,
         pass_divisor: None,
+        trace: None,
     }
 }
 

@@ -53,7 +53,9 @@ fn a_method_takes_what_it_says() {
         for (choice, wishes) in cases {
             assert_eq!(differs(wishes), descriptor.takes(choice), "{name}: {choice:?}");
         }
-        assert_eq!(method.probes_query(), descriptor.takes(Choice::Reorder), "{name}");
+        // Free probes find an order by themselves.
+        let traces = method.evidence().is_some_and(|evidence| evidence.trace.is_some());
+        assert_eq!(method.probes_query() && !traces, descriptor.takes(Choice::Reorder), "{name}");
         assert_eq!(descriptor.ratio.is_some(), descriptor.takes(Choice::Ratio), "{name}");
         assert_eq!(descriptor.is_exact(), method.selection().is_none(), "{name}");
     }
@@ -69,6 +71,8 @@ fn evidence_is_what_the_papers_say() {
     let a3 = of("a3");
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
+    let trace = Trace { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4 };
+    assert_eq!(of("trace"), Evidence { trace: Some(trace), layout: Layout::Global, ..prophetkv });
 }
 
 #[test]

@@ -4,7 +4,9 @@
 mod all_gather;
 mod chunk_prefill;
 mod decode;
+mod delivery;
 mod drift;
+mod free_probe;
 mod look_ahead;
 mod pass_q;
 mod query_probe;
@@ -19,6 +21,7 @@ pub use all_gather::AllGather;
 pub use chunk_prefill::{ChunkPrefill, ChunkRows, OutgoingRows};
 pub use decode::{Decode, DecodeRow, SharedCaches};
 pub use drift::{CachedLayers, DriftPass, cached_rows};
+pub use free_probe::{FreeProbe, FreeReadings};
 pub use look_ahead::LookAhead;
 pub use pass_q::PassQ;
 pub use query_probe::QueryProbe;

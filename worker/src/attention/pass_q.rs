@@ -5,11 +5,12 @@
 //! to (the second hop of `relay`).
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Start};
-use tributary_kernels::{DeviceList, Keys, Positions, Reduce, cast, cuda, gather_list, merge};
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Positions, Reduce, cuda, merge};
 use tributary_protocol::deal::Homes;
 
-use super::rounds::{added, all_queries, bring_home, join, last_of, start_all};
+use super::delivery::Delivery;
+use super::rounds::{added, bring_home, join, last_of};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
@@ -25,10 +26,7 @@ pub struct PassQ<'a> {
     counts: Vec<usize>,
     /// Queries of each rank in the last layer, and where they stand.
     last: (Vec<usize>, Positions),
-    /// For each rank, which of this rank's rows it keeps the chunk of.
-    send: Vec<DeviceList>,
-    /// For each rank, how many rows of this rank's chunks it computes.
-    receive: Vec<usize>,
+    delivery: Delivery,
     /// All ranks' queries.
     at_all: Positions,
     /// This rank's queries.
@@ -63,25 +61,15 @@ impl<'a> PassQ<'a> {
         recomputed: &[u32],
         rank_of: &dyn Fn(u32) -> usize,
     ) -> Self {
-        let (rank, size) = (comm.rank(), comm.size());
-        let mine = &homes.context[rank];
-        let places = |to: usize| -> DeviceList {
-            let kept_there = (0..mine.len() as u32).filter(|&i| rank_of(mine[i as usize]) == to);
-            kept_there.collect::<Vec<u32>>().into()
-        };
-        let kept_here =
-            |rows: &Vec<u32>| -> Vec<u32> { rows.iter().copied().filter(|&r| rank_of(r) == rank).collect() };
-        let send: Vec<DeviceList> = (0..size).map(places).collect();
-        assert_eq!(send.iter().map(|places| places.len()).sum::<usize>(), mine.len(), "rows sent to their keepers");
-        let arriving: Vec<Vec<u32>> = homes.context.iter().map(kept_here).collect();
-        let fresh = Block::new(arriving.concat());
+        let rank = comm.rank();
+        let delivery = Delivery::new(rank, homes, rank_of);
+        let fresh = Block::new(delivery.arriving());
         let tail = Block::new(homes.query_of(rank));
         Self {
             math,
             counts: homes.counts(),
             last: (homes.last_counts(), placement.at(homes.last())),
-            send,
-            receive: arriving.iter().map(Vec::len).collect(),
+            delivery,
             at_all: placement.at(&homes.all()),
             at: placement.at(&homes.of(rank)),
             at_fresh: placement.at(fresh.rows()),
@@ -122,23 +110,6 @@ impl<'a> PassQ<'a> {
         Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
-    /// Sends fresh keys and values to the rank of their chunk, and queries to all; the fresh ones of this rank's chunks and
-    /// all queries.
-    fn deliver(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-        let queries = cast(q, k.dtype())?;
-        let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather_list(x, places)?)).collect::<Result<Vec<_>>>();
-        let (k, v) = (parts(k)?, parts(v)?);
-        let starts = [
-            Start::AllGather { send: &queries, rows: &self.counts },
-            Start::AllToAll { send: &k, rows: &self.receive },
-            Start::AllToAll { send: &v, rows: &self.receive },
-        ];
-        let [queries, sending_k, sending_v] = start_all(self.comm, starts)?;
-        let k = self.comm.wait(sending_k)?;
-        let v = self.comm.wait(sending_v)?;
-        Ok((all_queries(self.comm, queries, q)?, join(&k)?, join(&v)?))
-    }
-
     fn measure(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
         let Some(measure) = &mut self.measure else {
             return Ok(());
@@ -159,7 +130,7 @@ impl Attention for PassQ<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
-        let (all_q, fresh_k, fresh_v) = self.deliver(&q, &k, &v)?;
+        let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
         let tail_rows = self.tail.rows().len();
         assert!(tail_rows <= k.dim(0)?, "{tail_rows} query rows of {}", k.dim(0)?);
         let own_rows = k.dim(0)? - tail_rows;

@@ -13,10 +13,11 @@ mod relay;
 #[cfg(test)]
 mod tests;
 mod top;
+pub mod trace;
 
 use tributary_protocol::{Method, Plan};
 
-pub use top::{chunk_order, top_rows};
+pub use top::{chunk_order, normalised, top_rows};
 
 use crate::error::{Error, Result};
 
@@ -33,6 +34,9 @@ pub enum Need {
         /// One weight a row.
         weights: Vec<f32>,
     },
+    /// What rows attend to as if every other chunk stood before their own, and the order of chunks that follows (trace), given one
+    /// score a context row: one number a context row, 0 where a free probe is left out. The candidates are then those of the new order.
+    Trace(Vec<f32>),
     /// How far rows drift from what is cached of them, as the method's descriptor says: one number a context row, 0 for those that
     /// may not be selected and those that did not go on to the last layer that is measured.
     Drift,
@@ -80,6 +84,11 @@ impl Candidates {
             query: plan.query_tokens(),
             auxiliary: Vec::new(),
         }
+    }
+
+    /// The candidates of the same plan with chunks in another order.
+    pub fn moved(self, plan: &Plan, order: &[u32]) -> Self {
+        Self { auxiliary: self.auxiliary, ..Self::new(plan, order) }
     }
 
     /// Checks that there are at most `most` rows, all of them candidates, in ascending order, so that none is there twice.
@@ -131,5 +140,6 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::Relay { .. } => Box::new(relay::Relay::default()),
         Method::A3 { .. } => Box::new(a3::A3),
         Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
+        Method::Trace(_) => Box::new(trace::Traced::default()),
     })
 }

@@ -5,7 +5,7 @@
 //! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
 //! normalised; score = s¹ + a.
 
-use super::{Candidates, Need, Selector};
+use super::{Candidates, Need, Selector, normalised};
 use crate::error::Result;
 
 /// A probe, then a pass over the rows it named.
@@ -35,11 +35,4 @@ impl Selector for Relay {
         let second = normalised(evidence);
         Ok(Need::Scores(first.iter().zip(second).map(|(s, a)| s + a).collect()))
     }
-}
-
-/// The same numbers with sum 1 (unchanged where their sum is 0).
-fn normalised(scores: &[f32]) -> Vec<f32> {
-    let total: f64 = scores.iter().map(|&score| f64::from(score)).sum();
-    let factor = if total > 0.0 { 1.0 / total } else { 1.0 };
-    scores.iter().map(|&score| (f64::from(score) * factor) as f32).collect()
 }

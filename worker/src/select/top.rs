@@ -11,6 +11,13 @@ pub fn top_rows(rows: &[u32], score: impl Fn(u32) -> f32, count: usize) -> Vec<u
     best
 }
 
+/// The same numbers with sum 1 (unchanged where their sum is 0).
+pub fn normalised(scores: &[f32]) -> Vec<f32> {
+    let total: f64 = scores.iter().map(|&score| f64::from(score)).sum();
+    let factor = if total > 0.0 { 1.0 / total } else { 1.0 };
+    scores.iter().map(|&score| (f64::from(score) * factor) as f32).collect()
+}
+
 /// Chunk numbers in ascending importance (the best next to the query), ties in request order, from one score a context row.
 pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u32> {
     assert_eq!(scores.len(), plan.context_rows(), "scores of the context's rows");

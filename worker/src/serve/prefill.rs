@@ -78,6 +78,8 @@ impl Rank<'_> {
         let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
         let positions = Placement::new(plan, &request_order, Layout::Global)
             .positions(plan.max_tokens.max(plan.look_ahead_count()));
+        let traced = plan.traces().map_or(0, |_| plan.traced_positions());
+        let positions = positions.max(traced.min(self.models.main.config().max_positions));
         self.comm.reset_traffic();
         self.chunk_cache.begin();
         let models = self.models.clone();
@@ -148,6 +150,7 @@ fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logit
         order: selection.order,
         selected: selection.rows,
         measured: selection.measured,
+        rounds: selection.rounds,
         candidates: selection.candidates,
         logits: logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),

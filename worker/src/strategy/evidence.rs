@@ -102,7 +102,7 @@ pub(super) fn pass(
 }
 
 /// Numbers of this rank on a device, `[len]` f32. A device gives no memory for nothing.
-fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
+pub(super) fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
     match numbers.len() {
         0 => Ok(cuda::nothing(0, DType::F32, device)?),
         count => Ok(Tensor::from_vec(numbers, count, device)?),
@@ -111,7 +111,7 @@ fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
 
 /// Every rank's sums over so many layers (`[own rows]` f32) as means on every rank, one a context row in the request's own
 /// order.
-fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
+pub(super) fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();

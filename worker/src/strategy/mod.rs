@@ -26,6 +26,7 @@ mod shard;
 mod stock;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use tributary_protocol::{Method, Plan, Prefill};
 
@@ -61,6 +62,8 @@ pub struct Selection {
     pub rows: Vec<u32>,
     /// The rows that were computed before to measure something, as [`Outcome::measured`](tributary_protocol::Outcome::measured).
     pub measured: Vec<u32>,
+    /// How many of them each free probe measured.
+    pub rounds: Vec<usize>,
     /// How many rows could have been.
     pub candidates: usize,
     /// One score a context row, where the method has them.

@@ -1,11 +1,11 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Evidence, Layout, Phase, Plan};
+use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan};
 
 use super::agree::agree;
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -52,25 +52,18 @@ impl Selective {
         cx: &mut Context<'_>,
         plan: &Plan,
         chunks: &mut Chunks,
-        order: Vec<u32>,
+        mut order: Vec<u32>,
     ) -> Result<Selection> {
         let mut candidates = Candidates::new(plan, &order);
-        let count = candidates.rows.len();
-        let found = |rows: Vec<u32>, scores: Option<Vec<f32>>, order: Vec<u32>| Selection {
-            order,
-            rows,
-            candidates: count,
-            scores,
-            ..Selection::default()
-        };
+        let mut count = candidates.rows.len();
         if plan.budget == 0 {
-            return Ok(found(Vec::new(), None, order));
+            return Ok(Selection { order, candidates: count, ..Selection::default() });
         }
         if !plan.auxiliary.is_empty() {
             cx.enter(Phase::Probe, plan)?;
             candidates.auxiliary = auxiliary::readings(cx, plan)?;
         }
-        let (mut seen, mut measured) = (Vec::new(), Vec::new());
+        let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe => {
@@ -84,6 +77,13 @@ impl Selective {
                     seen = evidence::pass(cx, plan, chunks, &order, &rows, &weights)?;
                     measured = rows;
                 }
+                Need::Trace(scores) => {
+                    cx.enter(Phase::Probe, plan)?;
+                    let found = trace::follow(cx, plan, chunks, &scores)?;
+                    (seen, measured, rounds, order) = (found.received, found.rows, found.rounds, found.order);
+                    candidates = candidates.moved(plan, &order);
+                    count = candidates.rows.len();
+                }
                 Need::Drift => {
                     cx.enter(Phase::Probe, plan)?;
                     let drift = plan.method.drift().ok_or(Error::Bug("the method does not measure drift"))?;
@@ -95,12 +95,12 @@ impl Selective {
                     let rows = agree(cx, best)?;
                     assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
                     candidates.check(&rows, plan.budget);
-                    return Ok(Selection { measured, ..found(rows, Some(scores), order) });
+                    return Ok(Selection { order, rows, measured, rounds, candidates: count, scores: Some(scores) });
                 }
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan)?;
                     candidates.check(&rows, count);
-                    return Ok(found(rows, None, order));
+                    return Ok(Selection { order, rows, candidates: count, ..Selection::default() });
                 }
             }
         }
@@ -116,6 +116,9 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     let Some(evidence) = plan.method.evidence() else {
         return Err(Error::Plan(format!("method {} cannot reorder: it does not probe the query", plan.method.name())));
     };
+    if !plan.method.descriptor().takes(Choice::Reorder) {
+        return Err(Error::Plan(format!("method {} finds an order by itself", plan.method.name())));
+    }
     if !plan.reorders() {
         return Ok(given);
     }

@@ -1,0 +1,81 @@
+//! The work of passes that measure context rows before any is selected.
+
+use tributary_protocol::{Drift, Exchange};
+
+use super::{Count, Products, RankWork, sees};
+use crate::cost::homes::{Row, drifting, homes};
+use crate::cost::sight::Sight;
+
+impl Count<'_> {
+    /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
+    /// a score of every row and key.
+    pub(super) fn hop(&self) -> Vec<RankWork> {
+        if self.selected.measured.is_empty() {
+            return vec![RankWork::default(); self.world];
+        }
+        let homes = self.homes((&self.selected.measured, false), Exchange::PassQ);
+        let seen = Sight::new(self.plan, self.world, self.selected).kept(&homes);
+        self.measured(&homes, &seen)
+    }
+
+    /// Trace's free probes, one after the other: each of their rows sees all chunks but what stands behind it in its own.
+    pub(super) fn free_probes(&self) -> Vec<RankWork> {
+        let (kept, keepers) = (self.plan.kept_counts(self.world), self.plan.keepers());
+        let chunks = self.plan.chunk_rows();
+        let mut all = vec![RankWork::default(); self.world];
+        for probe in self.selected.free_probes(self.plan) {
+            let rows = (&probe.measured[..], false);
+            let homes = homes(self.plan, self.world, self.shape, &probe, rows, Exchange::PassQ);
+            let mut seen: Vec<f64> = kept.iter().map(|&kept| (kept * probe.measured.len()) as f64).collect();
+            for &row in &probe.measured {
+                let behind = chunks.iter().find(|chunk| chunk.contains(&row)).map_or(0, |chunk| chunk.end - 1 - row);
+                seen[keepers[row as usize]] -= f64::from(behind);
+            }
+            all.iter_mut().zip(self.measured(&homes, &seen)).for_each(|(sum, work)| sum.add(&work));
+        }
+        all
+    }
+
+    /// A pass of rows at their homes through all layers, which see so many pairs in all on each rank, and whose attention is read.
+    fn measured(&self, homes: &[Vec<Row>], seen: &[f64]) -> Vec<RankWork> {
+        let layers = self.shape.layers as f64;
+        let rank = |(own, &seen): (&Vec<Row>, &f64)| {
+            let rows = own.len() as f64;
+            let pairs = seen + rows * self.plan.prefix_tokens() as f64;
+            let mut work = self.prompt(own.len(), 0, 0.0, 0.0);
+            work.products.iter_mut().for_each(|products| products.flops += rows * self.shape.layer_query_flops());
+            work.attention = self.pair_flops() * layers * pairs;
+            work.attending_rows = layers * rows;
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            work.probe = self.pair_flops() * layers * seen / 2.0;
+            work.merged = layers * rows * (self.world - 1) as f64 * self.partial();
+            work
+        };
+        homes.iter().zip(seen).map(rank).collect()
+    }
+
+    /// The rows whose drift is measured: the first layer with the whole context in sight, and those behind it for ever fewer, of
+    /// which the last one has keys and values only.
+    pub(super) fn drift(&self, drift: Drift) -> Vec<RankWork> {
+        let shape = self.shape;
+        let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
+        let before_attention = shape.layer_kv_flops() + shape.layer_query_flops();
+        let rank = |rank: usize| {
+            let mut work = RankWork { layers: drift.layers + 1, ..RankWork::default() };
+            let weight_bytes = self.layer_bytes() as f64;
+            for (layer, homes) in in_play.iter().enumerate() {
+                // The rows that come to this layer are compared, unless it is the first; then some of them go on.
+                let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
+                let flops = came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
+                work.products.push(Products { rows: came.len(), flops, weight_bytes });
+                work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();
+                work.attending_rows += went_on.len() as f64;
+                work.elementwise += went_on.len() as f64 * shape.layer_elementwise();
+            }
+            let last = in_play.last().map_or(0, |homes| homes[rank].len());
+            work.products.push(Products { rows: last, flops: last as f64 * shape.layer_kv_flops(), weight_bytes });
+            work
+        };
+        (0..self.world).map(rank).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! The free probe: context rows look around as if every other chunk stood before their own, so that what they attend to does not hang
+//! on the order of chunks. It works as `pass-q` does, whatever the exchange of the recompute is; no number that is read leaves
+//! the rank of its column.
+//!
+//! Keys stand where their chunk alone has them. Row j of its chunk meets the rows of that chunk at its own place, causally; and prefix and
+//! all rows of all other chunks from behind the longest chunk (`Rule::Others`), one softmax over both. Fresh keys and values of the
+//! probed rows stand in for the cached ones, so that they see each other fresh, across chunks in both directions.
+
+use candle_core::Tensor;
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, Partial, Positions, Readings, add, cuda, merge};
+use tributary_protocol::Plan;
+use tributary_protocol::deal::Homes;
+
+use super::delivery::Delivery;
+use super::rounds::{added, bring_home, join};
+use crate::context::Math;
+use crate::error::Result;
+use crate::kv::{KvCache, View};
+use crate::model::{Attention, Qkv};
+use crate::placement::Placement;
+use crate::progress::Progress;
+
+/// Rows: any deal of context rows.
+pub struct FreeProbe<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    /// Rows of each rank.
+    counts: Vec<usize>,
+    delivery: Delivery,
+    /// All ranks' rows in their own chunk, and behind the others.
+    at_all: [Positions; 2],
+    /// This rank's rows, behind the others.
+    at: Positions,
+    at_fresh: Positions,
+    prefix: View,
+    stale: View,
+    /// Sum over the layers of what rows attend to, `[all rows, rows of stale, then fresh ones]` f32; none before the first.
+    sums: Option<Tensor>,
+    layers: usize,
+}
+
+/// What the rows of a free probe attend to on this rank.
+pub struct FreeReadings {
+    /// The probed rows, rank by rank.
+    pub rows: Vec<u32>,
+    /// The mean over layers and heads, `[rows, context rows that this rank keeps]`.
+    pub amounts: Vec<f32>,
+}
+
+impl<'a> FreeProbe<'a> {
+    /// The probe of the context rows that are dealt in `homes`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, plan: &Plan, homes: &Homes, cache: &KvCache) -> Self {
+        let (rank, keepers, all) = (comm.rank(), plan.keepers(), homes.all_context());
+        let delivery = Delivery::new(rank, homes, &|row| keepers[row as usize]);
+        let placement = Placement::apart(plan);
+        Self {
+            math,
+            counts: homes.context_counts(),
+            at_all: [placement.at(&all), placement.behind_others(&all)],
+            at: placement.behind_others(&homes.context[rank]),
+            at_fresh: placement.at(&delivery.arriving()),
+            prefix: cache.view_of_prefix(&placement),
+            stale: cache.view_of_own(&placement, &all),
+            delivery,
+            comm,
+            sums: None,
+            layers: 0,
+        }
+    }
+
+    /// What the rows of `homes` attended to, among `kept`, the rows that this rank keeps.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn into_readings(self, homes: &Homes, kept: &[u32]) -> Result<FreeReadings> {
+        let rows = homes.all_context();
+        let Some(sums) = self.sums.filter(|sums| sums.elem_count() > 0) else {
+            return Ok(FreeReadings { amounts: vec![0.0; rows.len() * kept.len()], rows });
+        };
+        let columns: Vec<u32> = self.stale.rows().chain(self.delivery.arriving()).collect();
+        assert_eq!(sums.dims(), [rows.len(), columns.len()], "readings of stale and fresh rows");
+        let places: std::collections::HashMap<u32, usize> = kept.iter().copied().zip(0..).collect();
+        let places: Vec<usize> = columns.iter().map(|row| places[row]).collect();
+        let sums = cuda::download(&sums)?.flatten_all()?.to_vec1::<f32>()?;
+        let mut amounts = vec![0.0; rows.len() * kept.len()];
+        for (amounts, sums) in amounts.chunks_exact_mut(kept.len()).zip(sums.chunks_exact(columns.len())) {
+            // A row that is fresh got nothing where it is stale.
+            places.iter().zip(sums).for_each(|(&place, sum)| amounts[place] += sum / self.layers as f32);
+        }
+        Ok(FreeReadings { rows, amounts })
+    }
+
+    /// What all rows find on this rank.
+    fn look(&self, all_q: &Tensor, keys: &[Keys]) -> Result<Partial> {
+        let [own, others] = &self.at_all;
+        Ok(merge(&self.math.attend(all_q, own, keys)?, &self.math.attend(all_q, others, keys)?)?)
+    }
+
+    fn read(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
+        let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
+        let [own, others] = &self.at_all;
+        let read = |at: &Positions| self.math.readings(all_q, at, keys, &lse, Readings::PerRow);
+        let read = add(&read(own)?, &read(others)?)?; // a row sees a key in one of them
+        self.sums = Some(added(self.sums.take(), read)?);
+        self.layers += 1;
+        Ok(())
+    }
+}
+
+impl Attention for FreeProbe<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        let mut keys = self.stale.keys(layer);
+        keys.push(Keys { k: fresh_k, v: fresh_v, at: self.at_fresh.clone() });
+        let part = self.look(&all_q, &keys)?;
+        let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
+        let everything = merge(&home, &self.math.attend(&q, &self.at, &self.prefix.keys(layer))?)?;
+        // An empty block has no keys in the view, so what is read lines up with its rows all the same.
+        self.read(&all_q, &keys, &everything.lse)?;
+        Ok(everything.out)
+    }
+}
