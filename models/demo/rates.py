@@ -3,6 +3,7 @@
 and prints a table. Python's standard library only.
 
     python3 models/demo/rates.py [--binary target/release/tributary] [--requests 50] [--documents 8] [--seed 7] [--world 2]
+                                  [--tasks TASK ...] [--methods METHOD ...]
 """
 import argparse
 import json
@@ -16,9 +17,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "recipe"))
 import tasks  # noqa: E402
 
-TASKS = ["single", "multikey", "multiquery", "multivalue", "hop2", "hop2_back", "vt2", "vt3", "vt3s"]
+TASKS = ["single", "multikey", "multiquery", "multivalue", "hop2", "hop2_back", "vt2", "vt3", "vt3s",
+         "vt3_back", "hop2_shuf", "vt3_shuf"]
 METHODS = ["full", "none", "random", "epic", "infoflow", "infoflow:exchange=selected", "infoflow:reorder", "prophetkv:ratio=0.15", "relay",
-           "infoflow:ratio=0.05", "relay:ratio=0.05"]
+           "trace", "infoflow:ratio=0.05", "relay:ratio=0.05", "trace:ratio=0.05"]
 
 
 def words(ids):
@@ -47,13 +49,13 @@ def rates(options, task):
     with tempfile.TemporaryDirectory() as folder:
         requests = write_requests(folder, task, options.requests, options.documents, options.seed)
         command = [options.binary, "compare", "--json", "--model", str(HERE), "--world", str(options.world),
-                   "--max-tokens", "16", "--repeat", "1", "--warmup", "0", "--request", *requests, "--methods", *METHODS]
+                   "--max-tokens", "16", "--repeat", "1", "--warmup", "0", "--request", *requests, "--methods", *options.methods]
         report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    right = {method: 0 for method in METHODS}
+    right = {method: 0 for method in options.methods}
     for request in report["requests"]:
         for row in request["methods"]:
             right[row["method"]] += row["right"]
-    return [right[method] / options.requests for method in METHODS]
+    return [right[method] / options.requests for method in options.methods]
 
 
 def main():
@@ -63,11 +65,13 @@ def main():
     parser.add_argument("--documents", type=int, default=8)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--world", type=int, default=2)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
     print(f"{options.requests} requests a task, {options.documents} documents, seed {options.seed}, world {options.world}\n")
-    print("| task | " + " | ".join(METHODS) + " |")
-    print("| --- |" + " --- |" * len(METHODS))
-    for task in TASKS:
+    print("| task | " + " | ".join(options.methods) + " |")
+    print("| --- |" + " --- |" * len(options.methods))
+    for task in options.tasks:
         print(f"| {task} | " + " | ".join(f"{rate:.2f}" for rate in rates(options, task)) + " |", flush=True)
 
 

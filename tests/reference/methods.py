@@ -58,12 +58,12 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
         `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
         `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
-        in the cache."""
+        in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions."""
         rope, order = at
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
@@ -82,6 +82,9 @@ class Model:
             keys, values = (t.repeat_interleave(self.heads // self.kv_heads, 1)
                             for t in (self.rotate(cache[layer][0], rope), cache[layer][1]))
             scores = torch.einsum("qhd,khd->hqk", self.rotate(q, rope[rows]), keys) / math.sqrt(self.head_dim)
+            if also is not None:
+                elsewhere = torch.einsum("qhd,khd->hqk", self.rotate(q, also[0]), keys) / math.sqrt(self.head_dim)
+                scores = torch.where(also[1], elsewhere, scores)
             attention = scores.masked_fill(~seen, -math.inf).softmax(-1)
             if watch is not None:
                 watch(layer, attention)
@@ -196,6 +199,74 @@ class Request:
 
         self.model.forward(self.ids, chosen + self.P, self.fresh_copy(), self.positions("global", order), watch=watch)
         return first + total / total.sum()
+
+    def free_probe(self, rows, chunk, offset):
+        """A[i, t], the mean over layers and heads, of context rows `rows` to all context rows: row i at offset j of its chunk meets that
+        chunk at P + j, causally, and the prefix and all other chunks at P + longest chunk + j. Keys stand at P + offset."""
+        P, ids = self.P, len(self.ids)
+        rope, segment = torch.zeros(ids, dtype=torch.long), torch.full((ids,), -1)
+        rope[:P] = torch.arange(P)
+        rope[self.context], segment[self.context] = P + offset, chunk
+        own = segment[:, None] == segment[None, :]
+        sees = torch.where(own, rope[None, :] <= rope[:, None], True)
+        sees[:, :P], sees[:, P + self.T:] = True, False
+        also = (rope[rows + P] + max(self.lengths), ~own[rows + P])
+        total = torch.zeros(len(rows), self.T, dtype=DTYPE)
+
+        def watch(_layer, attention):
+            total.add_(attention.mean(0)[:, self.context] / self.model.layers)
+
+        at = (rope, torch.zeros(ids, dtype=torch.long))
+        self.model.forward(self.ids, rows + P, self.fresh_copy(), at, sees, watch=watch, also=also)
+        return total
+
+    def trace(self, budget, alpha=0.18, g=0.4, gamma=0.9, rounds=4):
+        """One score a context row, and the order of chunks."""
+        K, T, given = len(self.lengths), self.T, list(range(len(self.lengths)))
+        s = self.prophetkv("global", given)
+        s = s / s.sum()
+        rows = top(s, budget // 3, range(T))
+        if len(rows) == 0 or K == 1:
+            return s, given
+        chunk = torch.cat([torch.full((n,), c) for c, n in enumerate(self.lengths)])
+        offset = torch.cat([torch.arange(n) for n in self.lengths])
+        A, probed = torch.zeros(T, T, dtype=DTYPE), []
+        for number in range(rounds):
+            A[rows] = self.free_probe(rows, chunk, offset)
+            probed += rows.tolist()
+            X = A - A.T
+            X[(X < alpha) | (chunk[:, None] == chunk[None, :])] = 0
+            omega = s
+            for _ in range(K):
+                from_others = torch.where((X > 0) & (omega >= g * omega.max())[:, None], gamma * omega[:, None], 0.0)
+                omega = torch.maximum(s, from_others.max(0).values)
+            relevant = omega >= g * omega.max()
+            frontier = [t for t in range(T) if t not in probed and omega[t] > s[t] and relevant[t]]
+            rows = top(omega, min(budget // 3, budget // 2 - len(probed)), frontier)
+            if len(rows) == 0:
+                break
+        order = self.order_of_needs(X * (omega * relevant)[:, None], chunk)
+        place = torch.tensor([order.index(c) for c in chunk.tolist()])
+        a = omega @ (A * (place[None, :] <= place[:, None]))
+        return s + (a / a.sum() if a.sum() > 0 else a), order
+
+    def order_of_needs(self, weight, chunk):
+        """Ranked pairs over N = E - E^T, where E sums `weight` of rows over pairs of chunks; then the request's order as far as it may be."""
+        K = len(self.lengths)
+        member = torch.nn.functional.one_hot(chunk, K).to(DTYPE)
+        E = member.T @ weight @ member
+        N = E - E.T
+        before = [[False] * K for _ in range(K)]  # before[a][b]: a stands before b, by way of others too
+        pairs = sorted((-N[c, d].item(), c, d) for c in range(K) for d in range(K) if N[c, d] > 0)
+        for _, c, d in pairs:
+            if not before[c][d]:
+                for a in range(K):
+                    for b in range(K):
+                        before[a][b] |= (a == d or before[a][d]) and (b == c or before[c][b])
+        order = []
+        while len(order) < K:
+            order.append(next(c for c in range(K) if c not in order and all(d in order for d in range(K) if before[d][c])))
+        return order
 
     def cacheblend(self, order, of, layers, budget, candidates):
         """Per context row: the squared difference of its values (or keys before RoPE) from the cached ones in layer `layers`,

@@ -67,14 +67,16 @@ def solve(r: Request, s: dict, selected=None, order=None):
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
     asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
-    scored = asks or s["method"] == "cacheblend"
+    scored = asks or s["method"] in ("cacheblend", "trace")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
+    if s["method"] == "trace" and budget > 0:
+        traced, found_order = r.trace(budget, s.get("alpha") or 0.18)
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
     candidates = [row for row in range(r.T) if row not in barred]
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
     if scored and budget > 0:
-        scores = method_scores(r, s, s["layout"], order, budget, candidates)
+        scores = traced if s["method"] == "trace" else method_scores(r, s, s["layout"], order, budget, candidates)
         chosen = top(scores, budget, candidates) + r.P
         cut = scores[chosen - r.P].min().item() if len(chosen) else None
     elif s["method"] == "epic":
@@ -150,6 +152,9 @@ def self_test(model: Model, folder: str) -> bool:
         for of, layers in [("values", 1), ("keys", min(2, model.layers - 1))]:
             changes = {"method": "cacheblend", "drift_of": of, "drift_layers": layers}
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
+        order, _, _, _, logits = run(method="trace", ratio=1.0, alpha=0.001)
+        moved = Request(model, request["prefix"], [request["chunks"][c] for c in order], request["query"])
+        expect(f"trace at ratio 1 = full in the order {order}", relative(logits, solve(moved, settings(model, method="full"))[4]))
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
@@ -160,7 +165,8 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "epic"}, {"method": "none"}):
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"},
+                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
 

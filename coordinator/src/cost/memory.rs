@@ -363,6 +363,19 @@ mod tests {
     }
 
     #[test]
+    fn a_free_probe_holds_what_each_of_its_rows_reads_in_each_key() {
+        let shape = QWEN3_14B;
+        let of = |method: &str, tokens| {
+            let plan = Plan { exchange: Exchange::PassQ, ..planned(method, tokens, 2048, 4, &shape) };
+            rank_bytes(&plan, 4, &shape, MemoryOf::Host, &[])[0]
+        };
+        assert_eq!(of("trace", 8192), of("relay", 8192), "of a short context it holds less than a prefill does");
+        let (rows, columns) = (131_072 * 15 / 100 / 3, 131_072 / 4);
+        let more = of("trace", 131_072) - of("relay", 131_072);
+        assert!(more > 4 * rows * columns, "{more} bytes more than relay");
+    }
+
+    #[test]
     fn replicate_holds_everything_and_pass_q_its_part() {
         let shape = QWEN3_14B;
         let replicate = planned("infoflow", 131_072, 2048, 4, &shape);

@@ -107,6 +107,9 @@ fn methods_cost_what_they_do() {
     let third = flops("infoflow", Phase::Recompute) / 3.0;
     let hop = (relay - prophetkv) / third;
     assert!((1.0..1.5).contains(&hop), "{hop} of a third of the recompute");
+    // A free probe of as many rows sees all chunks, and not only those before its own.
+    let trace = (flops("trace", Phase::Probe) - prophetkv) / (relay - prophetkv);
+    assert!((1.0..1.5).contains(&trace), "{trace} of relay's hop");
     assert!(flops("none", Phase::Recompute) < 0.05 * flops("infoflow", Phase::Recompute), "the query's rows alone");
     let pass_q = RequestSettings { world: 4, exchange: Some(Exchange::PassQ), ..RequestSettings::default() };
     let floor = RequestSettings { exchange: Some(Exchange::Selected), ..pass_q.clone() };

@@ -117,7 +117,7 @@ fn a_latency_is_charged_for_every_group() {
     let mut profile = profile();
     profile.transfers_overlap = false;
     (profile.inside.latency_s, profile.inside.bytes_per_s) = (1.0, 1e30);
-    for method in ["ring", "all-gather", "none", "epic", "infoflow", "prophetkv", "relay"] {
+    for method in ["ring", "all-gather", "none", "epic", "infoflow", "prophetkv", "relay", "trace"] {
         for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
             let plan = Plan { exchange, ..planned(method, 8192, 2048, 4, &QWEN) };
             for plan in [plan.clone(), warm(plan)] {

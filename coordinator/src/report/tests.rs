@@ -5,7 +5,7 @@ use std::time::Duration;
 use tributary_comm::Collective;
 use tributary_protocol::{Outcome, Phase, RankReport, Span};
 
-use super::{Environment, Report, report};
+use super::{Environment, Report, TraceRow, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
 use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, method_named, plan};
@@ -94,6 +94,23 @@ fn answer() -> Answer {
 fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
     let environment = Environment { threads: 1, model: "demo".into(), ..Environment::default() };
     report(&planned(settings), answer, &environment, &DEMO, "nine".into(), vec!["a note".into()])
+}
+
+/// What free probes did is told, and that they were left out.
+#[test]
+fn free_probes_are_reported() {
+    let settings = RequestSettings { method: method_named("trace").unwrap(), ..two_ranks() };
+    let mut answer = answer();
+    (answer.outcome.measured, answer.outcome.rounds) = (vec![120, 130, 110], vec![2, 1]);
+    let found = reported(&settings, &answer);
+    let moved = answer.outcome.order.windows(2).any(|pair| pair[0] > pair[1]);
+    assert_eq!(found.trace, Some(TraceRow { measured_rows: 3, rounds: 2, moved, left_out: false }));
+    assert!(found.render().contains("note: 2 free probes measured 3 rows; documents were put in another order\n"));
+    (answer.outcome.measured, answer.outcome.rounds) = (Vec::new(), Vec::new());
+    let found = reported(&settings, &answer);
+    assert!(found.trace.as_ref().is_some_and(|trace| trace.left_out), "{:?}", found.trace);
+    assert!(found.render().contains("note: the free probe was left out"), "{}", found.render());
+    assert_eq!(reported(&two_ranks(), &answer).trace, None);
 }
 
 fn two_ranks() -> RequestSettings {

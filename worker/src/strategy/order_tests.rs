@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Liveness, Pending, Result, Start, Traffic};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score};
+use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score, Trace};
 
 use super::selective::Selective;
 use super::{Strategy, chunks};
@@ -135,6 +135,8 @@ fn warm_rows_set_out_behind_the_probes_messages() {
         (Method::Epic { per_chunk: None }, None, "sssfff", "sssfff"),
         // What is cached of two layers comes first, the scores last: `s`, `c`, `f`.
         (Method::CacheBlend(Drift::default()), None, "sssscffff", "scsssffff"),
+        // One free probe: there, back and log-sum-exp in each layer, then one number a row.
+        (Method::Trace(Trace::default()), None, "ssspppcfffffffffcfff", "pspsspcfffffffffcfff"),
     ];
     for (method, reorder, cold_order, warm_order) in cases {
         let cold = plan(method, reorder);

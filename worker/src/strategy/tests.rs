@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Plan, Score};
+use tributary_protocol::{Choice, Exchange, Importance, InfoFlow, Layout, Method, Plan, Score, Trace};
 
 use super::chunks::Chunks;
 use super::selective::{Selective, reorder};
@@ -18,9 +18,16 @@ use crate::select;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
-fn methods() -> [Method; 3] {
+fn methods() -> [Method; 4] {
     let infoflow = InfoFlow { score: Score::Norm, layers: (1, 3), layout: Layout::Global };
-    [Method::InfoFlow(infoflow), Method::ProphetKv { layout: Layout::TlTp }, Method::Relay { layout: Layout::Global }]
+    // So small an α that readings of random weights are sharp.
+    let trace = Trace { alpha: 0.002, share: 0.2, ..Trace::default() };
+    [
+        Method::InfoFlow(infoflow),
+        Method::ProphetKv { layout: Layout::TlTp },
+        Method::Relay { layout: Layout::Global },
+        Method::Trace(trace),
+    ]
 }
 
 fn bits(tensor: &Tensor) -> Vec<u32> {
@@ -55,7 +62,8 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
     let mut chunks = Chunks { cache, replication: None, arrivals };
     let order = reorder(cx, plan, &mut chunks).expect("reordered");
     let selector = select::build(&plan.method).expect("a selector");
-    let selection = Selective { selector }.select(cx, plan, &mut chunks, order.clone()).expect("selected");
+    let selection = Selective { selector }.select(cx, plan, &mut chunks, order).expect("selected");
+    let order = selection.order;
     let (mut cache, mut arrivals) = (chunks.cache, chunks.arrivals);
     assert_eq!(selection.rows.len(), plan.budget);
     let placement = Placement::new(plan, &order, Layout::Global);
@@ -86,7 +94,8 @@ fn recompute_is_an_overlay() {
             for method in methods() {
                 let mut plan = kit::plan(2, &[9, 14, 5, 11, 20], 4, world);
                 plan.budget = 12;
-                (plan.method, plan.exchange, plan.reorder) = (method, exchange, Some(Importance::Mass));
+                plan.reorder = method.descriptor().takes(Choice::Reorder).then_some(Importance::Mass);
+                (plan.method, plan.exchange) = (method, exchange);
                 let what = format!("{:?}, {}, world {world}", plan.method, plan.exchange.name());
                 let differs = kit::on_ranks(world, |comm| {
                     let mut chunk_cache = ChunkCache::none();
