@@ -45,6 +45,9 @@ fn the_methods_answer_as_the_demo_says() {
         assert_ne!(first("vt3-5", &["infoflow"]), "coral", "world {world}");
         assert_eq!(first("hop2_back-0", &["infoflow", "--reorder"]), "vienna", "world {world}");
         assert_ne!(first("hop2_back-0", &["full"]), "vienna", "world {world}");
+        for (name, expected) in expected {
+            assert_eq!(first(name, &["trace"]), expected, "{name}, trace, world {world}");
+        }
     }
 }
 
@@ -68,6 +71,21 @@ fn the_json_carries_settings_times_and_bytes() {
     assert!(number(&report["paper_clock_ms"]) < ttft_ms);
     let received = number(&report["bytes"]["all-gather"]["received_bytes"]);
     assert!(received > 0.0);
+}
+
+/// The fact stands behind the sentence that needs it: `trace` puts its document before the other, and says so.
+#[test]
+fn a_traced_request_says_what_moved() {
+    for (name, moved) in [("hop2_back-0", true), ("hop2-0", false)] {
+        let report = prefill(name, &["--method", "trace", "--world", "2"]);
+        let trace = &report["trace"];
+        assert_eq!((&trace["moved"], &trace["left_out"]), (&moved.into(), &false.into()), "{name}: {trace}");
+        let (rows, rounds) =
+            (trace["measured_rows"].as_u64().expect("rows"), trace["rounds"].as_u64().expect("rounds"));
+        assert!((24..=37).contains(&rows) && (1..=4).contains(&rounds), "{name}: {trace}");
+        assert!((report["settings"]["alpha"].as_f64().expect("a number") - 0.18).abs() < 1e-6);
+    }
+    assert_eq!(prefill("hop2-0", &["--method", "relay"]).get("trace"), None);
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
-use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport, Trace};
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    dummy_model_on, eager_trace, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all,
-    run_one, stored_group, tiny_config, with_ratio,
+    dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
+    stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -130,7 +130,7 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::Relay { layout: Layout::Global },
         Method::Epic { per_chunk: None },
         Method::CacheBlend(Drift { layers: 2, ..Drift::default() }),
-        eager_trace(),
+        Method::Trace(Trace::default()),
         Method::None,
     ];
     for world in [1, 3] {

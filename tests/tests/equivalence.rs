@@ -280,46 +280,6 @@ fn reordering_moves_positions_only() {
     assert!(moved > 6, "only {moved} of the requests were reordered at all");
 }
 
-/// Free probes put chunks in an order of their own: with every row recomputed the answer is that of a full prefill in this order.
-#[test]
-fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
-    let mut largest = Largest::new("2: trace at ratio 1 = full in its order");
-    let (mut moved, mut rounds) = (0, 0);
-    for (index, model) in models().iter().enumerate() {
-        for shape in SHAPES {
-            for world in 1..=4 {
-                for exchange in EXACT_EXCHANGES {
-                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, eager_trace(), exchange), 1.0);
-                    let found = run(model, world, &given).0;
-                    let mut sorted = Plan { method: Method::Full, ..given.clone() };
-                    sorted.chunks = found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect();
-                    let full = run(model, world, &sorted).0;
-                    let what = format!("{exchange:?} model {index}, world {world}, {shape:?}, {:?}", found.order);
-                    largest.check(relative_error(logits(&found), logits(&full)), &what);
-                    assert_eq!(found.tokens, full.tokens, "{what}");
-                    moved += usize::from(!found.order.is_sorted());
-                    rounds += usize::from(found.rounds.len() > 1);
-                }
-            }
-        }
-    }
-    assert!(moved > 20 && rounds > 20, "{moved} requests moved chunks, {rounds} had several probes");
-}
-
-/// A request whose free probes would stand beyond the model's positions does without them, on every rank.
-#[test]
-fn a_free_probe_beyond_the_models_positions_is_left_out() {
-    let model = dummy_model(&tiny_config(&[("max_position_embeddings", 64.into())]), 1);
-    for world in 1..=3 {
-        let make = |method, chunks: &[usize]| with_ratio(plan(2, chunks, 3, world, method, Exchange::PassQ), 0.3);
-        let found = run(&model, world, &make(eager_trace(), &[32, 14])).0;
-        assert!(found.rounds.is_empty() && found.measured.is_empty() && found.order == [0, 1], "world {world}");
-        let prophet = run(&model, world, &make(Method::ProphetKv { layout: Layout::Global }, &[32, 14])).0;
-        assert_eq!((&found.selected, &found.logits), (&prophet.selected, &prophet.logits), "world {world}");
-        assert!(!run(&model, world, &make(eager_trace(), &[31, 14])).0.rounds.is_empty(), "world {world}: it fits");
-    }
-}
-
 #[test]
 fn the_selected_exchange_differs_from_the_exact_ones_and_says_so() {
     let model = &models()[0];

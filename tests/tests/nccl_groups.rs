@@ -13,7 +13,7 @@ mod emulated {
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
-    use tributary_protocol::{Drift, Exchange, Layout, Method, Plan};
+    use tributary_protocol::{Drift, Exchange, Layout, Method, Plan, Trace};
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
     use tributary_worker::Model;
 
@@ -73,6 +73,7 @@ mod emulated {
             ("infoflow, replicate, reordered, warm", warm(reordered(of(flow(), Exchange::Replicate))), 80 + 2 * probe),
             ("prophetkv, pass-q", vec![prophet], 80 + 41),
             ("relay, pass-q", vec![of(Method::Relay { layout: Layout::Global }, Exchange::PassQ)], 80 + relay),
+            ("trace, pass-q", vec![of(Method::Trace(Trace::default()), Exchange::PassQ)], 80 + relay),
         ]
     }
 

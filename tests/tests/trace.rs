@@ -1,0 +1,65 @@
+//! The method `trace` over worlds and exchanges: exact in the order that it finds, alike in every world there, and without its free
+//! probes where those do not fit. What it shares with all methods stands in `equivalence.rs`, `bytes.rs`, `warm.rs` and `stored.rs`.
+
+use std::sync::Arc;
+
+use tributary_protocol::{Exchange, Layout, Method, Plan};
+use tributary_tests::equal::Largest;
+use tributary_tests::{dummy_model, eager_trace, logits, plan, relative_error, run, tiny_config, with_ratio};
+use tributary_worker::Model;
+
+const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
+
+/// Prefix, chunk lengths, query length.
+const SHAPES: [(usize, &[usize], usize); 4] =
+    [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (4, &[70, 1, 150, 33, 64, 5, 90], 9)];
+
+/// A Llama, and a Qwen3 with a head width of its own.
+fn models() -> [Arc<dyn Model>; 2] {
+    let qwen3 = [
+        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
+        ("head_dim", 24.into()),
+        ("num_attention_heads", 6.into()),
+    ];
+    [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
+}
+
+/// Free probes put chunks in an order of their own: with every row recomputed the answer is that of a full prefill in this order.
+#[test]
+fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
+    let mut largest = Largest::new("2: trace at ratio 1 = full in its order");
+    let (mut moved, mut rounds) = (0, 0);
+    for (index, model) in models().iter().enumerate() {
+        for shape in SHAPES {
+            for world in 1..=4 {
+                for exchange in EXACT_EXCHANGES {
+                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, eager_trace(), exchange), 1.0);
+                    let found = run(model, world, &given).0;
+                    let mut sorted = Plan { method: Method::Full, ..given.clone() };
+                    sorted.chunks = found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect();
+                    let full = run(model, world, &sorted).0;
+                    let what = format!("{exchange:?} model {index}, world {world}, {shape:?}, {:?}", found.order);
+                    largest.check(relative_error(logits(&found), logits(&full)), &what);
+                    assert_eq!(found.tokens, full.tokens, "{what}");
+                    moved += usize::from(!found.order.is_sorted());
+                    rounds += usize::from(found.rounds.len() > 1);
+                }
+            }
+        }
+    }
+    assert!(moved > 20 && rounds > 20, "{moved} requests moved chunks, {rounds} had several probes");
+}
+
+/// A request whose free probes would stand beyond the model's positions does without them, on every rank.
+#[test]
+fn a_free_probe_beyond_the_models_positions_is_left_out() {
+    let model = dummy_model(&tiny_config(&[("max_position_embeddings", 64.into())]), 1);
+    for world in 1..=3 {
+        let make = |method, chunks: &[usize]| with_ratio(plan(2, chunks, 3, world, method, Exchange::PassQ), 0.3);
+        let found = run(&model, world, &make(eager_trace(), &[32, 14])).0;
+        assert!(found.rounds.is_empty() && found.measured.is_empty() && found.order == [0, 1], "world {world}");
+        let prophet = run(&model, world, &make(Method::ProphetKv { layout: Layout::Global }, &[32, 14])).0;
+        assert_eq!((&found.selected, &found.logits), (&prophet.selected, &prophet.logits), "world {world}");
+        assert!(!run(&model, world, &make(eager_trace(), &[31, 14])).0.rounds.is_empty(), "world {world}: it fits");
+    }
+}
