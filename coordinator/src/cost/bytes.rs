@@ -81,7 +81,7 @@ pub fn received(plan: &Plan, world: usize, shape: &ModelShape, selected: &Select
 
 /// Bytes that each rank receives until the first token, with the selection spread evenly.
 pub fn expected(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
-    received(plan, world, shape, &Selected::expected(plan))
+    received(plan, world, shape, &Selected::expected(plan, shape))
 }
 
 /// Everything that moves until the first token, in its order.

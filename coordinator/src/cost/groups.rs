@@ -45,7 +45,7 @@ mod tests {
     const PROBED: usize = 26;
 
     fn count(plan: &Plan) -> usize {
-        groups(plan, 4, &QWEN3_14B, &Selected::expected(plan))
+        groups(plan, 4, &QWEN3_14B, &Selected::expected(plan, &QWEN3_14B))
     }
 
     fn of(method: &str, exchange: Exchange) -> Plan {

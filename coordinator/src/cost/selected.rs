@@ -2,6 +2,8 @@
 
 use tributary_protocol::{Drift, Outcome, Plan, Selection, Trace, leading};
 
+use crate::ModelShape;
+
 /// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selected {
@@ -30,7 +32,7 @@ impl Selected {
     /// What may be expected of a plan: chunks in the request's own order; the budget spread evenly over the candidates
     /// (all chunks but the first, unless the plan includes it), where the method does not fix the rows itself. One free probe, its rows
     /// spread over all chunks: what follows it is a row or two where a request has a chain, and nothing where it has none.
-    pub fn expected(plan: &Plan) -> Self {
+    pub fn expected(plan: &Plan, shape: &ModelShape) -> Self {
         let order = plan.request_order();
         let runs = plan.candidates(&order);
         let rows = match plan.method.selection() {
@@ -39,7 +41,8 @@ impl Selected {
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
             Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
         };
-        let measured = match (plan.method.drift(), plan.traces()) {
+        let traces = plan.traces().filter(|_| plan.traced_positions() <= shape.max_positions);
+        let measured = match (plan.method.drift(), traces) {
             (Some(drift), _) => went_on(&runs, drift, plan.budget),
             (_, Some(_)) => {
                 let tokens = plan.token_rows();
@@ -48,7 +51,7 @@ impl Selected {
             }
             _ => spread(&runs, plan.measured_rows()),
         };
-        let rounds = plan.traces().map_or_else(Vec::new, |_| vec![measured.len()]);
+        let rounds = traces.map_or_else(Vec::new, |_| vec![measured.len()]);
         Self { order, rows, measured, rounds }
     }
 
@@ -65,9 +68,9 @@ impl Selected {
 
     /// What may be expected of a model whose weights were drawn at random: its attention is as good as even, so that what measured rows
     /// attend to is, most of all, what stands early in the context, which every row sees.
-    pub fn of_random_weights(plan: &Plan) -> Self {
-        let expected = Self::expected(plan);
-        if (plan.measured_rows() == 0 && plan.traces().is_none()) || plan.method.drift().is_some() {
+    pub fn of_random_weights(plan: &Plan, shape: &ModelShape) -> Self {
+        let expected = Self::expected(plan, shape);
+        if expected.measured.is_empty() || plan.method.drift().is_some() {
             return expected;
         }
         let candidates =
@@ -117,7 +120,7 @@ mod tests {
         use crate::kit::planned;
         use crate::shape::tests::QWEN3_14B;
         let plan = planned("relay", 4096, 1024, 2, &QWEN3_14B);
-        let (expected, found) = (Selected::expected(&plan), Selected::of_random_weights(&plan));
+        let (expected, found) = (Selected::expected(&plan, &QWEN3_14B), Selected::of_random_weights(&plan, &QWEN3_14B));
         assert_eq!(
             (&found.order, &found.measured, found.rows.len()),
             (&expected.order, &expected.measured, plan.budget)
@@ -126,8 +129,22 @@ mod tests {
         assert!(found.rows.is_sorted() && found.rows.last() < expected.rows.last());
         for method in ["infoflow", "prophetkv", "cacheblend", "epic", "ring"] {
             let plan = planned(method, 4096, 1024, 2, &QWEN3_14B);
-            assert_eq!(Selected::of_random_weights(&plan), Selected::expected(&plan), "{method}");
+            let expected = Selected::expected(&plan, &QWEN3_14B);
+            assert_eq!(Selected::of_random_weights(&plan, &QWEN3_14B), expected, "{method}");
         }
+    }
+
+    #[test]
+    fn one_free_probe_is_expected_and_none_beyond_the_models_positions() {
+        use crate::kit::planned;
+        use crate::shape::tests::QWEN3_14B;
+        let plan = planned("trace", 4096, 1024, 2, &QWEN3_14B);
+        let found = Selected::expected(&plan, &QWEN3_14B);
+        assert_eq!((&found.rounds[..], found.measured.len()), (&[204][..], 204));
+        assert!(found.measured[0] < 1025 && found.measured.is_sorted(), "the first chunk is probed too");
+        let short = ModelShape { max_positions: plan.traced_positions() - 1, ..QWEN3_14B };
+        let found = Selected::expected(&plan, &short);
+        assert!(found.rounds.is_empty() && found.measured.is_empty() && found.rows.len() == plan.budget);
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Work {
 
 /// The work of a plan with its selection spread evenly; a warm chunk costs no prefill.
 pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
-    work_of(plan, world, shape, &Selected::expected(plan))
+    work_of(plan, world, shape, &Selected::expected(plan, shape))
 }
 
 /// The work of a plan, given what was selected.

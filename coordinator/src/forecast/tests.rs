@@ -87,7 +87,7 @@ fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
     }
     let mut mixed = warm(planned("infoflow", 32_768, 2048, 4, &QWEN));
     mixed.chunks[0].warm = false;
-    let cargoes = flows(&mixed, 4, &QWEN, &Selected::expected(&mixed)).into_iter().map(|flow| flow.cargo);
+    let cargoes = flows(&mixed, 4, &QWEN, &Selected::expected(&mixed, &QWEN)).into_iter().map(|flow| flow.cargo);
     assert_eq!(
         cargoes.filter(|cargo| [Cargo::Stale, Cargo::WarmStale].contains(cargo)).collect::<Vec<_>>(),
         [Cargo::Stale]
@@ -122,7 +122,7 @@ fn a_latency_is_charged_for_every_group() {
             let plan = Plan { exchange, ..planned(method, 8192, 2048, 4, &QWEN) };
             for plan in [plan.clone(), warm(plan)] {
                 let charged = ttft(&plan, 4, &QWEN, &profile).exposed_s;
-                let counted = groups(&plan, 4, &QWEN, &Selected::expected(&plan));
+                let counted = groups(&plan, 4, &QWEN, &Selected::expected(&plan, &QWEN));
                 assert!((charged - counted as f64).abs() < 1e-6, "{method}, {exchange:?}: {charged}, not {counted}");
             }
         }

@@ -84,7 +84,7 @@ pub struct Counted {
 impl Counted {
     /// Counts a plan of `world` ranks, with the selection spread evenly.
     pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
-        Self::given(plan, world, shape, &Selected::expected(plan))
+        Self::given(plan, world, shape, &Selected::expected(plan, shape))
     }
 
     /// Counts a plan of `world` ranks, given what is selected.

@@ -77,12 +77,13 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                 // What the point is named after stays so, however full the chunk caches are when it runs.
                 let mut run_config = run_config;
                 run_config.settings.exchange = run_config.settings.exchange.or(Some(planned.plan.exchange));
+                let model_shape = engine.folder().shape();
                 let selected = if design.has_random_weights() {
-                    Selected::of_random_weights(&planned.plan)
+                    Selected::of_random_weights(&planned.plan, &model_shape)
                 } else {
-                    Selected::expected(&planned.plan)
+                    Selected::expected(&planned.plan, &model_shape)
                 };
-                let predicted = predict::predict((&planned, &selected), &engine.folder().shape(), profile, cache);
+                let predicted = predict::predict((&planned, &selected), &model_shape, profile, cache);
                 let shares_cores = engine.shares_cores(&run_config);
                 let point = Point { predicted, shares_cores, ..point(&planned, spec, tokens, cache) };
                 if points.iter().all(|other| other.id != point.id) {

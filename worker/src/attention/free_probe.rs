@@ -6,6 +6,8 @@
 //! all rows of all other chunks from behind the longest chunk (`Rule::Others`), one softmax over both. Fresh keys and values of the
 //! probed rows stand in for the cached ones, so that they see each other fresh, across chunks in both directions.
 
+use std::collections::HashMap;
+
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, Readings, add, cuda, merge};
@@ -80,7 +82,7 @@ impl<'a> FreeProbe<'a> {
         };
         let columns: Vec<u32> = self.stale.rows().chain(self.delivery.arriving()).collect();
         assert_eq!(sums.dims(), [rows.len(), columns.len()], "readings of stale and fresh rows");
-        let places: std::collections::HashMap<u32, usize> = kept.iter().copied().zip(0..).collect();
+        let places: HashMap<u32, usize> = kept.iter().copied().zip(0..).collect();
         let places: Vec<usize> = columns.iter().map(|row| places[row]).collect();
         let sums = cuda::download(&sums)?.flatten_all()?.to_vec1::<f32>()?;
         let mut amounts = vec![0.0; rows.len() * kept.len()];

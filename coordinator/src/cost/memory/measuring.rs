@@ -27,7 +27,7 @@ impl Count<'_> {
     /// together leave on the host.
     pub(super) fn free_probe(&self, rank: usize, stale: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
-        if plan.traces().is_none() {
+        if plan.traces().is_none() || plan.traced_positions() > shape.max_positions {
             return 0;
         }
         let (rows, kept) = (Trace::rows_of_round(plan.budget), plan.kept_counts(self.world)[rank]);
