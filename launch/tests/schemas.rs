@@ -99,7 +99,7 @@ fn fits(name: &str, output: &Value) {
         assert!(!validator.is_valid(&with(key, json!({"a": [1]}))), "{name}: {key} of another type");
         let mut damaged = output.clone();
         damaged.as_object_mut().expect("an object").remove(key);
-        let is_optional = key == "selected_rows";
+        let is_optional = matches!(key.as_str(), "selected_rows" | "trace");
         assert_eq!(validator.is_valid(&damaged), is_optional, "{name}: without {key}");
     }
 }

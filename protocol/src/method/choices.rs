@@ -96,6 +96,37 @@ impl Drift {
     }
 }
 
+/// The parameters by which dependences are followed.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Trace {
+    /// α: a row depends on a row of another chunk where its reading of that row, less the reading the other way, is this much or more.
+    pub alpha: f32,
+    /// g: the share of the largest relevance that a row must have to count.
+    pub share: f32,
+    /// γ: the share of its relevance that a row hands on to those it depends on. At most 1.
+    pub decay: f32,
+    /// Free probes at most, the first included.
+    pub rounds: usize,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4 }
+    }
+}
+
+impl Trace {
+    /// Rows that the first free probe measures, and each later one at most.
+    pub fn rows_of_round(budget: usize) -> usize {
+        budget / 3
+    }
+
+    /// Rows that all free probes together measure at most.
+    pub fn rows_of_all(budget: usize) -> usize {
+        budget / 2
+    }
+}
+
 macro_rules! names {
     ($type:ty, $($variant:path => $name:literal),+) => {
         impl $type {

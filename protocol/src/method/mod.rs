@@ -18,12 +18,11 @@ mod ring;
 mod tests;
 mod trace;
 
-pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score};
+pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score, Trace};
 pub use descriptor::{
     Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
 };
 pub use infoflow::InfoFlow;
-pub use trace::Trace;
 
 /// A way to fill the cache of a long prompt, with its parameters.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]

@@ -13,7 +13,7 @@ mod relay;
 #[cfg(test)]
 mod tests;
 mod top;
-pub mod trace;
+pub(crate) mod trace;
 
 use tributary_protocol::{Method, Plan};
 
