@@ -290,5 +290,5 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     assert_eq!(header(&encode_frame(&order).unwrap()), "545249420900000029010000690b3e30");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942080000000502000063012d58");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942090000000d020000d55473c4");
 }
