@@ -4,7 +4,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use tributary_kernels::cuda::{download, nothing};
-use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Reduce, merge};
+use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Readings, Reduce, merge};
 
 use crate::kit;
 use crate::naive::{self, Case, Random, Sizes};

@@ -44,9 +44,12 @@ fn stands_behind(needed: &[Vec<u32>], chunk: u32, other: u32) -> bool {
 mod tests {
     use super::*;
 
+    /// A chunk, the one that it needs, and how much.
+    type Needed = (u32, u32, f64);
+
     #[test]
     fn needed_chunks_stand_first_and_the_others_stay() {
-        let table: [(&[(u32, u32, f64)], &[u32]); 8] = [
+        let table: [(&[Needed], &[u32]); 8] = [
             (&[], &[0, 1, 2, 3]),
             (&[(1, 0, 0.5)], &[0, 1, 2, 3]),
             (&[(0, 3, 0.5)], &[1, 2, 3, 0]),
