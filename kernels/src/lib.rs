@@ -28,7 +28,7 @@ mod rows;
 pub use attend::Kernels;
 pub use attention::{Keys, Partial, Readings, Reduce};
 pub use device_list::DeviceList;
-pub use distance::squared_distance;
+pub use distance::{Distance, distance};
 pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};

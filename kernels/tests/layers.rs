@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{add, gather, linear, linear_f32, linear_onto, rms_norm, silu_mul, squared_distance};
+use tributary_kernels::{Distance, add, distance, gather, linear, linear_f32, linear_onto, rms_norm, silu_mul};
 
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -37,20 +37,26 @@ fn no_rows_and_wrong_rows() {
     assert!(gather(&base, &[6]).is_err());
 }
 
+fn square(x: f64) -> f64 {
+    x * x
+}
+
 #[test]
 fn distances_of_rows() {
     for dtype in [DType::F64, DType::F32, DType::BF16] {
         let (a, b) = (random(&[5, 3, 4]).to_dtype(dtype).unwrap(), random(&[5, 3, 4]).to_dtype(dtype).unwrap());
-        let row = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-        let expected: Vec<f64> = flat(&a).chunks(12).zip(flat(&b).chunks(12)).map(row).collect();
-        let found = squared_distance(&a, &b).unwrap();
-        assert_eq!(found.dtype(), if dtype == DType::F64 { DType::F64 } else { DType::F32 });
-        assert_near(&format!("{dtype:?}"), &found, &expected, 1e-6);
+        for (by, each) in [(Distance::Squared, square as fn(f64) -> f64), (Distance::Absolute, f64::abs)] {
+            let row = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| each(a - b)).sum::<f64>();
+            let expected: Vec<f64> = flat(&a).chunks(12).zip(flat(&b).chunks(12)).map(row).collect();
+            let found = distance(&a, &b, by).unwrap();
+            assert_eq!(found.dtype(), if dtype == DType::F64 { DType::F64 } else { DType::F32 });
+            assert_near(&format!("{dtype:?} {by:?}"), &found, &expected, 1e-6);
+        }
     }
-    assert!(squared_distance(&random(&[2, 3]), &random(&[3, 2])).is_err());
+    assert!(distance(&random(&[2, 3]), &random(&[3, 2]), Distance::Squared).is_err());
     let moved = Var::from_tensor(&random(&[2, 3])).unwrap();
     let to = random(&[2, 3]);
-    let gradients = squared_distance(&moved, &to).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = distance(&moved, &to, Distance::Squared).unwrap().sum_all().unwrap().backward().unwrap();
     let expected: Vec<f64> = flat(&moved).iter().zip(flat(&to)).map(|(a, b)| 2.0 * (a - b)).collect();
     assert_near("gradient", gradients.get(&moved).unwrap(), &expected, 1e-6);
 }

@@ -286,7 +286,7 @@ pub fn settings(
         reorder: options.reorder.then_some(options.importance),
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
-        drift: Drift { of: options.drift_of, layers: options.drift_layers },
+        drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

@@ -26,7 +26,11 @@ fn methods() -> impl Strategy<Value = Method> {
         layouts().prop_map(|layout| Method::Relay { layout }),
         layouts().prop_map(|layout| Method::A3 { layout }),
         (any::<bool>(), 1usize..9).prop_map(|(keys, layers)| {
-            Method::CacheBlend(Drift { of: if keys { DriftOf::Keys } else { DriftOf::Values }, layers })
+            Method::CacheBlend(Drift {
+                of: if keys { DriftOf::Keys } else { DriftOf::Values },
+                layers,
+                ..Drift::default()
+            })
         }),
         (0f32..1.0, 0usize..9).prop_map(|(alpha, rounds)| Method::Trace(Trace { alpha, rounds, ..Trace::default() })),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {

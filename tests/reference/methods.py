@@ -291,6 +291,21 @@ class Request:
         self.model.forward(self.ids, rows, self.fresh_copy(), self.positions("global", order), until=layers + 1, narrow=narrow)
         return total
 
+    def kvshare(self, order, candidates):
+        """Per context row: the attention that all context rows pay it in layer 1, mean over heads, times the absolute difference of
+        its values from the cached ones there, once rows know the whole context. 0 for rows that may not be selected."""
+        total, cache = torch.zeros(self.T, dtype=DTYPE), self.fresh_copy()
+
+        def watch(layer, attention):
+            if layer == 1:
+                total.copy_(attention.mean(0)[:, self.context].sum(0))
+
+        self.model.forward(self.ids, self.context, cache, self.positions("global", order), until=2, watch=watch)
+        total.mul_((cache[1][1] - self.stale[1][1])[self.context].abs().sum((1, 2)))
+        barred = torch.ones(self.T, dtype=DTYPE)
+        barred[candidates] = 0.0
+        return total * (1.0 - barred)
+
     def recompute(self, order, selected):
         """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""
         cache = self.fresh_copy()

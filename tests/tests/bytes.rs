@@ -46,7 +46,8 @@ fn selective_methods() -> Vec<Method> {
         Method::Relay { layout: Layout::Global },
         Method::A3 { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
-        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2 }),
+        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
+        Method::KvShare,
         Method::Trace(Trace::default()),
         eager_trace(),
     ]

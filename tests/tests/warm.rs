@@ -27,6 +27,7 @@ fn methods() -> Vec<Method> {
         infoflow(1, 3),
         Method::Relay { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
+        Method::KvShare,
         eager_trace(),
     ]
 }

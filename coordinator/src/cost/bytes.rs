@@ -15,6 +15,7 @@
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | a free probe of trace over s rows | as relay's first hop, without scores; behind the last one 4 · (T − T_r) |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
+//! | kvshare: drift in one layer, and there the attention that its c_0 rows pay each other | as drift + ½ · (T − T_r) · κ / L + ½ · (c_0 − c_0r) · κ / L + 4 · (W − 1) · c_0 |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
 //! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
 //! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the owner, 0 elsewhere, and a_r = 0 |
@@ -24,7 +25,7 @@
 
 use tributary_comm::Collective;
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Drift, Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Drift, DriftScore, Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
 use super::homes::{Row, drifting, homes};
@@ -204,8 +205,10 @@ impl Flows<'_> {
         let layer_bytes = self.shape.layer_kv_bytes();
         let whole: Vec<usize> = kept.iter().map(|rows| rows * drift.layers).collect();
         let cached = (phase, Cargo::Cached, Collective::AllGather);
+        let attended = drift.score == DriftScore::Attended;
+        let last_bytes = if attended { layer_bytes } else { layer_bytes / 2 };
         let mut flows =
-            vec![self.flow(cached, drift.layers, &whole, layer_bytes), self.flow(cached, 1, &kept, layer_bytes / 2)];
+            vec![self.flow(cached, drift.layers, &whole, layer_bytes), self.flow(cached, 1, &kept, last_bytes)];
         let in_play = drifting(self.plan, self.world, self.shape, self.selected, drift);
         for (layer, homes) in in_play.iter().enumerate() {
             let counts: Vec<usize> = homes.iter().map(Vec::len).collect();
@@ -213,6 +216,12 @@ impl Flows<'_> {
                 flows.push(self.flow((phase, Cargo::Fresh, Collective::AllGather), 1, &others(&counts), layer_bytes));
             }
             flows.push(self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &others(&counts), SCORE_BYTES));
+        }
+        if attended {
+            let counts: Vec<usize> = in_play.last().map_or(Vec::new(), |homes| homes.iter().map(Vec::len).collect());
+            flows.push(self.flow((phase, Cargo::Fresh, Collective::AllGather), 1, &others(&counts), layer_bytes / 2));
+            let paid = vec![(self.world - 1) * counts.iter().sum::<usize>(); self.world];
+            flows.push(self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &paid, SCORE_BYTES));
         }
         flows
     }

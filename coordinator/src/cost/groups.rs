@@ -14,6 +14,7 @@
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
+//! | kvshare | 5 (cached rows twice, distances, fresh keys, attention) |
 //! | recompute, `replicate`, if rows were selected | L |
 //! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
 //! | a token of decoding, distributed | 2 · L, counted by [`Decoding`](super::Decoding) |
@@ -72,6 +73,7 @@ mod tests {
                 ("relay", full_probe + hop),
                 ("trace", full_probe + hop),
                 ("cacheblend", 3),
+                ("kvshare", 5),
             ];
             for (method, evidence) in cases {
                 let plan = of(method, exchange);

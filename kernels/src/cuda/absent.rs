@@ -132,7 +132,7 @@ pub fn multiprocessors(_device: &CudaDevice) -> Result<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct RopeTables {}
 
-pub(crate) fn squared_distance(_a: &Tensor, _b: &Tensor) -> Result<Option<Tensor>> {
+pub(crate) fn distance(_a: &Tensor, _b: &Tensor, _absolute: bool) -> Result<Option<Tensor>> {
     Ok(None)
 }
 

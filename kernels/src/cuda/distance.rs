@@ -1,4 +1,4 @@
-//! The squared distance of rows, one launch.
+//! The distance of rows, one launch.
 
 use candle_core::{DType, Tensor};
 
@@ -9,8 +9,8 @@ use crate::error::Result;
 /// Threads of a block: so many warps of 32, each with a row.
 const THREADS: u32 = 256;
 
-/// See [`crate::squared_distance`].
-pub fn squared_distance(a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+/// See [`crate::distance()`]: of absolute differences, or else of their squares.
+pub fn distance(a: &Tensor, b: &Tensor, absolute: bool) -> Result<Option<Tensor>> {
     let Some(suffix) = suffix(a.dtype()).filter(|_| ours(&[a, b]) && a.dtype() == b.dtype()) else { return Ok(None) };
     let rows = a.dim(0)?;
     if a.elem_count() == 0 {
@@ -22,7 +22,7 @@ pub fn squared_distance(a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, DType::F32, rows)?);
     let mut call = Call::new(&device, &stream, &format!("distance_{suffix}"))?;
     call.output(&mut out).input(&left).input(&right).count(rows).count(dim);
-    call.aligned(&[dim * a.dtype().size_in_bytes()]);
+    call.aligned(&[dim * a.dtype().size_in_bytes()]).count(usize::from(absolute));
     // SAFETY: the arguments of distance; a warp touches one of `rows` rows of `dim`, which both tensors have.
     unsafe { call.launch(blocks(rows * 32, THREADS)?, THREADS, 0) }?;
     Ok(Some(out.tensor()))

@@ -43,7 +43,7 @@ pub(crate) use attribute::capability;
 pub use device::{attach_thread, count, device, identity};
 pub use device_event::DeviceEvent;
 pub use device_info::{Identity, Memory, Pool};
-pub(crate) use distance::squared_distance;
+pub(crate) use distance::distance;
 pub use fill::uniform;
 pub use launch_cost::{LaunchCost, launch_cost};
 pub(crate) use layer::{add, cast, rms_norm, silu_mul};

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{
-    Pairing, Positions, Rope, RopeScaling, add, cast, linear, linear_f32, linear_onto, rms_norm, silu_mul,
-    squared_distance,
+    Distance, Pairing, Positions, Rope, RopeScaling, add, cast, distance, linear, linear_f32, linear_onto, rms_norm,
+    silu_mul,
 };
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
@@ -42,11 +42,13 @@ fn distances_of_rows() {
             let (a, b) = (random.tensor(shape, dtype), random.tensor(shape, dtype));
             let (a64, b64) = (values(&a), values(&b));
             let dim = a64.len() / shape[0];
-            let row = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-            let expected: Vec<f64> = a64.chunks(dim).zip(b64.chunks(dim)).map(row).collect();
-            let found = squared_distance(&on(&a, &device), &on(&b, &device)).unwrap();
-            assert_eq!((found.dims(), found.dtype()), (&shape[..1], DType::F32));
-            assert_near(&format!("{dtype:?} {shape:?}"), &found, &expected, bound);
+            for (by, each) in [(Distance::Squared, (|x| x * x) as fn(f64) -> f64), (Distance::Absolute, f64::abs)] {
+                let row = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| each(a - b)).sum::<f64>();
+                let expected: Vec<f64> = a64.chunks(dim).zip(b64.chunks(dim)).map(row).collect();
+                let found = distance(&on(&a, &device), &on(&b, &device), by).unwrap();
+                assert_eq!((found.dims(), found.dtype()), (&shape[..1], DType::F32));
+                assert_near(&format!("{dtype:?} {shape:?} {by:?}"), &found, &expected, bound);
+            }
         }
     }
 }
@@ -167,7 +169,8 @@ fn no_rows_at_all() {
         let weight = on(&Random::new(8).tensor(&[6, 16], dtype), &device);
         let norm = on(&Random::new(9).tensor(&[16], DType::F32), &device);
         assert_eq!(rms_norm(&nothing(&[0, 16]), &norm, 1e-5).unwrap().dims(), &[0, 16]);
-        assert_eq!(squared_distance(&nothing(&[0, 2, 8]), &nothing(&[0, 2, 8])).unwrap().dims(), &[0]);
+        let none = nothing(&[0, 2, 8]);
+        assert_eq!(distance(&none, &none, Distance::Squared).unwrap().dims(), &[0]);
         assert_eq!(silu_mul(&nothing(&[0, 16]), &nothing(&[0, 16])).unwrap().dims(), &[0, 16]);
         assert_eq!(linear(&nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
         assert_eq!(linear_onto(&nothing(&[0, 6]), &nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);

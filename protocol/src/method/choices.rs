@@ -61,11 +61,22 @@ pub struct Drift {
     pub of: DriftOf,
     /// The number of layers after the first in which it is compared: 1 or more.
     pub layers: usize,
+    /// The way in which the difference becomes a score.
+    pub score: DriftScore,
+}
+
+/// The way in which a row's difference from what is cached of it becomes its score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum DriftScore {
+    /// Its squared Euclidean norm.
+    Squared,
+    /// The sum of its absolute numbers, times the attention that all context rows pay to the row in the last layer that is compared.
+    Attended,
 }
 
 impl Default for Drift {
     fn default() -> Self {
-        Self { of: DriftOf::Values, layers: 1 }
+        Self { of: DriftOf::Values, layers: 1, score: DriftScore::Squared }
     }
 }
 

@@ -9,6 +9,7 @@ mod descriptor;
 mod epic;
 mod full;
 mod infoflow;
+mod kvshare;
 mod none;
 mod prophetkv;
 mod random;
@@ -18,7 +19,7 @@ mod ring;
 mod tests;
 mod trace;
 
-pub use choices::{Drift, DriftOf, Exchange, Importance, Layout, Score, Trace};
+pub use choices::{Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
 pub use descriptor::{
     Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
 };
@@ -67,12 +68,14 @@ pub enum Method {
     },
     /// Recomputes the rows that drift most from what is cached of them in the first layers.
     CacheBlend(Drift),
+    /// Recomputes the rows that drift most, weighted by the attention that all context rows pay them.
+    KvShare,
     /// Recomputes what the query attends to and what that depends on, and puts chunks in the order in which they depend on each other.
     Trace(Trace),
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 12] = [
+pub static METHODS: [&Descriptor; 13] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -84,6 +87,7 @@ pub static METHODS: [&Descriptor; 12] = [
     &relay::DESCRIPTOR,
     &a3::DESCRIPTOR,
     &cacheblend::DESCRIPTOR,
+    &kvshare::DESCRIPTOR,
     &trace::DESCRIPTOR,
 ];
 
@@ -109,6 +113,7 @@ impl Method {
             &Method::Relay { layout } => (&relay::DESCRIPTOR, relay::prefill(layout)),
             &Method::A3 { layout } => (&a3::DESCRIPTOR, a3::prefill(layout)),
             &Method::CacheBlend(drift) => (&cacheblend::DESCRIPTOR, cacheblend::prefill(drift)),
+            Method::KvShare => (&kvshare::DESCRIPTOR, kvshare::prefill()),
             &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
         }
     }

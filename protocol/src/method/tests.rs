@@ -10,7 +10,7 @@ const WISHES: Wishes = Wishes {
     layout: Layout::HlHp,
     per_chunk: Some(7),
     heads_per_gather: Some(2),
-    drift: Drift { of: DriftOf::Keys, layers: 3 },
+    drift: Drift { of: DriftOf::Keys, layers: 3, score: DriftScore::Squared },
     seed: 11,
 };
 

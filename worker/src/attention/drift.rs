@@ -1,11 +1,11 @@
 //! Some context rows at their global positions with the whole context in sight, of which every rank has gathered what is cached. In the
 //! first layer all keys are what they were cached as; behind it the rows' own keys and values, gathered from all ranks, stand in for
-//! the cached ones.
+//! the cached ones. What they pay each other in attention can be measured.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
-use tributary_kernels::{Keys, gather, join, merge};
-use tributary_protocol::DriftOf;
+use tributary_kernels::{Keys, Partial, Reduce, gather, join, merge};
+use tributary_protocol::{Drift, DriftOf, DriftScore};
 
 use super::replication::kept_layer;
 use super::rounds::start_all;
@@ -17,32 +17,34 @@ use crate::placement::Placement;
 
 /// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
 pub struct CachedLayers {
-    /// Keys and values of each layer but the last; of the last, the tensor that is compared.
+    /// Keys and values of each layer; of the last only the tensor that is compared, unless attention is measured there.
     pending: Vec<Vec<Pending>>,
 }
 
 impl CachedLayers {
-    /// Starts the gathers of layers `0..=last`, all at once: `counts[r]` rows come from rank r. Of the last layer only the tensor
-    /// that is compared moves. `cache` has this rank's rows; its prefix says how wide a row is where there are none.
+    /// Starts the gathers of the first layer and of those in which drift is measured, all at once: `counts[r]` rows come from rank r.
+    /// Of the last layer only the tensor that is compared moves, unless attention is measured there. `cache` has this rank's rows; its
+    /// prefix says how wide a row is where there are none.
     ///
     /// # Errors
     /// The communicator's.
-    pub fn start(
-        comm: &mut dyn Communicator,
-        cache: &KvCache,
-        counts: &[usize],
-        last: usize,
-        of: DriftOf,
-    ) -> Result<Self> {
+    pub fn start(comm: &mut dyn Communicator, cache: &KvCache, counts: &[usize], drift: Drift) -> Result<Self> {
         let own = |layer: usize| kept_layer(&cache.own, &cache.prefix, layer);
         let mut pending = Vec::new();
-        for layer in 0..last {
+        for layer in 0..=drift.layers {
             let (k, v) = own(layer)?;
-            pending.push(start_all(comm, [&k, &v].map(|send| Start::AllGather { send, rows: counts }))?.into());
+            let needed = match (drift.score, drift.of) {
+                _ if layer < drift.layers => vec![&k, &v],
+                (DriftScore::Attended, _) => vec![&k, &v],
+                (DriftScore::Squared, DriftOf::Keys) => vec![&k],
+                (DriftScore::Squared, DriftOf::Values) => vec![&v],
+            };
+            let gathers = |send| Start::AllGather { send, rows: counts };
+            pending.push(match needed[..] {
+                [one] => start_all(comm, [gathers(one)])?.into(),
+                _ => start_all(comm, [&k, &v].map(gathers))?.into(),
+            });
         }
-        let (k, v) = own(last)?;
-        let compared = if of == DriftOf::Keys { &k } else { &v };
-        pending.push(start_all(comm, [Start::AllGather { send: compared, rows: counts }])?.into());
         Ok(Self { pending })
     }
 
@@ -104,29 +106,63 @@ impl DriftPass<'_> {
             true => Some(start_all(self.comm, [&qkv.k, &qkv.v].map(|send| Start::AllGather { send, rows: &counts }))?),
             false => None,
         };
-        let mut hidden = vec![false; self.kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
-        if fresh {
-            rows.iter().flatten().for_each(|&row| hidden[row as usize] = true);
-        }
-        let mut keys = self.prefix.keys(layer);
-        for (rank, kept) in self.kept.iter().enumerate().filter(|(_, kept)| !kept.is_empty()) {
-            let is_hidden = |&place: &u32| hidden[kept[place as usize] as usize];
-            let places: Vec<u32> = (0..kept.len() as u32).filter(is_hidden).collect();
-            let at = self.placement.at(kept).without(&places);
-            keys.push(Keys { k: cached[0][rank].clone(), v: cached[1][rank].clone(), at });
-        }
+        let keys = self.there(layer, (&cached[0], &cached[1]), if fresh { rows } else { &[] });
         let part = self.math.attend(&qkv.q, &at, &keys)?;
         let Some([sending_k, sending_v]) = sending else { return Ok(part.out) };
         let (k, v) = (self.comm.wait(sending_k)?, self.comm.wait(sending_v)?);
-        let own: Vec<Keys> = std::iter::zip(k, v)
+        Ok(self.with_fresh(part, &qkv.q, rows, &self.of_rows((k, v), rows))?.out)
+    }
+
+    /// The attention that this rank's rows pay to all `rows`, rank by rank: the sum over this rank's rows of the mean over heads,
+    /// `[rows]` f32. `cached` has the keys of each rank's context; the rows' own stand in for theirs.
+    ///
+    /// # Errors
+    /// Kernels' and communicator's.
+    pub fn paid(&mut self, layer: usize, qkv: &Qkv, rows: &[Vec<u32>], cached: &[Tensor]) -> Result<Tensor> {
+        let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let [sending] = start_all(self.comm, [Start::AllGather { send: &qkv.k, rows: &counts }])?;
+        let k = self.comm.wait(sending)?;
+        if rows[self.comm.rank()].is_empty() {
+            return Ok(Tensor::zeros(counts.iter().sum::<usize>(), DType::F32, qkv.k.device())?);
+        }
+        // Only the log-sum-exp is wanted: any values will do, so keys stand for them.
+        let at = self.placement.at(&rows[self.comm.rank()]);
+        let part = self.math.attend(&qkv.q, &at, &self.there(layer, (cached, cached), rows))?;
+        let fresh = self.of_rows((k.clone(), k), rows);
+        let lse = self.with_fresh(part, &qkv.q, rows, &fresh)?.lse;
+        self.math.scores(&qkv.q, &at, &fresh, &lse, Reduce::Mass)
+    }
+
+    /// Prefix and cached context, without the rows `hidden` of each rank.
+    fn there(&self, layer: usize, cached: (&[Tensor], &[Tensor]), hidden: &[Vec<u32>]) -> Vec<Keys> {
+        let mut is_hidden = vec![false; self.kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];
+        hidden.iter().flatten().for_each(|&row| is_hidden[row as usize] = true);
+        let mut keys = self.prefix.keys(layer);
+        for (rank, kept) in self.kept.iter().enumerate().filter(|(_, kept)| !kept.is_empty()) {
+            let hidden = |&place: &u32| is_hidden[kept[place as usize] as usize];
+            let places: Vec<u32> = (0..kept.len() as u32).filter(hidden).collect();
+            let at = self.placement.at(kept).without(&places);
+            keys.push(Keys { k: cached.0[rank].clone(), v: cached.1[rank].clone(), at });
+        }
+        keys
+    }
+
+    /// The keys and values that came from each rank, where those rows stand.
+    fn of_rows(&self, (k, v): (Vec<Tensor>, Vec<Tensor>), rows: &[Vec<u32>]) -> Vec<Keys> {
+        std::iter::zip(k, v)
             .zip(rows)
             .filter(|(_, rows)| !rows.is_empty())
             .map(|((k, v), rows)| Keys { k, v, at: self.placement.at(rows) })
-            .collect();
-        if own.is_empty() {
-            return Ok(part.out);
+            .collect()
+    }
+
+    /// What this rank's rows find at `part` and at `fresh`.
+    fn with_fresh(&self, part: Partial, q: &Tensor, rows: &[Vec<u32>], fresh: &[Keys]) -> Result<Partial> {
+        if fresh.is_empty() {
+            return Ok(part);
         }
-        Ok(merge(&part, &self.math.attend(&qkv.q, &at, &own)?)?.out)
+        let at = self.placement.at(&rows[self.comm.rank()]);
+        Ok(merge(&part, &self.math.attend(q, &at, fresh)?)?)
     }
 }
 

@@ -6,6 +6,7 @@ mod a3;
 mod cacheblend;
 mod epic;
 mod infoflow;
+mod kvshare;
 mod none;
 mod prophetkv;
 mod random;
@@ -140,6 +141,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::Relay { .. } => Box::new(relay::Relay::default()),
         Method::A3 { .. } => Box::new(a3::A3),
         Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
+        Method::KvShare => Box::new(kvshare::KvShare),
         Method::Trace(_) => Box::new(trace::Traced::default()),
     })
 }

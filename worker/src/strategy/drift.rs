@@ -1,10 +1,11 @@
 //! How far context rows drift from what is cached of them: they run through the first layers at their global positions with the whole
 //! context in sight, on whatever rank, and what they leave in each layer behind the first is compared with the cache (CacheBlend,
-//! section 4: the difference of values in the first layer in which there is one, and gradual filtering over several).
+//! section 4: the difference of values in the first layer in which there is one, and gradual filtering over several). KVShare weighs it
+//! with the attention that the rows pay each other there.
 
 use candle_core::Tensor;
-use tributary_kernels::{cuda, squared_distance};
-use tributary_protocol::{Drift, DriftOf, Exchange, Layout, Plan};
+use tributary_kernels::{Distance, cuda, distance};
+use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
 use super::agree::agree;
 use super::chunks::Chunks;
@@ -41,17 +42,12 @@ pub(super) fn measure(
     let mut stayed = Vec::new();
     for (layer, left) in std::iter::once(None).chain(drift.left(plan.budget).into_iter().map(Some)).enumerate() {
         math.progress.layer(layer)?;
-        // In the last layer nobody asks.
-        let asking = if layer == drift.layers { 0 } else { hidden.len() };
+        // In the last layer nobody asks, unless attention counts.
+        let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
         let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
         let there = cached.next(cx.comm)?;
         if let Some(left) = left {
-            let (new, old) = match (drift.of, layer == drift.layers) {
-                (DriftOf::Keys, _) => (&qkv.k, &there[0]),
-                (DriftOf::Values, true) => (&qkv.v, &there[0]),
-                (DriftOf::Values, false) => (&qkv.v, &there[1]),
-            };
-            let own = distances(new, old, &kept, &rows[rank])?;
+            let own = distances(&qkv, &there, &kept, &rows[rank], drift)?;
             let distances = match gather(cx, candidates, &rows, &own) {
                 Err(error) if error.is_the_requests() => {
                     cached.finish(cx.comm)?;
@@ -60,7 +56,13 @@ pub(super) fn measure(
                 distances => distances?,
             };
             if layer == drift.layers {
-                return Ok((distances, Drift::longest_first(&stayed)));
+                let mut pass =
+                    DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
+                let scores = match drift.score {
+                    DriftScore::Squared => distances,
+                    DriftScore::Attended => weighed(distances, &mut pass, layer, (&qkv, &there[0]), &rows, candidates)?,
+                };
+                return Ok((scores, Drift::longest_first(&stayed)));
             }
             let all: Vec<u32> = rows.concat();
             let score = |row: u32| distances[(row - candidates.first_row) as usize];
@@ -83,20 +85,55 @@ pub(super) fn measure(
 fn set_out(cx: &mut Context<'_>, chunks: &mut Chunks, counts: &[usize], drift: Drift) -> Result<CachedLayers> {
     let needed = if chunks.replication.is_some() { cx.models.main.config().layers } else { drift.layers + 1 };
     chunks.arrivals.wait(needed, &cx.models)?;
-    let cached = CachedLayers::start(cx.comm, &chunks.cache, counts, drift.layers, drift.of)?;
+    let cached = CachedLayers::start(cx.comm, &chunks.cache, counts, drift)?;
     if let Some(replication) = &mut chunks.replication {
         replication.next_slice(cx.comm)?;
     }
     Ok(cached)
 }
 
-/// The squared distances of this rank's `rows` from what is cached of them, `[rows]` f32.
-fn distances(new: &Tensor, cached: &[Tensor], kept: &[Vec<u32>], rows: &[u32]) -> Result<Tensor> {
+/// The distances of this rank's `rows` from what is cached of them, `[rows]` f32. The values that are cached stand behind the keys, if
+/// both are there.
+fn distances(qkv: &Qkv, cached: &[Vec<Tensor>], kept: &[Vec<u32>], rows: &[u32], drift: Drift) -> Result<Tensor> {
+    let (new, cached) = match drift.of {
+        DriftOf::Keys => (&qkv.k, &cached[0]),
+        DriftOf::Values => (&qkv.v, &cached[cached.len() - 1]),
+    };
     let old = match rows.is_empty() {
         true => new.clone(),
         false => cached_rows(cached, kept, rows)?,
     };
-    Ok(squared_distance(new, &old)?)
+    let by = match drift.score {
+        DriftScore::Squared => Distance::Squared,
+        DriftScore::Attended => Distance::Absolute,
+    };
+    Ok(distance(new, &old, by)?)
+}
+
+/// The distances, each times the attention that all `rows` of all ranks pay to its row in this layer.
+fn weighed(
+    mut distances: Vec<f32>,
+    pass: &mut DriftPass<'_>,
+    layer: usize,
+    (qkv, cached_keys): (&Qkv, &[Tensor]),
+    rows: &[Vec<u32>],
+    candidates: &Candidates,
+) -> Result<Vec<f32>> {
+    let all = rows.concat();
+    let paid = pass.paid(layer, qkv, rows, cached_keys)?;
+    let mut received = vec![0.0; all.len()];
+    for part in pass.comm.all_gather_v(&paid, &vec![all.len(); rows.len()])? {
+        let part = cuda::download(&part)?.to_vec1::<f32>()?;
+        assert_eq!(part.len(), all.len(), "attention that a rank's rows pay");
+        received.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+    }
+    if !received.iter().all(|sum| sum.is_finite()) {
+        return Err(Error::NotFinite { what: "attention to context rows", rank: pass.comm.rank() });
+    }
+    for (row, received) in all.into_iter().zip(received) {
+        distances[(row - candidates.first_row) as usize] *= received;
+    }
+    Ok(distances)
 }
 
 /// Every rank's distances on every rank, one a context row in the request's own order; 0 for rows that are on none.

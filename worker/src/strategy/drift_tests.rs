@@ -2,8 +2,8 @@
 //! later ones what a recompute makes of those that went on.
 
 use candle_core::Tensor;
-use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, DriftOf, Exchange, Layout, Method, Plan};
+use tributary_kernels::{Kernels, Keys, Reduce};
+use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Method, Plan};
 
 use super::full::Full;
 use super::{Strategy, chunks, drift, recompute};
@@ -91,27 +91,32 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
     (scores, went_on)
 }
 
+/// What every rank measures.
+fn measured(plan: &Plan, world: usize, drift: Drift) -> Vec<(Vec<f32>, Vec<u32>)> {
+    let order = plan.request_order();
+    on_ranks(plan, world, |cx| {
+        let mut chunks = chunks::prefill(cx, plan).expect("chunks");
+        let candidates = Candidates::new(plan, &order);
+        let measured = drift::measure(cx, plan, &mut chunks, &candidates, &order, drift).expect("measured");
+        chunks.receive(cx, plan).expect("received");
+        measured
+    })
+}
+
 #[test]
 fn drift_is_what_a_full_prefill_and_a_recompute_leave() {
     let mut largest: f32 = 0.0;
-    for drift in [DriftOf::Values, DriftOf::Keys].into_iter().flat_map(|of| [1, 2].map(|layers| Drift { of, layers })) {
+    for drift in [DriftOf::Values, DriftOf::Keys]
+        .into_iter()
+        .flat_map(|of| [1, 2].map(|layers| Drift { of, layers, ..Drift::default() }))
+    {
         assert!(drift.layers < LAYERS);
         let (wanted, went_on) = expected(drift);
         assert_eq!(went_on.len(), drift.layers - 1);
         assert!(wanted.iter().any(|&distance| distance > 1e-4), "{drift:?}: something drifts: {wanted:?}");
         for world in 1..=4 {
             for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-                let plan = plan(world, drift, exchange);
-                let order = plan.request_order();
-                let found = on_ranks(&plan, world, |cx| {
-                    let mut chunks = chunks::prefill(cx, &plan).expect("chunks");
-                    let candidates = Candidates::new(&plan, &order);
-                    let measured =
-                        drift::measure(cx, &plan, &mut chunks, &candidates, &order, drift).expect("measured");
-                    chunks.receive(cx, &plan).expect("received");
-                    measured
-                });
-                for (scores, measured) in found {
+                for (scores, measured) in measured(&plan(world, drift, exchange), world, drift) {
                     let what = format!("{drift:?}, {exchange:?}, world {world}");
                     assert_eq!(measured, Drift::longest_first(&went_on), "{what}: the rows that went on");
                     for (row, (found, wanted)) in scores.iter().zip(&wanted).enumerate() {
@@ -124,4 +129,59 @@ fn drift_is_what_a_full_prefill_and_a_recompute_leave() {
         }
     }
     println!("largest error {largest:e}");
+}
+
+/// In the second layer of a full prefill: what all context rows pay to each context row, mean over heads, times the absolute
+/// difference of its values from those of its chunk alone.
+fn attended(plan: &Plan) -> Vec<f32> {
+    let mut found = on_ranks(plan, 1, |cx| {
+        let (cache, _) = chunks::prefill(cx, plan).expect("chunks").receive(cx, plan).expect("received");
+        let (first, context) = (plan.prefix_tokens(), plan.context_rows());
+        let rows: Vec<u32> = (first as u32..(first + context) as u32).collect();
+        let old = numbers(&cache.own, 1, &rows, DriftOf::Values);
+        let all: Vec<u32> = (0..(first + context) as u32).collect();
+        let at = Placement::new(plan, &plan.request_order(), Layout::Global).at(&all);
+        let (model, math) = (cx.models.main, cx.math.clone());
+        let hidden = cx.embed(&plan.sources()[..all.len()]).expect("embedded");
+        let qkv = model.qkv(0, &hidden).expect("the first layer");
+        let keys = |k: &Tensor, v: &Tensor| [Keys { k: k.clone(), v: v.clone(), at: at.clone() }];
+        let seen = math.attend(&qkv.q, &at, &keys(&qkv.k, &qkv.v)).expect("attention");
+        let hidden = model.finish(0, hidden, seen.out).expect("the first layer");
+        let qkv = model.qkv(1, &hidden).expect("the second layer");
+        let keys = keys(&qkv.k, &qkv.v);
+        let lse = math.attend(&qkv.q, &at, &keys).expect("attention").lse;
+        let from_context: Vec<f32> = all.iter().map(|&row| f32::from(u8::from(row as usize >= first))).collect();
+        let paid = math.scores(&qkv.q, &at, &keys, &lse, Reduce::Weighted(&from_context)).expect("scores");
+        let paid: Vec<f32> = paid.to_vec1().expect("f32");
+        let new = qkv.v.narrow(0, first, context).and_then(|v| v.flatten_from(1)).and_then(|v| v.to_vec2::<f32>());
+        let distance =
+            |(new, old): (&Vec<f32>, &Vec<f32>)| new.iter().zip(old).map(|(a, b)| (a - b).abs()).sum::<f32>();
+        let distances = new.expect("f32").iter().zip(&old).map(distance).collect::<Vec<f32>>();
+        distances.iter().zip(&paid[first..]).map(|(distance, paid)| distance * paid).collect::<Vec<f32>>()
+    });
+    found.swap_remove(0)
+}
+
+#[test]
+fn kvshare_weighs_drift_with_what_the_context_pays() {
+    let drift = Drift { score: DriftScore::Attended, ..Drift::default() };
+    let of = |world, exchange| Plan { method: Method::KvShare, ..plan(world, drift, exchange) };
+    let mut wanted = attended(&of(1, Exchange::PassQ));
+    let candidates = of(1, Exchange::PassQ).candidate_rows(&of(1, Exchange::PassQ).request_order());
+    let first = of(1, Exchange::PassQ).prefix_tokens();
+    for (index, wanted) in wanted.iter_mut().enumerate() {
+        *wanted *= f32::from(u8::from(candidates.contains(&((first + index) as u32))));
+    }
+    assert!(wanted.iter().any(|&score| score > 1e-3), "something drifts: {wanted:?}");
+    for world in 1..=4 {
+        for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
+            for (scores, rows) in measured(&of(world, exchange), world, drift) {
+                assert!(rows.is_empty(), "one layer is measured");
+                for (row, (found, wanted)) in scores.iter().zip(&wanted).enumerate() {
+                    let error = (found - wanted).abs() / wanted.max(1.0);
+                    assert!(error < 1e-5, "{exchange:?}, world {world}, row {row}: {found}, not {wanted}");
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Memory while context rows are measured before any is selected.
 
-use tributary_protocol::Trace;
+use tributary_protocol::{DriftScore, Trace};
 
 use super::{Count, slack};
 use crate::machine::MemoryOf;
@@ -17,7 +17,9 @@ impl Count<'_> {
         let Some(drift) = plan.drifts(&order) else { return 0 };
         let layer_bytes = self.shape.layer_kv_bytes();
         let gathered = if self.threads { plan.kept_counts(self.world)[rank] } else { plan.context_rows() } as u64;
-        let cached = gathered * (drift.layers as u64 * layer_bytes + layer_bytes / 2);
+        let is_attended = drift.score == DriftScore::Attended;
+        let last_bytes = if is_attended { layer_bytes } else { layer_bytes / 2 };
+        let cached = gathered * (drift.layers as u64 * layer_bytes + last_bytes);
         let compared = plan.context_rows() as u64 * layer_bytes;
         let rows = plan.candidate_rows(&order).len().div_ceil(self.world);
         stale + cached + compared + self.activations(rows, true) + self.rotated(plan.context_rows())

@@ -1,6 +1,6 @@
 //! The work of passes that measure context rows before any is selected.
 
-use tributary_protocol::{Drift, Exchange};
+use tributary_protocol::{Drift, DriftScore, Exchange};
 
 use super::{Count, Products, RankWork, sees};
 use crate::cost::homes::{Row, drifting, homes};
@@ -55,7 +55,7 @@ impl Count<'_> {
     }
 
     /// The rows whose drift is measured: the first layer with the whole context in sight, and those behind it for ever fewer, of
-    /// which the last one has keys and values only.
+    /// which the last one has keys and values only, unless attention is measured there.
     pub(super) fn drift(&self, drift: Drift) -> Vec<RankWork> {
         let shape = self.shape;
         let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
@@ -72,8 +72,17 @@ impl Count<'_> {
                 work.attending_rows += went_on.len() as f64;
                 work.elementwise += went_on.len() as f64 * shape.layer_elementwise();
             }
-            let last = in_play.last().map_or(0, |homes| homes[rank].len());
-            work.products.push(Products { rows: last, flops: last as f64 * shape.layer_kv_flops(), weight_bytes });
+            let last: &[Row] = in_play.last().map_or(&[], |homes| &homes[rank]);
+            let (rows, mut row_flops) = (last.len(), shape.layer_kv_flops());
+            if drift.score == DriftScore::Attended {
+                row_flops = before_attention;
+                // The softmax's denominators take as long as attention; scores are a second product of queries and keys.
+                let pairs = last.iter().map(sees).sum::<f64>();
+                work.attention += self.pair_flops() * pairs;
+                work.probe += self.pair_flops() * pairs / 2.0;
+                work.attending_rows += rows as f64;
+            }
+            work.products.push(Products { rows, flops: rows as f64 * row_flops, weight_bytes });
             work
         };
         (0..self.world).map(rank).collect()
