@@ -1,0 +1,100 @@
+//! How sure a mean of scores is, and whether two methods differ on the same requests.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// Samples that are drawn from the requests.
+const DRAWS: usize = 10_000;
+
+/// The share of draws outside the interval, at either end.
+const TAIL: f64 = 0.025;
+
+/// A mean and the interval that holds 95 % of the means of requests drawn anew (the percentile bootstrap, Efron 1979).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// The least of the interval.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// The mean of scores, one a request; nothing of none. The draws follow from the seed.
+pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
+    if scores.is_empty() {
+        return None;
+    }
+    let count = scores.len();
+    let of = |sum: f64| sum / count as f64;
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut draw = || of((0..count).map(|_| scores[below(&mut random, count)]).sum());
+    let mut means: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
+    means.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| means[(share * (DRAWS - 1) as f64).round() as usize];
+    Some(Mean { mean: of(scores.iter().sum()), low: at(TAIL), high: at(1.0 - TAIL) })
+}
+
+/// The mean difference of two methods on the same requests; nothing of none.
+///
+/// # Panics
+/// If there are more scores of one than of the other: only a bug can do that.
+pub fn difference(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Mean> {
+    assert_eq!(ours.len(), theirs.len(), "scores of the same requests");
+    let differences: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours - theirs).collect();
+    mean(&differences, seed)
+}
+
+/// McNemar's exact test (1947; two-sided, binomial): how likely it is that two methods which are as good differ at least as much, where
+/// so many requests are right by one of them alone, and so many by the other alone.
+pub fn mcnemar(ours_alone: usize, theirs_alone: usize) -> f64 {
+    let (all, fewer) = (ours_alone + theirs_alone, ours_alone.min(theirs_alone));
+    // In logarithms: 2^-n is beyond what a number holds.
+    let mut ln_choose = 0.0;
+    let mut tail = 0.0;
+    for k in 0..=fewer {
+        if k > 0 {
+            ln_choose += ((all - k + 1) as f64 / k as f64).ln();
+        }
+        tail += (ln_choose - all as f64 * std::f64::consts::LN_2).exp();
+    }
+    (2.0 * tail).min(1.0)
+}
+
+/// A number below `count`, each as likely.
+fn below(random: &mut ChaCha8Rng, count: usize) -> usize {
+    ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_as_wide_as_the_scores_are_apart() {
+        assert_eq!(mean(&[], 1), None);
+        let same = mean(&[0.5; 20], 1).unwrap();
+        assert_eq!((same.low, same.mean, same.high), (0.5, 0.5, 0.5));
+        let half: Vec<f64> = (0..100).map(|index| f64::from(index % 2)).collect();
+        let found = mean(&half, 1).unwrap();
+        // 1.96 standard errors of 100 coins are 0.098.
+        assert!((found.low - 0.402).abs() < 0.02 && (found.high - 0.598).abs() < 0.02, "{found:?}");
+        assert_eq!(mean(&half, 1), mean(&half, 1), "the seed fixes it");
+    }
+
+    #[test]
+    fn the_same_requests_are_compared_with_each_other() {
+        let theirs: Vec<f64> = (0..50).map(f64::from).collect();
+        let ours: Vec<f64> = theirs.iter().map(|score| score + 0.25).collect();
+        let found = difference(&ours, &theirs, 3).unwrap();
+        assert!((found.low - 0.25).abs() < 1e-9 && (found.high - 0.25).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn mcnemar_is_the_binomial_test() {
+        assert!((mcnemar(0, 5) - 0.0625).abs() < 1e-12, "2 / 32");
+        assert!((mcnemar(1, 9) - 0.021_484_375).abs() < 1e-12, "2 * 11 / 1024");
+        assert_eq!((mcnemar(0, 0), mcnemar(4, 4)), (1.0, 1.0));
+        assert!(mcnemar(900, 1100) > 0.0 && mcnemar(900, 1100) < 1e-4);
+    }
+}
