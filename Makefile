@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
+	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -145,6 +146,10 @@ bench-metrics: build
 picture: build
 	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
+
+# 50 requests of each task, every method at two ratios, on two ranks: some minutes.
+quality: build
+	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 2 --samples 50 --ratios 0.05,0.15 --out target/quality --force
 
 study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force

@@ -185,6 +185,11 @@ impl<'a> Engine<'a> {
         self.ranks.backend().shares_cores(group, cores)
     }
 
+    /// How this process was started, as reports say it.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
     /// The GPU of this process's ranks, if they compute on one.
     pub fn gpu(&self) -> Option<&Gpu> {
         self.rank_device.gpu.as_ref()

@@ -18,6 +18,7 @@ mod environment;
 mod error;
 mod follow;
 mod highlight;
+pub mod launched;
 mod machine;
 pub mod marker;
 mod model;

@@ -19,6 +19,7 @@ use crate::load::{LoadArgs, load};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
+use crate::quality::{QualityArgs, quality};
 use crate::ranks;
 use crate::reference::{CompletionsArgs, ManArgs, completions, man};
 use crate::serve::{ServeArgs, serve};
@@ -49,6 +50,8 @@ enum Command {
     Compare(Box<CompareArgs>),
     #[command(allow_negative_numbers = true)]
     Bench(Box<BenchArgs>),
+    #[command(allow_negative_numbers = true)]
+    Quality(Box<QualityArgs>),
     #[command(allow_negative_numbers = true)]
     Plan(Box<PlanArgs>),
     Store(Box<StoreCommand>),
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Command::Load(args) => once(|| load(&args)),
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
+        Command::Quality(args) => quality(&args, |what| once(what)),
         Command::Plan(args) => plan(&args),
         Command::Store(args) => store(&args, |work| once(work)),
         Command::Doctor(args) => doctor(&args),

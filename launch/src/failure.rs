@@ -62,6 +62,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<tributary_study::Error>() {
         return error.exit_code();
     }
+    if let Some(error) = error.downcast_ref::<tributary_quality::Error>() {
+        return error.exit_code();
+    }
     if let Some(error) = error.downcast_ref::<tributary_coordinator::Error>() {
         return error.exit_code();
     }
@@ -88,8 +91,9 @@ pub fn one_line(error: &anyhow::Error) -> String {
 /// The failure as it ends this process: a table of what ranks do not agree on keeps its lines.
 pub fn ending(error: &anyhow::Error) -> ProcessFailure {
     use tributary_comm::Error::Aborted;
-    let own = match error.downcast_ref() {
-        Some(tributary_study::Error::Engine(error)) => Some(error),
+    let own = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(tributary_study::Error::Engine(error)), _) => Some(error),
+        (_, Some(tributary_quality::Error::Engine(error))) => Some(error),
         _ => error.downcast_ref::<Error>(),
     };
     let line = match own {

@@ -8,7 +8,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// What each command puts out.
-const OUTPUTS: [(&str, &str); 11] = [
+const OUTPUTS: [(&str, &str); 12] = [
     (
         "prefill",
         "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
@@ -31,6 +31,11 @@ const OUTPUTS: [(&str, &str); 11] = [
         "bench",
         "Output: a table; in --out the study as report.json (docs/schemas/study.v1.json), a page, CSV and charts. With --dry-run the \
          points alone, with --calibrate a profile.",
+    ),
+    (
+        "quality",
+        "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json) and points.csv. With --dry-run \
+         numbers alone, with `score` a number a line.",
     ),
     (
         "plan",

@@ -15,6 +15,7 @@ pub mod mpirun;
 mod plan_command;
 mod prefill;
 mod progress;
+mod quality;
 mod ranks;
 mod reference;
 mod request;

@@ -101,6 +101,11 @@ fn a_study_runs_on_the_ranks_that_are_started() {
     let with = |options: &[&str], says: &[&str]| refused(OPEN_MPI_4, &[&["-n", "2"], options].concat(), 64, says);
     with(&["--", "bench", "--worlds", "1,2"], &["-n 2", "--worlds 1,2"]);
     with(&["--restarts", "1", "--", "bench", "--out", "o"], &["--restarts 1", "--resume"]);
+    with(&["--restarts", "1", "--", "quality", "--out", "o"], &["--restarts 1", "--resume"]);
+    with(&["--", "quality", "--worlds", "3"], &["-n 2", "--world-size 3"]);
+    let output = launch(folder.path(), &["-n", "2", "--dry-run", "--", "quality", "--suite", "hops"]);
+    let line = String::from_utf8_lossy(&output.stdout);
+    assert!(line.contains(" quality --backend mpi --world-size 2 --suite hops"), "{line}");
 }
 
 #[test]

@@ -296,3 +296,44 @@ fn a_study_runs_under_launch_and_goes_on() {
     assert_eq!(on.code, 0, "{:#?}", on.errors);
     assert_eq!(report()["points"], measured["points"], "nothing was left to measure");
 }
+
+#[test]
+fn an_evaluation_on_processes_answers_as_on_threads_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = demo();
+    let base = [
+        "quality",
+        "--suite",
+        "hops",
+        "--model",
+        &model,
+        "--tasks",
+        "hop2,vt3",
+        "--samples",
+        "3",
+        "--methods",
+        "relay",
+        "--out",
+    ];
+    let (threads, processes) = (folder.path().join("threads"), folder.path().join("processes"));
+    let shown = [&threads, &processes].map(|out| out.display().to_string());
+    let output = tributary(&[&base[..], &[&shown[0], "--world-size", "2"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let started = |more: &[&str]| Job::launch("", &["-n", "2"], &[&base[..], &[&shown[1]], more].concat()).end();
+    let ended = started(&[]);
+    assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+    let answers = |folder: &std::path::Path| {
+        let text = std::fs::read_to_string(folder.join("answers.jsonl")).expect("answers");
+        let line = |line: &str| -> Vec<serde_json::Value> {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            ["task", "sample", "method", "answer", "score", "selected_rows"].map(|key| line[key].clone()).to_vec()
+        };
+        text.lines().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(answers(&threads), answers(&processes));
+    let again = started(&["--resume"]);
+    assert_eq!(again.code, 0, "{:#?}", again.errors);
+    assert!(again.stdout.contains("12 answers to 6 requests; 12 of them were there before"), "{}", again.stdout);
+    let refused = started(&["--resume", "--seed", "9"]);
+    assert_eq!((refused.code, answers(&processes).len()), (64, 12), "{:#?}", refused.errors);
+}

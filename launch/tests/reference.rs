@@ -39,7 +39,7 @@ fn bash_completes_commands_options_and_values() {
     assert_eq!(offered(&script, &["tributary", "serve", "--print"]), ["--print-config"]);
     assert_eq!(offered(&script, &["tributary", "prefill", "--kernels", "pl"]), ["plain"]);
     let all = offered(&script, &["tributary", "''"]);
-    for name in ["prefill", "compare", "bench", "plan", "doctor", "launch", "completions", "man"] {
+    for name in ["prefill", "compare", "bench", "quality", "plan", "doctor", "launch", "completions", "man"] {
         assert!(all.iter().any(|word| word == name), "{name} is not in {all:?}");
     }
     assert!(!all.iter().any(|word| word == "reap"), "hidden: {all:?}");
@@ -101,7 +101,7 @@ fn commands() -> Vec<String> {
 #[test]
 fn helps_say_what_comes_out_and_how_it_ends() {
     let commands = commands();
-    assert_eq!(commands.len(), 11, "{commands:?}");
+    assert_eq!(commands.len(), 12, "{commands:?}");
     let mut with_file = Vec::new();
     for name in &commands {
         let help = text(&[name, "--help"]);
@@ -118,7 +118,7 @@ fn helps_say_what_comes_out_and_how_it_ends() {
         assert_eq!(help.contains("--print-config"), takes_file, "{name}");
         with_file.extend(takes_file.then_some(name.as_str()));
     }
-    assert_eq!(with_file, ["prefill", "serve", "compare", "bench", "plan", "doctor", "launch"]);
+    assert_eq!(with_file, ["prefill", "serve", "compare", "bench", "quality", "plan", "doctor", "launch"]);
     let compare = text(&["compare", "--help"]);
     assert!(compare.contains("A method is NAME"), "what the command itself adds is kept: {compare}");
 }

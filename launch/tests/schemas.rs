@@ -23,10 +23,11 @@ const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test 
 type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
-const SCHEMAS: [Made; 8] = [
+const SCHEMAS: [Made; 9] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),
+    ("quality", "report.json of tributary quality", schema_of::<tributary_quality::Report>),
     ("plan", "tributary plan --json", schema_of::<forecast::Report>),
     ("sizing", "tributary plan --slo-ttft .. --json", schema_of::<sizing::Report>),
     ("doctor", "tributary doctor --json", schema_of::<tributary::doctor::Report>),
@@ -188,6 +189,17 @@ fn a_study_writes_what_its_schema_says() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = std::fs::read_to_string(folder.path().join("study/report.json")).expect("a report");
     fits("study", &serde_json::from_str(&report).expect("JSON"));
+}
+
+#[test]
+fn an_evaluation_writes_what_its_schema_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (demo, out) = (demo(), folder.path().join("quality").display().to_string());
+    let arguments = ["quality", "--suite", "hops", "--model", &demo, "--tasks", "single,vt2", "--samples", "2"];
+    let output = tributary(&[&arguments[..], &["--methods", "full,relay", "--worlds", "2", "--out", &out]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(folder.path().join("quality/report.json")).expect("a report");
+    fits("quality", &serde_json::from_str(&report).expect("JSON"));
 }
 
 #[test]

@@ -1,5 +1,30 @@
-//! What an answer is worth: scores as the public long-context suites define them, and statistics that say how sure they are.
+//! What answers are worth: tasks whose answers are known, an evaluation that asks them through an engine with several methods, scores
+//! as the public long-context suites define them, and statistics that say how sure all of it is.
+//!
+//! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
 
+pub mod answers;
+mod design;
+mod dry_run;
+mod error;
+mod evaluation;
+pub mod hops;
+mod output;
+mod points;
+mod random;
+mod render;
+mod report;
 pub mod rows;
+mod run;
 pub mod score;
 pub mod statistics;
+
+pub use design::{Arm, Design};
+pub use dry_run::dry_run;
+pub use error::{Error, Result};
+pub use evaluation::{Evaluation, Request};
+pub use output::Output;
+pub use points::{Paired, Point};
+pub use render::render;
+pub use report::{FailureRow, Origin, Report, origin, report};
+pub use run::run;

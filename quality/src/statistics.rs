@@ -1,7 +1,9 @@
 //! How sure a mean of scores is, and whether two methods differ on the same requests.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::random::Random;
 
 /// Samples that are drawn from the requests.
 const DRAWS: usize = 10_000;
@@ -10,7 +12,7 @@ const DRAWS: usize = 10_000;
 const TAIL: f64 = 0.025;
 
 /// A mean and the interval that holds 95 % of the means of requests drawn anew (the percentile bootstrap, Efron 1979).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
@@ -27,8 +29,8 @@ pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
     }
     let count = scores.len();
     let of = |sum: f64| sum / count as f64;
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut draw = || of((0..count).map(|_| scores[below(&mut random, count)]).sum());
+    let mut random = Random::of(&format!("bootstrap {seed}"));
+    let mut draw = || of((0..count).map(|_| scores[random.below(count)]).sum());
     let mut means: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
     means.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| means[(share * (DRAWS - 1) as f64).round() as usize];
@@ -59,11 +61,6 @@ pub fn mcnemar(ours_alone: usize, theirs_alone: usize) -> f64 {
         tail += (ln_choose - all as f64 * std::f64::consts::LN_2).exp();
     }
     (2.0 * tail).min(1.0)
-}
-
-/// A number below `count`, each as likely.
-fn below(random: &mut ChaCha8Rng, count: usize) -> usize {
-    ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Scores against those that LongBench's own evaluation gave, which are kept outside the repository.
 
+use std::io::Write;
 use std::path::Path;
 
 use tributary_quality::score::{code_similarity, qa_f1, rouge_l};
@@ -8,7 +9,8 @@ use tributary_quality::score::{code_similarity, qa_f1, rouge_l};
 fn scores_are_those_of_the_published_evaluation() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/metrics/golden_longbench_metrics.json");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("skipped: {} is not there", file.display());
+        // Past the test harness, which keeps what a passing test prints to itself; `.ci/skipped` counts it.
+        let _ = writeln!(std::io::stderr(), "skipped: {} is not there", file.display());
         return;
     };
     let cases: Vec<serde_json::Value> = serde_json::from_str(&text).expect("a list");

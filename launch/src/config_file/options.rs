@@ -10,7 +10,7 @@ pub const CONFIG: &str = "config";
 pub const PRINT: &str = "print-config";
 
 /// The commands that take options from a file.
-pub const COMMANDS: [&str; 7] = ["prefill", "serve", "compare", "bench", "plan", "doctor", "launch"];
+pub const COMMANDS: [&str; 8] = ["prefill", "serve", "compare", "bench", "quality", "plan", "doctor", "launch"];
 
 const LONG_HELP: &str = "\
 Reads options from a TOML file. Its keys are the options' long names: world-size = 4, chunk-cache = \"4GiB\", reorder = true, \

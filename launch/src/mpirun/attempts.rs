@@ -2,10 +2,10 @@
 
 use std::sync::PoisonError;
 
-use super::blocks::Says;
 use super::line::Line;
-use super::outcome::{Ended, Verdict, judge};
 use super::supervise::{Job, Limits, Out, supervise};
+use tributary_engine::launched::blocks::Says;
+use tributary_engine::launched::outcome::{Ended, Verdict, judge};
 use tributary_engine::marker;
 
 /// A job and how often it may be started.

@@ -4,13 +4,10 @@
 //! their launcher. Nothing is decided here about the request; that is the ranks' affair.
 
 pub mod attempts;
-pub mod blocks;
-pub mod filter;
 pub mod flavour;
 pub mod hosts;
 pub mod line;
 mod options;
-pub mod outcome;
 pub mod supervise;
 pub mod sweep;
 

@@ -13,7 +13,7 @@ use super::line::{Wish, value_of};
 const MAX_RANKS: usize = 4096;
 
 /// Commands that ranks can run together, and that tell when they are complete.
-const COMMANDS_OF_RANKS: [&str; 5] = ["prefill", "compare", "bench", "doctor", "serve"];
+const COMMANDS_OF_RANKS: [&str; 6] = ["prefill", "compare", "bench", "quality", "doctor", "serve"];
 
 /// Runs a command on several ranks, over MPI, on this machine or several
 #[derive(Debug, Args)]
@@ -101,7 +101,7 @@ pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
     let command = command_of_rank(program, &args.command, ranks)?;
     if args.restarts > 0 && is_study(&command) && !command.iter().any(|word| word == "--resume") {
         let why = "a study that is begun again finds its own folder, or leaves what it has measured";
-        return Err(format!("--restarts {}: {why}; give bench --out DIR and --resume", args.restarts));
+        return Err(format!("--restarts {}: {why}; give it --out DIR and --resume", args.restarts));
     }
     Ok(Wish {
         ranks,
@@ -149,9 +149,13 @@ impl LaunchArgs {
     }
 }
 
-/// Whether a rank's command, behind the program's name, is a scaling study.
+/// Whether a rank's command, behind the program's name, is a study or an evaluation, which keeps what it has in a folder.
 fn is_study(command: &[String]) -> bool {
-    command.iter().skip(1).find(|word| COMMANDS_OF_RANKS.contains(&word.as_str())).is_some_and(|name| name == "bench")
+    command
+        .iter()
+        .skip(1)
+        .find(|word| COMMANDS_OF_RANKS.contains(&word.as_str()))
+        .is_some_and(|name| name == "bench" || name == "quality")
 }
 
 /// The command of each rank, which is told what to talk over and how many it must find. A study finds that out by itself: its
@@ -169,7 +173,8 @@ fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Ve
     {
         return Err(format!("-n {count}: the command says --worlds {worlds}; leave that out, or give the same number"));
     }
-    let size = value_of(command, "--world-size").or_else(|| value_of(command, "--world"));
+    let worlds = || value_of(command, "--worlds").filter(|_| !is_study);
+    let size = value_of(command, "--world-size").or_else(|| value_of(command, "--world")).or_else(worlds);
     if let Some(size) = size.filter(|size| *size != count) {
         return Err(format!(
             "-n {count}: the command says --world-size {size}; leave that out, or give the same number"

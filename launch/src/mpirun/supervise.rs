@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::blocks::Says;
-use super::filter::{Filter, JobEvent};
-use super::outcome::{Ended, Status, ended_by, is_echo};
 use super::sweep::sweep;
+use tributary_engine::launched::blocks::Says;
+use tributary_engine::launched::filter::{Filter, JobEvent};
+use tributary_engine::launched::outcome::{Ended, Status, ended_by, is_echo};
 use tributary_engine::marker::Marker;
 
 /// How often the launcher is looked at.

@@ -4,12 +4,13 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     (
         "launch",
         &[
             "service",
             "study",
+            "quality",
             "load",
             "engine",
             "coordinator",
@@ -24,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ),
     ("service", &["engine", "coordinator", "protocol", "system"]),
     ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
+    ("quality", &["engine", "coordinator", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),

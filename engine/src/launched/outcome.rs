@@ -6,7 +6,7 @@
 use tributary_protocol::exit;
 
 use super::blocks::{Block, Loss, Says};
-use tributary_engine::marker::Failed;
+use crate::marker::Failed;
 
 /// What signal n makes of an exit code: this plus n.
 const SIGNALLED: i32 = 128;

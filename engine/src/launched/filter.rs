@@ -2,7 +2,7 @@
 //! themselves is held back, and all else is passed on at once, byte for byte.
 
 use super::blocks::{Block, is_dashes};
-use tributary_engine::marker::{Marker, find};
+use crate::marker::{Marker, find};
 
 /// How many lines a block may have. mpirun's longest has fewer; more is a rank that happens to print dashes.
 const BLOCK_LINES: usize = 80;
@@ -90,7 +90,7 @@ fn is_remark(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tributary_engine::marker::Failed;
+    use crate::marker::Failed;
 
     const ID: &str = "0123456789abcdef";
 

@@ -1,0 +1,222 @@
+//! `tributary quality`: what answers are worth. Methods on tasks whose answers are known, or the scores of answers made elsewhere.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::Error;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS};
+use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
+use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
+use tributary_quality::{Arm, Design, Evaluation, Output, dry_run, origin, render, report, rows};
+use tributary_study::method_spec::MethodSpec;
+use tributary_study::scalar::Ratio;
+
+use crate::args::{ModelArgs, ReachArgs};
+use crate::failure::usage;
+use crate::progress::Progress;
+use crate::ranks;
+use crate::stdout::print;
+
+/// The command behind the command.
+const SCORE: &str = "score";
+
+const HELP: &str = "\
+A method is NAME[:OPTION[=VALUE]].., with the options of `compare` but for world and threads; ratio=R stands before --ratios. Every request is \
+answered by every method, cold, in an order drawn anew. --resume may ask for more samples, tasks, methods or ratios than before. The suite \
+hops is the language of models/demo: it says whether methods keep what chunking breaks, and nothing of large models (docs/quality.md).";
+
+/// What was typed: an evaluation, or `score` behind it.
+#[derive(Debug)]
+pub enum QualityArgs {
+    /// Methods on tasks.
+    Evaluation(Box<EvaluationArgs>),
+    /// Answers made elsewhere.
+    Score(ScoreArgs),
+}
+
+impl Args for QualityArgs {
+    fn augment_args(command: Command) -> Command {
+        let command = EvaluationArgs::augment_args(command).subcommand(ScoreArgs::augment_args(Command::new(SCORE)));
+        command.args_conflicts_with_subcommands(true).subcommand_negates_reqs(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for QualityArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        Ok(match matches.subcommand_matches(SCORE) {
+            Some(matches) => Self::Score(ScoreArgs::from_arg_matches(matches)?),
+            None => Self::Evaluation(Box::new(EvaluationArgs::from_arg_matches(matches)?)),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Scores answers made elsewhere, and prints one number a line, from 0 to 1
+#[derive(Debug, Args)]
+pub struct ScoreArgs {
+    /// Lines of {"metric": qa_f1 | rouge_l | classification | retrieval | count | code_similarity, "prediction": TEXT, "references":
+    /// [TEXT, ..], "classes": [TEXT, ..] for a classification}
+    #[arg(value_name = "FILE.jsonl")]
+    file: PathBuf,
+}
+
+/// Methods on tasks whose answers are known, beside their time and bytes; or scores of answers made elsewhere
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct EvaluationArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The tasks, by the name of their suite: hops
+    #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
+    suite: String,
+    /// Some of the suite's tasks, such as hop2,vt3 [default: all]
+    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Evaluation")]
+    tasks: Vec<String>,
+    /// Requests of each task
+    #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
+    samples: usize,
+    /// Documents of a request
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Evaluation")]
+    documents: usize,
+    /// Tokens of each document, at most
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Evaluation")]
+    document_tokens: usize,
+    /// The methods; full is added where it is missing: the others are measured against it
+    #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), help_heading = "Evaluation")]
+    methods: Vec<MethodSpec>,
+    /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
+    #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]
+    ratios: Vec<Ratio>,
+    /// Seed of requests, of the order of methods, of intervals and of random selection
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
+    seed: u64,
+    /// Print how many requests, answers and tokens there would be, and ask nothing
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
+    dry_run: bool,
+    /// Go on with the evaluation in --out: the same suite, seed, shape, model and program
+    #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
+    resume: bool,
+    /// Folder for answers.jsonl, report.json and points.csv [default: tributary-quality-DATE]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Overwrite an evaluation in --out
+    #[arg(long, help_heading = "Output")]
+    force: bool,
+    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    #[arg(long, visible_aliases = ["world", "worlds"], value_name = "N", help_heading = "Ranks")]
+    world_size: Option<usize>,
+    /// Threads of each rank
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
+    threads: usize,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+/// Every method, and one with documents in another order.
+fn methods() -> Vec<&'static str> {
+    Descriptor::names().into_iter().chain(["infoflow:reorder"]).collect()
+}
+
+/// Runs the command; says what went wrong. `once` runs what no ranks do.
+pub fn quality(args: &QualityArgs, once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode) -> ExitCode {
+    match args {
+        QualityArgs::Evaluation(args) => evaluate(args),
+        QualityArgs::Score(ScoreArgs { file }) => once(&|| score(file)),
+    }
+}
+
+fn score(file: &PathBuf) -> anyhow::Result<()> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| usage(format!("{shown}: {error}")))?;
+    let scores = rows::scores(&text).map_err(|error| usage(format!("{shown}, {error}")))?;
+    print(&scores.iter().map(|score| format!("{score}\n")).collect::<String>())
+}
+
+fn evaluate(args: &EvaluationArgs) -> ExitCode {
+    let intake = IntakeConfig {
+        synthetic: None,
+        chunking: Chunking::Documents,
+        text_chunk_tokens: TEXT_CHUNK_TOKENS,
+        prefix: Prefix::Bos,
+        template: TemplateUse::None,
+    };
+    let group = args.reach.group(args.world_size, args.threads);
+    let config = Config { model: args.model.config(args.seed), intake, group };
+    ranks::run(&config.group, |ranks| match ranks.leads() {
+        false if args.dry_run => Ok(ranks.leave()?),
+        false => Ok(follow(&config, ranks)?),
+        true => lead(args, &config, ranks),
+    })
+}
+
+fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let world = ranks.world();
+    let design = Design {
+        suite: args.suite.clone(),
+        tasks: args.tasks.clone(),
+        samples: args.samples,
+        seed: args.seed,
+        documents: args.documents,
+        document_tokens: args.document_tokens,
+        world,
+        threads: args.threads,
+    };
+    let (design, arms) = (design.checked()?, arms(args, world)?);
+    let mut engine = Engine::open(config, ranks)?;
+    let evaluation = Evaluation::new(design, arms, &mut engine)?;
+    if args.dry_run {
+        print(&dry_run(&evaluation))?;
+        drop(engine);
+        return Ok(ranks.leave()?);
+    }
+    let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
+    let (origin, environment) = (origin(&engine)?, engine.environment().clone());
+    let before = output.begin(&evaluation, &origin, &environment)?;
+    let progress = Progress::start("loading the weights");
+    let answers = tributary_quality::run(&evaluation, engine, &output, &|what, _| progress.now(what));
+    drop(progress);
+    let report = report(&evaluation, (origin, environment), &answers?, before);
+    output.finish(&report)?;
+    print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
+    Ok(report.check()?)
+}
+
+/// The methods with each ratio that makes a difference to them; the one that the others are measured against first.
+fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
+    let mut specs = vec![MethodSpec::bare(REFERENCE)];
+    specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>());
+    let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();
+    let ratios = if ratios.is_empty() { vec![None] } else { ratios };
+    let mut arms: Vec<Arm> = Vec::new();
+    for spec in &specs {
+        if let Some(option) = ["world", "threads"].into_iter().find(|option| spec.has(option)) {
+            return Err(usage(format!("--methods {spec}: {option} is one for all methods here")));
+        }
+        for &ratio in &ratios {
+            let settings = RequestSettings {
+                method: spec.method,
+                ratio: ratio.filter(|_| spec.method.ratio.is_some()),
+                world,
+                sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: args.seed },
+                timeout_ms: args.reach.collective_timeout.saturating_mul(1000),
+                reuse: 0.0,
+                ..RequestSettings::default()
+            };
+            let run_config = spec.apply(RunConfig { settings, threads: args.threads }, Importance::Mass)?;
+            let arm = Arm::new(spec.to_string(), run_config);
+            if !arms.contains(&arm) {
+                arms.push(arm);
+            }
+        }
+    }
+    Ok(arms)
+}

@@ -1,0 +1,197 @@
+//! `tributary quality` as a user runs it: scores of answers made elsewhere, the suite of the demo model's language, how an interrupted
+//! evaluation goes on, what it refuses.
+
+mod kit;
+
+use std::path::Path;
+
+use kit::{demo, root, tributary};
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tributary(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs the suite on the demo model.
+fn hops(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let demo = demo();
+    run(&[&["quality", "--suite", "hops", "--model", &demo], arguments].concat())
+}
+
+/// Asserts that a command is refused in one line that says this, and nothing is printed.
+fn refused((code, out, errors): (Option<i32>, String, String), says: &[&str]) {
+    assert_eq!((code, out.as_str(), errors.lines().count()), (Some(64), "", 1), "{errors}");
+    assert!(says.iter().all(|part| errors.contains(part)), "{says:?}: {errors}");
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("readable")).expect("JSON")
+}
+
+fn lines(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("answers.jsonl")).expect("answers");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn point<'a>(report: &'a Value, method: &str, task: &str) -> &'a Value {
+    let points = report["points"].as_array().expect("points");
+    let found = points.iter().find(|point| point["method"] == method && point["task"] == task);
+    found.unwrap_or_else(|| panic!("no point of {method} on {task}"))
+}
+
+#[test]
+fn answers_made_elsewhere_are_scored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("answers.jsonl");
+    let path = file.display().to_string();
+    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    write(
+        "{\"metric\": \"qa_f1\", \"prediction\": \"the Paris\", \"references\": [\"London\", \"paris\"]}\n\
+         {\"metric\": \"classification\", \"prediction\": \"a food\", \"references\": [\"food\"], \"classes\": [\"food\", \"a\"]}\n\
+         {\"metric\": \"count\", \"prediction\": \"There are 4 or 5\", \"references\": [\"5\"]}\n",
+    );
+    assert_eq!(run(&["quality", "score", &path]), (Some(0), "1\n0.5\n0.5\n".to_owned(), String::new()));
+    write(
+        "{\"metric\": \"qa_f1\", \"prediction\": \"x\", \"references\": [\"y\"]}\n{\"metric\": \"bleu\", \"prediction\": \"\", \"references\": [\"\"]}\n",
+    );
+    refused(run(&["quality", "score", &path]), &["answers.jsonl, line 2: `metric`: bleu is none of qa_f1, rouge_l"]);
+    refused(run(&["quality", "score", "/nowhere.jsonl"]), &["/nowhere.jsonl", "No such file"]);
+}
+
+#[test]
+fn methods_answer_the_suite_side_by_side() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("quality");
+    let shown = out.display().to_string();
+    let asked =
+        ["--tasks", "single,hop2,hop2_back", "--samples", "6", "--methods", "none", "infoflow", "infoflow:reorder"];
+    let (code, table, errors) =
+        hops(&[&asked[..], &["--ratios", "0.05,0.15", "--worlds", "2", "--out", &shown]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let report = json(&out.join("report.json"));
+    // The reference is added; it and `none` have no ratio.
+    assert_eq!((&report["answers"], &report["answers_before"]), (&(3 * 6 * 6).into(), &0.into()));
+    assert_eq!(report["points"].as_array().map(Vec::len), Some(6 * 4));
+    assert_eq!(report["failures"], Value::Array(Vec::new()));
+    let score = |method: &str, task: &str| point(&report, method, task)["score"]["mean"].as_f64().expect("a number");
+    assert_eq!(score("full", "single"), 1.0);
+    assert!(score("full", "hop2") > 0.8 && score("none", "hop2") < 0.4, "{table}");
+    assert!(score("full", "hop2_back") < 0.4 && score("infoflow:reorder", "hop2_back") > 0.6, "{table}");
+    let none = point(&report, "none", "all");
+    let pair = &none["against_full"];
+    assert!(pair["full_alone"].as_u64() > pair["right_alone"].as_u64(), "{none}");
+    assert!(pair["difference"]["low"].as_f64() <= pair["difference"]["mean"].as_f64(), "{none}");
+    assert_eq!(point(&report, "full", "all")["against_full"], Value::Null);
+    let share = point(&report, "infoflow", "all")["selected_share"].as_f64().expect("a number");
+    assert!((0.03..0.07).contains(&share), "the first ratio: {share}");
+    assert!(point(&report, "infoflow:reorder", "all")["moved_share"].as_f64() > Some(0.5));
+
+    let answers = lines(&out);
+    assert_eq!(answers.len(), 3 * 6 * 6);
+    for answer in &answers {
+        assert!(answer["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0) && answer["failure"].is_null(), "{answer}");
+        assert_eq!(answer["prompt_hash"].as_str().map(str::len), Some(32));
+        let text = format!("{} ", answer["answer"].as_str().expect("a text"));
+        let is_right = text.starts_with(&format!("{} ", answer["expected"].as_str().expect("a text")));
+        assert_eq!(answer["score"], f64::from(u8::from(is_right)), "{answer}");
+    }
+    let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
+    assert!(csv.starts_with("method,ratio,task,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
+    assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
+    assert!(table.contains("hop2_back") && table.contains("less full's"), "{table}");
+}
+
+#[test]
+fn an_interrupted_evaluation_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().display().to_string();
+    let asked = ["--tasks", "single,vt2", "--samples", "3", "--methods", "infoflow", "--out", &out];
+    assert_eq!(hops(&asked).0, Some(0));
+    let file = folder.path().join("answers.jsonl");
+    let whole = std::fs::read_to_string(&file).expect("answers");
+    let kept: String = whole.lines().take(5).map(|line| format!("{line}\n")).collect();
+    // As if the process had been stopped while it wrote the sixth.
+    let cut = format!("{kept}{{\"task\": \"vt2\", \"samp");
+    std::fs::write(&file, &cut).expect("written");
+    refused(hops(&asked), &["answers.jsonl", "--resume", "--force"]);
+    refused(hops(&[&asked[..], &["--resume", "--seed", "7"]].concat()), &["--resume: seed was 0 and is 7"]);
+    refused(hops(&[&asked[..], &["--resume", "--documents", "9"]].concat()), &["--resume: documents was 8 and is 9"]);
+    assert_eq!(std::fs::read_to_string(&file).expect("answers"), cut, "nothing was written");
+
+    let (code, table, errors) = hops(&[&asked[..], &["--resume"]].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("# 12 answers to 6 requests; 5 of them were there before"), "{table}");
+    let text = std::fs::read_to_string(&file).expect("answers");
+    assert!(text.starts_with(&kept), "what was answered is kept");
+    let texts = |answers: &[Value]| {
+        let mut all: Vec<String> =
+            answers.iter().map(|a| format!("{} {} {} {}", a["task"], a["sample"], a["method"], a["answer"])).collect();
+        all.sort();
+        all
+    };
+    let before: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(texts(&lines(folder.path())), texts(&before), "the same answers, each once");
+
+    // More samples and another method: what is there is kept.
+    let more = ["--tasks", "single,vt2", "--samples", "4", "--methods", "infoflow,none", "--out", &out, "--resume"];
+    let (code, table, errors) = hops(&more);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("# 24 answers to 8 requests; 12 of them were there before"), "{table}");
+    let mut other = lines(folder.path());
+    other[3]["prompt_hash"] = "0".repeat(32).into();
+    let text: String = other.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(&file, text).expect("written");
+    refused(hops(&more), &["was another request"]);
+    let (code, table, _) = hops(&[&asked[..], &["--force"]].concat());
+    assert!(code == Some(0) && table.contains("; 0 of them were there before"), "{table}");
+}
+
+#[test]
+fn a_dry_run_counts() {
+    let (code, text, errors) =
+        hops(&["--samples", "5", "--ratios", "0.05,0.15", "--methods", "full,none,relay", "--dry-run"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(text.starts_with("# dry run of suite hops: nothing was asked"), "{text}");
+    let all: Vec<&str> =
+        text.lines().find(|line| line.starts_with("  all")).expect("a sum").split_whitespace().collect();
+    assert_eq!((all[1], all[2]), ("85", "340"), "{text}");
+    let tokens: f64 = all[3].parse().expect("a number");
+    assert!((tokens / 340.0 - 512.0).abs() < 25.0, "{text}");
+    assert!(text.contains("# 4 methods and ratios: full, none, relay at 0.05, relay at 0.15"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out").display().to_string();
+    let with = |arguments: &[&str], says: &[&str]| refused(hops(&[arguments, &["--out", &out]].concat()), says);
+    with(&["--tasks", "vt9"], &["--tasks vt9: unknown", "hop2_shuf", "vt4_rev"]);
+    with(&["--samples", "0"], &["--samples 0"]);
+    with(&["--documents", "100", "--tasks", "vt3"], &["4096"]);
+    with(&["--methods", "fully"], &["unknown method `fully`"]);
+    with(&["--methods", "ring:world=2"], &["--methods ring:world=2"]);
+    with(&["--ratios", "2"], &["`2` is no ratio"]);
+    with(&["--methods", "epic:reorder", "--samples", "1"], &["epic"]);
+    with(&["--resume"], &["--resume", "design.json"]);
+    let demo = demo();
+    let suite = run(&["quality", "--suite", "ruler", "--model", &demo, "--out", &out]);
+    refused(suite, &["--suite ruler: unknown; known are hops"]);
+    refused(run(&["quality", "--suite", "hops"]), &["--model"]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn a_model_that_does_not_know_the_words_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(root().join("models/demo").join(name), folder.path().join(name)).expect("a copy");
+    }
+    let path = folder.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&path).expect("a tokenizer").replace("\"lamp\"", "\"lamps\"");
+    std::fs::write(&path, text).expect("written");
+    let model = folder.path().display().to_string();
+    let answer = run(&["quality", "--suite", "hops", "--model", &model, "--dry-run"]);
+    refused(answer, &["does not know 1 of its words, such as `lamp`", "models/demo"]);
+}

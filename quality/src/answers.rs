@@ -1,0 +1,343 @@
+//! Every answer that was given, a line of JSON each, in the order in which they came.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tributary_engine::Answered;
+
+use crate::design::Arm;
+use crate::error::{Error, Result};
+use crate::evaluation::Request;
+use crate::hops::is_right;
+
+/// One answer of a method to a request, or its failure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The task.
+    pub task: String,
+    /// The request's number in the task.
+    pub sample: usize,
+    /// The method and its options.
+    pub method: String,
+    /// The share of the context that it recomputes; absent where it has none.
+    pub ratio: Option<f64>,
+    /// The hash of documents and query.
+    pub prompt_hash: String,
+    /// The words with which a right answer begins.
+    pub expected: String,
+    /// 1 for a right answer, else 0; a failure is none.
+    pub score: f64,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// An answer.
+    Answered(Reply),
+    /// A failure, in one line.
+    Failed {
+        /// What failed.
+        failure: String,
+        /// The exit code of a process that ends because of it.
+        exit_code: u8,
+    },
+}
+
+/// An answer and what it cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The generated text.
+    pub answer: String,
+    /// The first generated token.
+    pub first_token: u32,
+    /// Context rows that were selected and recomputed.
+    pub selected_rows: usize,
+    /// Context rows that were computed once before that, to measure what they attend to or how far they drift.
+    pub measured_rows: usize,
+    /// Context rows in all.
+    pub context_rows: usize,
+    /// From the request's acceptance to the first token.
+    pub ttft_ms: f64,
+    /// The phases until then, in their order.
+    pub phases: Vec<PhaseTime>,
+    /// Payload bytes of tensors received until then, all ranks together.
+    pub received_bytes: u64,
+    /// Whether documents stood in another order than the request's.
+    pub moved: bool,
+}
+
+/// A part of the time to first token.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PhaseTime {
+    /// Which phase.
+    pub phase: String,
+    /// How long it was.
+    pub ms: f64,
+}
+
+/// A line of the file. One of both ends is there: an answer with what it cost, or a failure.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    task: String,
+    sample: usize,
+    method: String,
+    ratio: Option<f64>,
+    prompt_hash: String,
+    expected: String,
+    score: f64,
+    answer: Option<String>,
+    first_token: Option<u32>,
+    selected_rows: Option<usize>,
+    measured_rows: Option<usize>,
+    context_rows: Option<usize>,
+    ttft_ms: Option<f64>,
+    phases: Option<Vec<PhaseTime>>,
+    received_bytes: Option<u64>,
+    moved: Option<bool>,
+    failure: Option<String>,
+    exit_code: Option<u8>,
+}
+
+impl From<Answer> for Line {
+    fn from(answer: Answer) -> Self {
+        let Answer { task, sample, method, ratio, prompt_hash, expected, score, outcome } = answer;
+        let (reply, failed) = match outcome {
+            Outcome::Answered(reply) => (Some(reply), None),
+            Outcome::Failed { failure, exit_code } => (None, Some((failure, exit_code))),
+        };
+        let (failure, exit_code) = failed.unzip();
+        Self {
+            task,
+            sample,
+            method,
+            ratio,
+            prompt_hash,
+            expected,
+            score,
+            first_token: reply.as_ref().map(|reply| reply.first_token),
+            selected_rows: reply.as_ref().map(|reply| reply.selected_rows),
+            measured_rows: reply.as_ref().map(|reply| reply.measured_rows),
+            context_rows: reply.as_ref().map(|reply| reply.context_rows),
+            ttft_ms: reply.as_ref().map(|reply| reply.ttft_ms),
+            received_bytes: reply.as_ref().map(|reply| reply.received_bytes),
+            moved: reply.as_ref().map(|reply| reply.moved),
+            phases: reply.as_ref().map(|reply| reply.phases.clone()),
+            answer: reply.map(|reply| reply.answer),
+            failure,
+            exit_code,
+        }
+    }
+}
+
+impl Line {
+    /// What came of the request; nothing where a part lacks.
+    fn outcome(self) -> Option<Outcome> {
+        if let Some(failure) = self.failure {
+            return Some(Outcome::Failed { failure, exit_code: self.exit_code? });
+        }
+        Some(Outcome::Answered(Reply {
+            answer: self.answer?,
+            first_token: self.first_token?,
+            selected_rows: self.selected_rows?,
+            measured_rows: self.measured_rows?,
+            context_rows: self.context_rows?,
+            ttft_ms: self.ttft_ms?,
+            phases: self.phases?,
+            received_bytes: self.received_bytes?,
+            moved: self.moved?,
+        }))
+    }
+
+    fn answer(self) -> Option<Answer> {
+        let (task, method, prompt_hash) = (self.task.clone(), self.method.clone(), self.prompt_hash.clone());
+        let (sample, ratio, expected, score) = (self.sample, self.ratio, self.expected.clone(), self.score);
+        Some(Answer { task, sample, method, ratio, prompt_hash, expected, score, outcome: self.outcome()? })
+    }
+}
+
+impl Reply {
+    /// What is kept of an answered request.
+    pub fn of(answered: &Answered) -> Self {
+        let report = &answered.report;
+        let phase = |row: &tributary_coordinator::report::PhaseRow| PhaseTime {
+            phase: row.phase.to_owned(),
+            ms: row.critical_path_ms,
+        };
+        Self {
+            answer: report.answer.clone(),
+            first_token: report.token_ids.first().copied().unwrap_or_default(),
+            selected_rows: report.tokens.selected,
+            measured_rows: answered.answer.outcome.measured.len(),
+            context_rows: report.tokens.context,
+            ttft_ms: report.ttft_ms,
+            phases: report.phases.iter().map(phase).collect(),
+            received_bytes: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
+            moved: !report.order.is_sorted(),
+        }
+    }
+}
+
+impl Answer {
+    /// What a method made of a request.
+    pub fn new(request: &Request, arm: &Arm, outcome: Outcome) -> Self {
+        let is_right = match &outcome {
+            Outcome::Answered(reply) => is_right(&reply.answer, &request.expected),
+            Outcome::Failed { .. } => false,
+        };
+        Self {
+            task: request.task.to_owned(),
+            sample: request.number,
+            method: arm.method.clone(),
+            ratio: arm.ratio,
+            prompt_hash: request.prompt_hash.clone(),
+            expected: request.expected.clone(),
+            score: f64::from(u8::from(is_right)),
+            outcome,
+        }
+    }
+
+    /// The reply, if it is no failure.
+    pub fn reply(&self) -> Option<&Reply> {
+        match &self.outcome {
+            Outcome::Answered(reply) => Some(reply),
+            Outcome::Failed { .. } => None,
+        }
+    }
+}
+
+/// Answers by task, number, method and ratio. Of several the last counts.
+#[derive(Debug, Default)]
+pub struct Answers(HashMap<(String, usize, String), Answer>);
+
+impl Answers {
+    /// Adds an answer.
+    pub fn add(&mut self, answer: Answer) {
+        let method = named(&answer.method, answer.ratio);
+        self.0.insert((answer.task.clone(), answer.sample, method), answer);
+    }
+
+    /// The answer of a method to a request, if there is one.
+    pub fn get(&self, task: &str, sample: usize, arm: &Arm) -> Option<&Answer> {
+        self.0.get(&(task.to_owned(), sample, named(&arm.method, arm.ratio)))
+    }
+}
+
+fn named(method: &str, ratio: Option<f64>) -> String {
+    format!("{method} {ratio:?}")
+}
+
+/// The file of answers, which grows by a line at a time.
+pub struct AnswerFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl AnswerFile {
+    /// Opens the file to add to it; makes it where there is none.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        Ok(Self { file: file.map_err(Error::file("cannot open", path))?, path: path.to_owned() })
+    }
+
+    /// Adds an answer, which is in the system's hands when this returns.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn add(&mut self, answer: &Answer) -> Result<()> {
+        let mut line = serde_json::to_vec(&Line::from(answer.clone()))?;
+        line.push(b'\n');
+        let written = self.file.write_all(&line).and_then(|()| self.file.flush());
+        written.map_err(Error::file("cannot write", &self.path))
+    }
+}
+
+/// The answers of a file, and how many of its bytes are whole lines: a process that was stopped may have left a part of one.
+///
+/// # Errors
+/// A line that is no answer, with its number.
+pub fn read(path: &Path) -> Result<(Vec<Answer>, u64)> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("--resume: {shown}: {error}")))?;
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+    let lines = bytes[..whole].split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+    let read = |(index, line): (usize, &[u8])| {
+        let bad = |cause: &str| Error::usage(format!("--resume: {shown}, line {}: {cause}", index + 1));
+        let line: Line = serde_json::from_slice(line).map_err(|error| bad(&error.to_string()))?;
+        line.answer().ok_or_else(|| bad("a part of the answer lacks"))
+    };
+    Ok((lines.map(read).collect::<Result<_>>()?, whole as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply() -> Reply {
+        Reply {
+            answer: "red .".to_owned(),
+            first_token: 7,
+            selected_rows: 76,
+            measured_rows: 0,
+            context_rows: 512,
+            ttft_ms: 1.5,
+            phases: vec![PhaseTime { phase: "chunks".to_owned(), ms: 0.25 }],
+            received_bytes: 1024,
+            moved: false,
+        }
+    }
+
+    fn answer(sample: usize, outcome: Outcome) -> Answer {
+        Answer {
+            task: "vt3".to_owned(),
+            sample,
+            method: "infoflow".to_owned(),
+            ratio: Some(0.15),
+            prompt_hash: "0".repeat(32),
+            expected: "red".to_owned(),
+            score: 1.0,
+            outcome,
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written_but_for_a_cut_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("answers.jsonl");
+        let all = [
+            answer(0, Outcome::Answered(reply())),
+            answer(1, Outcome::Failed { failure: "rank 1 is gone".to_owned(), exit_code: 69 }),
+            Answer { ratio: None, ..answer(2, Outcome::Answered(reply())) },
+        ];
+        let mut file = AnswerFile::open(&path).unwrap();
+        all.iter().for_each(|answer| file.add(answer).unwrap());
+        let (found, whole) = read(&path).unwrap();
+        assert_eq!((found.as_slice(), whole), (all.as_slice(), std::fs::metadata(&path).unwrap().len()));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 9]).unwrap();
+        let (found, whole) = read(&path).unwrap();
+        assert_eq!(found, all[..2], "a part of a line is none");
+        assert_eq!(&text[..whole as usize], text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>());
+        std::fs::write(&path, format!("{text}nothing\n")).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("line 4: "));
+    }
+
+    #[test]
+    fn the_last_answer_of_several_counts() {
+        let settings = tributary_coordinator::RequestSettings { ratio: Some(0.15), ..Default::default() };
+        let run_config = tributary_engine::RunConfig { settings, threads: 1 };
+        let arm = Arm::new("infoflow".to_owned(), run_config);
+        let mut answers = Answers::default();
+        answers.add(answer(1, Outcome::Failed { failure: "no".to_owned(), exit_code: 69 }));
+        answers.add(answer(1, Outcome::Answered(reply())));
+        assert!(answers.get("vt3", 1, &arm).is_some_and(|answer| answer.reply().is_some()));
+        assert!(answers.get("vt3", 1, &Arm { ratio: Some(0.05), ..arm }).is_none());
+    }
+}

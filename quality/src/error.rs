@@ -1,0 +1,67 @@
+//! What can go wrong in an evaluation.
+
+use std::path::Path;
+
+use tributary_protocol::exit;
+
+/// Result of an evaluation's work.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine's, and what was asked for and cannot be.
+    #[error(transparent)]
+    Engine(#[from] tributary_engine::Error),
+    /// An answer has failed, and none can follow.
+    #[error("{reason}")]
+    Interrupted {
+        /// The exit code of the failure.
+        exit_code: u8,
+        /// The failure, in one line, and what can be done.
+        reason: String,
+    },
+    /// A file or a folder.
+    #[error("{what}")]
+    File {
+        /// What could not be done with it.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A row cannot be written as CSV.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
+}
+
+impl Error {
+    /// The exit code of a process that ends with this error: the engine's, 74 disk.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Engine(error) => error.exit_code(),
+            Error::Interrupted { exit_code, .. } => *exit_code,
+            Error::File { .. } => exit::DISK,
+            Error::Json(_) | Error::Csv(_) => exit::BUG,
+        }
+    }
+
+    /// Something that was asked for cannot be.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        tributary_engine::Error::Usage(what.into()).into()
+    }
+
+    /// What could not be done with a path.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let what = format!("{what} {}", path.display());
+        |source| Error::File { what, source }
+    }
+}
+
+impl From<tributary_coordinator::Error> for Error {
+    fn from(error: tributary_coordinator::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}

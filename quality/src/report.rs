@@ -1,0 +1,145 @@
+//! Everything that an evaluation came to, as one object.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tributary_coordinator::Environment;
+use tributary_engine::{Engine, program_hash};
+use tributary_system::{host, processor, program};
+
+use crate::answers::{Answers, Outcome};
+use crate::design::Design;
+use crate::error::{Error, Result};
+use crate::evaluation::Evaluation;
+use crate::points::{Point, points};
+
+/// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means something else, makes another version.
+pub const SCHEMA: &str = "tributary.quality/1";
+
+/// Everything that an evaluation came to.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Report {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// Program, machine and model.
+    pub origin: Origin,
+    /// How the process was started.
+    pub environment: Environment,
+    /// What was asked for.
+    pub design: Design,
+    /// Number of answers, failures among them.
+    pub answers: usize,
+    /// How many of them were there before, from a run that this one went on with.
+    pub answers_before: usize,
+    /// Requests that got no answer.
+    pub failures: Vec<FailureRow>,
+    /// What the answers come to: for each method its tasks, then all of them.
+    pub points: Vec<Point>,
+}
+
+/// Where the numbers come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Origin {
+    /// The command line.
+    pub command: Vec<String>,
+    /// Version of the program.
+    pub version: String,
+    /// The commit that it was built from, where that is known.
+    pub revision: Option<String>,
+    /// Hash of the program.
+    pub build: String,
+    /// Hash of the model.
+    pub model_hash: String,
+    /// The machine's name.
+    pub host: String,
+    /// Its processor.
+    pub cpu: String,
+    /// Its cores.
+    pub cores: usize,
+}
+
+/// A request that got no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct FailureRow {
+    /// The task.
+    pub task: String,
+    /// The request's number in the task.
+    pub sample: usize,
+    /// The method and its options.
+    pub method: String,
+    /// The share of the context that it recomputes; absent where it has none.
+    pub ratio: Option<f64>,
+    /// What failed, in one line.
+    pub failure: String,
+    /// The exit code of a process that ends because of it.
+    pub exit_code: u8,
+}
+
+/// Facts about this process and the model of an engine.
+///
+/// # Errors
+/// Program or model cannot be read.
+pub fn origin(engine: &Engine<'_>) -> Result<Origin> {
+    let model = engine.folder().hash().get()?;
+    Ok(Origin {
+        command: std::env::args().collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        revision: program::revision().map(str::to_owned),
+        build: program_hash().map_err(tributary_engine::Error::from)?,
+        model_hash: model.iter().map(|byte| format!("{byte:02x}")).collect(),
+        host: host::name(),
+        cpu: processor::model_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+    })
+}
+
+/// The report of an evaluation of which every answer is there.
+pub fn report(
+    evaluation: &Evaluation,
+    (origin, environment): (Origin, Environment),
+    answers: &Answers,
+    answers_before: usize,
+) -> Report {
+    let Evaluation { design, arms, requests } = evaluation;
+    let mut failures = Vec::new();
+    for request in requests {
+        for arm in arms {
+            let answer = answers.get(request.task, request.number, arm);
+            if let Some(Outcome::Failed { failure, exit_code }) = answer.map(|answer| &answer.outcome) {
+                failures.push(FailureRow {
+                    task: request.task.to_owned(),
+                    sample: request.number,
+                    method: arm.method.clone(),
+                    ratio: arm.ratio,
+                    failure: failure.clone(),
+                    exit_code: *exit_code,
+                });
+            }
+        }
+    }
+    Report {
+        schema: SCHEMA,
+        origin,
+        environment,
+        design: design.clone(),
+        answers: evaluation.answers(),
+        answers_before,
+        failures,
+        points: points(design, arms, answers),
+    }
+}
+
+impl Report {
+    /// The failure of an evaluation of which a method has answered nothing at all.
+    ///
+    /// # Errors
+    /// There is such a method.
+    pub fn check(&self) -> Result<()> {
+        let silent = self.points.iter().find(|point| point.failures == point.requests);
+        let Some(silent) = silent else { return Ok(()) };
+        let of = |row: &&FailureRow| row.method == silent.method && row.ratio == silent.ratio;
+        let Some(row) = self.failures.iter().rfind(of) else { return Ok(()) };
+        let reason = format!("{} has answered nothing of {}: {}", silent.method, silent.task, row.failure);
+        Err(Error::Interrupted { exit_code: row.exit_code, reason })
+    }
+}
