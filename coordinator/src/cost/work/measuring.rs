@@ -76,11 +76,10 @@ impl Count<'_> {
             let (rows, mut row_flops) = (last.len(), shape.layer_kv_flops());
             if drift.score == DriftScore::Attended {
                 row_flops = before_attention;
-                // The softmax's denominators take as long as attention; scores are a second product of queries and keys.
-                let pairs = last.iter().map(sees).sum::<f64>();
-                work.attention += self.pair_flops() * pairs;
-                work.probe += self.pair_flops() * pairs / 2.0;
-                work.attending_rows += rows as f64;
+                // The softmax's denominators take as long as attention; scores are a second product of queries and keys. Both are of so many
+                // rows that they go at attention's rate.
+                work.attention += 1.5 * self.pair_flops() * last.iter().map(sees).sum::<f64>();
+                work.attending_rows += 1.5 * rows as f64;
             }
             work.products.push(Products { rows, flops: rows as f64 * row_flops, weight_bytes });
             work
