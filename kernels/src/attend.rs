@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Tensor};
 
-use crate::attention::Read;
 use crate::error::{Error, Result, expect};
 use crate::rows::join;
 use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, per_head, plain};
@@ -86,7 +85,7 @@ impl Kernels {
         }
         if self == Kernels::Auto
             && !tracked
-            && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, Read::Reduced(reduce))?
+            && let Some(scores) = cuda::column_scores(q, at_q, keys, rope, scale, lse, reduce)?
         {
             return Ok(scores);
         }
@@ -124,16 +123,41 @@ impl Kernels {
                 Readings::PerRow => per_head::mean(&parts),
             };
         }
-        if self == Kernels::Auto && by == Readings::PerRow && !tracks(q, keys) && !lse.track_op() {
-            if on_cpu(q) {
-                return cpu::row_readings(q, at_q, keys, rope, scale, lse);
-            }
-            if let Some(readings) = cuda::column_scores(q, at_q, keys, rope, scale, lse, Read::Rows)? {
-                return Ok(readings);
-            }
+        if by == Readings::PerRow && reads_on_host(self, q, at_q, keys, lse)? {
+            let total: usize = keys.iter().map(|block| block.at.len()).sum();
+            let mut sums = vec![0.0; queries * total];
+            cpu::add_row_readings(q, at_q, keys, rope, scale, lse, &mut sums)?;
+            return Ok(Tensor::from_vec(sums, (queries, total), q.device())?);
+        }
+        if self == Kernels::Auto
+            && by == Readings::PerRow
+            && !tracks(q, keys)
+            && !lse.track_op()
+            && let Some(readings) = cuda::row_readings(q, at_q, keys, rope, scale, lse)?
+        {
+            return Ok(readings);
         }
         plain::readings(q, at_q, keys, rope, scale, lse, by)
     }
+}
+
+/// Whether each row's readings are those of the CPU's own kernel, which adds to what is there.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub(crate) fn reads_on_host(
+    kernels: Kernels,
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    lse: &Tensor,
+) -> Result<bool> {
+    check("readings", q, at_q, keys)?;
+    let (queries, heads, _) = q.dims3()?;
+    expect("readings", "rows of lse", queries, lse.dim(0)?)?;
+    expect("readings", "heads of lse", heads, lse.dim(1)?)?;
+    let is_apart = keys.iter().any(|block| block.at.heads().is_some());
+    Ok(kernels == Kernels::Auto && on_cpu(q) && !is_apart && !tracks(q, keys) && !lse.track_op())
 }
 
 fn on_cpu(q: &Tensor) -> bool {

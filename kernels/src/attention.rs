@@ -38,25 +38,6 @@ pub enum Reduce<'a> {
     Weighted(&'a [f32]),
 }
 
-/// What is read in one walk over queries and keys.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Read<'a> {
-    /// One number a key: `[keys]`.
-    Reduced(Reduce<'a>),
-    /// For each query row, the mean over all heads: `[queries, keys]`.
-    Rows,
-}
-
-impl Read<'_> {
-    /// Numbers of each key, of so many queries.
-    pub(crate) fn lists(self, queries: usize) -> usize {
-        match self {
-            Read::Reduced(_) => 1,
-            Read::Rows => queries,
-        }
-    }
-}
-
 /// How the attention that a key receives is read without being made one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readings {

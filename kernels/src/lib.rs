@@ -23,6 +23,7 @@ mod plain;
 mod positions;
 mod rope;
 mod rotate;
+mod row_sums;
 mod rows;
 
 pub use attend::Kernels;
@@ -36,4 +37,5 @@ pub use moment::Moment;
 pub use norm::{add, cast, rms_norm, silu_mul};
 pub use positions::{PAD, Positions, Rule, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
+pub use row_sums::RowSums;
 pub use rows::{contiguous, gather, gather_list, join, write_rows};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, cuda};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -74,6 +74,24 @@ impl Math {
         let readings = self.kernels.readings(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
         self.progress.attended();
         Ok(readings)
+    }
+
+    /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls before have found.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn add_readings(
+        &self,
+        q: &Tensor,
+        at: &Positions,
+        keys: &[Keys],
+        lse: &Tensor,
+        sums: &mut RowSums,
+    ) -> Result<()> {
+        self.progress.attention();
+        sums.add(self.kernels, q, at, keys, Some(&self.rope), self.scale, lse)?;
+        self.progress.attended();
+        Ok(())
     }
 
     /// The attention that each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.

@@ -16,6 +16,7 @@ mod merge;
 mod micro;
 mod pack;
 mod product;
+mod readings;
 mod rope;
 mod scores;
 mod sight;
@@ -31,7 +32,6 @@ mod x86;
 
 use candle_core::Tensor;
 
-use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Partial, Positions, Reduce, Rope};
 pub(crate) use layer::{add, rms_norm, silu_mul};
@@ -39,6 +39,7 @@ use level::Level;
 pub(crate) use merge::merge;
 pub(crate) use product::product;
 pub(crate) use rope::rotated;
+use scores::Asked;
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
@@ -60,21 +61,22 @@ pub fn column_scores(
     lse: &Tensor,
     reduce: Reduce<'_>,
 ) -> Result<Tensor> {
-    let scores = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, Read::Reduced(reduce))?;
+    let asked = Asked { q, at_q, keys, rope, scale, lse };
+    let scores = scores::column_scores(Level::best(), asked, reduce)?;
     let count = scores.len();
     Ok(Tensor::from_vec(scores, count, q.device())?)
 }
 
-/// See [`crate::Kernels::readings`], each row's.
-pub fn row_readings(
+/// See [`crate::Kernels::add_row_readings`]; `sums` `[queries, keys]`.
+#[allow(clippy::too_many_arguments)]
+pub fn add_row_readings(
     q: &Tensor,
     at_q: &Positions,
     keys: &[Keys],
     rope: Option<&Rope>,
     scale: f32,
     lse: &Tensor,
-) -> Result<Tensor> {
-    let readings = scores::column_scores(Level::best(), q, at_q, keys, rope, scale, lse, Read::Rows)?;
-    let total: usize = keys.iter().map(|block| block.at.len()).sum();
-    Ok(Tensor::from_vec(readings, (at_q.len(), total), q.device())?)
+    sums: &mut [f32],
+) -> Result<()> {
+    readings::add_row_readings(Level::best(), Asked { q, at_q, keys, rope, scale, lse }, sums)
 }

@@ -1,6 +1,5 @@
 //! The attention that each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
-//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` exists
-//! only where each row's are asked for.
+//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` never exists.
 
 use candle_core::{DType, Tensor};
 
@@ -12,26 +11,36 @@ use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
-use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Query rows whose probabilities a thread holds at a time.
 const TILE_ROWS: usize = 32;
 
+/// The query rows of a call, the keys, and what probabilities are normalised by.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) q: &'a Tensor,
+    pub(super) at_q: &'a Positions,
+    pub(super) keys: &'a [Keys],
+    pub(super) rope: Option<&'a Rope>,
+    pub(super) scale: f32,
+    /// `[queries, heads]`.
+    pub(super) lse: &'a Tensor,
+}
+
 /// Everything that the tasks of a call share.
-struct Call<'a> {
+pub(super) struct Call<'a> {
     level: Level,
-    keys: KeySource<'a>,
+    pub(super) keys: KeySource<'a>,
     kv_heads: usize,
     /// Query heads that share a KV head.
     group: usize,
-    tiles: Vec<RowTile>,
-    read: Read<'a>,
+    pub(super) tiles: Vec<RowTile>,
 }
 
 /// Some query rows, packed for every KV head. Stacked rows are (query row, head of the group).
-struct RowTile {
+pub(super) struct RowTile {
     /// `[kv_heads]` of strips, see [`QuerySource::pack`].
     q: Vec<Aligned>,
     /// The causal position of each stacked row.
@@ -39,12 +48,12 @@ struct RowTile {
     /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its probabilities 0.
     lse: Vec<f32>,
     /// Row of the query tensor, of each query row.
-    index: Vec<u32>,
-    span: Span,
+    pub(super) index: Vec<u32>,
+    pub(super) span: Span,
 }
 
 /// The working memory of a thread.
-struct Scratch {
+pub(super) struct Scratch {
     /// `[kv_heads, padded_dim, PANEL]`.
     k: Aligned,
     stage: Aligned,
@@ -54,55 +63,57 @@ struct Scratch {
     sums: Aligned,
 }
 
-/// See [`crate::Kernels::column_scores`] and, for each row's readings, [`crate::Kernels::readings`].
-#[allow(clippy::too_many_arguments)]
-pub(super) fn column_scores(
-    level: Level,
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    read: Read<'_>,
-) -> Result<Vec<f32>> {
-    let (queries, heads, head_dim) = q.dims3()?;
-    let rows = Rows::new(at_q);
-    let list = KeyList::new(&rows, keys);
-    if let Some(rope) = rope {
-        rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
-    }
-    let counts = keys.iter().map(|block| block.at.len());
-    let starts: Vec<usize> = counts.clone().scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count))).collect();
-    let (total, lists) = (counts.sum::<usize>(), read.lists(queries));
-    let mut all = vec![0.0; lists * total];
-    if list.row.is_empty() || q.elem_count() == 0 {
-        return Ok(all);
-    }
-    let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
-    let group = heads / kv_heads;
-    let inputs = Inputs::new(q, keys)?;
-    let held = inputs.hold();
-    let blocks = held.blocks()?;
-    let padded_dim = head_dim.next_multiple_of(WIDEST);
-    let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim };
-    let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group };
-    let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-    let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
-    let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, head_dim, kv_heads, &lse)).collect();
-    let call = Call { level, keys, kv_heads, group, tiles, read };
-
-    let mut columns = vec![0.0; list.panels.len() * lists * PANEL];
-    let panels = columns.chunks_exact_mut(lists * PANEL).enumerate().collect();
-    tasks::run(panels, || call.scratch(), |scratch, (panel, column)| call.run(scratch, panel, column));
-    let places = list.block.iter().zip(&list.row).map(|(&block, &row)| starts[block as usize] + row as usize);
-    for (key, place) in places.enumerate() {
-        let column = key / PANEL * lists * PANEL + key % PANEL;
-        for list in 0..lists {
-            all[list * total + place] = columns[column + list * PANEL];
-        }
-    }
+/// See [`crate::Kernels::column_scores`].
+pub(super) fn column_scores(level: Level, asked: Asked<'_>, reduce: Reduce<'_>) -> Result<Vec<f32>> {
+    let mut all = vec![0.0; asked.key_count()];
+    asked.walk(level, |call, numbers| {
+        let mut columns = vec![0.0; call.keys.list.panels.len() * PANEL];
+        let panels = columns.chunks_exact_mut(PANEL).enumerate().collect();
+        tasks::run(panels, || call.scratch(), |scratch, (panel, column)| call.reduce(scratch, panel, reduce, column));
+        numbers.iter().zip(columns).for_each(|(&number, column)| all[number] = column);
+    })?;
     Ok(all)
+}
+
+impl Asked<'_> {
+    /// Keys of all blocks.
+    pub(super) fn key_count(&self) -> usize {
+        self.keys.iter().map(|block| block.at.len()).sum()
+    }
+
+    /// Prepares the call and hands it to `work`, with the number among all keys of each key of its list; not where no query sees a key.
+    ///
+    /// # Errors
+    /// A position beyond the tables, the tensor library's.
+    pub(super) fn walk(&self, level: Level, work: impl FnOnce(&Call<'_>, &[usize])) -> Result<()> {
+        let &Self { q, at_q, keys, rope, scale, lse } = self;
+        let (_, heads, head_dim) = q.dims3()?;
+        let rows = Rows::new(at_q);
+        let list = KeyList::new(&rows, keys);
+        if let Some(rope) = rope {
+            rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
+        }
+        if list.row.is_empty() || q.elem_count() == 0 {
+            return Ok(());
+        }
+        let counts = keys.iter().map(|block| block.at.len());
+        let starts: Vec<usize> = counts.scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count))).collect();
+        let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
+        let group = heads / kv_heads;
+        let inputs = Inputs::new(q, keys)?;
+        let held = inputs.hold();
+        let blocks = held.blocks()?;
+        let padded_dim = head_dim.next_multiple_of(WIDEST);
+        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim };
+        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group };
+        let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
+        let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, head_dim, kv_heads, &lse)).collect();
+        let number = |(&block, &row): (&u32, &u32)| starts[block as usize] + row as usize;
+        let numbers: Vec<usize> = list.block.iter().zip(&list.row).map(number).collect();
+        work(&Call { level, keys, kv_heads, group, tiles }, &numbers);
+        Ok(())
+    }
 }
 
 impl RowTile {
@@ -135,7 +146,7 @@ impl RowTile {
 }
 
 impl Call<'_> {
-    fn scratch(&self) -> Scratch {
+    pub(super) fn scratch(&self) -> Scratch {
         let padded_dim = self.keys.padded_dim;
         Scratch {
             k: Aligned::new(self.kv_heads * padded_dim * PANEL),
@@ -145,36 +156,53 @@ impl Call<'_> {
         }
     }
 
-    /// The scores of one panel's keys, to `column` `[lists, PANEL]`.
-    fn run(&self, scratch: &mut Scratch, panel: usize, column: &mut [f32]) {
+    /// Query heads.
+    pub(super) fn heads(&self) -> usize {
+        self.kv_heads * self.group
+    }
+
+    /// Packs one panel's keys.
+    pub(super) fn pack(&self, scratch: &mut Scratch, panel: usize) {
         let source = self.keys;
         for (kv_head, k) in scratch.k.get_mut().chunks_exact_mut(source.padded_dim * PANEL).enumerate() {
             dispatch(self.level, PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k });
         }
-        for tile in &self.tiles {
-            if tile.span.sees(&source.list.panels[panel]) == Sight::Nothing {
-                continue;
-            }
-            scratch.sums.get_mut().fill(0.0);
-            for kv_head in 0..self.kv_heads {
-                self.add_head(scratch, tile, panel, kv_head);
-            }
-            for (row, sums) in tile.index.iter().zip(scratch.sums.get().chunks_exact(PANEL)) {
-                let list = if matches!(self.read, Read::Rows) { *row as usize } else { 0 };
-                let pairs = column[list * PANEL..].iter_mut().zip(sums);
-                match self.read {
-                    Read::Reduced(Reduce::Norm) => pairs.for_each(|(column, sum)| *column += sum * sum),
-                    Read::Reduced(Reduce::Mass) | Read::Rows => pairs.for_each(|(column, sum)| *column += sum),
-                    Read::Reduced(Reduce::Weighted(weights)) => {
+    }
+
+    /// Whether a row of the tile sees a key of the panel.
+    pub(super) fn sees(&self, tile: &RowTile, panel: usize) -> bool {
+        tile.span.sees(&self.keys.list.panels[panel]) != Sight::Nothing
+    }
+
+    /// Each row's attention to the keys of the packed panel, summed over the heads: `[rows of the tile, PANEL]`.
+    pub(super) fn sums<'s>(&self, scratch: &'s mut Scratch, tile: &RowTile, panel: usize) -> &'s [f32] {
+        scratch.sums.get_mut().fill(0.0);
+        for kv_head in 0..self.kv_heads {
+            self.add_head(scratch, tile, panel, kv_head);
+        }
+        &scratch.sums.get()[..tile.index.len() * PANEL]
+    }
+
+    /// The scores of one panel's keys, to `column` `[PANEL]`.
+    fn reduce(&self, scratch: &mut Scratch, panel: usize, reduce: Reduce<'_>, column: &mut [f32]) {
+        self.pack(scratch, panel);
+        for tile in self.tiles.iter().filter(|tile| self.sees(tile, panel)) {
+            let sums = self.sums(scratch, tile, panel);
+            for (row, sums) in tile.index.iter().zip(sums.chunks_exact(PANEL)) {
+                let pairs = column.iter_mut().zip(sums);
+                match reduce {
+                    Reduce::Norm => pairs.for_each(|(column, sum)| *column += sum * sum),
+                    Reduce::Mass => pairs.for_each(|(column, sum)| *column += sum),
+                    Reduce::Weighted(weights) => {
                         let weight = weights[*row as usize];
                         pairs.for_each(|(column, sum)| *column += weight * sum);
                     }
                 }
             }
         }
-        let heads = (self.kv_heads * self.group) as f32;
+        let heads = self.heads() as f32;
         for value in column {
-            let is_norm = matches!(self.read, Read::Reduced(Reduce::Norm));
+            let is_norm = matches!(reduce, Reduce::Norm);
             *value = if is_norm { value.sqrt() / heads } else { *value / heads };
         }
     }

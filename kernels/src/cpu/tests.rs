@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use super::few_rows;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
-use crate::attention::Read;
 use crate::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};
 
 #[path = "../../tests/naive/mod.rs"]
@@ -97,22 +96,23 @@ proptest! {
         let lse: Vec<f32> = lse.iter().map(|&lse| lse as f32).collect();
         let lse = Tensor::from_vec(lse, (queries, heads), case.q.device()).unwrap();
         let weights = naive::Random::new(sizes.seed).values(queries);
+        let asked = super::scores::Asked {
+            q: &case.q, at_q: &case.at_q, keys: &case.keys, rope: case.rope.as_ref(), scale: case.scale, lse: &lse,
+        };
         for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
             let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
             for level in Level::available() {
-                let found = super::scores::column_scores(
-                    level, &case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale, &lse, Read::Reduced(reduce),
-                );
+                let found = super::scores::column_scores(level, asked, reduce);
                 let error = naive::distance(&found.unwrap(), &expected);
                 prop_assert!(error < 1e-5, "{level:?}, {reduce:?}: {error:e}");
             }
         }
-        let expected = attention.concat();
+        // Row readings are added to what is there.
+        let expected: Vec<f64> = attention.concat().iter().map(|amount| 0.25 + amount).collect();
         for level in Level::available() {
-            let found = super::scores::column_scores(
-                level, &case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale, &lse, Read::Rows,
-            );
-            let error = naive::distance(&found.unwrap(), &expected);
+            let mut found = vec![0.25; expected.len()];
+            super::readings::add_row_readings(level, asked, &mut found).unwrap();
+            let error = naive::distance(&found, &expected);
             prop_assert!(error < 1e-5, "{level:?}, each row: {error:e}");
         }
     }

@@ -5,9 +5,8 @@ mod device_info;
 
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
-use crate::attention::Read;
 use crate::error::{Error, Result};
-use crate::{DeviceList, Keys, Partial, Positions, Rope};
+use crate::{DeviceList, Keys, Partial, Positions, Reduce, Rope};
 
 pub use device_info::{Identity, Memory, Pool};
 
@@ -203,7 +202,18 @@ pub(crate) fn column_scores(
     _: Option<&Rope>,
     _: f32,
     _: &Tensor,
-    _: Read<'_>,
+    _: Reduce<'_>,
+) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn row_readings(
+    _: &Tensor,
+    _: &Positions,
+    _: &[Keys],
+    _: Option<&Rope>,
+    _: f32,
+    _: &Tensor,
 ) -> Result<Option<Tensor>> {
     Ok(None)
 }

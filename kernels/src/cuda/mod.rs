@@ -56,6 +56,6 @@ pub use out_of_memory::is_out_of_memory;
 pub(crate) use rope::rotated;
 pub(crate) use rope_tables::RopeTables;
 pub(crate) use rows::{contiguous, gather, join};
-pub(crate) use scores::column_scores;
+pub(crate) use scores::{column_scores, row_readings};
 pub use shape::attends;
 pub(crate) use write::write_rows;

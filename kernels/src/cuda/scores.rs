@@ -10,15 +10,32 @@ use super::prepared::prepared;
 use super::rows::contiguous;
 use super::shape::{Shape, shape};
 use super::sight::Tiling;
-use crate::attention::Read;
 use crate::error::Result;
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Rows and keys of a tile.
 const TILE: usize = 64;
 
-/// See [`crate::Kernels::column_scores`] and, for each row's readings, [`crate::Kernels::readings`]; `None` for calls that the
-/// kernel is not made for.
+/// What is read in one walk over queries and keys.
+#[derive(Clone, Copy)]
+enum Read<'a> {
+    /// One number a key: `[keys]`.
+    Reduced(Reduce<'a>),
+    /// For each query row, the mean over all heads: `[queries, keys]`.
+    Rows,
+}
+
+impl Read<'_> {
+    /// Numbers of each key, of so many queries.
+    fn lists(self, queries: usize) -> usize {
+        match self {
+            Read::Reduced(_) => 1,
+            Read::Rows => queries,
+        }
+    }
+}
+
+/// See [`crate::Kernels::column_scores`]; `None` for calls that the kernel is not made for.
 ///
 /// # Errors
 /// A position beyond the tables, the driver's.
@@ -30,11 +47,39 @@ pub fn column_scores(
     rope: Option<&Rope>,
     scale: f32,
     lse: &Tensor,
-    read: Read<'_>,
+    reduce: Reduce<'_>,
+) -> Result<Option<Tensor>> {
+    read(q, at, keys, rope, scale, lse, Read::Reduced(reduce))
+}
+
+/// See [`crate::Kernels::readings`], by query row; `None` for calls that the kernel is not made for.
+///
+/// # Errors
+/// As [`column_scores`].
+pub fn row_readings(
+    q: &Tensor,
+    at: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+) -> Result<Option<Tensor>> {
+    read(q, at, keys, rope, scale, lse, Read::Rows)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn read(
+    q: &Tensor,
+    at: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+    by: Read<'_>,
 ) -> Result<Option<Tensor>> {
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
-    if let (Read::Rows, 0) = (read, count * shape.queries) {
+    if let (Read::Rows, 0) = (by, count * shape.queries) {
         return memory::nothing((shape.queries, count), DType::F32, q.device()).map(Some);
     }
     if count == 0 {
@@ -50,7 +95,7 @@ pub fn column_scores(
         }
         None => contiguous(q)?,
     };
-    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, read).map(Some)
+    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, by).map(Some)
 }
 
 fn launch(

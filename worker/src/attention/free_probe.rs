@@ -10,12 +10,12 @@ use std::collections::HashMap;
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, Readings, add, cuda, merge};
+use tributary_kernels::{Keys, Partial, Positions, RowSums, merge};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
-use super::rounds::{added, bring_home, join};
+use super::rounds::{bring_home, join};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{KvCache, View};
@@ -37,8 +37,8 @@ pub struct FreeProbe<'a> {
     at_fresh: Positions,
     prefix: View,
     stale: View,
-    /// Sum over the layers of what rows attend to, `[all rows, rows of stale, then fresh ones]` f32; none before the first.
-    sums: Option<Tensor>,
+    /// Sum over the layers of what rows attend to: all rows; the rows of `stale`, then fresh ones.
+    sums: RowSums,
     layers: usize,
 }
 
@@ -56,6 +56,8 @@ impl<'a> FreeProbe<'a> {
         let (rank, keepers, all) = (comm.rank(), plan.keepers(), homes.all_context());
         let delivery = Delivery::new(rank, homes, &|row| keepers[row as usize]);
         let placement = Placement::apart(plan);
+        let stale = cache.view_of_own(&placement, &all);
+        let columns = stale.rows().count() + delivery.arriving().len();
         Self {
             math,
             counts: homes.context_counts(),
@@ -63,10 +65,10 @@ impl<'a> FreeProbe<'a> {
             at: placement.behind_others(&homes.context[rank]),
             at_fresh: placement.at(&delivery.arriving()),
             prefix: cache.view_of_prefix(&placement),
-            stale: cache.view_of_own(&placement, &all),
+            stale,
             delivery,
             comm,
-            sums: None,
+            sums: RowSums::new(all.len(), columns),
             layers: 0,
         }
     }
@@ -76,20 +78,22 @@ impl<'a> FreeProbe<'a> {
     /// # Errors
     /// The tensor library's.
     pub fn into_readings(self, homes: &Homes, kept: &[u32]) -> Result<FreeReadings> {
-        let rows = homes.all_context();
-        let Some(sums) = self.sums.filter(|sums| sums.elem_count() > 0) else {
-            return Ok(FreeReadings { amounts: vec![0.0; rows.len() * kept.len()], rows });
-        };
         let columns: Vec<u32> = self.stale.rows().chain(self.delivery.arriving()).collect();
-        assert_eq!(sums.dims(), [rows.len(), columns.len()], "readings of stale and fresh rows");
+        assert_eq!(self.sums.keys(), columns.len(), "readings of stale and fresh rows");
         let places: HashMap<u32, usize> = kept.iter().copied().zip(0..).collect();
         let places: Vec<usize> = columns.iter().map(|row| places[row]).collect();
-        let sums = cuda::download(&sums)?.flatten_all()?.to_vec1::<f32>()?;
-        let mut amounts = vec![0.0; rows.len() * kept.len()];
-        for (amounts, sums) in amounts.chunks_exact_mut(kept.len()).zip(sums.chunks_exact(columns.len())) {
+        let (rows, layers) = (homes.all_context(), self.layers.max(1) as f32);
+        let mut amounts = self.sums.into_values()?;
+        // In place, since there may be gigabytes of them: a row has no more numbers than columns.
+        let mut of_row = vec![0.0; kept.len()];
+        for row in 0..rows.len() {
+            of_row.fill(0.0);
+            let sums = &amounts[row * columns.len()..][..columns.len()];
             // A row that is fresh got nothing where it is stale.
-            places.iter().zip(sums).for_each(|(&place, sum)| amounts[place] += sum / self.layers as f32);
+            places.iter().zip(sums).for_each(|(&place, sum)| of_row[place] += sum / layers);
+            amounts[row * kept.len()..][..kept.len()].copy_from_slice(&of_row);
         }
+        amounts.truncate(rows.len() * kept.len());
         Ok(FreeReadings { rows, amounts })
     }
 
@@ -101,10 +105,9 @@ impl<'a> FreeProbe<'a> {
 
     fn read(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
         let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
-        let [own, others] = &self.at_all;
-        let read = |at: &Positions| self.math.readings(all_q, at, keys, &lse, Readings::PerRow);
-        let read = add(&read(own)?, &read(others)?)?; // a row sees a key in one of them
-        self.sums = Some(added(self.sums.take(), read)?);
+        for at in &self.at_all {
+            self.math.add_readings(all_q, at, keys, &lse, &mut self.sums)?; // a row sees a key in one of them
+        }
         self.layers += 1;
         Ok(())
     }
