@@ -16,6 +16,7 @@ use crate::doctor::{DoctorCommand, doctor};
 use crate::failure::usage_line;
 use crate::help::{self, EXIT_CODES};
 use crate::load::{LoadArgs, load};
+use crate::methods::{MethodsArgs, methods};
 use crate::mpirun::{LaunchArgs, launch};
 use crate::plan_command::{PlanArgs, plan};
 use crate::prefill::{PrefillArgs, prefill};
@@ -54,6 +55,7 @@ enum Command {
     Quality(Box<QualityArgs>),
     #[command(allow_negative_numbers = true)]
     Plan(Box<PlanArgs>),
+    Methods(MethodsArgs),
     Store(Box<StoreCommand>),
     Doctor(Box<DoctorCommand>),
     Launch(Box<LaunchArgs>),
@@ -98,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench(&args),
         Command::Quality(args) => quality(&args, |what| once(what)),
         Command::Plan(args) => plan(&args),
+        Command::Methods(args) => once(|| methods(&args)),
         Command::Store(args) => store(&args, |work| once(work)),
         Command::Doctor(args) => doctor(&args),
         Command::Completions(args) => once(|| completions(&declared(), &args)),

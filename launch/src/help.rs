@@ -8,7 +8,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// What each command puts out.
-const OUTPUTS: [(&str, &str); 12] = [
+const OUTPUTS: [(&str, &str); 13] = [
     (
         "prefill",
         "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
@@ -40,6 +40,10 @@ const OUTPUTS: [(&str, &str); 12] = [
     (
         "plan",
         "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json, with --slo-ttft docs/schemas/sizing.v1.json).",
+    ),
+    (
+        "methods",
+        "Output: a line a method, or a page for each one that is named. With --json one object (docs/schemas/methods.v1.json).",
     ),
     (
         "store",

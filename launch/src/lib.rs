@@ -11,6 +11,7 @@ mod exporting;
 mod failure;
 mod help;
 mod load;
+mod methods;
 pub mod mpirun;
 mod plan_command;
 mod prefill;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kit::{root, skipped, tributary};
+use tributary_protocol::METHODS;
 
 fn text(arguments: &[&str]) -> String {
     let output = tributary(arguments);
@@ -101,7 +102,7 @@ fn commands() -> Vec<String> {
 #[test]
 fn helps_say_what_comes_out_and_how_it_ends() {
     let commands = commands();
-    assert_eq!(commands.len(), 12, "{commands:?}");
+    assert_eq!(commands.len(), 13, "{commands:?}");
     let mut with_file = Vec::new();
     for name in &commands {
         let help = text(&[name, "--help"]);
@@ -121,4 +122,25 @@ fn helps_say_what_comes_out_and_how_it_ends() {
     assert_eq!(with_file, ["prefill", "serve", "compare", "bench", "quality", "plan", "doctor", "launch"]);
     let compare = text(&["compare", "--help"]);
     assert!(compare.contains("A method is NAME"), "what the command itself adds is kept: {compare}");
+}
+
+#[test]
+fn methods_are_listed_and_told_about() {
+    let all = text(&["methods"]);
+    let lines: Vec<&str> = all.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(lines, METHODS.map(|method| method.name), "{all}");
+    let page = text(&["methods", "infoflow"]);
+    for word in [
+        "infoflow\n",
+        "exact at ratio 1",
+        "--score-layers",
+        "replicate, pass-q, selected",
+        "# cost: N rows of the prompt",
+    ] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    let unknown = tributary(&["methods", "voodoo"]);
+    let line = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(64), "{line}");
+    assert!(line.lines().count() == 1 && line.contains("voodoo") && line.contains("full, ring"), "{line}");
 }

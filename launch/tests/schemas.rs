@@ -23,13 +23,14 @@ const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test 
 type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
-const SCHEMAS: [Made; 9] = [
+const SCHEMAS: [Made; 10] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),
     ("quality", "report.json of tributary quality", schema_of::<tributary_quality::Report>),
     ("plan", "tributary plan --json", schema_of::<forecast::Report>),
     ("sizing", "tributary plan --slo-ttft .. --json", schema_of::<sizing::Report>),
+    ("methods", "tributary methods --json", schema_of::<tributary_study::methods::Methods>),
     ("doctor", "tributary doctor --json", schema_of::<tributary::doctor::Report>),
     ("load", "tributary load --json", schema_of::<tributary_load::Report>),
     ("dump", "request.json of tributary prefill --dump", schema_of::<Dumped<'_>>),
@@ -207,6 +208,16 @@ fn plan_prints_what_its_schema_says() {
     for profile in ["h100x4", "h100x8x2"] {
         fits("plan", &json(&["plan", "--model", "qwen3-14b", "--profile", profile, "--tokens", "8k..64k", "--json"]));
     }
+}
+
+#[test]
+fn methods_print_what_their_schema_says() {
+    let all = json(&["methods", "--json"]);
+    fits("methods", &all);
+    let names: Vec<&str> =
+        all["methods"].as_array().expect("a list").iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, METHODS.map(|method| method.name));
+    fits("methods", &json(&["methods", "trace", "ring", "--json"]));
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub mod forecast;
 #[cfg(test)]
 mod kit;
 pub mod method_spec;
+pub mod methods;
 mod notes;
 mod order;
 mod page;

@@ -16,6 +16,9 @@ pub struct Descriptor {
     pub source: &'static str,
     /// The claim about its answer.
     pub claim: Claim,
+    /// The work until the first token, and what moves beside what the exchange of a recompute does: in rows that run through the model and
+    /// pairs of a row and a key that it sees, in the letters of `COST_LETTERS`.
+    pub cost: &'static str,
     /// Share of the context that it recomputes where none is asked for; absent where it recomputes nothing.
     pub ratio: Option<f64>,
     /// The user's choices that make a difference to it.
@@ -25,6 +28,10 @@ pub struct Descriptor {
     /// Makes the method with the user's parameters, or says which of them is invalid.
     pub make: fn(&Wishes) -> Result<Method, InvalidOption>,
 }
+
+/// The letters of [`Descriptor::cost`]. "Chunks" are T/W rows and T·c/(2W) pairs a rank where they are cold, and nothing where they are warm.
+pub const COST_LETTERS: &str = "N rows of the prompt, T of the context, M of the query, c of a chunk; n = ratio · T rows are recomputed; W ranks; \
+     D layers in which drift is measured";
 
 /// The claim about a method's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +66,23 @@ pub enum Choice {
     DriftOf,
     /// The number of layers in which they are compared.
     DriftLayers,
+}
+
+impl Choice {
+    /// The option on the command line.
+    pub fn option(self) -> &'static str {
+        match self {
+            Choice::Ratio => "--ratio",
+            Choice::Reorder => "--reorder",
+            Choice::Score => "--score",
+            Choice::ScoreLayers => "--score-layers",
+            Choice::Layout => "--layout",
+            Choice::PerChunk => "--per-chunk",
+            Choice::HeadsPerGather => "--heads-per-gather",
+            Choice::DriftOf => "--drift-of",
+            Choice::DriftLayers => "--drift-layers",
+        }
+    }
 }
 
 /// A command that has methods of its own choice.

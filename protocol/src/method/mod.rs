@@ -21,7 +21,8 @@ mod trace;
 
 pub use choices::{Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
 pub use descriptor::{
-    Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
+    COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,
+    Wishes,
 };
 pub use infoflow::InfoFlow;
 

@@ -1,0 +1,36 @@
+//! `tributary methods`: what methods there are.
+
+use clap::Args;
+use tributary_protocol::{Descriptor, METHODS};
+use tributary_study::methods::Methods;
+
+use crate::stdout::{print, print_json};
+
+/// Lists the methods; of those that are named, everything that they say of themselves: claim, source, cost, options
+#[derive(Debug, Args)]
+pub struct MethodsArgs {
+    /// Methods to be told about in full; all are listed where none is named
+    #[arg(value_name = "METHOD", value_parser = named)]
+    names: Vec<&'static Descriptor>,
+    /// Print one object with everything
+    #[arg(long)]
+    json: bool,
+}
+
+fn named(name: &str) -> Result<&'static Descriptor, String> {
+    Descriptor::find(name).ok_or_else(|| format!("known are {}", Descriptor::names().join(", ")))
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The system's where the list cannot be written.
+pub fn methods(args: &MethodsArgs) -> anyhow::Result<()> {
+    let asked = if args.names.is_empty() { &METHODS[..] } else { &args.names };
+    let methods = Methods::new(asked)?;
+    match (args.json, args.names.is_empty()) {
+        (true, _) => print_json(&methods),
+        (false, true) => print(&methods.table()),
+        (false, false) => print(&methods.pages()),
+    }
+}

@@ -1,0 +1,166 @@
+//! What methods say of themselves, as a table, as one method's page and as an object for programs. Nothing is measured here.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tributary_charts::table::{Layout, cells, table};
+use tributary_coordinator::RequestSettings;
+use tributary_protocol::{COST_LETTERS, Claim, Descriptor, Exchange};
+
+use crate::error::{Error, Result};
+
+/// Name and version of the list as JSON (`docs/schemas/methods.v1.json`). A field that goes, or means something else, makes another
+/// version.
+pub const SCHEMA: &str = "tributary.methods/1";
+
+/// Layers and KV heads of the model by which a method is asked what it does: whatever a model has, its kind of prefill is the same.
+const ANY_MODEL: (usize, usize) = (32, 8);
+
+/// A list of methods.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Methods {
+    /// Name and version of this schema.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// What the letters in `cost` mean.
+    pub letters: &'static str,
+    /// The methods.
+    pub methods: Vec<MethodRow>,
+}
+
+/// What a method says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct MethodRow {
+    /// Its name on the command line and in reports.
+    pub name: &'static str,
+    /// Its work in one line.
+    pub summary: &'static str,
+    /// The paper or project that it comes from.
+    pub source: &'static str,
+    /// Whether its answer equals a full prefill's but for rounding.
+    pub exact: bool,
+    /// The setting in which it does; none where it always does.
+    pub exact_where: Option<&'static str>,
+    /// The share of the context that it recomputes where none is asked for; none where it recomputes nothing.
+    pub ratio: Option<f64>,
+    /// The work until the first token, and what moves beside what the exchange does.
+    pub cost: &'static str,
+    /// The options that make a difference to it.
+    pub options: Vec<&'static str>,
+    /// Whether it takes chunks from the chunk cache and the chunk store.
+    pub reuses_chunks: bool,
+    /// What ranks may send each other while it recomputes; empty where the method itself says what moves.
+    pub exchanges: Vec<&'static str>,
+}
+
+impl Methods {
+    /// What these methods say of themselves.
+    ///
+    /// # Errors
+    /// A method that cannot be made with the usual settings, which only a bug can bring about.
+    pub fn new(methods: &[&'static Descriptor]) -> Result<Self> {
+        let methods = methods.iter().map(|method| MethodRow::new(method)).collect::<Result<_>>()?;
+        Ok(Self { schema: SCHEMA, letters: COST_LETTERS, methods })
+    }
+
+    /// A line a method.
+    pub fn table(&self) -> String {
+        let mut rows = vec![cells(["method", "answer", "ratio", "chunks", "what it does"])];
+        rows.extend(self.methods.iter().map(|method| {
+            let ratio = method.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let chunks = if method.reuses_chunks { "reused" } else { "-" };
+            cells([method.name, method.answer(), &ratio, chunks, method.summary])
+        }));
+        table(&rows, Layout { left: &[0, 1, 3, 4], commented_rows: Some(1) })
+    }
+
+    /// Everything that each method says, one below the other.
+    pub fn pages(&self) -> String {
+        let pages: Vec<String> = self.methods.iter().map(MethodRow::page).collect();
+        format!(
+            "{}\n# cost: {COST_LETTERS}. \"Chunks\" are T/W rows and T·c/(2W) pairs a rank where they are cold.\n",
+            pages.join("\n")
+        )
+    }
+}
+
+impl MethodRow {
+    fn new(method: &'static Descriptor) -> Result<Self> {
+        let (layers, kv_heads) = ANY_MODEL;
+        let made =
+            RequestSettings { method, ..RequestSettings::default() }.method(layers, kv_heads).map_err(Error::from)?;
+        let reuses_chunks = made.selection().is_some();
+        Ok(Self {
+            name: method.name,
+            summary: method.summary,
+            source: method.source,
+            exact: method.is_exact(),
+            exact_where: match method.claim {
+                Claim::Exact => None,
+                Claim::Approximate { exact_where } => Some(exact_where),
+            },
+            ratio: method.ratio,
+            cost: method.cost,
+            options: method.takes.iter().map(|choice| choice.option()).collect(),
+            reuses_chunks,
+            exchanges: if reuses_chunks { Exchange::NAMES.to_vec() } else { Vec::new() },
+        })
+    }
+
+    fn answer(&self) -> &'static str {
+        if self.exact { "exact" } else { "approximate" }
+    }
+
+    fn page(&self) -> String {
+        let exact_where = self.exact_where.map_or(String::new(), |setting| format!("; exact {setting}"));
+        let list = |words: &[&str], none: &str| if words.is_empty() { none.to_owned() } else { words.join(", ") };
+        let rows = [
+            ("does", self.summary.to_owned()),
+            ("from", self.source.to_owned()),
+            ("answer", format!("{}{exact_where}", self.answer())),
+            (
+                "ratio",
+                self.ratio.map_or("recomputes nothing".to_owned(), |ratio| {
+                    format!("{ratio:.2} unless --ratio says otherwise")
+                }),
+            ),
+            ("cost", self.cost.to_owned()),
+            ("options", list(&self.options, "none")),
+            (
+                "chunks",
+                if self.reuses_chunks {
+                    "from the chunk cache and the chunk store, where they are there"
+                } else {
+                    "are not kept"
+                }
+                .to_owned(),
+            ),
+            ("exchange", list(&self.exchanges, "the method's own")),
+        ];
+        let lines = rows.map(|(what, text)| format!("  {what:<9} {text}\n"));
+        format!("{}\n{}", self.name, lines.concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_protocol::METHODS;
+
+    use super::*;
+
+    #[test]
+    fn every_method_has_its_line_and_its_page() {
+        let all = Methods::new(&METHODS).expect("methods");
+        let (lines, pages) = (all.table(), all.pages());
+        assert_eq!(lines.lines().count(), METHODS.len() + 1, "{lines}");
+        for method in METHODS {
+            assert!(lines.contains(&format!("  {} ", method.name)) && pages.contains(method.cost), "{}", method.name);
+            for choice in method.takes {
+                assert!(pages.contains(choice.option()), "{}: {choice:?}", method.name);
+            }
+        }
+        let of = |name: &str| all.methods.iter().find(|method| method.name == name).expect("a method");
+        assert!(of("full").exact && !of("full").reuses_chunks && of("full").exchanges.is_empty());
+        assert!(!of("infoflow").exact && of("infoflow").reuses_chunks);
+        assert_eq!(of("infoflow").exchanges, ["replicate", "pass-q", "selected"]);
+    }
+}
