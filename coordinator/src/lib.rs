@@ -22,6 +22,7 @@ pub mod scheduler;
 mod shape;
 mod template;
 mod tokenize;
+mod trace_calibration;
 
 pub use chunking::Chunking;
 pub use directory::{Directory, StoreInventory};
@@ -38,3 +39,4 @@ pub use request::{Document, Request, Speaker, Turn};
 pub use shape::ModelShape;
 pub use template::{Frame, PromptPart, Template};
 pub use tokenize::{Piece, TextStream, Tokenizer};
+pub use trace_calibration::TraceCalibration;

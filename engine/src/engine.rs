@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Machine, Planned, Planner};
+use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Machine, Planned, Planner, TraceCalibration};
 use tributary_store::Store;
 use tributary_worker::Model;
 
@@ -55,7 +55,10 @@ impl<'a> Engine<'a> {
         let environment = environment(config, ranks.backend().label(), &rank_device, folder.template.is_some());
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
-        let planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
+        let mut planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
+        if let Some(calibrated) = TraceCalibration::from_folder(&folder.path)? {
+            planner.trace_by(calibrated.alpha);
+        }
         Ok(Self {
             config: config.clone(),
             folder,

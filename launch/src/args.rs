@@ -154,6 +154,10 @@ pub struct MethodArgs {
     pub drift_of: DriftOf,
     #[arg(long, value_name = "N", default_value_t = 1, help = help::drift_layers())]
     pub drift_layers: usize,
+    #[arg(long, value_name = "X", help = help::trace_alpha())]
+    pub trace_alpha: Option<f32>,
+    #[arg(long, help = help::keep_order())]
+    pub keep_order: bool,
 }
 
 /// An exchange, or the planner's choice.
@@ -287,6 +291,8 @@ pub fn settings(
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
+        trace_alpha: options.trace_alpha,
+        keep_order: options.keep_order,
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

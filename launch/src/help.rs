@@ -134,6 +134,22 @@ pub fn drift_layers() -> String {
     format!("{names}: layers behind the first in which rows are compared; with more than one ever fewer rows go on")
 }
 
+/// `--trace-alpha`.
+pub fn trace_alpha() -> String {
+    let names = taking(Choice::TraceAlpha);
+    format!(
+        "{names}: the attention, less that the other way, from which on a row depends on another [default: the model's trace.json, or 0.18]"
+    )
+}
+
+/// `--keep-order`.
+pub fn keep_order() -> String {
+    format!(
+        "{}: documents stay in the request's order, as the parts of one long document must",
+        taking(Choice::KeepOrder)
+    )
+}
+
 fn taking(choice: Choice) -> String {
     Descriptor::names_taking(choice).join(", ")
 }

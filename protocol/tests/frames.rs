@@ -32,7 +32,9 @@ fn methods() -> impl Strategy<Value = Method> {
                 ..Drift::default()
             })
         }),
-        (0f32..1.0, 0usize..9).prop_map(|(alpha, rounds)| Method::Trace(Trace { alpha, rounds, ..Trace::default() })),
+        (0f32..1.0, 0usize..9, any::<bool>()).prop_map(|(alpha, rounds, keep_order)| {
+            Method::Trace(Trace { alpha, rounds, keep_order, ..Trace::default() })
+        }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };
             Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
@@ -208,6 +210,7 @@ fn events_and_orders_come_back() {
         selected: vec![3],
         measured: vec![4, 5],
         rounds: vec![1, 1],
+        sharpest: Some(0.375),
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,

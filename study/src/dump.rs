@@ -87,6 +87,10 @@ pub struct Dumped<'a> {
     drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     drift_layers: Option<usize>,
+    /// The net reading from which on one row depends on another.
+    alpha: Option<f32>,
+    /// Whether chunks stay in the request's order whatever free probes find.
+    keep_order: Option<bool>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -119,6 +123,8 @@ fn request(answered: &Answered) -> Dumped<'_> {
         per_chunk: settings.per_chunk,
         drift_of: settings.drift_of,
         drift_layers: settings.drift_layers,
+        alpha: settings.alpha,
+        keep_order: settings.keep_order,
         seed: settings.seed,
         exchange: settings.exchange,
         world: settings.world,

@@ -61,11 +61,16 @@ impl MethodSpec {
                 "rows" => settings.per_chunk = Some(number()?),
                 "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "drift-layers" => settings.drift.layers = number()?,
+                "alpha" => settings.trace_alpha = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
+                "keep-order" => {
+                    bare()?;
+                    settings.keep_order = true;
+                }
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, world, threads";
+                                 drift-layers, alpha, keep-order, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

@@ -220,7 +220,7 @@ class Request:
         self.model.forward(self.ids, rows + P, self.fresh_copy(), at, sees, watch=watch, also=also)
         return total
 
-    def trace(self, budget, alpha=0.18, g=0.4, gamma=0.9, rounds=4):
+    def trace(self, budget, alpha=0.18, keep_order=False, g=0.4, gamma=0.9, rounds=4):
         """One score a context row, and the order of chunks."""
         K, T, given = len(self.lengths), self.T, list(range(len(self.lengths)))
         s = self.prophetkv("global", given)
@@ -245,7 +245,7 @@ class Request:
             rows = top(omega, min(budget // 3, budget // 2 - len(probed)), frontier)
             if len(rows) == 0:
                 break
-        order = self.order_of_needs(X * (omega * relevant)[:, None], chunk)
+        order = given if keep_order else self.order_of_needs(X * (omega * relevant)[:, None], chunk)
         place = torch.tensor([order.index(c) for c in chunk.tolist()])
         a = omega @ (A * (place[None, :] <= place[:, None]))
         return s + (a / a.sum() if a.sum() > 0 else a), order

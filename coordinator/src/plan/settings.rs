@@ -31,6 +31,10 @@ pub struct RequestSettings {
     pub per_chunk: Option<usize>,
     /// What CacheBlend compares with the cache, and in how many layers.
     pub drift: Drift,
+    /// The net reading from which on one row depends on another (trace); the model's, or the method's own where absent.
+    pub trace_alpha: Option<f32>,
+    /// Whether chunks stay in the request's order (trace).
+    pub keep_order: bool,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -67,6 +71,8 @@ impl Default for RequestSettings {
             include_first_chunk: false,
             per_chunk: None,
             drift: Drift::default(),
+            trace_alpha: None,
+            keep_order: false,
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -96,6 +102,8 @@ impl RequestSettings {
             layout: self.layout,
             per_chunk: self.per_chunk,
             drift: self.drift,
+            trace_alpha: self.trace_alpha,
+            keep_order: self.keep_order,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };

@@ -64,6 +64,8 @@ pub struct Planner {
     narrowest: Option<(usize, FreeMemory)>,
     /// How fast the machine is, if that is known.
     profile: Option<Profile>,
+    /// α of trace as it was calibrated for the model, if it was.
+    trace_alpha: Option<f32>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -83,6 +85,7 @@ impl Planner {
             directories: BTreeMap::new(),
             narrowest: None,
             profile: None,
+            trace_alpha: None,
             requests: 0,
         }
     }
@@ -90,6 +93,11 @@ impl Planner {
     /// From now on exchanges are chosen by the rates of this machine, and not by what may be assumed of it.
     pub fn plan_by(&mut self, profile: Profile) {
         self.profile = Some(profile);
+    }
+
+    /// From now on trace has this α where a request does not ask for another one.
+    pub fn trace_by(&mut self, alpha: f32) {
+        self.trace_alpha = Some(alpha);
     }
 
     /// The profile by which exchanges are chosen, if one was given.
@@ -270,7 +278,8 @@ impl Planner {
 
     /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
     fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
-        Draft::new(self.tokens(request), settings, &self.model)
+        let trace_alpha = settings.trace_alpha.or(self.trace_alpha);
+        Draft::new(self.tokens(request), &RequestSettings { trace_alpha, ..settings.clone() }, &self.model)
     }
 
     fn tokens(&self, request: &Prepared) -> Tokens {

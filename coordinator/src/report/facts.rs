@@ -71,6 +71,9 @@ pub struct ResolvedSettings {
     /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f32>,
+    /// Whether documents stay in the request's order whatever those find.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_order: Option<bool>,
     /// KV heads gathered at a time, if not all.
     pub heads_per_gather: Option<usize>,
     /// Tokens to generate at most.
@@ -96,6 +99,7 @@ impl ResolvedSettings {
             Layers::Some(from, to) => Some((from, to)),
             Layers::All => None,
         });
+        let traced = plan.method.evidence().and_then(|evidence| evidence.trace);
         let (per_chunk, heads_per_gather) = match plan.method.prefill() {
             Prefill::Chunks(Selection::Leading { per_chunk }) => (per_chunk, None),
             Prefill::Gathered { heads_per_gather } => (None, heads_per_gather),
@@ -117,7 +121,8 @@ impl ResolvedSettings {
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
-            alpha: plan.method.evidence().and_then(|evidence| evidence.trace).map(|trace| trace.alpha),
+            alpha: traced.map(|trace| trace.alpha),
+            keep_order: traced.map(|trace| trace.keep_order),
             heads_per_gather,
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,
@@ -130,7 +135,7 @@ impl ResolvedSettings {
 }
 
 /// What free probes found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TraceRow {
     /// Rows that they measured.
     pub measured_rows: usize,
@@ -140,6 +145,8 @@ pub struct TraceRow {
     pub moved: bool,
     /// Whether they were left out because their positions would reach beyond the model's.
     pub left_out: bool,
+    /// The largest attention that a row pays another document's row, less that the other way; none where none comes to α.
+    pub sharpest: Option<f32>,
 }
 
 /// What free probes found for a plan; none where the method has no such probes.
@@ -150,18 +157,22 @@ pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
         rounds: outcome.rounds.len(),
         moved: outcome.order != plan.request_order(),
         left_out: plan.traces().is_some() && outcome.rounds.is_empty(),
+        sharpest: outcome.sharpest,
     })
 }
 
 impl TraceRow {
     /// The same for a reader; nothing where there was no probe to be made.
     pub(super) fn note(&self) -> Option<String> {
-        let Self { measured_rows, rounds, moved, left_out } = *self;
+        let Self { measured_rows, rounds, moved, left_out, sharpest } = *self;
         if left_out {
             return Some("the free probe was left out: its positions reach beyond the model's".to_owned());
         }
         let probes = if rounds == 1 { "probe" } else { "probes" };
         let order = if moved { "documents were put in another order" } else { "documents stay in their order" };
-        (rounds > 0).then(|| format!("{rounds} free {probes} measured {measured_rows} rows; {order}"))
+        let sharp = sharpest.map_or("no reading between documents is sharp".to_owned(), |sharpest| {
+            format!("the sharpest reading between documents is {sharpest:.2}")
+        });
+        (rounds > 0).then(|| format!("{rounds} free {probes} measured {measured_rows} rows; {sharp}; {order}"))
     }
 }

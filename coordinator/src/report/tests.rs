@@ -104,7 +104,7 @@ fn free_probes_are_reported() {
     (answer.outcome.measured, answer.outcome.rounds) = (vec![120, 130, 110], vec![2, 1]);
     let found = reported(&settings, &answer);
     let moved = answer.outcome.order.windows(2).any(|pair| pair[0] > pair[1]);
-    assert_eq!(found.trace, Some(TraceRow { measured_rows: 3, rounds: 2, moved, left_out: false }));
+    assert_eq!(found.trace, Some(TraceRow { measured_rows: 3, rounds: 2, moved, left_out: false, sharpest: None }));
     assert!(found.render().contains("note: 2 free probes measured 3 rows; documents were put in another order\n"));
     (answer.outcome.measured, answer.outcome.rounds) = (Vec::new(), Vec::new());
     let found = reported(&settings, &answer);

@@ -118,11 +118,13 @@ pub struct Trace {
     pub decay: f32,
     /// Free probes at most, the first included.
     pub rounds: usize,
+    /// Whether chunks stay in the request's order whatever is found, as the parts of one long document must.
+    pub keep_order: bool,
 }
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4 }
+        Self { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4, keep_order: false }
     }
 }
 

@@ -66,6 +66,10 @@ pub enum Choice {
     DriftOf,
     /// The number of layers in which they are compared.
     DriftLayers,
+    /// The net reading from which on one row depends on another.
+    TraceAlpha,
+    /// Chunks stay in the request's order.
+    KeepOrder,
 }
 
 impl Choice {
@@ -81,6 +85,8 @@ impl Choice {
             Choice::HeadsPerGather => "--heads-per-gather",
             Choice::DriftOf => "--drift-of",
             Choice::DriftLayers => "--drift-layers",
+            Choice::TraceAlpha => "--trace-alpha",
+            Choice::KeepOrder => "--keep-order",
         }
     }
 }
@@ -115,6 +121,10 @@ pub struct Wishes {
     pub heads_per_gather: Option<usize>,
     /// The tensors that are compared with the cache, and the number of layers.
     pub drift: Drift,
+    /// The net reading from which on one row depends on another; the method's own where absent.
+    pub trace_alpha: Option<f32>,
+    /// Whether chunks stay in the request's order.
+    pub keep_order: bool,
     /// Seed of every draw.
     pub seed: u64,
 }

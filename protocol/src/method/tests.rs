@@ -11,6 +11,8 @@ const WISHES: Wishes = Wishes {
     per_chunk: Some(7),
     heads_per_gather: Some(2),
     drift: Drift { of: DriftOf::Keys, layers: 3, score: DriftScore::Squared },
+    trace_alpha: Some(0.25),
+    keep_order: true,
     seed: 11,
 };
 
@@ -48,6 +50,8 @@ fn a_method_takes_what_it_says() {
             (Choice::PerChunk, Wishes { per_chunk: None, ..WISHES }),
             (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
             (Choice::DriftOf, Wishes { drift: Drift { of: DriftOf::Values, ..WISHES.drift }, ..WISHES }),
+            (Choice::TraceAlpha, Wishes { trace_alpha: None, ..WISHES }),
+            (Choice::KeepOrder, Wishes { keep_order: false, ..WISHES }),
             (Choice::DriftLayers, Wishes { drift: Drift { layers: 1, ..WISHES.drift }, ..WISHES }),
         ];
         for (choice, wishes) in cases {
@@ -71,7 +75,7 @@ fn evidence_is_what_the_papers_say() {
     let a3 = of("a3");
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
-    let trace = Trace { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4 };
+    let trace = Trace { alpha: 0.25, share: 0.4, decay: 0.9, rounds: 4, keep_order: true };
     assert_eq!(of("trace"), Evidence { trace: Some(trace), layout: Layout::Global, ..prophetkv });
 }
 

@@ -1,7 +1,9 @@
 //! Trace (ours): rows that depend on each other are followed from one to the next wherever their chunks stand, and chunks are put in the
 //! order in which they depend on each other. Its formulas stand in `worker/src/select/trace`.
 
-use super::{Choice, Claim, Descriptor, Evidence, Layout, Method, Prefill, Selection, Trace, prophetkv};
+use super::{
+    Choice, Claim, Descriptor, Evidence, InvalidOption, Layout, Method, Prefill, Selection, Trace, Wishes, prophetkv,
+};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "trace",
@@ -10,10 +12,20 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves" },
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio],
+    takes: &[Choice::Ratio, Choice::TraceAlpha, Choice::KeepOrder],
     default_of: &[],
-    make: |_| Ok(Method::Trace(Trace::default())),
+    make,
 };
+
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
+    let usual = Trace::default();
+    let trace = Trace { alpha: wishes.trace_alpha.unwrap_or(usual.alpha), keep_order: wishes.keep_order, ..usual };
+    if trace.alpha > 0.0 && trace.alpha <= 1.0 {
+        return Ok(Method::Trace(trace));
+    }
+    let wanted = "must be above 0 and at most 1, as a share of a row's attention is".to_owned();
+    Err(InvalidOption { option: "--trace-alpha", found: trace.alpha.to_string(), wanted })
+}
 
 pub(super) fn prefill(trace: Trace) -> Prefill {
     let evidence = Evidence { trace: Some(trace), ..prophetkv::evidence(Layout::Global) };

@@ -151,6 +151,7 @@ fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logit
         selected: selection.rows,
         measured: selection.measured,
         rounds: selection.rounds,
+        sharpest: selection.sharpest,
         candidates: selection.candidates,
         logits: logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),

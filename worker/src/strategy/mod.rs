@@ -64,6 +64,8 @@ pub struct Selection {
     pub measured: Vec<u32>,
     /// How many of them each free probe measured.
     pub rounds: Vec<usize>,
+    /// The largest sharp reading of free probes.
+    pub sharpest: Option<f32>,
     /// How many rows could have been.
     pub candidates: usize,
     /// One score a context row, where the method has them.

@@ -63,7 +63,7 @@ impl Selective {
             cx.enter(Phase::Probe, plan)?;
             candidates.auxiliary = auxiliary::readings(cx, plan)?;
         }
-        let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut seen, mut measured, mut rounds, mut sharpest) = (Vec::new(), Vec::new(), Vec::new(), None);
         loop {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe => {
@@ -81,6 +81,7 @@ impl Selective {
                     cx.enter(Phase::Probe, plan)?;
                     let found = trace::follow(cx, plan, chunks, &scores)?;
                     (seen, measured, rounds, order) = (found.received, found.rows, found.rounds, found.order);
+                    sharpest = found.sharpest;
                     candidates = candidates.moved(plan, &order);
                     count = candidates.rows.len();
                 }
@@ -95,7 +96,8 @@ impl Selective {
                     let rows = agree(cx, best)?;
                     assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
                     candidates.check(&rows, plan.budget);
-                    return Ok(Selection { order, rows, measured, rounds, candidates: count, scores: Some(scores) });
+                    let scores = Some(scores);
+                    return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores });
                 }
                 Need::Rows(rows) => {
                     cx.enter(Phase::Select, plan)?;

@@ -25,6 +25,8 @@ pub(super) struct Found {
     pub rows: Vec<u32>,
     /// How many each probe had.
     pub rounds: Vec<usize>,
+    /// The largest sharp reading, if one is sharp.
+    pub sharpest: Option<f32>,
 }
 
 /// What rank 0 makes of the readings so far.
@@ -36,6 +38,8 @@ struct Decision {
     relevance: Vec<f32>,
     /// The order of chunks.
     order: Vec<u32>,
+    /// The largest sharp reading.
+    sharpest: Option<f32>,
 }
 
 /// Follows chains from the best rows by `scores`. Nothing is found, and chunks stay in the request's order, where the plan has no free
@@ -47,7 +51,7 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
     let most = cx.models.main.config().max_positions;
     let Some(trace) = plan.traces().filter(|_| plan.traced_positions() <= most) else {
         let (received, order) = (vec![0.0; plan.context_rows()], plan.request_order());
-        return Ok(Found { received, order, rows: Vec::new(), rounds: Vec::new() });
+        return Ok(Found { received, order, rows: Vec::new(), rounds: Vec::new(), sharpest: None });
     };
     let chains = Chains::new(plan, trace, scores.to_vec());
     let (kept, mut told) = (plan.kept_by(cx.rank()), Told::default());
@@ -73,7 +77,7 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
     let own = chains.received(&probed, &kept, &places);
     let own = evidence::from_host(own, cx.models.main.device())?;
     let received = evidence::gather(cx, plan, &own, 1)?;
-    Ok(Found { received, order: decision.order, rows, rounds })
+    Ok(Found { received, order: decision.order, rows, rounds, sharpest: decision.sharpest })
 }
 
 /// What `rows` attend to among `kept` as if every other chunk stood before their own.
@@ -136,6 +140,7 @@ impl Told {
         let relevance = chains.relevance(&sharp);
         let next = if rounds < trace.rounds { chains.frontier(&relevance, probed) } else { Vec::new() };
         let order = chains.order(&sharp, &relevance);
-        Decision { next, relevance: chains.of_rows(&relevance, probed), order }
+        let sharpest = sharp.iter().map(|read| read.amount).reduce(f32::max);
+        Decision { next, relevance: chains.of_rows(&relevance, probed), order, sharpest }
     }
 }

@@ -115,8 +115,11 @@ impl Chains {
     }
 
     /// The order of chunks in which those that others need stand before them: N = E − Eᵀ, E[c,c'] = Σ ω_i · X[i,t] over rows i of c
-    /// with ω_i ≥ g · max ω and t of c'; then ranked pairs. The request's own order where nothing is sharp.
+    /// with ω_i ≥ g · max ω and t of c'; then ranked pairs. The request's own order where nothing is sharp, or where it is to be kept.
     pub fn order(&self, sharp: &[Read], relevance: &[f32]) -> Vec<u32> {
+        if self.trace.keep_order {
+            return (0..self.chunks as u32).collect();
+        }
         let least = self.least(relevance);
         let mut needs: BTreeMap<(u32, u32), f64> = BTreeMap::new();
         for read in sharp {

@@ -15,9 +15,13 @@ fn plan(budget: usize) -> Plan {
 
 /// Scores of the given rows; the others have 0.01.
 fn chains(budget: usize, scores: &[(u32, f32)]) -> Chains {
+    chains_by(Trace::default(), budget, scores)
+}
+
+fn chains_by(trace: Trace, budget: usize, scores: &[(u32, f32)]) -> Chains {
     let mut all = vec![0.01; 12];
     scores.iter().for_each(|&(row, score)| all[row as usize - 2] = score);
-    Chains::new(&plan(budget), Trace::default(), all)
+    Chains::new(&plan(budget), trace, all)
 }
 
 fn read(row: u32, of: u32, amount: f32) -> Read {
@@ -83,6 +87,16 @@ fn chunks_that_are_needed_stand_first() {
     assert_eq!(order(&[read(5, 11, 0.9)]), [0, 1, 2, 3], "row 5 is not relevant");
     // What one chunk needs of another counts less what that needs of it: 0.5 · 0.3 and 0.45 · 0.4.
     assert_eq!(order(&[read(2, 11, 0.3), read(11, 3, 0.4)]), [0, 1, 2, 3]);
+}
+
+#[test]
+fn chunks_stay_where_their_order_is_to_be_kept() {
+    let (scores, sharp) = ([(2, 0.5), (5, 0.1)], [read(2, 11, 0.3)]);
+    let with = |keep_order| chains_by(Trace { keep_order, ..Trace::default() }, 9, &scores);
+    let relevance = with(false).relevance(&sharp);
+    assert_eq!(with(false).order(&sharp, &relevance), [1, 2, 3, 0]);
+    assert_eq!(with(true).relevance(&sharp), relevance, "rows are followed all the same");
+    assert_eq!(with(true).order(&sharp, &relevance), [0, 1, 2, 3]);
 }
 
 #[test]

@@ -1,0 +1,119 @@
+//! What was measured of a model so that trace can tell a dependence from chance: a file beside its config.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Name and version of the file's form.
+const SCHEMA: &str = "tributary.trace/1";
+
+/// The file's name in a model folder.
+const FILE: &str = "trace.json";
+
+/// α of trace for one model, and what it was made from: net readings between documents, each the largest of its request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceCalibration {
+    /// Name and version of this form.
+    pub schema: String,
+    /// The net reading from which on one row depends on another.
+    pub alpha: f32,
+    /// The suite whose requests were asked.
+    pub suite: String,
+    /// Seed of the requests.
+    pub seed: u64,
+    /// The readings of requests in which a document refers to another, ascending.
+    pub referring: Vec<f32>,
+    /// The readings of requests in which none does, ascending.
+    pub apart: Vec<f32>,
+}
+
+impl TraceCalibration {
+    /// α between the readings of requests that refer and those of requests that do not: the middle of the lowest twentieth's end of the
+    /// former and the largest of the latter. Nothing where those do not lie apart, since no α would tell them from each other.
+    pub fn new(suite: &str, seed: u64, mut referring: Vec<f32>, mut apart: Vec<f32>) -> Option<Self> {
+        referring.sort_by(f32::total_cmp);
+        apart.sort_by(f32::total_cmp);
+        let low = *referring.get(referring.len() / 20)?;
+        let high = apart.last().copied()?;
+        let alpha = (low + high) / 2.0;
+        let made = Self { schema: SCHEMA.to_owned(), alpha, suite: suite.to_owned(), seed, referring, apart };
+        (low > high && high >= 0.0).then_some(made)
+    }
+
+    /// The path of the file of a model.
+    pub fn path(folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    /// What a model folder has; nothing where there is no such file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that is not what [`write`](Self::write) writes.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
+        let path = Self::path(folder);
+        let text = match std::fs::read_to_string(&path) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(Error::Unreadable { path, cause }),
+            Ok(text) => text,
+        };
+        let wrong = |line, column, cause: String| Error::Json { path: path.clone(), line, column, cause };
+        let found: Self =
+            serde_json::from_str(&text).map_err(|error| wrong(error.line(), error.column(), error.to_string()))?;
+        if found.schema != SCHEMA {
+            return Err(wrong(1, 1, format!("its schema is `{}`, not `{SCHEMA}`", found.schema)));
+        }
+        if !(found.alpha > 0.0 && found.alpha <= 1.0) {
+            return Err(wrong(1, 1, format!("alpha is {}; it must be above 0 and at most 1", found.alpha)));
+        }
+        Ok(Some(found))
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
+        tributary_system::file::write_whole(&Self::path(folder), format!("{text}\n").as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alpha_lies_between_what_refers_and_what_does_not() {
+        let referring: Vec<f32> = (0..40).rev().map(|i| 0.4 + 0.01 * i as f32).collect();
+        let made = TraceCalibration::new("hops", 3, referring, vec![0.1, 0.06, 0.12]).expect("they lie apart");
+        assert!((made.alpha - (0.42 + 0.12) / 2.0).abs() < 1e-6, "{}", made.alpha);
+        assert_eq!(TraceCalibration::new("hops", 3, vec![0.2; 40], vec![0.2]), None, "no α tells them from each other");
+        assert_eq!(TraceCalibration::new("hops", 3, Vec::new(), vec![0.2]), None);
+        assert_eq!(TraceCalibration::new("hops", 3, vec![0.2], Vec::new()), None);
+    }
+
+    #[test]
+    fn a_file_comes_back_and_a_damaged_one_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = || TraceCalibration::from_folder(folder.path());
+        assert_eq!(read().expect("no file"), None);
+        let made = TraceCalibration::new("hops", 3, vec![0.5, 0.4], vec![0.1, 0.2]).expect("they lie apart");
+        made.write(folder.path()).expect("written");
+        assert_eq!(read().expect("a file"), Some(made.clone()));
+        let write = |text: String| std::fs::write(TraceCalibration::path(folder.path()), text).expect("written");
+        let text = serde_json::to_string(&made).expect("JSON");
+        for damaged in [
+            "{".to_owned(),
+            text.replace("trace/1", "trace/2"),
+            text.replace("\"alpha\":0.3", "\"alpha\":0.0"),
+            text.replace("\"seed\"", "\"weed\""),
+        ] {
+            assert_ne!(damaged, text, "the damage is none");
+            write(damaged.clone());
+            assert!(matches!(read(), Err(Error::Json { .. })), "{damaged}");
+        }
+    }
+}
