@@ -35,6 +35,7 @@ fn the_methods_answer_as_the_demo_says() {
             ("vt3-1", "ivory"),
             ("vt3-5", "coral"),
             ("hop2_back-0", "vienna"),
+            ("vt3_rev-0", "yellow"),
         ];
         for (name, expected) in expected {
             assert_ne!(first(name, &["none"]), expected, "{name}, world {world}");
@@ -47,6 +48,9 @@ fn the_methods_answer_as_the_demo_says() {
         assert_ne!(first("hop2_back-0", &["full"]), "vienna", "world {world}");
         for (name, expected) in expected {
             assert_eq!(first(name, &["trace"]), expected, "{name}, trace, world {world}");
+        }
+        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace", "--keep-order"]] {
+            assert_ne!(first("vt3_rev-0", others), "yellow", "{others:?}, world {world}");
         }
     }
 }
