@@ -158,6 +158,8 @@ pub struct MethodArgs {
     pub trace_alpha: Option<f32>,
     #[arg(long, help = help::keep_order())]
     pub keep_order: bool,
+    #[arg(long, value_name = "N", help = help::block_tokens())]
+    pub block_tokens: Option<usize>,
 }
 
 /// An exchange, or the planner's choice.
@@ -293,6 +295,7 @@ pub fn settings(
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
         trace_alpha: options.trace_alpha,
         keep_order: options.keep_order,
+        block_tokens: options.block_tokens,
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

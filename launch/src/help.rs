@@ -150,6 +150,11 @@ pub fn keep_order() -> String {
     )
 }
 
+/// `--block-tokens`.
+pub fn block_tokens() -> String {
+    format!("{}: rows of each block [default: an equal part for every rank]", taking(Choice::BlockTokens))
+}
+
 fn taking(choice: Choice) -> String {
     Descriptor::names_taking(choice).join(", ")
 }
@@ -160,7 +165,11 @@ mod tests {
 
     #[test]
     fn help_texts_are_made_from_the_registry() {
-        assert!(methods().starts_with("full, ring, all-gather (exact); none, random, epic, infoflow"), "{}", methods());
+        assert!(
+            methods().starts_with("full, ring, all-gather, pass-q (exact); star, none, random, epic"),
+            "{}",
+            methods()
+        );
         assert!(ratio().starts_with("Share of the context to recompute [default: 0.15; prophetkv 0.20"), "{}", ratio());
         assert_eq!(default_method(), "infoflow");
         assert_eq!(heads_per_gather(), "all-gather: KV heads gathered at a time [default: all]");

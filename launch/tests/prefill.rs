@@ -24,7 +24,7 @@ fn the_methods_answer_as_the_demo_says() {
             all.extend(method);
             answer(name, &all).split_whitespace().next().expect("a word").to_owned()
         };
-        for method in ["full", "ring", "all-gather", "infoflow", "prophetkv", "relay"] {
+        for method in ["full", "ring", "all-gather", "pass-q", "infoflow", "prophetkv", "relay"] {
             assert_eq!(first("hop2-0", &[method]), "lyon", "{method}, world {world}");
             assert_eq!(first("vt2-0", &[method]), "ivory", "{method}, world {world}");
         }
@@ -49,7 +49,8 @@ fn the_methods_answer_as_the_demo_says() {
         for (name, expected) in expected {
             assert_eq!(first(name, &["trace"]), expected, "{name}, trace, world {world}");
         }
-        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace", "--keep-order"]] {
+        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace", "--keep-order"]]
+        {
             assert_ne!(first("vt3_rev-0", others), "yellow", "{others:?}, world {world}");
         }
     }

@@ -166,7 +166,7 @@ impl Plan {
         world == 1
             || match self.method.prefill() {
                 Prefill::Whole => true,
-                Prefill::Ring | Prefill::Gathered { .. } => false,
+                Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => false,
                 Prefill::Chunks(_) => self.exchange == Exchange::Replicate,
             }
     }

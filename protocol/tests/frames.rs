@@ -19,6 +19,8 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::Full),
         Just(Method::Ring),
         Just(Method::None),
+        Just(Method::PassQ),
+        prop::option::of(1usize..9).prop_map(|block_tokens| Method::Star { block_tokens }),
         prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
         any::<u64>().prop_map(|seed| Method::Random { seed }),
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),

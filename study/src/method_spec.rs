@@ -62,6 +62,7 @@ impl MethodSpec {
                 "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "drift-layers" => settings.drift.layers = number()?,
                 "alpha" => settings.trace_alpha = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
+                "block" => settings.block_tokens = Some(number()?),
                 "keep-order" => {
                     bare()?;
                     settings.keep_order = true;
@@ -70,7 +71,7 @@ impl MethodSpec {
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, alpha, keep-order, world, threads";
+                                 drift-layers, alpha, keep-order, block, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

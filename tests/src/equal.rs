@@ -82,6 +82,31 @@ impl<'a> Concatenation<'a> {
             blocks.push((start, cut(&alone, prefix, chunk.ids.len())));
             start += chunk.ids.len();
         }
+        Self::read(model, plan, &blocks)
+    }
+
+    /// The same where prefix and context are cut into blocks of so many rows, each computed behind the first one at its place in the
+    /// sequence (star attention).
+    pub fn of_blocks(model: &'a dyn Model, plan: &Plan, block_rows: usize) -> Vec<f32> {
+        let layers = model.config().layers;
+        let ids: Vec<u32> =
+            plan.prefix.iter().chain(plan.chunks.iter().flat_map(|chunk| &chunk.ids)).copied().collect();
+        let mut blocks: Vec<(usize, Vec<(Tensor, Tensor)>)> = Vec::new();
+        for start in (0..ids.len()).step_by(block_rows) {
+            let anchor = if start > 0 { block_rows } else { 0 };
+            let block = &ids[start..ids.len().min(start + block_rows)];
+            let seen = [&ids[..anchor], block].concat();
+            let places: Vec<u32> = (0..anchor as u32).chain(start as u32..(start + block.len()) as u32).collect();
+            let at = Positions::in_sequence(places.clone(), places);
+            let alone = Self::run(model, &seen, at, vec![Vec::new(); layers]).1;
+            blocks.push((start, cut(&alone, anchor, block.len())));
+        }
+        Self::read(model, plan, &blocks)
+    }
+
+    /// The first token's logits where the query sees these blocks, given by their first position and keys and values of each layer.
+    fn read(model: &'a dyn Model, plan: &Plan, blocks: &[(usize, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
+        let (layers, start) = (model.config().layers, plan.total_rows() - plan.query.len());
         let keys_of = |layer: usize| -> Vec<(Tensor, Tensor, Positions)> {
             let block = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {
                 let (k, v) = pairs[layer].clone();

@@ -32,13 +32,14 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::KvShare,
         eager_trace(),
     ];
-    let exact = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }];
+    let split = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }, Method::PassQ];
+    let split = split.into_iter().chain([Method::Star { block_tokens: None }]);
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
     let of_chunks = chunked.iter().flat_map(|method| exchanges.map(|exchange| (method.clone(), exchange)));
-    let all = of_chunks.chain(exact.map(|method| (method, Exchange::Replicate)));
+    let all = of_chunks.chain(split.map(|method| (method, Exchange::Replicate)));
     let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
         let lengths = [9 + index % 4, 17, 5 + index % 3];
-        let recomputes = !method.is_exact() && method != Method::None;
+        let recomputes = method.in_chunks() && method != Method::None;
         let reorders = can_reorder(&method) && index % 2 == 0;
         let made = plan(2, &lengths, 4, world, method, exchange);
         let made = if recomputes { with_ratio(made, 0.3) } else { made };

@@ -29,7 +29,8 @@ fn model(dtype: DType) -> Arc<dyn Model> {
 }
 
 fn exact_methods() -> Vec<Method> {
-    let mut methods = vec![Method::Full, Method::Ring];
+    let mut methods = vec![Method::Full, Method::Ring, Method::PassQ];
+    methods.extend([None, Some(3), Some(1000)].map(|block_tokens| Method::Star { block_tokens }));
     methods.extend([None, Some(1), Some(2)].map(|heads_per_gather| Method::AllGather { heads_per_gather }));
     methods
 }

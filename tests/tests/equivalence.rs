@@ -39,10 +39,13 @@ fn models() -> Vec<Arc<dyn Model>> {
     vec![dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2), dummy_model(&tiny_config(&qwen2), 3)]
 }
 
-fn exact_methods() -> [Method; 4] {
+/// Exact methods, and star with one block, which is exact too.
+fn exact_methods() -> [Method; 6] {
     [
         Method::Full,
         Method::Ring,
+        Method::PassQ,
+        Method::Star { block_tokens: Some(10_000) },
         Method::AllGather { heads_per_gather: None },
         Method::AllGather { heads_per_gather: Some(1) },
     ]

@@ -10,6 +10,8 @@
 //! | --- | --- |
 //! | `full` | nothing |
 //! | `ring` (N_r rows a zigzag shard), `all-gather` (contiguous), all heads or some at a time | L · (N − N_r) · κ |
+//! | `pass-q` (N_r rows a zigzag shard) | (L − 1) · ((N − N_r) · q + (W − 1) · N_r · (q + e)) + the last layer |
+//! | `star`, whose M rows of query alone ask | (L − 1) · M · q, on the owner (L − 1) · (W − 1) · M · (q + e), + the last layer |
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
@@ -98,6 +100,8 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
             let heads = heads_per_gather.unwrap_or(shape.kv_heads);
             vec![of.shards(Collective::AllGather, shape.kv_heads.div_ceil(heads.max(1)))]
         }
+        Prefill::Queries => of.queries(),
+        Prefill::Anchored { .. } => of.asking(Phase::Recompute, plan.query_tokens()),
         Prefill::Chunks(_) => of.chunks(),
     }
 }
@@ -165,6 +169,27 @@ impl Flows<'_> {
         let rows: Vec<usize> = shards.iter().map(Vec::len).collect();
         let what = (Phase::ChunkPrefill, Cargo::Shards, collective);
         self.flow(what, self.shape.layers * times, &others(&rows), self.shape.kv_bytes())
+    }
+
+    /// Shards' queries from rank to rank and their partial results straight back, in groups of their own for every step.
+    fn queries(&self) -> Vec<Flow> {
+        let shards = shards(self.plan, self.world).expect("the method splits the sequence");
+        let rows: Vec<usize> = shards.iter().map(Vec::len).collect();
+        let mut last = vec![0; self.world];
+        last[self.plan.owner] = 1;
+        let (phase, layers, steps) = (Phase::ChunkPrefill, self.shape.layers, self.world - 1);
+        let rounds = [self.round(phase, layers - 1, &rows), self.round(phase, 1, &last)];
+        let stepwise = |flow: Flow| Flow { collective: Collective::Exchange, groups: flow.groups * steps, ..flow };
+        rounds.into_iter().flatten().map(stepwise).collect()
+    }
+
+    /// The query's rows ask, the last one alone in the last layer.
+    fn asking(&self, phase: Phase, query: usize) -> Vec<Flow> {
+        let mut asking = vec![0; self.world];
+        asking[self.plan.owner] = query;
+        let before_last = self.round(phase, self.shape.layers - 1, &asking);
+        asking[self.plan.owner] = 1;
+        before_last.into_iter().chain(self.round(phase, 1, &asking)).collect()
     }
 
     fn stale(&self) -> Flow {

@@ -9,6 +9,8 @@
 //! | `full` | 0 |
 //! | `ring` | L · (W − 1) |
 //! | `all-gather`, h heads at a time | L · ⌈KV heads / h⌉ |
+//! | `pass-q` | 2 · L · (W − 1) (there, back); fewer in the last layer, where one row asks |
+//! | `star` | 2 · L (there, back) |
 //! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
@@ -62,6 +64,8 @@ mod tests {
             |heads_per_gather| Plan { method: Method::AllGather { heads_per_gather }, ..of("ring", Exchange::PassQ) };
         assert_eq!(count(&heads(None)), LAYERS);
         assert_eq!(count(&heads(Some(3))), 3 * LAYERS, "eight KV heads, three at a time");
+        assert_eq!(count(&of("pass-q", Exchange::PassQ)), 2 * 3 * LAYERS);
+        assert_eq!(count(&of("star", Exchange::PassQ)), 2 * LAYERS);
         let [probe, full_probe, hop] = [PROBED + 1, LAYERS + 1, 3 * LAYERS + 1];
         for (exchange, recompute) in
             [(Exchange::Replicate, 2 * LAYERS), (Exchange::PassQ, 2 * LAYERS), (Exchange::Selected, 2 * LAYERS)]

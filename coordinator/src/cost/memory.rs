@@ -13,7 +13,7 @@
 
 mod measuring;
 
-use tributary_protocol::deal::shards;
+use tributary_protocol::deal::{blocks, shards};
 use tributary_protocol::{Exchange, Plan, Prefill};
 
 use crate::ModelShape;
@@ -95,6 +95,8 @@ fn ranks(
 struct Held {
     /// Computed in prefill and kept until the end.
     own: usize,
+    /// Computed in prefill and let go of, layer by layer.
+    borrowed: usize,
     /// Other ranks' context, gathered.
     others: usize,
     /// Rows of its own context once more, put together to be sent, where parts of it come from the chunk cache.
@@ -129,9 +131,10 @@ impl Count<'_> {
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
-        let merges = plan.method.prefill() == Prefill::Ring;
+        let merges = matches!(plan.method.prefill(), Prefill::Ring | Prefill::Queries);
         let logits = 2 * 4 * shape.vocab as u64;
-        let prefill = stale + flying + self.activations(held.own, merges) + self.rotated(held.own);
+        let passing = held.own + held.borrowed;
+        let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let turned = self.rotated(held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank]);
         let recompute = all + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
@@ -187,7 +190,30 @@ impl Count<'_> {
             // The shard in hand and the one that comes.
             Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),
             Prefill::Gathered { .. } => shard(self.shard_rows.iter().sum()),
+            // The queries in hand, those that come, and the partial results on their way home.
+            Prefill::Queries => shard(self.kv_rows_of_queries(4 * self.shard_rows.iter().copied().max().unwrap_or(0))),
+            Prefill::Anchored { .. } => self.held_of_blocks(rank),
             Prefill::Chunks(_) => self.held_of_chunks(rank),
+        }
+    }
+
+    /// So many rows of queries as rows of keys and values.
+    fn kv_rows_of_queries(&self, rows: usize) -> usize {
+        (rows * self.shape.query_width()).div_ceil(2 * self.shape.kv_width())
+    }
+
+    fn held_of_blocks(&self, rank: usize) -> Held {
+        let (blocks, query) = (blocks(self.plan, self.world).unwrap_or_default(), self.plan.query_tokens());
+        let anchor = blocks.iter().flatten().find(|block| block.start == 0).map_or(0, |block| block.len());
+        let has_it = blocks[rank].is_empty() || blocks[rank].iter().any(|block| block.start == 0);
+        let own_query = if rank == self.plan.owner { query } else { 0 };
+        Held {
+            own: self.shard_rows[rank] - own_query,
+            borrowed: if has_it { 0 } else { anchor },
+            fresh: own_query,
+            recomputed: own_query,
+            asking: query,
+            ..Held::default()
         }
     }
 
@@ -200,6 +226,7 @@ impl Count<'_> {
         let is_warm = cold < kept;
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
         Held {
+            borrowed: 0,
             own: plan.prefix_tokens() + cold,
             others: if replicate && !self.threads { plan.context_rows() - kept } else { 0 },
             joined: if replicate && is_warm { kept } else { 0 },

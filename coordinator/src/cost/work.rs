@@ -6,10 +6,11 @@
 //! a probe at the attention of its last scored layer.
 
 mod measuring;
+mod sharded;
 
 use std::ops::Range;
 
-use tributary_protocol::deal::shards;
+use tributary_protocol::deal::blocks;
 use tributary_protocol::{Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
@@ -143,6 +144,9 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         }
         phases.push((Phase::Recompute, of.recompute()));
     }
+    if blocks(plan, world).is_some() {
+        phases.push((Phase::Recompute, of.query_over_blocks()));
+    }
     phases.push((Phase::FirstToken, of.first_token()));
     if let Some((phase, numbers)) = packing(plan, world, shape)
         && let Some((_, ranks)) = phases.iter_mut().find(|(of, _)| *of == phase)
@@ -204,20 +208,12 @@ impl Count<'_> {
         let only = |rank: usize, work: RankWork| {
             (0..self.world).map(|other| if other == rank { work.clone() } else { RankWork::default() }).collect()
         };
-        let shard = |(rank, rows): (usize, Vec<u32>)| {
-            let pairs = rows.iter().map(|&row| f64::from(row) + 1.0).sum();
-            let asked = usize::from(rank == self.plan.owner);
-            let mut work = self.prompt(rows.len(), asked, pairs, (asked * total) as f64);
-            if self.plan.method.prefill() == Prefill::Ring {
-                // Every shard that comes leaves a partial result, which is merged with what was there.
-                work.merged = (self.world - 1) as f64 * work.attending_rows * self.partial();
+        match self.plan.method.prefill() {
+            Prefill::Whole => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
+            _ => {
+                let split = self.blocks().or_else(|| self.shards());
+                split.unwrap_or_else(|| (0..self.world).map(|rank| self.chunks(rank)).collect())
             }
-            work
-        };
-        match (self.plan.method.prefill(), shards(self.plan, self.world)) {
-            (Prefill::Whole, _) => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
-            (_, Some(shards)) => shards.into_iter().enumerate().map(shard).collect(),
-            (_, None) => (0..self.world).map(|rank| self.chunks(rank)).collect(),
         }
     }
 

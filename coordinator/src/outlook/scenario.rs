@@ -123,7 +123,7 @@ impl Scenario {
         let settled = self.settings.exchange.is_some() || self.settings.world == 1;
         let exchange = self.settings.exchange.unwrap_or(Exchange::Replicate);
         let first = self.with_exchange(tokens, exchange, shape, profile)?;
-        let second = match settled || first.plan.method.is_exact() {
+        let second = match settled || !first.plan.method.in_chunks() {
             true => None,
             false => Some(self.with_exchange(tokens, Exchange::PassQ, shape, profile)?),
         };
@@ -187,7 +187,7 @@ impl Scenario {
 
     /// Marks the hit rate's share of the chunks, evenly over the ranks.
     fn warm(&self, plan: &mut Plan) {
-        if plan.method.is_exact() {
+        if !plan.method.in_chunks() {
             return;
         }
         let mut by_rank: Vec<usize> = (0..plan.chunks.len()).collect();

@@ -82,7 +82,7 @@ impl Draft {
             owner: 0,
             exchange: Exchange::Replicate,
             budget,
-            keep_chunks: settings.keep_chunks && !method.is_exact(),
+            keep_chunks: settings.keep_chunks && method.in_chunks(),
             from_store: settings.from_store,
             method,
             include_first_chunk: settings.include_first_chunk,
@@ -172,7 +172,7 @@ impl Draft {
         if let Some(exchange) = self.exchange {
             return vec![exchange];
         }
-        if self.plan.method.is_exact() || self.world == 1 {
+        if !self.plan.method.in_chunks() || self.world == 1 {
             return vec![Exchange::Replicate];
         }
         let owner = self.plan.owner;
@@ -195,13 +195,13 @@ impl Draft {
         }
     }
 
-    /// Where each chunk is warm. Only so large a share of the cached chunks counts as the settings ask for; exact methods have no
-    /// use for chunks.
+    /// Where each chunk is warm. Only so large a share of the cached chunks counts as the settings ask for; methods that do not
+    /// work in chunks have no use for them.
     fn warm(&self, held: &[Held]) -> Vec<Held> {
         assert!(held.len() <= self.lengths.len(), "places of {} chunks, of {}", held.len(), self.lengths.len());
-        let is_exact = self.plan.method.is_exact();
+        let in_chunks = self.plan.method.in_chunks();
         let steps = |index: usize| (self.reuse * index as f64 + 1e-9).floor();
-        let may_be = |index: usize| !is_exact && steps(index + 1) > steps(index);
+        let may_be = |index: usize| in_chunks && steps(index + 1) > steps(index);
         let of = |index: usize| match held.get(index) {
             Some(held) if may_be(index) => held.within(self.world),
             _ => Held::Nowhere,

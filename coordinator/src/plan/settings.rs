@@ -1,8 +1,7 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling, Score,
-    Wishes,
+    Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling, Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -35,6 +34,8 @@ pub struct RequestSettings {
     pub trace_alpha: Option<f32>,
     /// Whether chunks stay in the request's order (trace).
     pub keep_order: bool,
+    /// Rows of each block (star); an equal part for every rank where absent.
+    pub block_tokens: Option<usize>,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -73,6 +74,7 @@ impl Default for RequestSettings {
             drift: Drift::default(),
             trace_alpha: None,
             keep_order: false,
+            block_tokens: None,
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -104,6 +106,7 @@ impl RequestSettings {
             drift: self.drift,
             trace_alpha: self.trace_alpha,
             keep_order: self.keep_order,
+            block_tokens: self.block_tokens,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };
@@ -112,7 +115,7 @@ impl RequestSettings {
 
     /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
     pub(crate) fn for_chunks(&self) -> Self {
-        let recomputes_nothing = |method: &&&Descriptor| method.claim != Claim::Exact && method.ratio.is_none();
+        let recomputes_nothing = |method: &&&Descriptor| method.in_chunks && method.ratio.is_none();
         let method = METHODS.iter().find(recomputes_nothing).expect("a method takes chunks as they are");
         Self {
             method,

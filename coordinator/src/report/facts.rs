@@ -111,7 +111,7 @@ impl ResolvedSettings {
             world: planned.world,
             ratio: planned.ratio,
             budget: plan.budget,
-            exchange: (!plan.method.is_exact()).then(|| plan.exchange.name()),
+            exchange: plan.method.in_chunks().then(|| plan.exchange.name()),
             score: chosen(Choice::Score).map(|evidence| evidence.score.name()),
             score_layers,
             layout: chosen(Choice::Layout).map(|evidence| evidence.layout.name()),

@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "what the query attends to in the first layer, normalised over the context",
     source: "A³",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, the attention of M rows in the first layer, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::Layout],

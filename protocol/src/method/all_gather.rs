@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "runs of the sequence, every layer's keys and values gathered on every rank",
     source: "common practice; one head at a time it is the baseline of published comparisons",
     claim: Claim::Exact,
+    in_chunks: false,
     cost: "N/W rows a rank, N²/(2W) pairs in the mean and up to twice as many; each layer (N − N/W) rows of keys and values come to it",
     ratio: None,
     takes: &[Choice::HeadsPerGather],

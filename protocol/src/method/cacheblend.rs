@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "the rows whose values (or keys) change most in the first layers, computed with the whole context in sight",
     source: "CacheBlend (Yao et al. 2024)",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, T rows through the first D + 1 layers (from the second on ever fewer), then n + M rows; D + ½ layers \
            of T rows of keys and values come to each rank",
     ratio: Some(0.15),

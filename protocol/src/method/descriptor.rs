@@ -16,6 +16,8 @@ pub struct Descriptor {
     pub source: &'static str,
     /// The claim about its answer.
     pub claim: Claim,
+    /// Whether it prefills chunk by chunk, each wherever it lies, so that chunks can be kept for later requests.
+    pub in_chunks: bool,
     /// The work until the first token, and what moves beside what the exchange of a recompute does: in rows that run through the model and
     /// pairs of a row and a key that it sees, in the letters of `COST_LETTERS`.
     pub cost: &'static str,
@@ -70,6 +72,8 @@ pub enum Choice {
     TraceAlpha,
     /// Chunks stay in the request's order.
     KeepOrder,
+    /// Rows of each block.
+    BlockTokens,
 }
 
 impl Choice {
@@ -87,6 +91,7 @@ impl Choice {
             Choice::DriftLayers => "--drift-layers",
             Choice::TraceAlpha => "--trace-alpha",
             Choice::KeepOrder => "--keep-order",
+            Choice::BlockTokens => "--block-tokens",
         }
     }
 }
@@ -125,6 +130,8 @@ pub struct Wishes {
     pub trace_alpha: Option<f32>,
     /// Whether chunks stay in the request's order.
     pub keep_order: bool,
+    /// Rows of each block; an equal part for every rank where absent.
+    pub block_tokens: Option<usize>,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -151,6 +158,14 @@ pub enum Prefill {
     Gathered {
         /// KV heads gathered at a time; all at once where absent.
         heads_per_gather: Option<usize>,
+    },
+    /// The sequence dealt zigzag, queries from rank to rank and partial results back.
+    Queries,
+    /// Prefix and context dealt in blocks, each computed behind the first one, which every rank computes for itself; then the query's rows
+    /// attend to all blocks.
+    Anchored {
+        /// Rows of a block; an equal part for every rank where absent.
+        block_rows: Option<usize>,
     },
     /// Every chunk alone behind the prefix, wherever it lies; then some rows are recomputed.
     Chunks(Selection),

@@ -12,6 +12,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "the first rows of every chunk but the first",
     source: "EPIC (Hu et al. 2024), LegoLink",
     claim: Claim::Approximate { exact_where: "where chunks are no longer than their rows" },
+    in_chunks: true,
     cost: "chunks, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::PerChunk],

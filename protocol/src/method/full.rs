@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "the whole prompt on one rank",
     source: "the reference",
     claim: Claim::Exact,
+    in_chunks: false,
     cost: "N rows and N²/2 pairs on one rank; nothing moves",
     ratio: None,
     takes: &[],

@@ -10,6 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "what the query attends to in some layers",
     source: "InfoFlow",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, M rows up to depth 0.65, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::Score, Choice::ScoreLayers, Choice::Layout],

@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "the rows whose values change most in the second layer, times the attention that all context rows pay them there",
     source: "KVShare (Yang et al. 2025)",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, T rows through the first two layers and T²/2 pairs read once more, then n + M rows; two layers of T \
            rows of keys and values come to each rank",
     ratio: Some(0.20),

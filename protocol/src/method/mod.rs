@@ -11,10 +11,12 @@ mod full;
 mod infoflow;
 mod kvshare;
 mod none;
+mod pass_q;
 mod prophetkv;
 mod random;
 mod relay;
 mod ring;
+mod star;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -37,6 +39,13 @@ pub enum Method {
     AllGather {
         /// KV heads gathered at a time; all at once where absent.
         heads_per_gather: Option<usize>,
+    },
+    /// Exact: zigzag shards that stay, queries point to point.
+    PassQ,
+    /// Blocks behind an anchor, the first block; the query sees all of them.
+    Star {
+        /// Rows a block; an equal part for every rank where absent.
+        block_tokens: Option<usize>,
     },
     /// Naive reuse: chunks as they are, nothing recomputed.
     None,
@@ -76,10 +85,12 @@ pub enum Method {
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 13] = [
+pub static METHODS: [&Descriptor; 15] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
+    &pass_q::DESCRIPTOR,
+    &star::DESCRIPTOR,
     &none::DESCRIPTOR,
     &random::DESCRIPTOR,
     &epic::DESCRIPTOR,
@@ -106,6 +117,8 @@ impl Method {
             &Method::AllGather { heads_per_gather } => {
                 (&all_gather::DESCRIPTOR, Prefill::Gathered { heads_per_gather })
             }
+            Method::PassQ => (&pass_q::DESCRIPTOR, Prefill::Queries),
+            &Method::Star { block_tokens } => (&star::DESCRIPTOR, Prefill::Anchored { block_rows: block_tokens }),
             Method::None => (&none::DESCRIPTOR, Prefill::Chunks(Selection::Nothing)),
             Method::Random { .. } => (&random::DESCRIPTOR, Prefill::Chunks(Selection::Random)),
             &Method::Epic { per_chunk } => (&epic::DESCRIPTOR, Prefill::Chunks(Selection::Leading { per_chunk })),
@@ -133,7 +146,9 @@ impl Method {
     pub fn selection(&self) -> Option<Selection> {
         match self.prefill() {
             Prefill::Chunks(selection) => Some(selection),
-            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } => None,
+            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => {
+                None
+            }
         }
     }
 
@@ -161,6 +176,11 @@ impl Method {
     /// Whether the result equals a full prefill but for rounding.
     pub fn is_exact(&self) -> bool {
         self.descriptor().is_exact()
+    }
+
+    /// Whether it prefills chunk by chunk, so that chunks can be kept for later requests.
+    pub fn in_chunks(&self) -> bool {
+        self.descriptor().in_chunks
     }
 
     /// Whether selection asks the query.

@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "chunks as they are, nothing recomputed",
     source: "the lower bound",
     claim: Claim::Approximate { exact_where: "for a single chunk" },
+    in_chunks: true,
     cost: "chunks, then M rows of the query",
     ratio: None,
     takes: &[],

@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "what the query attends to in all layers, normalised over the context",
     source: "ProphetKV",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, M rows, then n + M rows",
     ratio: Some(0.20),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::Layout],

@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "rows drawn at random",
     source: "the control",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio],

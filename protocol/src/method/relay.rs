@@ -10,6 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "what the query attends to, and what that attends to after a provisional recompute",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
+    in_chunks: true,
     cost: "chunks, M rows, n/3 rows, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::Layout],

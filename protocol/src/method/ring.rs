@@ -7,6 +7,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "zigzag shards of the sequence, keys and values passed on while the ones in hand are attended to",
     source: "Ring Attention (Liu et al. 2023), balanced",
     claim: Claim::Exact,
+    in_chunks: false,
     cost: "N/W rows and N²/(2W) pairs a rank; each layer (N − N/W) rows of keys and values come to it",
     ratio: None,
     takes: &[],

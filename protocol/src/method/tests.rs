@@ -13,6 +13,7 @@ const WISHES: Wishes = Wishes {
     drift: Drift { of: DriftOf::Keys, layers: 3, score: DriftScore::Squared },
     trace_alpha: Some(0.25),
     keep_order: true,
+    block_tokens: Some(7),
     seed: 11,
 };
 
@@ -51,6 +52,7 @@ fn a_method_takes_what_it_says() {
             (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
             (Choice::DriftOf, Wishes { drift: Drift { of: DriftOf::Values, ..WISHES.drift }, ..WISHES }),
             (Choice::TraceAlpha, Wishes { trace_alpha: None, ..WISHES }),
+            (Choice::BlockTokens, Wishes { block_tokens: None, ..WISHES }),
             (Choice::KeepOrder, Wishes { keep_order: false, ..WISHES }),
             (Choice::DriftLayers, Wishes { drift: Drift { layers: 1, ..WISHES.drift }, ..WISHES }),
         ];
@@ -61,7 +63,8 @@ fn a_method_takes_what_it_says() {
         let traces = method.evidence().is_some_and(|evidence| evidence.trace.is_some());
         assert_eq!(method.probes_query() && !traces, descriptor.takes(Choice::Reorder), "{name}");
         assert_eq!(descriptor.ratio.is_some(), descriptor.takes(Choice::Ratio), "{name}");
-        assert_eq!(descriptor.is_exact(), method.selection().is_none(), "{name}");
+        assert_eq!(descriptor.in_chunks, method.selection().is_some(), "{name}");
+        assert!(!descriptor.is_exact() || !descriptor.in_chunks, "{name}");
     }
 }
 

@@ -10,6 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     summary: "what the query attends to and what that depends on, whatever the order of chunks; they are put in order of dependence",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves" },
+    in_chunks: true,
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::TraceAlpha, Choice::KeepOrder],

@@ -84,7 +84,7 @@ fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
         sum(|cache| cache.hits)
     };
     let wanted = (run_config.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
-    plan.method.is_exact() || hits == wanted
+    !plan.method.in_chunks() || hits == wanted
 }
 
 impl PointRunner for EngineRunner<'_, '_> {

@@ -98,7 +98,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
 fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Result<()> {
-    if methods.iter().all(|spec| spec.method.is_exact()) {
+    if methods.iter().all(|spec| !spec.method.in_chunks) {
         return Ok(());
     }
     let chunks = tokens / design.chunk_tokens;
@@ -128,7 +128,7 @@ fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSp
     };
     let mut found = Vec::new();
     for spec in methods {
-        if spec.method.is_exact() {
+        if !spec.method.in_chunks {
             found.push((spec, None, Cache::Cold));
             continue;
         }
@@ -175,9 +175,9 @@ fn impossible(spec: &MethodSpec, tokens: usize, world: usize, error: Error) -> E
 }
 
 fn point(planned: &Planned, spec: &MethodSpec, tokens: usize, cache: Cache) -> Point {
-    let exact = planned.plan.method.is_exact();
-    let ratio = (!exact).then_some(planned.ratio);
-    let exchange = (!exact && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
+    let (exact, in_chunks) = (planned.plan.method.is_exact(), planned.plan.method.in_chunks());
+    let ratio = in_chunks.then_some(planned.ratio);
+    let exchange = (in_chunks && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
     let mut id = format!("{spec} tokens={tokens} world={}", planned.world);
     if let Some(ratio) = ratio {
         id += &format!(" ratio={ratio} exchange={} cache={cache}", exchange.as_deref().unwrap_or("none"));

@@ -87,8 +87,8 @@ impl Asked<'_> {
                 max_tokens: self.max_tokens,
                 ..RequestSettings::default()
             };
-            let exact = settings.method(shape.layers, shape.kv_heads)?.is_exact();
-            let hit_rates = if exact { &[0.0] } else { self.hit_rates };
+            let in_chunks = settings.method(shape.layers, shape.kv_heads)?.in_chunks();
+            let hit_rates = if in_chunks { self.hit_rates } else { &[0.0] };
             scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
                 settings: settings.clone(),
                 chunk_tokens: self.chunk_tokens,

@@ -60,7 +60,7 @@ fn head(answer: &Answer) -> String {
 /// A method and how warm its chunks are, as a column's head.
 fn name(scenario: &Scenario, forecast: &Forecast) -> String {
     let method = scenario.settings.method.name;
-    if forecast.plan.method.is_exact() {
+    if !forecast.plan.method.in_chunks() {
         return method.to_owned();
     }
     match scenario.hit_rate {

@@ -105,7 +105,7 @@ impl Case<'_> {
     /// What is left beside a request is room for documents, and so is the room that the request's own warm chunks have.
     fn held_documents(&self, forecast: &Forecast, world: usize) -> Option<usize> {
         let plan = &forecast.plan;
-        if plan.method.is_exact() {
+        if !plan.method.in_chunks() {
             return None;
         }
         let warm = plan.warm_counts(world).into_iter().map(|rows| rows as u64 * self.shape.kv_bytes());

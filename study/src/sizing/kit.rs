@@ -20,7 +20,7 @@ pub(crate) static LLAMA: LazyLock<ModelShape> =
 /// A method at a hit rate.
 pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
     let method = method_named(method).expect("a method");
-    let hit_rate = if method.is_exact() { 0.0 } else { hit_rate };
+    let hit_rate = if method.in_chunks { hit_rate } else { 0.0 };
     let settings = RequestSettings { method, max_tokens: 1, ..RequestSettings::default() };
     Scenario { settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
 }

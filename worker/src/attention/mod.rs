@@ -2,6 +2,7 @@
 //! positions do they stand. One type an answer.
 
 mod all_gather;
+mod anchored;
 mod chunk_prefill;
 mod decode;
 mod delivery;
@@ -14,10 +15,12 @@ mod reading;
 mod replicated;
 mod replication;
 mod ring;
+mod ring_queries;
 mod rounds;
 mod selected;
 
 pub use all_gather::AllGather;
+pub use anchored::Anchored;
 pub use chunk_prefill::{ChunkPrefill, ChunkRows, OutgoingRows};
 pub use decode::{Decode, DecodeRow, SharedCaches};
 pub use drift::{CachedLayers, DriftPass, cached_rows};
@@ -29,4 +32,5 @@ pub use reading::Reading;
 pub use replicated::Replicated;
 pub use replication::Replication;
 pub use ring::Ring;
+pub use ring_queries::RingQueries;
 pub use selected::SelectedOnly;

@@ -127,11 +127,11 @@ pub trait Selector {
 /// method's descriptor.
 ///
 /// # Errors
-/// [`Error::Bug`] for a method that selects nothing because it computes everything.
+/// [`Error::Bug`] for a method that does not prefill chunk by chunk.
 pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
     Ok(match method {
-        Method::Full | Method::Ring | Method::AllGather { .. } => {
-            return Err(Error::Bug("an exact method has no selector"));
+        Method::Full | Method::Ring | Method::AllGather { .. } | Method::PassQ | Method::Star { .. } => {
+            return Err(Error::Bug("a method that does not work in chunks has no selector"));
         }
         Method::None => Box::new(none::Nothing),
         Method::Random { seed } => Box::new(random::Random { seed: *seed }),

@@ -19,10 +19,12 @@ mod evidence;
 mod full;
 #[cfg(test)]
 mod order_tests;
+mod pass_q;
 mod recompute;
 mod ring;
 mod selective;
 mod shard;
+mod star;
 mod stock;
 #[cfg(test)]
 mod tests;
@@ -90,6 +92,8 @@ pub fn build(method: &Method) -> Result<Box<dyn Strategy>> {
         Prefill::Whole => Box::new(full::Full),
         Prefill::Ring => Box::new(ring::Ring),
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
+        Prefill::Queries => Box::new(pass_q::PassQ),
+        Prefill::Anchored { .. } => Box::new(star::Star),
         Prefill::Chunks(_) => Box::new(selective::Selective { selector: select::build(method)? }),
     })
 }
@@ -111,6 +115,7 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
     }
     match method.prefill() {
         Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),
+        Prefill::Anchored { block_rows: Some(0) } => Err(Error::Plan("blocks of 0 rows".to_owned())),
         _ => Ok(()),
     }
 }

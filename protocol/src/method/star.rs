@@ -1,0 +1,27 @@
+//! Star attention: blocks behind an anchor, and a query that sees them all.
+
+use super::{Choice, Claim, Descriptor, InvalidOption, Method, Wishes};
+
+pub(super) static DESCRIPTOR: Descriptor = Descriptor {
+    name: "star",
+    summary: "blocks of the sequence, each computed behind the first one; the query then sees all of them",
+    source: "Star Attention (Acharya et al. 2024)",
+    claim: Claim::Approximate { exact_where: "for one block or two" },
+    in_chunks: false,
+    cost: "up to 2N/W rows a rank, of which each sees its block and the first one; then M rows, whose queries and partial outputs travel",
+    ratio: None,
+    takes: &[Choice::BlockTokens],
+    default_of: &[],
+    make,
+};
+
+fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
+    match wishes.block_tokens {
+        Some(0) => Err(InvalidOption {
+            option: "--block-tokens",
+            found: "0".to_owned(),
+            wanted: "must be 1 or more".to_owned(),
+        }),
+        block_tokens => Ok(Method::Star { block_tokens }),
+    }
+}

@@ -1,0 +1,103 @@
+//! Exact attention of a sequence spread over ranks, the other way round than [`Ring`](super::Ring): keys and values stay where they are,
+//! queries travel round the ring, and each rank's partial results go straight home while others are computed. Fewer bytes move than in
+//! a ring where queries and outputs are smaller than keys and values, which they are not where query heads share KV heads.
+
+use candle_core::Tensor;
+use tributary_comm::{Communicator, Pending, Start};
+use tributary_kernels::{Keys, Positions, cast};
+
+use super::rounds::{last_of, merge_all, start_all};
+use crate::context::Math;
+use crate::error::Result;
+use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
+
+/// Rows: this rank's shard of the sequence.
+pub struct RingQueries<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    /// Where this rank's keys stand.
+    at_keys: Positions,
+    /// Where each rank's queries stand.
+    at: Vec<Positions>,
+    /// The rank that holds the prompt's last row.
+    owner: usize,
+    /// This rank's keys and values of every layer so far.
+    layers: Vec<(Tensor, Tensor)>,
+}
+
+impl<'a> RingQueries<'a> {
+    /// Ranks whose shards stand at `at`; the prompt's last row is on `owner`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, at: Vec<Positions>, owner: usize) -> Self {
+        assert_eq!(at.len(), comm.size(), "ranks with a shard");
+        Self { at_keys: at[comm.rank()].clone(), math, comm, at, owner, layers: Vec::new() }
+    }
+
+    /// This rank's keys and values of every layer.
+    pub fn into_layers(self) -> Vec<(Tensor, Tensor)> {
+        self.layers
+    }
+
+    /// Starts to pass queries on; those of `coming` come.
+    fn pass_on(&mut self, queries: &Tensor, coming: usize) -> Result<Pending> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+        let [pending] =
+            start_all(self.comm, [Start::Exchange { send: queries, to, from, rows: self.at[coming].len() }])?;
+        Ok(pending)
+    }
+
+    fn received(&mut self, pending: Pending) -> Result<Tensor> {
+        Ok(self.comm.wait(pending)?.swap_remove(0))
+    }
+}
+
+impl Attention for RingQueries<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let Qkv { q, k, v } = qkv;
+        let dtype = k.dtype();
+        self.layers.push((k.clone(), v.clone()));
+        let keys = [Keys { k, v, at: self.at_keys.clone() }];
+        // What travels is rounded to the model's dtype; what stays here is not.
+        let (mut visiting, mut queries) = (cast(&q, dtype)?, q.clone());
+        let (mut outs, mut lses, mut going_home) = (Vec::new(), Vec::new(), Vec::new());
+        for step in 0..size {
+            let holder = (rank + size - step) % size;
+            let coming = match step + 1 < size {
+                true => Some(self.pass_on(&visiting, (holder + size - 1) % size)?),
+                false => None,
+            };
+            let part = self.math.attend(&queries, &self.at[holder], &keys)?;
+            if step == 0 {
+                (outs, lses) = (vec![part.out], vec![part.lse]);
+            } else {
+                let (to, from, rows) = (holder, (rank + step) % size, self.at[rank].len());
+                let out = cast(&part.out, dtype)?;
+                let starts = [&out, &part.lse].map(|send| Start::Exchange { send, to, from, rows });
+                going_home.push(start_all(self.comm, starts)?);
+            }
+            if let Some(pending) = coming {
+                visiting = self.received(pending)?;
+                queries = cast(&visiting, q.dtype())?;
+            }
+        }
+        for [out, lse] in going_home {
+            outs.push(self.received(out)?);
+            lses.push(self.received(lse)?);
+        }
+        let wide = outs[0].dtype();
+        Ok(merge_all(outs, lses, wide)?.out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        let owner = self.owner;
+        let asked = |(rank, at): (usize, &Positions)| last_of(at, usize::from(rank == owner));
+        self.at = self.at.iter().enumerate().map(asked).collect();
+        usize::from(self.comm.rank() == owner)
+    }
+}

@@ -1,0 +1,25 @@
+//! Ring attention with queries that travel, zigzag-balanced and overlapped (pass-Q of Context Parallelism for Scalable Million-Token
+//! Inference, Yang et al. 2024). *Exact*.
+
+use tributary_protocol::{Phase, Plan};
+
+use super::shard::Shards;
+use super::{Prefilled, Strategy};
+use crate::attention::RingQueries;
+use crate::context::Context;
+use crate::error::Result;
+
+/// Queries travel, point to point, and their partial results come back.
+pub struct PassQ;
+
+impl Strategy for PassQ {
+    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
+        cx.enter(Phase::ChunkPrefill, plan)?;
+        let shards = Shards::new(plan, cx.comm.size());
+        let rows = shards.embed(cx, plan)?;
+        let mut attention = RingQueries::new(cx.math.clone(), cx.comm, shards.at.clone(), plan.owner);
+        let last = cx.models.main.prompt(rows, &mut attention)?;
+        let layers = attention.into_layers();
+        Ok(shards.finish(cx, plan, last, layers))
+    }
+}
