@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
 use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
-use tributary_quality::{Arm, Design, Evaluation, Output, dry_run, origin, render, report, rows};
+use tributary_quality::{Arm, Asked, Evaluation, Output, dry_run, open, origin, render, report, rows};
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
@@ -84,12 +84,12 @@ pub struct EvaluationArgs {
     /// Requests of each task
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
     samples: usize,
-    /// Documents of a request
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Evaluation")]
-    documents: usize,
-    /// Tokens of each document, at most
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Evaluation")]
-    document_tokens: usize,
+    /// hops: documents of a request [default: 8]
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    documents: Option<usize>,
+    /// hops: tokens of each document, at most [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    document_tokens: Option<usize>,
     /// The methods; full is added where it is missing: the others are measured against it
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
@@ -160,7 +160,7 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
 
 fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
-    let design = Design {
+    let asked = Asked {
         suite: args.suite.clone(),
         tasks: args.tasks.clone(),
         samples: args.samples,
@@ -169,10 +169,11 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         document_tokens: args.document_tokens,
         world,
         threads: args.threads,
+        ..Asked::default()
     };
-    let (design, arms) = (design.checked()?, arms(args, world)?);
+    let ((design, suite), arms) = (open(&asked)?, arms(args, world)?);
     let mut engine = Engine::open(config, ranks)?;
-    let evaluation = Evaluation::new(design, arms, &mut engine)?;
+    let evaluation = Evaluation::new(design, suite.as_ref(), arms, &mut engine)?;
     if args.dry_run {
         print(&dry_run(&evaluation))?;
         drop(engine);

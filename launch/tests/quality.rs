@@ -94,7 +94,7 @@ fn methods_answer_the_suite_side_by_side() {
         assert!(answer["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0) && answer["failure"].is_null(), "{answer}");
         assert_eq!(answer["prompt_hash"].as_str().map(str::len), Some(32));
         let text = format!("{} ", answer["answer"].as_str().expect("a text"));
-        let is_right = text.starts_with(&format!("{} ", answer["expected"].as_str().expect("a text")));
+        let is_right = text.starts_with(&format!("{} ", answer["references"][0].as_str().expect("a text")));
         assert_eq!(answer["score"], f64::from(u8::from(is_right)), "{answer}");
     }
     let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
@@ -176,8 +176,8 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     with(&["--methods", "epic:reorder", "--samples", "1"], &["epic"]);
     with(&["--resume"], &["--resume", "design.json"]);
     let demo = demo();
-    let suite = run(&["quality", "--suite", "ruler", "--model", &demo, "--out", &out]);
-    refused(suite, &["--suite ruler: unknown; known are hops"]);
+    let suite = run(&["quality", "--suite", "bench", "--model", &demo, "--out", &out]);
+    refused(suite, &["--suite bench: unknown; known are hops"]);
     refused(run(&["quality", "--suite", "hops"]), &["--model"]);
     assert!(!Path::new(&out).exists());
 }

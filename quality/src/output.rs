@@ -132,12 +132,12 @@ impl Earlier {
         self.answers.iter().for_each(|answer| known.add(answer.clone()));
         let mut there = 0;
         for request in &evaluation.requests {
-            let found = evaluation.arms.iter().filter_map(|arm| known.get(request.task, request.number, arm));
+            let found = evaluation.arms.iter().filter_map(|arm| known.get(&request.cell, request.number, arm));
             for answer in found {
                 if answer.prompt_hash != request.prompt_hash {
                     return Err(Error::usage(format!(
                         "--resume: {} {} was another request; begin anew with another --out",
-                        request.task, request.number
+                        request.cell, request.number
                     )));
                 }
                 there += usize::from(answer.reply().is_some());
@@ -154,6 +154,7 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "seed": design.seed,
         "documents": design.documents,
         "document_tokens": design.document_tokens,
+        "chunk_tokens": design.chunk_tokens,
         "world": design.world,
         "threads": design.threads,
         "load_format": environment.load_format,

@@ -1,0 +1,212 @@
+//! The suite as an evaluation takes it: its material is read when it is opened, and its requests are as long as they may be.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::{Draft, Haystack, Kind, Needles, Place, TASKS, Task, chains, coded, common, questions};
+use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
+use crate::design::{Asked, chosen, numbers};
+use crate::error::{Error, Result};
+use crate::fit::{Fit, largest};
+use crate::material::{Essay, Material, Questions, Words};
+use crate::random::Random;
+use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
+
+/// Tokens of requests where nobody asks for a length.
+const LENGTH: usize = 4096;
+
+/// The most lines, sentences or documents of a context.
+const MOST: usize = 1 << 24;
+
+/// Tasks at lengths, with what their texts are made of.
+struct Ruler {
+    tasks: Vec<&'static Task>,
+    lengths: Vec<usize>,
+    chunk_tokens: Option<usize>,
+    seed: u64,
+    words: Words,
+    essay: Essay,
+    one_paragraph: Questions,
+    several_passages: Questions,
+    /// How large the contexts of a task at a length are.
+    sizes: RefCell<HashMap<Cell, usize>>,
+}
+
+/// The suite as it was asked for.
+///
+/// # Errors
+/// An unknown task, with those that are known; material that the tasks need and that is not there.
+pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
+    let names = chosen("ruler", &asked.tasks, &TASKS.map(|task| task.name))?;
+    let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();
+    let material = Material::of(asked);
+    let is_needed = |needs: fn(&Task) -> bool| tasks.iter().any(|task| needs(task));
+    Ok(Box::new(Ruler {
+        words: if is_needed(Task::needs_words) { material.words()? } else { Words::default() },
+        essay: if is_needed(Task::needs_essay) { material.essay()? } else { Essay::default() },
+        one_paragraph: match is_needed(|task| task.kind == Kind::OneParagraph) {
+            true => material.squad()?,
+            false => Questions::default(),
+        },
+        several_passages: match is_needed(|task| task.kind == Kind::SeveralPassages) {
+            true => material.several_hops()?,
+            false => Questions::default(),
+        },
+        lengths: numbers(&asked.lengths, &[LENGTH]),
+        chunk_tokens: asked.chunk_tokens,
+        seed: asked.seed,
+        tasks,
+        sizes: RefCell::default(),
+    }))
+}
+
+impl Task {
+    fn needs_words(&self) -> bool {
+        match self.kind {
+            Kind::Needles(needles) => needles.key == super::Form::Word,
+            kind => kind == Kind::CommonWords,
+        }
+    }
+
+    fn needs_essay(&self) -> bool {
+        matches!(self.kind, Kind::Needles(Needles { haystack: Haystack::Essay, .. }))
+    }
+
+    /// Whether its context is documents.
+    fn has_documents(&self) -> bool {
+        matches!(self.kind, Kind::OneParagraph | Kind::SeveralPassages)
+    }
+}
+
+impl Ruler {
+    fn questions(&self, task: &Task) -> Option<&Questions> {
+        match task.kind {
+            Kind::OneParagraph => Some(&self.one_paragraph),
+            Kind::SeveralPassages => Some(&self.several_passages),
+            _ => None,
+        }
+    }
+
+    /// The question of a number: all of them, in an order of the seed.
+    fn question(&self, task: &Task, number: usize) -> Option<(&Questions, usize)> {
+        let questions = self.questions(task)?;
+        let mut order: Vec<usize> = (0..questions.questions.len()).collect();
+        Random::of(&format!("ruler {} {} questions", self.seed, task.name)).shuffle(&mut order);
+        Some((questions, order[number]))
+    }
+
+    /// The least and the largest size of a task's context.
+    fn bounds(&self, task: &Task, number: usize) -> (usize, usize) {
+        let least = match task.kind {
+            Kind::Needles(needles) => needles.keys * needles.values,
+            Kind::Chain => chains::LEAST,
+            Kind::CommonWords => return (common::LEAST, self.words.all.len()),
+            Kind::CodedWords => coded::LEAST,
+            Kind::OneParagraph | Kind::SeveralPassages => self
+                .question(task, number)
+                .map_or(1, |(questions, index)| questions::least(&questions.questions[index])),
+        };
+        (least, MOST)
+    }
+
+    fn draft(
+        &self,
+        task: &Task,
+        (length, number): (usize, usize),
+        size: usize,
+        measure: &Measure<'_>,
+    ) -> Result<Draft> {
+        let random = &mut Random::of(&format!("ruler {} {} {length} {number}", self.seed, task.name));
+        let Self { words, essay, .. } = self;
+        Ok(match task.kind {
+            Kind::Needles(needles) => needles.draft(size, Place::Drawn, (words, essay), random),
+            Kind::Chain => chains::draft(size, length, measure, random)?,
+            Kind::CommonWords => common::draft(size, length, words, random),
+            Kind::CodedWords => coded::draft(size, length.saturating_sub(task.answer_tokens), random),
+            Kind::OneParagraph | Kind::SeveralPassages => {
+                let (questions, index) = self.question(task, number).expect("the task has questions");
+                questions::draft(size, &questions.questions[index], questions, random)
+            }
+        })
+    }
+
+    fn made(&self, task: &Task, place: (usize, usize), size: usize, measure: &Measure<'_>) -> Result<Sample> {
+        let Draft { lead, runs, query, begun, references } = self.draft(task, place, size, measure)?;
+        let own = if task.has_documents() { None } else { Some(TEXT_CHUNK_TOKENS) };
+        Ok(Sample {
+            lead,
+            chunks: chunks(&runs, self.chunk_tokens.or(own), measure)?,
+            query,
+            begun,
+            uses_template: true,
+            scoring: Scoring::new(task.metric(), references),
+            answer_tokens: task.answer_tokens,
+        })
+    }
+
+    /// The size of contexts of a cell: the largest with which its first sample fits.
+    fn size(&self, cell: &Cell, task: &Task, length: usize, measure: &Measure<'_>) -> Result<usize> {
+        if let Some(&size) = self.sizes.borrow().get(cell) {
+            return Ok(size);
+        }
+        let at = |size| measure.length(&self.made(task, (length, 0), size, measure)?);
+        let size = match largest(self.bounds(task, 0), length, at)? {
+            Fit::Largest(size) => size,
+            Fit::TooShort(tokens) => return Err(too_short(cell, tokens, task.answer_tokens)),
+        };
+        self.sizes.borrow_mut().insert(cell.clone(), size);
+        Ok(size)
+    }
+}
+
+/// A length into which the least of a task does not fit.
+pub fn too_short(cell: &Cell, tokens: usize, answer_tokens: usize) -> Error {
+    let Cell { task, length, .. } = cell;
+    let length = length.unwrap_or_default();
+    Error::usage(format!(
+        "--lengths {length}: {task} needs {tokens} tokens at least, {answer_tokens} of them for the answer"
+    ))
+}
+
+impl Suite for Ruler {
+    fn made_of(&self) -> Vec<String> {
+        let mut lines = vec!["RULER's tasks, made here from the seed".to_owned()];
+        for (what, label) in
+            [("essays", &self.essay.label), ("qa_1", &self.one_paragraph.label), ("qa_2", &self.several_passages.label)]
+        {
+            if !label.is_empty() {
+                lines.push(format!("{what}: {label}"));
+            }
+        }
+        lines
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let at = |&length: &usize| self.tasks.iter().map(move |task| Cell::at(task.name, length));
+        self.lengths.iter().flat_map(at).collect()
+    }
+
+    fn most_samples(&self, cell: &Cell) -> Option<usize> {
+        let questions = self.questions(Task::find(&cell.task)?)?;
+        Some(questions.questions.len())
+    }
+
+    fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
+        let task = Task::find(&cell.task).expect("cells are made of tasks");
+        let length = cell.length.expect("cells have lengths");
+        let least = self.bounds(task, number).0;
+        let mut size = self.size(cell, task, length, measure)?.max(least);
+        loop {
+            let sample = self.made(task, (length, number), size, measure)?;
+            let tokens = measure.length(&sample)?;
+            if tokens <= length {
+                return Ok(sample);
+            }
+            if size == least {
+                return Err(too_short(cell, tokens, task.answer_tokens));
+            }
+            let share = size as u128 * (tokens - length) as u128 / tokens as u128;
+            size = size.saturating_sub((share as usize).max(1)).max(least);
+        }
+    }
+}
