@@ -20,11 +20,13 @@ pub struct Answer {
     pub cell: Cell,
     /// The request's number there.
     pub sample: usize,
+    /// The request's name in the file that it comes from, if it has one.
+    pub id: Option<String>,
     /// The method and its options.
     pub method: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
-    /// The hash of documents and query.
+    /// The hash of all that the model is shown.
     pub prompt_hash: String,
     /// What a right answer says.
     pub references: Vec<String>,
@@ -86,6 +88,8 @@ struct Line {
     #[serde(flatten)]
     cell: Cell,
     sample: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     method: String,
     ratio: Option<f64>,
     prompt_hash: String,
@@ -106,7 +110,7 @@ struct Line {
 
 impl From<Answer> for Line {
     fn from(answer: Answer) -> Self {
-        let Answer { cell, sample, method, ratio, prompt_hash, references, score, outcome } = answer;
+        let Answer { cell, sample, id, method, ratio, prompt_hash, references, score, outcome } = answer;
         let (reply, failed) = match outcome {
             Outcome::Answered(reply) => (Some(reply), None),
             Outcome::Failed { failure, exit_code } => (None, Some((failure, exit_code))),
@@ -115,6 +119,7 @@ impl From<Answer> for Line {
         Self {
             cell,
             sample,
+            id,
             method,
             ratio,
             prompt_hash,
@@ -154,10 +159,11 @@ impl Line {
         }))
     }
 
-    fn answer(self) -> Option<Answer> {
+    fn answer(mut self) -> Option<Answer> {
+        let (id, references) = (self.id.take(), std::mem::take(&mut self.references));
         let (cell, method, prompt_hash) = (self.cell.clone(), self.method.clone(), self.prompt_hash.clone());
-        let (sample, ratio, references, score) = (self.sample, self.ratio, self.references.clone(), self.score);
-        Some(Answer { cell, sample, method, ratio, prompt_hash, references, score, outcome: self.outcome()? })
+        let (sample, ratio, score) = (self.sample, self.ratio, self.score);
+        Some(Answer { cell, sample, id, method, ratio, prompt_hash, references, score, outcome: self.outcome()? })
     }
 }
 
@@ -193,6 +199,7 @@ impl Answer {
         Self {
             cell: request.cell.clone(),
             sample: request.number,
+            id: request.id.clone(),
             method: arm.method.clone(),
             ratio: arm.ratio,
             prompt_hash: request.prompt_hash.clone(),
@@ -299,6 +306,7 @@ mod tests {
         Answer {
             cell: Cell { depth: Some(50), ..Cell::at("vt3", 4096) },
             sample,
+            id: (sample == 1).then(|| "row-1".to_owned()),
             method: "infoflow".to_owned(),
             ratio: Some(0.15),
             prompt_hash: "0".repeat(32),

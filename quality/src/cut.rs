@@ -38,38 +38,37 @@ pub fn document(text: &str) -> Vec<Run> {
     runs
 }
 
-/// A text as its sentences. Space between two belongs to the second, a line break to the first: so tokenizers have them. What looks
-/// like an end and is none (`Mr. Smith`) is cut too; nothing but a chunk's border depends on it.
+/// A text as its sentences, none longer than a line. Space between two belongs to the second, a line break to the first: so tokenizers have
+/// them. What looks like an end and is none (`Mr. Smith`) is cut too; nothing but a chunk's border depends on it.
 pub fn sentences(text: &str) -> Vec<&str> {
+    text.split_inclusive('\n').flat_map(sentences_of_line).collect()
+}
+
+fn sentences_of_line(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    let mut start = 0;
-    let mut ended = false;
-    for (index, letter) in text.char_indices() {
+    let (mut start, mut ended) = (0, false);
+    for (index, letter) in line.char_indices() {
         match letter {
-            '\n' => ended = true,
-            ' ' if ended => {
-                let behind = text[index..].chars().find(|letter| *letter != ' ');
-                let begins = behind.is_some_and(|letter| !letter.is_lowercase());
-                if begins && !text[start..index].trim().is_empty() {
-                    found.push(&text[start..index]);
-                    start = index;
-                }
-                ended = false;
-            }
-            '.' | '!' | '?' | '。' | '！' | '？' => ended = true,
+            '.' | '!' | '?' => ended = true,
             '"' | '\'' | ')' | ']' | '”' | '’' => {}
-            _ => {
-                if ended && text[start..index].ends_with(['\n', '。', '！', '？']) && start < index {
-                    found.push(&text[start..index]);
+            '。' | '！' | '？' => {
+                let end = index + letter.len_utf8();
+                found.push(&line[start..end]);
+                (start, ended) = (end, false);
+            }
+            ' ' if ended => {
+                let behind = line[index..].trim_start().chars().next();
+                if behind.is_some_and(|letter| !letter.is_lowercase()) {
+                    found.push(&line[start..index]);
                     start = index;
                 }
                 ended = false;
             }
+            _ => ended = false,
         }
     }
-    if start < text.len() {
-        found.push(&text[start..]);
-    }
+    found.push(&line[start..]);
+    found.retain(|sentence| !sentence.is_empty());
     found
 }
 
@@ -162,7 +161,8 @@ mod tests {
             "  Five v. six.\n",
             "Seven!",
             " (Eight.)",
-            " Nine\n\n",
+            " Nine\n",
+            "\n",
             "Ten 1.5 and",
         ];
         assert_eq!(sentences(text), wanted);

@@ -28,6 +28,8 @@ pub struct Request {
     pub cell: Cell,
     /// Its number there.
     pub number: usize,
+    /// Its name in the file that it comes from, if it has one.
+    pub id: Option<String>,
     /// What is asked.
     pub question: Question,
     /// How the answer is scored.
@@ -109,6 +111,7 @@ fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
         uses_template: true,
         scoring: Scoring::new(Metric::MatchAll, Vec::new()),
         answer_tokens: 0,
+        id: None,
     };
     let tokens = engine.read(&sample.question()?)?.token_count();
     Ok(tokens.saturating_sub(measure.length(&sample)?))
@@ -135,6 +138,7 @@ fn request(
         return Ok(Request {
             cell: cell.clone(),
             number,
+            id: sample.id.clone(),
             question,
             prompt_hash: sample.hash(),
             prompt_tokens,

@@ -10,11 +10,15 @@ mod dry_run;
 mod error;
 mod evaluation;
 mod fit;
+mod fitted;
 pub mod hops;
 #[cfg(test)]
 mod kit;
+mod longbench;
 mod material;
+mod niah;
 mod output;
+mod own;
 mod passages;
 mod points;
 mod random;

@@ -268,6 +268,7 @@ mod tests {
         Answer {
             cell: Cell::of(task),
             sample,
+            id: None,
             method: arm.method.clone(),
             ratio: arm.ratio,
             prompt_hash: String::new(),

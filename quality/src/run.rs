@@ -141,6 +141,7 @@ mod tests {
         let request = |number: usize| Request {
             cell: Cell::of("single"),
             number,
+            id: None,
             question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
             scoring: Scoring::new(Metric::BeginsWith, vec!["1 2 3".to_owned()]),
             prompt_hash: number.to_string(),

@@ -87,6 +87,8 @@ pub struct Sample {
     pub scoring: Scoring,
     /// Tokens of the answer, at most.
     pub answer_tokens: usize,
+    /// Its name in the file that it comes from, if it comes from one and has a name there.
+    pub id: Option<String>,
 }
 
 impl Sample {

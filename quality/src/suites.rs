@@ -3,8 +3,8 @@
 use crate::design::{Asked, Design};
 use crate::error::{Error, Result};
 use crate::hops::{self, Shape};
-use crate::ruler;
 use crate::suite::Suite;
+use crate::{longbench, niah, own, ruler};
 
 /// Opens a suite.
 type Open = fn(&Asked) -> Result<Box<dyn Suite>>;
@@ -20,7 +20,7 @@ struct Known {
 }
 
 /// All of them.
-const SUITES: [Known; 2] = [
+const SUITES: [Known; 4] = [
     Known { name: "hops", takes: &["--documents", "--document-tokens"], shape: Some(hops::SHAPE), open: hops::open },
     Known {
         name: "ruler",
@@ -28,16 +28,27 @@ const SUITES: [Known; 2] = [
         shape: None,
         open: ruler::open,
     },
+    Known {
+        name: "niah",
+        takes: &["--lengths", "--depths", "--chunk-tokens", "--data", "--essays"],
+        shape: None,
+        open: niah::open,
+    },
+    Known { name: "longbench", takes: &["--lengths", "--chunk-tokens", "--data"], shape: None, open: longbench::open },
 ];
+
+/// A file of rows.
+const OWN: Known = Known { name: "of a file", takes: &["--chunk-tokens"], shape: None, open: own::open };
 
 /// A suite as it was asked for, and what is evaluated of it.
 ///
 /// # Errors
 /// An unknown suite or task, with those that are known; an option that the suite does not take; what it cannot be.
 pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
-    let Some(known) = SUITES.iter().find(|suite| suite.name == asked.suite) else {
+    let named = SUITES.iter().find(|suite| suite.name == asked.suite);
+    let Some(known) = named.or(own::is_file(&asked.suite).then_some(&OWN)) else {
         let names = SUITES.map(|suite| suite.name).join(", ");
-        return Err(Error::usage(format!("--suite {}: unknown; known are {names}", asked.suite)));
+        return Err(Error::usage(format!("--suite {}: unknown; known are {names}, or FILE.jsonl", asked.suite)));
     };
     let given = [
         ("--documents", asked.documents.is_some()),

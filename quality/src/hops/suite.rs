@@ -71,6 +71,7 @@ impl Suite for Hops {
             begun: String::new(),
             uses_template: false,
             answer_tokens: measure.tokens(&made.answer)? + 1,
+            id: None,
             scoring: Scoring::new(Metric::BeginsWith, vec![made.answer]),
         })
     }

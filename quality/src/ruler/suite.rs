@@ -1,13 +1,10 @@
 //! The suite as an evaluation takes it: its material is read when it is opened, and its requests are as long as they may be.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-
 use super::{Draft, Haystack, Kind, Needles, Place, TASKS, Task, chains, coded, common, questions};
 use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
 use crate::design::{Asked, chosen, numbers};
-use crate::error::{Error, Result};
-use crate::fit::{Fit, largest};
+use crate::error::Result;
+use crate::fitted::{Sized, Sizes};
 use crate::material::{Essay, Material, Questions, Words};
 use crate::random::Random;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
@@ -28,8 +25,7 @@ struct Ruler {
     essay: Essay,
     one_paragraph: Questions,
     several_passages: Questions,
-    /// How large the contexts of a task at a length are.
-    sizes: RefCell<HashMap<Cell, usize>>,
+    sizes: Sizes,
 }
 
 /// The suite as it was asked for.
@@ -56,7 +52,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
         chunk_tokens: asked.chunk_tokens,
         seed: asked.seed,
         tasks,
-        sizes: RefCell::default(),
+        sizes: Sizes::default(),
     }))
 }
 
@@ -141,31 +137,27 @@ impl Ruler {
             uses_template: true,
             scoring: Scoring::new(task.metric(), references),
             answer_tokens: task.answer_tokens,
+            id: None,
         })
-    }
-
-    /// The size of contexts of a cell: the largest with which its first sample fits.
-    fn size(&self, cell: &Cell, task: &Task, length: usize, measure: &Measure<'_>) -> Result<usize> {
-        if let Some(&size) = self.sizes.borrow().get(cell) {
-            return Ok(size);
-        }
-        let at = |size| measure.length(&self.made(task, (length, 0), size, measure)?);
-        let size = match largest(self.bounds(task, 0), length, at)? {
-            Fit::Largest(size) => size,
-            Fit::TooShort(tokens) => return Err(too_short(cell, tokens, task.answer_tokens)),
-        };
-        self.sizes.borrow_mut().insert(cell.clone(), size);
-        Ok(size)
     }
 }
 
-/// A length into which the least of a task does not fit.
-pub fn too_short(cell: &Cell, tokens: usize, answer_tokens: usize) -> Error {
-    let Cell { task, length, .. } = cell;
-    let length = length.unwrap_or_default();
-    Error::usage(format!(
-        "--lengths {length}: {task} needs {tokens} tokens at least, {answer_tokens} of them for the answer"
-    ))
+/// A task at a length, as contexts of any size are made of it.
+struct AtLength<'a> {
+    ruler: &'a Ruler,
+    task: &'a Task,
+    length: usize,
+    measure: &'a Measure<'a>,
+}
+
+impl Sized for AtLength<'_> {
+    fn bounds(&self, number: usize) -> (usize, usize) {
+        self.ruler.bounds(self.task, number)
+    }
+
+    fn made(&self, number: usize, size: usize) -> Result<Sample> {
+        self.ruler.made(self.task, (self.length, number), size, self.measure)
+    }
 }
 
 impl Suite for Ruler {
@@ -194,19 +186,6 @@ impl Suite for Ruler {
     fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
         let task = Task::find(&cell.task).expect("cells are made of tasks");
         let length = cell.length.expect("cells have lengths");
-        let least = self.bounds(task, number).0;
-        let mut size = self.size(cell, task, length, measure)?.max(least);
-        loop {
-            let sample = self.made(task, (length, number), size, measure)?;
-            let tokens = measure.length(&sample)?;
-            if tokens <= length {
-                return Ok(sample);
-            }
-            if size == least {
-                return Err(too_short(cell, tokens, task.answer_tokens));
-            }
-            let share = size as u128 * (tokens - length) as u128 / tokens as u128;
-            size = size.saturating_sub((share as usize).max(1)).max(least);
-        }
+        self.sizes.fitted(cell, number, measure, &AtLength { ruler: self, task, length, measure })
     }
 }
