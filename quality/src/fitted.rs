@@ -7,6 +7,10 @@ use crate::error::{Error, Result};
 use crate::fit::{Fit, largest};
 use crate::suite::{Cell, Measure, Sample};
 
+/// A sample of fewer than this share of its length, in twentieths, is made larger: other documents may be shorter than the first
+/// sample's.
+const FULL: usize = 19;
+
 /// How large the contexts of each cell are: the largest with which its first sample fits.
 #[derive(Debug, Default)]
 pub struct Sizes(RefCell<HashMap<Cell, usize>>);
@@ -24,19 +28,23 @@ pub trait Sized {
 }
 
 impl Sizes {
-    /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit.
+    /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit, or larger where much more would.
     ///
     /// # Errors
     /// The least one does not fit; those of [`Sized::made`].
     pub fn fitted(&self, cell: &Cell, number: usize, measure: &Measure<'_>, of: &dyn Sized) -> Result<Sample> {
         let length = cell.length.unwrap_or(usize::MAX);
-        let least = of.bounds(number).0;
+        let (least, most) = of.bounds(number);
         let mut size = self.size(cell, measure, of)?.max(least);
         loop {
             let sample = of.made(number, size)?;
             let tokens = measure.length(&sample)?;
-            if tokens <= length {
+            if tokens <= length && (tokens as u128 * 20 >= length as u128 * FULL as u128 || size >= most) {
                 return Ok(sample);
+            }
+            if tokens <= length {
+                let larger = largest((size, most), length, |size| measure.length(&of.made(number, size)?))?;
+                return of.made(number, if let Fit::Largest(larger) = larger { larger } else { size });
             }
             if size == least {
                 return Err(too_short(cell, tokens, sample.answer_tokens));

@@ -59,3 +59,40 @@ pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
         ..crate::design::Asked::default()
     }
 }
+
+/// A method with a ratio.
+pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
+    let settings = tributary_coordinator::RequestSettings::default();
+    crate::design::Arm {
+        method: method.to_owned(),
+        ratio,
+        run_config: tributary_engine::RunConfig { settings, threads: 1 },
+    }
+}
+
+/// A point over all tasks, with a score and a time.
+pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) -> crate::points::Point {
+    let one = [(crate::suite::Cell::of("all"), 1)];
+    let points = crate::points::points(&one, 0, &[arm(method, ratio)], &crate::answers::Answers::default());
+    let mean = crate::statistics::Mean { mean: score, low: score - 0.05, high: score + 0.05 };
+    crate::points::Point { score: mean, median_ttft_ms, ..points[0].clone() }
+}
+
+/// Where numbers come from that nobody measured.
+pub fn origin() -> crate::report::Origin {
+    crate::report::Origin {
+        command: vec!["tributary".to_owned()],
+        version: "0".to_owned(),
+        revision: None,
+        build: String::new(),
+        model_hash: String::new(),
+        host: "here".to_owned(),
+        cpu: "none".to_owned(),
+        cores: 1,
+    }
+}
+
+/// How a process was started that was not.
+pub fn environment() -> tributary_coordinator::Environment {
+    tributary_coordinator::Environment { model: "<model>".to_owned(), ..tributary_coordinator::Environment::default() }
+}

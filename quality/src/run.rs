@@ -106,11 +106,15 @@ fn left(elapsed: Duration, asked: usize, left: usize) -> String {
     if asked == 0 {
         return String::new();
     }
-    let seconds = elapsed.as_secs_f64() * left as f64 / asked as f64;
+    format!("; about {} left", duration(elapsed.as_secs_f64() * left as f64 / asked as f64))
+}
+
+/// A length of time for a reader.
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
-        ..100.0 => format!("; about {seconds:.0} s left"),
-        ..6000.0 => format!("; about {:.0} min left", seconds / 60.0),
-        _ => format!("; about {:.1} h left", seconds / 3600.0),
+        ..100.0 => format!("{seconds:.0} s"),
+        ..6000.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }
 
