@@ -8,6 +8,9 @@ use crate::svg::{Chart, escaped, style};
 /// The rules of every page, light and dark.
 const STYLE: &str = include_str!("page.css");
 
+/// Texts of more letters than this are wrapped in a table.
+const WRAPPED_LETTERS: usize = 40;
+
 /// A whole page: a title, and a body that is HTML already.
 pub fn framed(title: &str, body: &str) -> String {
     format!(
@@ -52,12 +55,16 @@ impl Page {
         self.body += "</div>\n";
     }
 
-    /// A table: its first row is the heads. Columns in `texts` begin at the left and are wrapped; the others are numbers.
+    /// A table: its first row is the heads. Columns in `texts` begin at the left, and long texts are wrapped; the others are numbers.
     pub fn table(&mut self, rows: &[Vec<String>], texts: &[usize]) {
         let Some((heads, rows)) = rows.split_first() else { return };
         let row = |cells: &[String], tag: &str| {
             let cell = |(index, cell): (usize, &String)| {
-                let class = if texts.contains(&index) { " class=\"text\"" } else { "" };
+                let class = match texts.contains(&index) {
+                    true if cell.chars().count() > WRAPPED_LETTERS => " class=\"text said\"",
+                    true => " class=\"text\"",
+                    false => "",
+                };
                 format!("<{tag}{class}>{}</{tag}>\n", escaped(cell))
             };
             format!("<tr>\n{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())

@@ -10,6 +10,7 @@ use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
 use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
 use tributary_quality::{Arm, Asked, Evaluation, Output, dry_run, open, origin, page, render, report, rows};
+use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
@@ -92,14 +93,14 @@ pub struct EvaluationArgs {
     /// hops: tokens of each document, at most [default: 64]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     document_tokens: Option<usize>,
-    /// ruler, niah, longbench: tokens of prompt and answer together, at most [default: 4096; niah: 2048,4096; longbench: no limit]
-    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
+    /// ruler, niah, longbench: tokens of prompt and answer together, at most, such as 4096,8k [default: 4096; niah: 2048,4096; longbench: no limit]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     lengths: Vec<usize>,
     /// niah: where the needle stands, in per cent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
     /// All but hops: tokens of a chunk, at most [default: a chunk a document, and 2048 where there are none]
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Evaluation")]
     chunk_tokens: Option<usize>,
     /// Folder of data that is no part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
     #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]

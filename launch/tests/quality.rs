@@ -292,6 +292,12 @@ fn rows_of_files_are_asked() {
     let all = lines(folder.path());
     assert_eq!((all.len(), &all[0]["id"], &all[0]["references"][0]), (4, &"row-0".into(), &"fact1".into()));
 
+    let long = data.path().join("longbench/derived_hotpotqa_10p.jsonl");
+    let text = std::fs::read_to_string(&long).expect("rows").replace("The fox runs.", &"The fox runs. ".repeat(600));
+    std::fs::write(&long, text).expect("written");
+    let says = ["derived_hotpotqa_10p, request 0: ", "the model has 4096 positions; --lengths 4096 cuts contexts"];
+    refused(suite("longbench", data.path(), &["--samples", "1", "--out", &out, "--force"]), &says);
+
     let own = data.path().join("own.jsonl");
     let name = own.display().to_string();
     let row = "{\"chunks\": [\"passage code of lamp is 1 2 3 .\", \"passage a dog sits .\"], \"question\": \"question : code of lamp is\", \

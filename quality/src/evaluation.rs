@@ -71,6 +71,7 @@ impl Evaluation {
             let Some(request) = own.max_by_key(|request| request.prompt_tokens + request.answer_tokens) else {
                 continue;
             };
+            check_length(request, limit, suite)?;
             let plans = arms.iter().map(|arm| Ok(engine.check(&request.question, &request.run_config(arm))?));
             longest.push(plans.collect::<Result<Vec<_>>>()?);
         }
@@ -81,6 +82,18 @@ impl Evaluation {
     pub fn answers(&self) -> usize {
         self.requests.len() * self.arms.len()
     }
+}
+
+/// A request fits into the positions of the model.
+fn check_length(request: &Request, limit: usize, suite: &dyn Suite) -> Result<()> {
+    let Request { cell, number, prompt_tokens, answer_tokens, .. } = request;
+    if prompt_tokens + answer_tokens <= limit {
+        return Ok(());
+    }
+    let instead = if suite.cuts_contexts() { format!("; --lengths {limit} cuts contexts") } else { String::new() };
+    Err(Error::usage(format!(
+        "{cell}, request {number}: {prompt_tokens} prompt tokens and {answer_tokens} to generate; the model has {limit} positions{instead}"
+    )))
 }
 
 fn requests(design: &Design, cells: &[(Cell, usize)], suite: &dyn Suite, engine: &Engine<'_>) -> Result<Vec<Request>> {

@@ -124,6 +124,9 @@ pub struct Measure<'a> {
 /// Texts of so many bytes at most are remembered with their tokens: sentences and words come again and again.
 const REMEMBERED_BYTES: usize = 512;
 
+/// The most texts that are remembered: then all are forgotten, since lines that are drawn do not come again.
+const REMEMBERED: usize = 1 << 16;
+
 impl<'a> Measure<'a> {
     /// Counts by `count`; nothing stands around a prompt.
     pub fn new(count: &'a dyn Fn(&str) -> Result<usize>) -> Self {
@@ -152,7 +155,11 @@ impl<'a> Measure<'a> {
             return Ok(tokens);
         }
         let tokens = (self.count)(text)?;
-        self.known.borrow_mut().insert(text.to_owned(), tokens);
+        let mut known = self.known.borrow_mut();
+        if known.len() == REMEMBERED {
+            known.clear();
+        }
+        known.insert(text.to_owned(), tokens);
         Ok(tokens)
     }
 
@@ -180,6 +187,11 @@ pub trait Suite {
     /// The samples that a cell has at most; absent where there is no end to them.
     fn most_samples(&self, _cell: &Cell) -> Option<usize> {
         None
+    }
+
+    /// Whether a length makes contexts shorter that are longer.
+    fn cuts_contexts(&self) -> bool {
+        false
     }
 
     /// Whether a model can be asked at all; `model` is its folder, for messages.

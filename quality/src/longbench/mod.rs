@@ -168,6 +168,10 @@ impl Suite for LongBench {
         self.lengths.iter().flat_map(at).collect()
     }
 
+    fn cuts_contexts(&self) -> bool {
+        true
+    }
+
     fn most_samples(&self, cell: &Cell) -> Option<usize> {
         self.tasks.iter().find(|task| task.name == cell.task).map(|task| task.rows.len())
     }

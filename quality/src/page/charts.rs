@@ -22,6 +22,12 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     beside.into_iter().flatten().chain(depths(report)).collect()
 }
 
+/// The axis of scores.
+fn scores() -> Axis {
+    let marks = (0..=5).map(|fifth| f64::from(fifth) / 5.0);
+    Axis::new("mean score of all tasks").with(marks.map(|mark| (mark, mark.to_string())).collect())
+}
+
 /// Names of methods, and the number of each point's.
 fn series(all: &[&Point]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
@@ -57,7 +63,7 @@ fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&st
     let (x, y) =
         (Scale::log(shown.iter().map(|point| cost(point)), plot.across()), Scale::between((0.0, 1.05), plot.up()));
     plot.horizontal(&x, &Axis::new(axis));
-    plot.vertical(&y, &Axis::new("mean score of all tasks"));
+    plot.vertical(&y, &scores());
     let best: Vec<(f64, f64)> =
         unbeaten(&shown, &cost).iter().map(|(cost, score)| (x.at(*cost), y.at(*score))).collect();
     plot.drawing.path(&best, false, "ideal");
@@ -110,7 +116,7 @@ fn ratios(all: &[&Point]) -> Option<Chart> {
     let mut plot = Plot::new("Quality and ratio", &below, &shown, Legend::Mark, HEIGHT);
     let (x, y) = (Scale::linear(largest, plot.across()), Scale::between((0.0, 1.05), plot.up()));
     plot.horizontal(&x, &Axis::new("share of the context that is recomputed"));
-    plot.vertical(&y, &Axis::new("mean score of all tasks"));
+    plot.vertical(&y, &scores());
     let ((left, right), full) = (plot.across(), y.at(first.score.mean));
     plot.drawing.path(&[(left, full), (right, full)], false, "ideal");
     for (series, points) in curves {

@@ -19,7 +19,7 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> Stri
     let design = &report.design;
     let title = format!("What answers are worth: {} on {}", design.suite, report.environment.model);
     let lead = format!(
-        "{} answers to {} requests, seed {}, {} ranks of {} threads on {} ({}, {} cores). {}.",
+        "{} answers to {} requests, seed {}, {} ranks of {} threads on {} ({}, {} cores): {}.",
         report.answers,
         report.requests,
         design.seed,
@@ -96,7 +96,10 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
                 let difference = pair.difference;
                 format!("{:.3} [{:.3} – {:.3}]", difference.mean, difference.low, difference.high)
             })),
-            or_none(pair.map(|pair| format!("{:.3}", pair.mcnemar_p))),
+            or_none(pair.map(|pair| match pair.mcnemar_p {
+                ..0.001 => "<0.001".to_owned(),
+                p => format!("{p:.3}"),
+            })),
             percent(point.first_token_agrees),
             format!("{:.1}", point.median_ttft_ms),
             percent(point.selected_share + point.measured_share),
