@@ -228,15 +228,23 @@ impl Material {
     }
 }
 
-/// Questions as they are read, with the texts of their documents.
+/// Questions as they are read.
 #[derive(Default)]
 struct Collected {
-    asked: Vec<(String, Vec<String>, Vec<String>, Vec<String>)>,
+    asked: Vec<Read>,
+}
+
+/// A question with the texts of its documents.
+struct Read {
+    text: String,
+    answers: Vec<String>,
+    own: Vec<String>,
+    related: Vec<String>,
 }
 
 impl Collected {
-    fn add(&mut self, question: String, answers: Vec<String>, own: Vec<String>, related: Vec<String>) {
-        self.asked.push((question, answers, own, related));
+    fn add(&mut self, text: String, answers: Vec<String>, own: Vec<String>, related: Vec<String>) {
+        self.asked.push(Read { text, answers, own, related });
     }
 
     /// The questions with numbers in the place of texts.
@@ -245,19 +253,20 @@ impl Collected {
             return Err(Error::usage(format!("{}: it has no question with an answer", path.display())));
         }
         let texts: BTreeSet<String> =
-            self.asked.iter().flat_map(|(_, _, own, related)| own.iter().chain(related)).cloned().collect();
+            self.asked.iter().flat_map(|read| read.own.iter().chain(&read.related)).cloned().collect();
         let numbers: BTreeMap<&String, usize> = texts.iter().enumerate().map(|(number, text)| (text, number)).collect();
         let of = |texts: &[String]| {
             let found: BTreeSet<usize> = texts.iter().filter_map(|text| numbers.get(text).copied()).collect();
             found.into_iter().collect()
         };
-        let questions = self.asked.iter().map(|(text, answers, own, related)| Question {
-            text: text.clone(),
-            answers: answers.clone(),
-            own: of(own),
-            related: of(related),
-        });
-        Ok(Questions { questions: questions.collect(), documents: texts.iter().cloned().collect(), label })
+        let question = |read: &Read| Question {
+            text: read.text.clone(),
+            answers: read.answers.clone(),
+            own: of(&read.own),
+            related: of(&read.related),
+        };
+        let questions = self.asked.iter().map(question).collect();
+        Ok(Questions { questions, documents: texts.iter().cloned().collect(), label })
     }
 }
 
