@@ -16,7 +16,7 @@ const FULL: usize = 19;
 pub struct Sizes(RefCell<HashMap<Cell, usize>>);
 
 /// What has a sample for every number and size, from the least size to the largest.
-pub trait Sized {
+pub trait BySize {
     /// The least and the largest size of a number's context.
     fn bounds(&self, number: usize) -> (usize, usize);
 
@@ -31,8 +31,8 @@ impl Sizes {
     /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit, or larger where much more would.
     ///
     /// # Errors
-    /// The least one does not fit; those of [`Sized::made`].
-    pub fn fitted(&self, cell: &Cell, number: usize, measure: &Measure<'_>, of: &dyn Sized) -> Result<Sample> {
+    /// The least one does not fit; those of [`BySize::made`].
+    pub fn fitted(&self, cell: &Cell, number: usize, measure: &Measure<'_>, of: &dyn BySize) -> Result<Sample> {
         let length = cell.length.unwrap_or(usize::MAX);
         let (least, most) = of.bounds(number);
         let mut size = self.size(cell, measure, of)?.max(least);
@@ -54,7 +54,7 @@ impl Sizes {
         }
     }
 
-    fn size(&self, cell: &Cell, measure: &Measure<'_>, of: &dyn Sized) -> Result<usize> {
+    fn size(&self, cell: &Cell, measure: &Measure<'_>, of: &dyn BySize) -> Result<usize> {
         if let Some(&size) = self.0.borrow().get(cell) {
             return Ok(size);
         }

@@ -118,12 +118,17 @@ impl Material {
     /// Lists of English words.
     ///
     /// # Errors
-    /// The data folder has none, or there is no data folder.
+    /// The data folder has none, or there is no data folder; a list without a word.
     pub fn words(&self) -> Result<Words> {
         let list = |name: &str| -> Result<Vec<String>> {
             let path = self.find("words", &format!("ruler/wordlists/{name}.txt"), "")?;
-            let words: Vec<String> = read(&path)?.lines().map(|word| word.trim().to_owned()).collect();
-            Ok(words.into_iter().filter(|word| !word.is_empty()).collect())
+            let text = read(&path)?;
+            let words: Vec<String> =
+                text.lines().map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            match words.is_empty() {
+                true => Err(Error::usage(format!("{}: it has no words", path.display()))),
+                false => Ok(words),
+            }
         };
         let (adjectives, nouns, verbs) = (list("adjectivelist")?, list("nounlist")?, list("verblist")?);
         let all: BTreeSet<&String> = adjectives.iter().chain(&nouns).chain(&verbs).collect();

@@ -5,7 +5,7 @@
 use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
 use crate::design::{Asked, chosen, numbers};
 use crate::error::Result;
-use crate::fitted::{Sized, Sizes};
+use crate::fitted::{BySize, Sizes};
 use crate::material::{Essay, Material, Words};
 use crate::random::Random;
 use crate::ruler::{Draft, Form, Haystack, Needles, Place};
@@ -80,7 +80,7 @@ impl Niah {
     }
 }
 
-impl Sized for AtDepth<'_> {
+impl BySize for AtDepth<'_> {
     fn bounds(&self, _number: usize) -> (usize, usize) {
         (1, MOST)
     }

@@ -3,14 +3,19 @@
 use super::{Draft, Haystack, Kind, Needles, Place, TASKS, Task, chains, coded, common, questions};
 use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
 use crate::design::{Asked, chosen, numbers};
-use crate::error::Result;
-use crate::fitted::{Sized, Sizes};
+use crate::error::{Error, Result};
+use crate::fitted::{BySize, Sizes};
 use crate::material::{Essay, Material, Questions, Words};
 use crate::random::Random;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
 /// Tokens of requests where nobody asks for a length.
 const LENGTH: usize = 4096;
+
+/// The fewest pairs of words for keys that differ: a few, or one for each line of a context of some two million tokens. The fewest words for lists.
+const PAIRS: usize = 4;
+const PAIRS_AMONG_NEEDLES: usize = 100_000;
+const WORDS: usize = 100;
 
 /// The most lines, sentences or documents of a context.
 const MOST: usize = 1 << 24;
@@ -37,8 +42,10 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();
     let material = Material::of(asked);
     let is_needed = |needs: fn(&Task) -> bool| tasks.iter().any(|task| needs(task));
+    let words = if is_needed(Task::needs_words) { material.words()? } else { Words::default() };
+    tasks.iter().try_for_each(|task| enough_words(task, &words))?;
     Ok(Box::new(Ruler {
-        words: if is_needed(Task::needs_words) { material.words()? } else { Words::default() },
+        words,
         essay: if is_needed(Task::needs_essay) { material.essay()? } else { Essay::default() },
         one_paragraph: match is_needed(|task| task.kind == Kind::OneParagraph) {
             true => material.squad()?,
@@ -54,6 +61,27 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
         tasks,
         sizes: Sizes::default(),
     }))
+}
+
+/// There are as many words as a task may draw different ones.
+fn enough_words(task: &Task, words: &Words) -> Result<()> {
+    let Words { adjectives, nouns, all } = words;
+    let (found, needed, what) = match task.kind {
+        Kind::Needles(Needles { haystack: Haystack::Needles, .. }) if task.needs_words() => {
+            (adjectives.len() * nouns.len(), PAIRS_AMONG_NEEDLES, "pairs of an adjective and a noun")
+        }
+        Kind::Needles(_) if task.needs_words() => {
+            (adjectives.len() * nouns.len(), PAIRS, "pairs of an adjective and a noun")
+        }
+        Kind::CommonWords => (all.len(), WORDS, "different words"),
+        _ => return Ok(()),
+    };
+    match found < needed {
+        true => {
+            Err(Error::usage(format!("--suite ruler: {} needs {needed} {what}; the lists have {found}", task.name)))
+        }
+        false => Ok(()),
+    }
 }
 
 impl Task {
@@ -150,7 +178,7 @@ struct AtLength<'a> {
     measure: &'a Measure<'a>,
 }
 
-impl Sized for AtLength<'_> {
+impl BySize for AtLength<'_> {
     fn bounds(&self, number: usize) -> (usize, usize) {
         self.ruler.bounds(self.task, number)
     }

@@ -156,3 +156,21 @@ fn a_length_that_is_too_short_is_told_with_what_is_needed() {
         assert!(text.starts_with(&format!("--lengths 130: {} needs ", task.name)) && error.exit_code() == 64, "{text}");
     }
 }
+
+#[test]
+fn lists_of_too_few_words_are_refused() {
+    let folder = data();
+    let said = |tasks: &[&str]| {
+        let tasks = tasks.iter().map(|task| (*task).to_owned()).collect();
+        super::open(&Asked { tasks, ..asked("ruler", folder.path()) }).err().map(|error| error.to_string())
+    };
+    let list =
+        |name: &str, words: &str| std::fs::write(folder.path().join("ruler/wordlists").join(name), words).unwrap();
+    list("nounlist.txt", "a\nb\n");
+    let pairs = "--suite ruler: niah_multikey_2 needs 100000 pairs of an adjective and a noun; the lists have 80";
+    assert_eq!(said(&["niah_multikey_2"]).as_deref(), Some(pairs));
+    assert!(said(&["cwe"]).unwrap().contains("cwe needs 100 different words; the lists have 92"));
+    assert_eq!(said(&["niah_single_1", "niah_multikey_3", "vt"]), None);
+    list("nounlist.txt", "\n");
+    assert!(said(&["niah_single_1"]).unwrap().ends_with("nounlist.txt: it has no words"));
+}
