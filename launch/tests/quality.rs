@@ -320,11 +320,16 @@ fn suites_say_what_they_lack() {
         suite("ruler", data.path(), &["--tasks", "vt,niah_9"]),
         &["--tasks niah_9: unknown", "niah_multiquery", "qa_2"],
     );
-    refused(suite("ruler", data.path(), &["--lengths", "8192"]), &["--lengths 8192: the model has 4096 positions"]);
+    refused(
+        suite("ruler", data.path(), &["--lengths", "8192", "--tasks", "vt"]),
+        &["--lengths 8192: the model has 4096 positions"],
+    );
     refused(
         suite("ruler", data.path(), &["--lengths", "100", "--tasks", "vt"]),
         &["--lengths 100: vt needs ", "30 of them"],
     );
+    let few = ["niah_multikey_2 needs 100000 pairs of an adjective and a noun; the lists have 6"];
+    refused(suite("ruler", data.path(), &[]), &few);
     refused(suite("niah", data.path(), &["--depths", "120"]), &["--depths 120: from 0 to 100"]);
     refused(suite("hops", data.path(), &[]), &["--chunk-tokens: the suite hops does not take it"]);
     refused(
