@@ -1,6 +1,7 @@
-//! What reports share: charts as SVG, tables of text, statistics of samples. Numbers and words go in, text comes out; nothing
+//! What reports share: charts as SVG, the frame of pages, tables of text, statistics of samples. Numbers and words go in, text comes out; nothing
 //! here knows where they come from.
 
+pub mod page;
 pub mod statistics;
 pub mod svg;
 pub mod table;

@@ -73,6 +73,19 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     prepare_turns(&request.documents, &[], &request.query, intake)
 }
 
+/// The same with what a task says around documents and query: a lead, which stands between the template's head and the first document
+/// and belongs to the prefix, so that all chunks see it; and the beginning of the answer, behind the template's tail.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_led(request: &Request, lead: &str, begun: &str, intake: &Intake<'_>) -> Result<Prepared> {
+    let mut notes = Vec::new();
+    let (frame, prefix) = opening(intake, &[], lead, &mut notes)?;
+    let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
+    let query = read_messages(&[], &request.query, (&frame, begun), intake.tokenizer)?;
+    Ok(Prepared { prefix, chunks, query, notes })
+}
+
 /// The same with earlier turns of the conversation. They ride with the query: behind the documents and before the last message, as
 /// the chat template writes them. Without a template each is a line, `user: ..` or `assistant: ..`, and so is the last message;
 /// behind it stands `assistant:`.
@@ -81,9 +94,9 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
 /// As [`prepare`].
 pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, turns, &mut notes)?;
+    let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
     let chunks = intake.chunking.cut(documents, intake.tokenizer)?;
-    let query = read_messages(turns, query, &frame, intake.tokenizer)?;
+    let query = read_messages(turns, query, (&frame, ""), intake.tokenizer)?;
     Ok(Prepared { prefix, chunks, query, notes })
 }
 
@@ -94,12 +107,17 @@ pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake
 /// As [`prepare`].
 pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
-    let (_, prefix) = opening(intake, &[], &mut notes)?;
+    let (_, prefix) = opening(intake, &[], "", &mut notes)?;
     Ok(Prepared { prefix, chunks: intake.chunking.cut(documents, intake.tokenizer)?, query: Vec::new(), notes })
 }
 
-/// The tokens of everything behind the documents: earlier turns, the query, and the template's tail.
-fn read_messages(turns: &[Turn], query: &str, frame: &Frame, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+/// The tokens of everything behind the documents: earlier turns, the query, the template's tail, and what the answer begins with.
+fn read_messages(
+    turns: &[Turn],
+    query: &str,
+    (frame, begun): (&Frame, &str),
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
     if tokenizer.encode(query)?.ids.is_empty() {
         return Err(Error::EmptyQuery);
     }
@@ -108,12 +126,12 @@ fn read_messages(turns: &[Turn], query: &str, frame: &Frame, tokenizer: &Tokeniz
     for (turn, between) in turns.iter().zip(&frame.between) {
         parts.extend([PromptPart::User(&turn.text), PromptPart::Template(between)]);
     }
-    parts.extend([PromptPart::User(query), PromptPart::Template(&frame.tail)]);
+    parts.extend([PromptPart::User(query), PromptPart::Template(&frame.tail), PromptPart::User(begun)]);
     tokenizer.encode_parts(&parts)
 }
 
-/// What stands around a request: the template's frame, and the prefix as token ids.
-fn opening(intake: &Intake<'_>, turns: &[Turn], notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
+/// What stands around a request: the template's frame, and the prefix with the lead as token ids.
+fn opening(intake: &Intake<'_>, turns: &[Turn], lead: &str, notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
     let speakers: Vec<Speaker> = turns.iter().map(|turn| turn.speaker).collect();
     let frame = match intake.template {
         Some(template) => template.frame_of(intake.prefix.text(), &speakers)?,
@@ -123,11 +141,14 @@ fn opening(intake: &Intake<'_>, turns: &[Turn], notes: &mut Vec<String>) -> Resu
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
     let prefix = if frame.head().is_empty() {
-        bare_prefix(intake, notes)?
+        let mut prefix = bare_prefix(intake, notes)?;
+        prefix.extend(intake.tokenizer.encode(lead)?.ids);
+        prefix
     } else {
-        intake.tokenizer.encode_parts(&frame.head_parts())?
+        let parts = frame.head_parts().into_iter().chain([PromptPart::User(lead)]);
+        intake.tokenizer.encode_parts(&parts.collect::<Vec<_>>())?
     };
-    if *intake.prefix == Prefix::None && !prefix.is_empty() {
+    if *intake.prefix == Prefix::None && !frame.head().is_empty() {
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
     Ok((frame, prefix))
@@ -142,8 +163,8 @@ fn opening(intake: &Intake<'_>, turns: &[Turn], notes: &mut Vec<String>) -> Resu
 /// behind it; [`Error::Template`], [`Error::Tokenizer`].
 pub fn prepare_text(turns: &[Turn], text: &str, chunk_tokens: usize, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, turns, &mut notes)?;
-    let ids = read_messages(turns, text, &frame, intake.tokenizer)?;
+    let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
+    let ids = read_messages(turns, text, (&frame, ""), intake.tokenizer)?;
     let (chunks, query) = text_chunks(ids, chunk_tokens)?;
     Ok(Prepared { prefix, chunks, query, notes })
 }

@@ -29,7 +29,8 @@ pub use directory::{Directory, StoreInventory};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
 pub use intake::{
-    Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_text, prepare_turns,
+    Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
+    prepare_turns,
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 pub use plan::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};

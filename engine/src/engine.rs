@@ -5,7 +5,9 @@ use std::sync::Arc;
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Environment, GroupShape, GroupSurvey, Machine, Planned, Planner, TraceCalibration};
+use tributary_coordinator::{
+    Environment, GroupShape, GroupSurvey, Machine, Planned, Planner, Prepared, TraceCalibration,
+};
 use tributary_store::Store;
 use tributary_worker::Model;
 
@@ -101,6 +103,14 @@ impl<'a> Engine<'a> {
         self.planner.keep_chunks(worlds);
     }
 
+    /// A request as token ids.
+    ///
+    /// # Errors
+    /// As [`Question::prepare`].
+    pub fn read(&self, question: &Question) -> Result<Prepared> {
+        question.prepare(&self.folder, &self.config.intake)
+    }
+
     /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
     ///
     /// # Errors
@@ -123,7 +133,7 @@ impl<'a> Engine<'a> {
         check_threads(self.ranks.here(group.world), group.threads)?;
         self.ranks.backend().check(run_config.settings.method.name, group, self.config.group.threads)?;
         self.carrier(group.world)?;
-        let prepared = question.prepare(&self.folder, &self.config.intake)?;
+        let prepared = self.read(question)?;
         self.survey(group);
         let planned = self.planner.check(&prepared, &run_config.settings, run_config.threads, before)?;
         self.folder.config.check_length(planned.plan.total_rows(), planned.plan.max_tokens)?;

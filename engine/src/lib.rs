@@ -43,7 +43,7 @@ pub use follow::follow;
 pub use highlight::highlighted;
 pub use machine::{available_bytes, check_threads};
 pub use model::{ModelFolder, ModelHash, shape_of};
-pub use question::Question;
+pub use question::{Led, Question};
 pub use ranks::{
     Attendance, Group, GroupSettings, LauncherInfo, ProcessFailure, Pulses, Ranks, Seat, Seated, launcher, narrowest,
     program_hash, reap, refuse,

@@ -1,6 +1,6 @@
 //! A request as it comes in, text or random tokens, and how it becomes token ids.
 
-use tributary_coordinator::{Intake, Piece, Prepared, Request, prepare};
+use tributary_coordinator::{Intake, Piece, Prepared, Request, prepare, prepare_led};
 
 use crate::config::IntakeConfig;
 use crate::error::{Error, Result};
@@ -11,8 +11,23 @@ use crate::synthetic::Synthetic;
 pub enum Question {
     /// Text.
     Text(Request),
+    /// Text with what a task says around it.
+    Led(Led),
     /// Random tokens from a seed.
     Random(Synthetic, u64),
+}
+
+/// A request with what a task says around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Led {
+    /// Stands before the first document; all chunks see it.
+    pub lead: String,
+    /// Documents and question.
+    pub request: Request,
+    /// What the answer begins with: the model goes on behind it.
+    pub begun: String,
+    /// Whether the model's chat template is used, where it has one.
+    pub uses_template: bool,
 }
 
 impl Question {
@@ -33,11 +48,11 @@ impl Question {
                 }
                 Ok(random(*shape, *seed, folder.config.vocab, bos))
             }
-            Question::Text(request) => {
-                let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))?;
-                let template = folder.template.as_ref();
-                let (chunking, prefix) = (&intake.chunking, &intake.prefix);
-                Ok(prepare(request, &Intake { tokenizer, template, chunking, prefix, bos })?)
+            Question::Text(request) => Ok(prepare(request, &read_by(folder, intake)?)?),
+            Question::Led(Led { lead, request, begun, uses_template }) => {
+                let intake = read_by(folder, intake)?;
+                let template = intake.template.filter(|_| *uses_template);
+                Ok(prepare_led(request, lead, begun, &Intake { template, ..intake })?)
             }
         }
     }
@@ -45,10 +60,16 @@ impl Question {
     /// The expected answer, where the request names one.
     pub fn expected(&self) -> Option<&str> {
         match self {
-            Question::Text(request) => request.answer.as_deref(),
+            Question::Text(request) | Question::Led(Led { request, .. }) => request.answer.as_deref(),
             Question::Random(..) => None,
         }
     }
+}
+
+/// How a model's text is read.
+fn read_by<'a>(folder: &'a ModelFolder, intake: &'a IntakeConfig) -> Result<Intake<'a>> {
+    let (tokenizer, template) = (folder.tokenizer()?, folder.template.as_ref());
+    Ok(Intake { tokenizer, template, chunking: &intake.chunking, prefix: &intake.prefix, bos: folder.config.bos })
 }
 
 /// Token ids drawn uniformly from the vocabulary.

@@ -5,14 +5,16 @@ use std::process::ExitCode;
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
 use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
-use tributary_quality::{Arm, Design, Evaluation, Output, dry_run, origin, render, report, rows};
+use tributary_quality::{Arm, Asked, Evaluation, Output, dry_run, open, origin, page, render, report, rows};
+use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
-use crate::args::{ModelArgs, ReachArgs};
+use crate::args::{ModelArgs, ReachArgs, TemplateChoice};
 use crate::failure::usage;
 use crate::progress::Progress;
 use crate::ranks;
@@ -23,8 +25,9 @@ const SCORE: &str = "score";
 
 const HELP: &str = "\
 A method is NAME[:OPTION[=VALUE]].., with the options of `compare` but for world and threads; ratio=R stands before --ratios. Every request is \
-answered by every method, cold, in an order drawn anew. --resume may ask for more samples, tasks, methods or ratios than before. The suite \
-hops is the language of models/demo: it says whether methods keep what chunking breaks, and nothing of large models (docs/quality.md).";
+answered by every method, cold, in an order drawn anew. --resume may ask for more samples, tasks, lengths, methods or ratios than before. The suite \
+hops is the language of models/demo: it says whether methods keep what chunking breaks, and nothing of large models. ruler, niah and longbench \
+want a model that reads English; what their texts are made of is told with every result (docs/quality.md).";
 
 /// What was typed: an evaluation, or `score` behind it.
 #[derive(Debug)]
@@ -63,8 +66,8 @@ impl FromArgMatches for QualityArgs {
 /// Scores answers made elsewhere, and prints one number a line, from 0 to 1
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
-    /// Lines of {"metric": qa_f1 | rouge_l | classification | retrieval | count | code_similarity, "prediction": TEXT, "references":
-    /// [TEXT, ..], "classes": [TEXT, ..] for a classification}
+    /// Lines of {"metric": qa_f1 | rouge_l | classification | retrieval | count | code_similarity | match_all | match_part | begins_with,
+    /// "prediction": TEXT, "references": [TEXT, ..], "classes": [TEXT, ..] for a classification}
     #[arg(value_name = "FILE.jsonl")]
     file: PathBuf,
 }
@@ -75,21 +78,42 @@ pub struct ScoreArgs {
 pub struct EvaluationArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The tasks, by the name of their suite: hops
-    #[arg(long, value_name = "NAME", help_heading = "Evaluation")]
+    /// The tasks, by the name of their suite: hops, ruler, niah, longbench, or a FILE.jsonl of your own rows
+    #[arg(long, value_name = "NAME|FILE.jsonl", help_heading = "Evaluation")]
     suite: String,
-    /// Some of the suite's tasks, such as hop2,vt3 [default: all]
+    /// Some of the suite's tasks, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
     #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Evaluation")]
     tasks: Vec<String>,
-    /// Requests of each task
+    /// Requests of each task, length and depth; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
     samples: usize,
-    /// Documents of a request
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Evaluation")]
-    documents: usize,
-    /// Tokens of each document, at most
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Evaluation")]
-    document_tokens: usize,
+    /// hops: documents of a request [default: 8]
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    documents: Option<usize>,
+    /// hops: tokens of each document, at most [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    document_tokens: Option<usize>,
+    /// ruler, niah, longbench: tokens of prompt and answer together, at most, such as 4096,8k [default: 4096; niah: 2048,4096; longbench: no limit]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
+    lengths: Vec<usize>,
+    /// niah: where the needle stands, in per cent of the context [default: 0,25,50,75,100]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
+    depths: Vec<usize>,
+    /// All but hops: tokens of a chunk, at most [default: a chunk a document, and 2048 where there are none]
+    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Evaluation")]
+    chunk_tokens: Option<usize>,
+    /// Folder of data that is no part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
+    #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]
+    data: Option<PathBuf>,
+    /// ruler, niah: text for haystacks, plain or {"text": ..} [default: paragraphs in --data]
+    #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
+    essays: Option<PathBuf>,
+    /// ruler: questions of qa_1 in SQuAD's format [default: those in --data]
+    #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
+    squad: Option<PathBuf>,
+    /// The model's chat template, where it has one and the suite has a use for it
+    #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
+    template: TemplateChoice,
     /// The methods; full is added where it is missing: the others are measured against it
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
@@ -99,13 +123,16 @@ pub struct EvaluationArgs {
     /// Seed of requests, of the order of methods, of intervals and of random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
-    /// Print how many requests, answers and tokens there would be, and ask nothing
+    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
+    /// Machine profile that predicts times of a dry run: a name, or a file of `bench --calibrate` [default: none]
+    #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
+    profile: Option<String>,
     /// Go on with the evaluation in --out: the same suite, seed, shape, model and program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
-    /// Folder for answers.jsonl, report.json and points.csv [default: tributary-quality-DATE]
+    /// Folder for answers.jsonl, report.json, points.csv and quality.html [default: tributary-quality-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Overwrite an evaluation in --out
@@ -147,7 +174,10 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
-        template: TemplateUse::None,
+        template: match args.template {
+            TemplateChoice::Auto => TemplateUse::Auto,
+            TemplateChoice::None => TemplateUse::None,
+        },
     };
     let group = args.reach.group(args.world_size, args.threads);
     let config = Config { model: args.model.config(args.seed), intake, group };
@@ -160,21 +190,28 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
 
 fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
-    let design = Design {
+    let asked = Asked {
         suite: args.suite.clone(),
         tasks: args.tasks.clone(),
         samples: args.samples,
         seed: args.seed,
         documents: args.documents,
         document_tokens: args.document_tokens,
+        lengths: args.lengths.clone(),
+        depths: args.depths.clone(),
+        chunk_tokens: args.chunk_tokens,
+        data: args.data.clone(),
+        essays: args.essays.clone(),
+        squad: args.squad.clone(),
         world,
         threads: args.threads,
     };
-    let (design, arms) = (design.checked()?, arms(args, world)?);
+    let ((design, suite), arms) = (open(&asked)?, arms(args, world)?);
+    let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut engine = Engine::open(config, ranks)?;
-    let evaluation = Evaluation::new(design, arms, &mut engine)?;
+    let evaluation = Evaluation::new(design, suite.as_ref(), arms, &mut engine)?;
     if args.dry_run {
-        print(&dry_run(&evaluation))?;
+        print(&dry_run(&evaluation, &engine.folder().shape(), profile.as_ref()))?;
         drop(engine);
         return Ok(ranks.leave()?);
     }
@@ -184,8 +221,9 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     let progress = Progress::start("loading the weights");
     let answers = tributary_quality::run(&evaluation, engine, &output, &|what, _| progress.now(what));
     drop(progress);
-    let report = report(&evaluation, (origin, environment), &answers?, before);
-    output.finish(&report)?;
+    let answers = answers?;
+    let report = report(&evaluation, (origin, environment), &answers, before);
+    output.finish(&report, &page(&evaluation, &report, &answers))?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     Ok(report.check()?)
 }

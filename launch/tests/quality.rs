@@ -94,11 +94,11 @@ fn methods_answer_the_suite_side_by_side() {
         assert!(answer["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0) && answer["failure"].is_null(), "{answer}");
         assert_eq!(answer["prompt_hash"].as_str().map(str::len), Some(32));
         let text = format!("{} ", answer["answer"].as_str().expect("a text"));
-        let is_right = text.starts_with(&format!("{} ", answer["expected"].as_str().expect("a text")));
+        let is_right = text.starts_with(&format!("{} ", answer["references"][0].as_str().expect("a text")));
         assert_eq!(answer["score"], f64::from(u8::from(is_right)), "{answer}");
     }
     let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
-    assert!(csv.starts_with("method,ratio,task,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
+    assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
     assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
     assert!(table.contains("hop2_back") && table.contains("less full's"), "{table}");
 }
@@ -176,8 +176,8 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     with(&["--methods", "epic:reorder", "--samples", "1"], &["epic"]);
     with(&["--resume"], &["--resume", "design.json"]);
     let demo = demo();
-    let suite = run(&["quality", "--suite", "ruler", "--model", &demo, "--out", &out]);
-    refused(suite, &["--suite ruler: unknown; known are hops"]);
+    let suite = run(&["quality", "--suite", "bench", "--model", &demo, "--out", &out]);
+    refused(suite, &["--suite bench: unknown; known are hops"]);
     refused(run(&["quality", "--suite", "hops"]), &["--model"]);
     assert!(!Path::new(&out).exists());
 }
@@ -194,4 +194,166 @@ fn a_model_that_does_not_know_the_words_is_refused() {
     let model = folder.path().display().to_string();
     let answer = run(&["quality", "--suite", "hops", "--model", &model, "--dry-run"]);
     refused(answer, &["does not know 1 of its words, such as `lamp`", "models/demo"]);
+}
+
+/// A folder of data as users have it, made up: lists of words, paragraphs with questions, rows of passages.
+fn data() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    for (list, words) in [("adjective", "red\ngreen\n"), ("noun", "lamp\nriver\ntable\n"), ("verb", "runs\nsits\n")] {
+        write(&format!("ruler/wordlists/{list}list.txt"), words.to_owned());
+    }
+    let text = |number: usize| format!("The house of fact{number} is near the lake. The old dog sits. The fox runs.");
+    let paragraph = |number: usize| {
+        let asked = serde_json::json!({"question": "Which fact?", "answers": [{"text": format!("fact{number}")}]});
+        serde_json::json!({"context": text(number), "qas": [asked]})
+    };
+    let paragraphs: Vec<Value> = (0..30).map(paragraph).collect();
+    write("ruler/xquad.en.json", serde_json::json!({"data": [{"paragraphs": paragraphs}]}).to_string());
+    let row = |number: usize| {
+        let passages: Vec<String> = (0..4).map(|at| format!("Passage {}:\n{}", at + 1, text(number + at))).collect();
+        let row = serde_json::json!({"input": "Which fact?", "context": passages.join("\n"), "answers": ["fact1"],
+            "length": 60, "dataset": "hotpotqa", "language": "en", "all_classes": null, "_id": format!("row-{number}")});
+        format!("{row}\n")
+    };
+    write("longbench/derived_hotpotqa_10p.jsonl", (0..3).map(row).collect());
+    folder
+}
+
+/// Runs a suite on the demo model, which can be asked and answers nothing right: its vocabulary is another.
+fn suite(name: &str, data: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let (demo, data) = (demo(), data.display().to_string());
+    let methods = ["--methods", "none", "--chunk-tokens", "128"];
+    run(&[&["quality", "--suite", name, "--model", &demo, "--data", &data], &methods[..], arguments].concat())
+}
+
+#[test]
+fn ruler_is_asked_at_lengths_and_goes_on_after_an_interruption() {
+    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().display().to_string();
+    let asked = ["--tasks", "niah_single_1,vt,qa_1", "--lengths", "600,900", "--samples", "1", "--out", &out];
+    let (code, table, errors) = suite("ruler", data.path(), &asked);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("# at 600 tokens") && table.contains("# all tasks, by length"), "{table}");
+    assert!(table.contains("# qa_1: XQuAD (English)"), "{table}");
+    let report = json(&folder.path().join("report.json"));
+    assert_eq!(report["design"]["lengths"], serde_json::json!([600, 900]));
+    // Of two methods: six cells, two lengths, all of them.
+    assert_eq!(report["points"].as_array().map(Vec::len), Some(2 * (6 + 2 + 1)));
+    let all = lines(folder.path());
+    assert_eq!(all.len(), 12);
+    for answer in &all {
+        let (context, length) = (answer["context_rows"].as_u64(), answer["length"].as_u64());
+        assert!(context > Some(100) && context < length && answer["depth"].is_null(), "{answer}");
+        assert!(answer["references"].as_array().is_some_and(|references| !references.is_empty()), "{answer}");
+    }
+    let chain = all.iter().find(|answer| answer["task"] == "vt").expect("an answer");
+    assert_eq!(chain["references"].as_array().map(Vec::len), Some(5));
+    let file = folder.path().join("answers.jsonl");
+    let text = std::fs::read_to_string(&file).expect("answers");
+    std::fs::write(&file, &text[..text.trim_end().rfind('\n').expect("lines") + 9]).expect("written");
+    refused(
+        suite("ruler", data.path(), &[&asked[..], &["--resume", "--seed", "7"]].concat()),
+        &["seed was 0 and is 7"],
+    );
+    let (code, table, errors) = suite("ruler", data.path(), &[&asked[..], &["--resume"]].concat());
+    assert!(code == Some(0) && table.contains("; 11 of them were there before"), "{table}{errors}");
+}
+
+#[test]
+fn a_needle_is_looked_for_at_lengths_and_depths() {
+    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().display().to_string();
+    let asked = ["--lengths", "300,500", "--depths", "0,100", "--samples", "1", "--out", &out];
+    let (code, table, errors) = suite("niah", data.path(), &asked);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(table.contains("depth [%]") && table.contains("# essays: paragraphs of XQuAD"), "{table}");
+    let report = json(&folder.path().join("report.json"));
+    let points = report["points"].as_array().expect("points");
+    let of = |depth: u64| points.iter().filter(|point| point["depth"] == depth && point["task"] == "niah").count();
+    assert_eq!((of(0), of(100), points.len()), (4, 4, 2 * (4 + 2 + 1)));
+    let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("mean score by length and depth"), "{page}");
+}
+
+#[test]
+fn rows_of_files_are_asked() {
+    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().display().to_string();
+    let (code, table, errors) = suite("longbench", data.path(), &["--samples", "2", "--out", &out]);
+    assert!(
+        code == Some(0) && table.contains("derived_hotpotqa_10p: derived, not LongBench itself"),
+        "{table}{errors}"
+    );
+    let all = lines(folder.path());
+    assert_eq!((all.len(), &all[0]["id"], &all[0]["references"][0]), (4, &"row-0".into(), &"fact1".into()));
+
+    let long = data.path().join("longbench/derived_hotpotqa_10p.jsonl");
+    let text = std::fs::read_to_string(&long).expect("rows").replace("The fox runs.", &"The fox runs. ".repeat(600));
+    std::fs::write(&long, text).expect("written");
+    let says = ["derived_hotpotqa_10p, request 0: ", "the model has 4096 positions; --lengths 4096 cuts contexts"];
+    refused(suite("longbench", data.path(), &["--samples", "1", "--out", &out, "--force"]), &says);
+
+    let own = data.path().join("own.jsonl");
+    let name = own.display().to_string();
+    let row = "{\"chunks\": [\"passage code of lamp is 1 2 3 .\", \"passage a dog sits .\"], \"question\": \"question : code of lamp is\", \
+        \"references\": [\"1 2 3\"], \"metric\": \"begins_with\", \"max_tokens\": 4, \"task\": \"codes\"}\n";
+    std::fs::write(&own, row).expect("written");
+    let (code, table, errors) = suite(&name, data.path(), &["--out", &out, "--force"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert_eq!(lines(folder.path())[0]["task"], "codes");
+    let report = json(&folder.path().join("report.json"));
+    assert_eq!(point(&report, "full", "codes")["score"]["mean"], 1.0, "{table}");
+    std::fs::write(&own, format!("{row}{}", row.replace("\"max_tokens\": 4, ", ""))).expect("written");
+    refused(suite(&name, data.path(), &["--dry-run"]), &["own.jsonl, line 2: missing field `max_tokens`"]);
+}
+
+#[test]
+fn suites_say_what_they_lack() {
+    let data = data();
+    let (demo, nowhere) = (demo(), data.path().join("nowhere"));
+    refused(
+        suite("ruler", data.path(), &["--tasks", "vt,niah_9"]),
+        &["--tasks niah_9: unknown", "niah_multiquery", "qa_2"],
+    );
+    refused(
+        suite("ruler", data.path(), &["--lengths", "8192", "--tasks", "vt"]),
+        &["--lengths 8192: the model has 4096 positions"],
+    );
+    refused(
+        suite("ruler", data.path(), &["--lengths", "100", "--tasks", "vt"]),
+        &["--lengths 100: vt needs ", "30 of them"],
+    );
+    let few = ["niah_multikey_2 needs 100000 pairs of an adjective and a noun; the lists have 6"];
+    refused(suite("ruler", data.path(), &[]), &few);
+    refused(suite("niah", data.path(), &["--depths", "120"]), &["--depths 120: from 0 to 100"]);
+    refused(suite("hops", data.path(), &[]), &["--chunk-tokens: the suite hops does not take it"]);
+    refused(
+        suite("ruler", &nowhere, &["--tasks", "niah_single_2"]),
+        &["nowhere has no ruler/wordlists/adjectivelist.txt"],
+    );
+    refused(run(&["quality", "--suite", "longbench", "--model", &demo]), &["--data DIR or TRIBUTARY_DATA"]);
+}
+
+#[test]
+fn a_dry_run_predicts_memory_and_time() {
+    let data = data();
+    let asked = ["--tasks", "vt,fwe", "--lengths", "900", "--samples", "3", "--dry-run"];
+    let (code, text, errors) = suite("ruler", data.path(), &[&asked[..], &["--profile", "h100x4"]].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    let row = |text: &str, name: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name)).expect("a row");
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(row(&text, "all")[1..3], ["6", "12"], "{text}");
+    let full = row(&text, "full");
+    assert!(full[1].parse::<f64>().unwrap() > 1.0 && full[2].parse::<f64>().unwrap() > 0.0, "{text}");
+    assert!(text.contains("# predicted by the profile h100x4") && text.contains("nothing was measured"), "{text}");
+    let (_, without, _) = suite("ruler", data.path(), &asked);
+    assert_eq!(row(&without, "full")[2], "-");
+    assert!(without.contains("# no times: --profile names a machine"), "{without}");
 }

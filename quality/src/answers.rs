@@ -11,24 +11,26 @@ use tributary_engine::Answered;
 use crate::design::Arm;
 use crate::error::{Error, Result};
 use crate::evaluation::Request;
-use crate::hops::is_right;
+use crate::suite::Cell;
 
 /// One answer of a method to a request, or its failure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The task.
-    pub task: String,
-    /// The request's number in the task.
+    /// The task, with its length and depth.
+    pub cell: Cell,
+    /// The request's number there.
     pub sample: usize,
+    /// The request's name in the file that it comes from, if it has one.
+    pub id: Option<String>,
     /// The method and its options.
     pub method: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
-    /// The hash of documents and query.
+    /// The hash of all that the model is shown.
     pub prompt_hash: String,
-    /// The words with which a right answer begins.
-    pub expected: String,
-    /// 1 for a right answer, else 0; a failure is none.
+    /// What a right answer says.
+    pub references: Vec<String>,
+    /// From 0 to 1; a failure has 0.
     pub score: f64,
     /// What came of it.
     pub outcome: Outcome,
@@ -83,12 +85,15 @@ pub struct PhaseTime {
 /// A line of the file. One of both ends is there: an answer with what it cost, or a failure.
 #[derive(Serialize, Deserialize)]
 struct Line {
-    task: String,
+    #[serde(flatten)]
+    cell: Cell,
     sample: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     method: String,
     ratio: Option<f64>,
     prompt_hash: String,
-    expected: String,
+    references: Vec<String>,
     score: f64,
     answer: Option<String>,
     first_token: Option<u32>,
@@ -105,19 +110,20 @@ struct Line {
 
 impl From<Answer> for Line {
     fn from(answer: Answer) -> Self {
-        let Answer { task, sample, method, ratio, prompt_hash, expected, score, outcome } = answer;
+        let Answer { cell, sample, id, method, ratio, prompt_hash, references, score, outcome } = answer;
         let (reply, failed) = match outcome {
             Outcome::Answered(reply) => (Some(reply), None),
             Outcome::Failed { failure, exit_code } => (None, Some((failure, exit_code))),
         };
         let (failure, exit_code) = failed.unzip();
         Self {
-            task,
+            cell,
             sample,
+            id,
             method,
             ratio,
             prompt_hash,
-            expected,
+            references,
             score,
             first_token: reply.as_ref().map(|reply| reply.first_token),
             selected_rows: reply.as_ref().map(|reply| reply.selected_rows),
@@ -153,10 +159,11 @@ impl Line {
         }))
     }
 
-    fn answer(self) -> Option<Answer> {
-        let (task, method, prompt_hash) = (self.task.clone(), self.method.clone(), self.prompt_hash.clone());
-        let (sample, ratio, expected, score) = (self.sample, self.ratio, self.expected.clone(), self.score);
-        Some(Answer { task, sample, method, ratio, prompt_hash, expected, score, outcome: self.outcome()? })
+    fn answer(mut self) -> Option<Answer> {
+        let (id, references) = (self.id.take(), std::mem::take(&mut self.references));
+        let (cell, method, prompt_hash) = (self.cell.clone(), self.method.clone(), self.prompt_hash.clone());
+        let (sample, ratio, score) = (self.sample, self.ratio, self.score);
+        Some(Answer { cell, sample, id, method, ratio, prompt_hash, references, score, outcome: self.outcome()? })
     }
 }
 
@@ -185,18 +192,19 @@ impl Reply {
 impl Answer {
     /// What a method made of a request.
     pub fn new(request: &Request, arm: &Arm, outcome: Outcome) -> Self {
-        let is_right = match &outcome {
-            Outcome::Answered(reply) => is_right(&reply.answer, &request.expected),
-            Outcome::Failed { .. } => false,
+        let score = match &outcome {
+            Outcome::Answered(reply) => request.scoring.score(&reply.answer),
+            Outcome::Failed { .. } => 0.0,
         };
         Self {
-            task: request.task.to_owned(),
+            cell: request.cell.clone(),
             sample: request.number,
+            id: request.id.clone(),
             method: arm.method.clone(),
             ratio: arm.ratio,
             prompt_hash: request.prompt_hash.clone(),
-            expected: request.expected.clone(),
-            score: f64::from(u8::from(is_right)),
+            references: request.scoring.references.clone(),
+            score,
             outcome,
         }
     }
@@ -210,20 +218,20 @@ impl Answer {
     }
 }
 
-/// Answers by task, number, method and ratio. Of several the last counts.
+/// Answers by cell, number, method and ratio. Of several the last counts.
 #[derive(Debug, Default)]
-pub struct Answers(HashMap<(String, usize, String), Answer>);
+pub struct Answers(HashMap<(Cell, usize, String), Answer>);
 
 impl Answers {
     /// Adds an answer.
     pub fn add(&mut self, answer: Answer) {
         let method = named(&answer.method, answer.ratio);
-        self.0.insert((answer.task.clone(), answer.sample, method), answer);
+        self.0.insert((answer.cell.clone(), answer.sample, method), answer);
     }
 
     /// The answer of a method to a request, if there is one.
-    pub fn get(&self, task: &str, sample: usize, arm: &Arm) -> Option<&Answer> {
-        self.0.get(&(task.to_owned(), sample, named(&arm.method, arm.ratio)))
+    pub fn get(&self, cell: &Cell, sample: usize, arm: &Arm) -> Option<&Answer> {
+        self.0.get(&(cell.clone(), sample, named(&arm.method, arm.ratio)))
     }
 }
 
@@ -296,12 +304,13 @@ mod tests {
 
     fn answer(sample: usize, outcome: Outcome) -> Answer {
         Answer {
-            task: "vt3".to_owned(),
+            cell: Cell { depth: Some(50), ..Cell::at("vt3", 4096) },
             sample,
+            id: (sample == 1).then(|| "row-1".to_owned()),
             method: "infoflow".to_owned(),
             ratio: Some(0.15),
             prompt_hash: "0".repeat(32),
-            expected: "red".to_owned(),
+            references: vec!["red".to_owned()],
             score: 1.0,
             outcome,
         }
@@ -337,7 +346,9 @@ mod tests {
         let mut answers = Answers::default();
         answers.add(answer(1, Outcome::Failed { failure: "no".to_owned(), exit_code: 69 }));
         answers.add(answer(1, Outcome::Answered(reply())));
-        assert!(answers.get("vt3", 1, &arm).is_some_and(|answer| answer.reply().is_some()));
-        assert!(answers.get("vt3", 1, &Arm { ratio: Some(0.05), ..arm }).is_none());
+        let cell = answer(1, Outcome::Answered(reply())).cell;
+        assert!(answers.get(&cell, 1, &arm).is_some_and(|answer| answer.reply().is_some()));
+        assert!(answers.get(&Cell::of("vt3"), 1, &arm).is_none(), "another length is another request");
+        assert!(answers.get(&cell, 1, &Arm { ratio: Some(0.05), ..arm }).is_none());
     }
 }

@@ -1,33 +1,72 @@
 //! What was asked for: a suite with its tasks and their shape, how many samples, and the methods that answer them.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_engine::RunConfig;
 
 use crate::error::{Error, Result};
-use crate::hops::{LEAST_DOCUMENT_TOKENS, Shape, TASKS, Task};
 
-/// The suites that there are.
-pub const SUITES: [&str; 1] = ["hops"];
+/// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a length.
+const MOST: usize = 100_000_000;
 
-/// The most samples of a task, and documents of a sample, and tokens of a document.
-const MOST: usize = 1_000_000;
+/// What a user asks for. What is absent or empty is the suite's own; what a suite does not take is refused.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asked {
+    /// The suite's name, or a file of rows.
+    pub suite: String,
+    /// Some of its tasks.
+    pub tasks: Vec<String>,
+    /// Requests of each task, length and depth.
+    pub samples: usize,
+    /// Seed of the requests, of the order of methods, and of the intervals.
+    pub seed: u64,
+    /// Documents of a request.
+    pub documents: Option<usize>,
+    /// Tokens of each document, at most.
+    pub document_tokens: Option<usize>,
+    /// Tokens of prompt and answer.
+    pub lengths: Vec<usize>,
+    /// Where the needed fact stands, in per cent of the context.
+    pub depths: Vec<usize>,
+    /// Tokens of a chunk, at most.
+    pub chunk_tokens: Option<usize>,
+    /// The folder of data that is not part of the program.
+    pub data: Option<PathBuf>,
+    /// A text, or a JSON object with `text`, for haystacks.
+    pub essays: Option<PathBuf>,
+    /// Questions in SQuAD's format.
+    pub squad: Option<PathBuf>,
+    /// Number of ranks.
+    pub world: usize,
+    /// Threads of each rank.
+    pub threads: usize,
+}
 
 /// What is evaluated.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Design {
     /// The suite.
     pub suite: String,
+    /// What its texts are made of.
+    pub made_of: Vec<String>,
     /// Its tasks, in the order asked for.
     pub tasks: Vec<String>,
-    /// Requests of each task.
+    /// Requests of each task, length and depth, at most: a file may have fewer.
     pub samples: usize,
     /// Seed of the requests, of the order of methods, and of the intervals.
     pub seed: u64,
-    /// Documents of a request.
-    pub documents: usize,
-    /// Tokens of each document, at most.
-    pub document_tokens: usize,
+    /// Documents of a request; absent where nobody asked for them.
+    pub documents: Option<usize>,
+    /// Tokens of each document, at most; absent where nobody asked for them.
+    pub document_tokens: Option<usize>,
+    /// Tokens of prompt and answer together, at most; empty where nobody asked for lengths.
+    pub lengths: Vec<usize>,
+    /// Where the needed fact stands, in per cent of the context; empty where nobody asked for depths.
+    pub depths: Vec<usize>,
+    /// Tokens of a chunk, at most; absent where the suite's own holds.
+    pub chunk_tokens: Option<usize>,
     /// Number of ranks.
     pub world: usize,
     /// Threads of each rank.
@@ -64,90 +103,61 @@ impl Arm {
     }
 }
 
-impl Design {
-    /// Checks what was asked for. Tasks that are named twice count once; all where none is named.
+impl Asked {
+    /// Checks what holds for every suite.
     ///
     /// # Errors
-    /// An unknown suite or task, with those that are known; a number that cannot be.
-    pub fn checked(mut self) -> Result<Self> {
-        if !SUITES.contains(&self.suite.as_str()) {
-            return Err(Error::usage(format!("--suite {}: unknown; known are {}", self.suite, SUITES.join(", "))));
+    /// A number that cannot be.
+    pub fn check(&self) -> Result<()> {
+        let Self { samples, threads, .. } = *self;
+        at_least("--samples", samples, 1)?;
+        at_least("--threads", threads, 1)?;
+        self.chunk_tokens.map_or(Ok(()), |tokens| at_least("--chunk-tokens", tokens, 1))?;
+        self.lengths.iter().try_for_each(|&length| at_least("--lengths", length, 1))?;
+        match self.depths.iter().find(|depth| **depth > 100) {
+            Some(depth) => Err(Error::usage(format!("--depths {depth}: from 0 to 100, in per cent of the context"))),
+            None => Ok(()),
         }
-        if self.tasks.is_empty() {
-            self.tasks = TASKS.map(|task| task.name.to_owned()).to_vec();
-        }
-        let mut tasks: Vec<String> = Vec::new();
-        for name in std::mem::take(&mut self.tasks) {
-            if Task::find(&name).is_none() {
-                let known = TASKS.map(|task| task.name).join(", ");
-                return Err(Error::usage(format!("--tasks {name}: unknown; {} has {known}", self.suite)));
-            }
-            if !tasks.contains(&name) {
-                tasks.push(name);
-            }
-        }
-        self.tasks = tasks;
-        let least = self.tasks().map(Task::least_documents).max().unwrap_or(1);
-        let numbers = [
-            ("--samples", self.samples, 1),
-            ("--documents", self.documents, least),
-            ("--document-tokens", self.document_tokens, LEAST_DOCUMENT_TOKENS),
-            ("--threads", self.threads, 1),
-        ];
-        for (option, number, least) in numbers {
-            if number < least {
-                return Err(Error::usage(format!("{option} {number}: must be at least {least}")));
-            }
-            if number > MOST {
-                return Err(Error::usage(format!("{option} {number}: at most {MOST}")));
-            }
-        }
-        Ok(self)
-    }
-
-    /// The tasks.
-    pub fn tasks(&self) -> impl Iterator<Item = &'static Task> {
-        self.tasks.iter().filter_map(|name| Task::find(name))
-    }
-
-    /// The shape of each request.
-    pub fn shape(&self) -> Shape {
-        Shape { documents: self.documents, document_tokens: self.document_tokens }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn design(suite: &str, tasks: &[&str]) -> Design {
-        Design {
-            suite: suite.to_owned(),
-            tasks: tasks.iter().map(|task| (*task).to_owned()).collect(),
-            samples: 2,
-            seed: 0,
-            documents: 8,
-            document_tokens: 64,
-            world: 1,
-            threads: 1,
+/// The tasks asked for, each once, or all where none is named.
+///
+/// # Errors
+/// An unknown one, with those that are known.
+pub(crate) fn chosen(suite: &str, asked: &[String], known: &[impl AsRef<str>]) -> Result<Vec<String>> {
+    let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
+    if asked.is_empty() {
+        return Ok(known.iter().map(|&name| name.to_owned()).collect());
+    }
+    let mut tasks: Vec<String> = Vec::new();
+    for name in asked {
+        if !known.contains(&name.as_str()) {
+            return Err(Error::usage(format!("--tasks {name}: unknown; {suite} has {}", known.join(", "))));
+        }
+        if !tasks.contains(name) {
+            tasks.push(name.clone());
         }
     }
+    Ok(tasks)
+}
 
-    #[test]
-    fn tasks_are_those_asked_for_or_all() {
-        assert_eq!(design("hops", &[]).checked().unwrap().tasks.len(), 17);
-        assert_eq!(design("hops", &["vt3", "single", "vt3"]).checked().unwrap().tasks, ["vt3", "single"]);
-    }
+/// Numbers, each once, in their order; `own` where none is named.
+pub(crate) fn numbers(asked: &[usize], own: &[usize]) -> Vec<usize> {
+    let mut numbers: Vec<usize> = if asked.is_empty() { own.to_vec() } else { asked.to_vec() };
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
 
-    #[test]
-    fn what_cannot_be_is_refused() {
-        let said = |design: Design| design.checked().unwrap_err().to_string();
-        assert_eq!(said(design("ruler", &[])), "--suite ruler: unknown; known are hops");
-        assert!(said(design("hops", &["vt9"])).starts_with("--tasks vt9: unknown; hops has single, multikey"));
-        let few = Design { documents: 3, ..design("hops", &["vt4"]) };
-        assert_eq!(said(few), "--documents 3: must be at least 4");
-        assert!(said(Design { samples: 0, ..design("hops", &[]) }).starts_with("--samples 0"));
-        assert!(said(Design { document_tokens: 9, ..design("hops", &[]) }).starts_with("--document-tokens 9"));
-        assert!(said(Design { samples: 2_000_000, ..design("hops", &[]) }).ends_with("at most 1000000"));
+/// A number within its bounds.
+///
+/// # Errors
+/// It is not.
+pub(crate) fn at_least(option: &str, number: usize, least: usize) -> Result<()> {
+    match number {
+        _ if number < least => Err(Error::usage(format!("{option} {number}: must be at least {least}"))),
+        _ if number > MOST => Err(Error::usage(format!("{option} {number}: at most {MOST}"))),
+        _ => Ok(()),
     }
 }

@@ -1,12 +1,41 @@
-//! What an evaluation would ask.
+//! What an evaluation would ask, and what is predicted of it.
 
 use tributary_charts::table::{Layout, cells, table};
+use tributary_coordinator::forecast::{Counted, Profile};
+use tributary_coordinator::{ModelShape, Planned};
+use tributary_system::size::MIB;
 
+use crate::design::Arm;
 use crate::evaluation::{Evaluation, Request};
+use crate::run::duration;
 
-/// Requests, answers and tokens in a table. Ends with a line break.
-pub fn dry_run(evaluation: &Evaluation) -> String {
-    let Evaluation { design, arms, requests } = evaluation;
+/// Requests, answers, tokens and memory in tables, and times on the machine of a profile if there is one. Every request of a cell is
+/// counted as its longest. Ends with a line break.
+pub fn dry_run(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profile>) -> String {
+    let Evaluation { design, arms, .. } = evaluation;
+    let profile = profile.filter(|profile| design.world <= profile.ranks);
+    let mut text = format!("# dry run of suite {}: nothing was asked; seed {}\n", design.suite, design.seed);
+    for line in &design.made_of {
+        text += &format!("# {line}\n");
+    }
+    text += &by_cell(evaluation);
+    let labels: Vec<String> = arms.iter().map(Arm::label).collect();
+    text += &format!("# {} methods and ratios: {}\n", arms.len(), labels.join(", "));
+    let (methods, all_s) = by_method(evaluation, shape, profile);
+    text += &methods;
+    text += &match profile {
+        Some(profile) => format!(
+            "# predicted by the profile {}, nothing was measured: about {} for all answers, one after the other\n",
+            profile.label(),
+            duration(all_s)
+        ),
+        None => format!("# no times: --profile names a machine of {} ranks or more that predicts them\n", design.world),
+    };
+    text
+}
+
+fn by_cell(evaluation: &Evaluation) -> String {
+    let Evaluation { arms, requests, .. } = evaluation;
     let mut rows = vec![cells(["task", "requests", "answers", "tokens read", "tokens generated, at most"])];
     let row = |name: &str, own: &[&Request]| {
         let sum = |of: fn(&Request) -> usize| arms.len() * own.iter().map(|request| of(request)).sum::<usize>();
@@ -14,16 +43,38 @@ pub fn dry_run(evaluation: &Evaluation) -> String {
         let (read, generated) = (sum(|request| request.prompt_tokens), sum(|request| request.answer_tokens));
         vec![name.to_owned(), own.len().to_string(), answers.to_string(), read.to_string(), generated.to_string()]
     };
-    for task in &design.tasks {
-        rows.push(row(task, &requests.iter().filter(|request| request.task == task).collect::<Vec<_>>()));
+    for (cell, _) in &evaluation.cells {
+        let own: Vec<&Request> = requests.iter().filter(|request| request.cell == *cell).collect();
+        rows.push(row(&cell.to_string(), &own));
     }
     rows.push(row("all", &requests.iter().collect::<Vec<_>>()));
-    let mut text = format!(
-        "# dry run of suite {}: nothing was asked; {} documents of {} tokens a request, seed {}\n",
-        design.suite, design.documents, design.document_tokens, design.seed
-    );
-    text += &table(&rows, Layout { left: &[0], commented_rows: Some(1) });
-    let labels: Vec<String> = arms.iter().map(crate::design::Arm::label).collect();
-    text += &format!("# {} methods and ratios: {}\n", arms.len(), labels.join(", "));
-    text
+    table(&rows, Layout { left: &[0], commented_rows: Some(1) })
+}
+
+/// Memory and times of each method, and the seconds of all answers.
+fn by_method(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profile>) -> (String, f64) {
+    let mut rows =
+        vec![cells(["method", "memory", "longest TTFT", "all answers"]), cells(["", "[MiB]", "[ms]", "[s]"])];
+    let mut all_s = 0.0;
+    for (index, arm) in evaluation.arms.iter().enumerate() {
+        let own: Vec<(&Planned, usize)> = evaluation
+            .longest
+            .iter()
+            .zip(&evaluation.cells)
+            .map(|(plans, (_, count))| (&plans[index], *count))
+            .collect();
+        let memory = own.iter().map(|(planned, _)| planned.memory_bytes).max().unwrap_or(0);
+        let (mut longest_s, mut sum_s) = (0.0_f64, 0.0);
+        for (planned, count) in &own {
+            let Some(profile) = profile else { continue };
+            let predicted = Counted::new(&planned.plan, planned.world, shape).on(&planned.plan, profile);
+            longest_s = longest_s.max(predicted.ttft_s);
+            sum_s += *count as f64 * predicted.all_tokens_s(planned.plan.max_tokens);
+        }
+        all_s += sum_s;
+        let time = |value: f64| if profile.is_some() { format!("{value:.1}") } else { "-".to_owned() };
+        let memory = format!("{:.1}", memory as f64 / MIB as f64);
+        rows.push(vec![arm.label(), memory, time(1000.0 * longest_s), time(sum_s)]);
+    }
+    (table(&rows, Layout { left: &[0], commented_rows: Some(2) }), all_s)
 }

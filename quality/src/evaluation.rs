@@ -1,14 +1,12 @@
 //! An evaluation that can be run: every request, checked with every method before anything is loaded.
 
-use tributary_coordinator::{Document, Tokenizer};
+use tributary_coordinator::Planned;
 use tributary_engine::{Engine, Question, RunConfig};
 
 use crate::design::{Arm, Design};
 use crate::error::{Error, Result};
-use crate::hops::{self, Sample, words};
-
-/// A letter that no vocabulary of words has.
-const UNKNOWN: &str = "\u{10000}";
+use crate::score::Metric;
+use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
 /// A design with all that it comes to.
 pub struct Evaluation {
@@ -16,56 +14,36 @@ pub struct Evaluation {
     pub design: Design,
     /// The methods, the reference first.
     pub arms: Vec<Arm>,
-    /// The requests, in the order in which they are asked: the first of every task, then the second.
+    /// The suite's cells, each with the number of its requests.
+    pub cells: Vec<(Cell, usize)>,
+    /// The requests, in the order in which they are asked: the first of every cell, then the second.
     pub requests: Vec<Request>,
+    /// The plans of the longest request of each cell: one a method, in their order.
+    pub longest: Vec<Vec<Planned>>,
 }
 
 /// A request of a task.
 pub struct Request {
-    /// The task.
-    pub task: &'static str,
-    /// Its number in the task.
+    /// The task, with its length and depth.
+    pub cell: Cell,
+    /// Its number there.
     pub number: usize,
+    /// Its name in the file that it comes from, if it has one.
+    pub id: Option<String>,
     /// What is asked.
     pub question: Question,
-    /// The words with which a right answer begins.
-    pub expected: String,
-    /// The hash of documents and query, as hexadecimal digits.
+    /// How the answer is scored.
+    pub scoring: Scoring,
+    /// The hash of all that the model is shown, as hexadecimal digits.
     pub prompt_hash: String,
-    /// Tokens of documents and query.
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens to generate: those of the expected answer, and one that ends it.
+    /// Tokens to generate, at most.
     pub answer_tokens: usize,
 }
 
 impl Request {
-    /// A sample as a request to a model with this tokenizer.
-    fn new(task: &'static str, number: usize, sample: Sample, tokenizer: &Tokenizer) -> Result<Self> {
-        let Sample { documents, query, answer } = sample;
-        let mut hash = blake3::Hasher::new();
-        for text in documents.iter().chain([&query]) {
-            hash.update(text.as_bytes()).update(&[0]);
-        }
-        let count = |text: &String| Ok::<_, Error>(tokenizer.encode(text)?.ids.len());
-        let mut prompt_tokens = count(&query)?;
-        for document in &documents {
-            prompt_tokens += count(document)?;
-        }
-        let answer_tokens = count(&answer)? + 1;
-        let documents = documents.into_iter().map(|text| Document { title: None, text }).collect();
-        let request = tributary_coordinator::Request::new(documents, query)?;
-        Ok(Self {
-            task,
-            number,
-            question: Question::Text(request),
-            expected: answer,
-            prompt_hash: hash.finalize().to_hex()[..32].to_owned(),
-            prompt_tokens,
-            answer_tokens,
-        })
-    }
-
-    /// How a method answers this request: with as many tokens as its answer has.
+    /// How a method answers this request: with as many tokens as its answer may have.
     pub fn run_config(&self, arm: &Arm) -> RunConfig {
         let mut run_config = arm.run_config.clone();
         run_config.settings.max_tokens = self.answer_tokens;
@@ -74,21 +52,30 @@ impl Request {
 }
 
 impl Evaluation {
-    /// All requests of a design, of which the longest of each task is checked with every method.
+    /// All requests of a suite, of which the longest of each cell is checked with every method.
     ///
     /// # Errors
-    /// A tokenizer that does not know the suite's words; a method that cannot answer; a model that is too short, with both
-    /// numbers.
-    pub fn new(design: Design, arms: Vec<Arm>, engine: &mut Engine<'_>) -> Result<Self> {
-        let requests = requests(&design, engine)?;
-        for task in &design.tasks {
-            let own = requests.iter().filter(|request| request.task == task);
-            let Some(longest) = own.max_by_key(|request| request.prompt_tokens) else { continue };
-            for arm in &arms {
-                engine.check(&longest.question, &longest.run_config(arm))?;
-            }
+    /// A tokenizer that does not know the suite's words; a task that does not fit into a length; a method that cannot answer; a
+    /// model that is too short, with both numbers.
+    pub fn new(design: Design, suite: &dyn Suite, arms: Vec<Arm>, engine: &mut Engine<'_>) -> Result<Self> {
+        let limit = engine.folder().config.max_positions;
+        if let Some(length) = design.lengths.iter().find(|length| **length > limit) {
+            return Err(Error::usage(format!("--lengths {length}: the model has {limit} positions")));
         }
-        Ok(Self { design, arms, requests })
+        let most = |cell: &Cell| suite.most_samples(cell).unwrap_or(usize::MAX).min(design.samples);
+        let cells: Vec<(Cell, usize)> = suite.cells().into_iter().map(|cell| (cell.clone(), most(&cell))).collect();
+        let requests = requests(&design, &cells, suite, engine)?;
+        let mut longest = Vec::new();
+        for (cell, _) in &cells {
+            let own = requests.iter().filter(|request| request.cell == *cell);
+            let Some(request) = own.max_by_key(|request| request.prompt_tokens + request.answer_tokens) else {
+                continue;
+            };
+            check_length(request, limit, suite)?;
+            let plans = arms.iter().map(|arm| Ok(engine.check(&request.question, &request.run_config(arm))?));
+            longest.push(plans.collect::<Result<Vec<_>>>()?);
+        }
+        Ok(Self { design, arms, cells, requests, longest })
     }
 
     /// Number of answers.
@@ -97,34 +84,79 @@ impl Evaluation {
     }
 }
 
-fn requests(design: &Design, engine: &Engine<'_>) -> Result<Vec<Request>> {
+/// A request fits into the positions of the model.
+fn check_length(request: &Request, limit: usize, suite: &dyn Suite) -> Result<()> {
+    let Request { cell, number, prompt_tokens, answer_tokens, .. } = request;
+    if prompt_tokens + answer_tokens <= limit {
+        return Ok(());
+    }
+    let instead = if suite.cuts_contexts() { format!("; --lengths {limit} cuts contexts") } else { String::new() };
+    Err(Error::usage(format!(
+        "{cell}, request {number}: {prompt_tokens} prompt tokens and {answer_tokens} to generate; the model has {limit} positions{instead}"
+    )))
+}
+
+fn requests(design: &Design, cells: &[(Cell, usize)], suite: &dyn Suite, engine: &Engine<'_>) -> Result<Vec<Request>> {
     let folder = engine.folder();
     let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))?;
-    check_words(design, &folder.path.display().to_string(), tokenizer)?;
+    suite.check(&folder.path.display().to_string(), tokenizer)?;
+    let count = |text: &str| Ok(tokenizer.encode(text)?.ids.len());
+    let measure = Measure::new(&count);
+    let around = around(engine, &measure)?;
     let mut found = Vec::new();
     for number in 0..design.samples {
-        for task in design.tasks() {
-            let sample = hops::sample(task, design.shape(), design.seed, number);
-            found.push(Request::new(task.name, number, sample, tokenizer)?);
+        for (cell, _) in cells.iter().filter(|(_, samples)| number < *samples) {
+            measure.set_around(around);
+            found.push(request(cell, number, suite, &measure, engine)?);
         }
     }
     Ok(found)
 }
 
-/// Every word of the suite must be known to the model.
-fn check_words(design: &Design, model: &str, tokenizer: &Tokenizer) -> Result<()> {
-    let unknown = tokenizer.encode(UNKNOWN)?.ids;
-    let mut missing = Vec::new();
-    for word in words::all() {
-        let ids = tokenizer.encode(&word)?.ids;
-        if ids.is_empty() || ids == unknown {
-            missing.push(word);
+/// The tokens that stand around every prompt: the first one, and the chat template's.
+fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
+    let word = || "text".to_owned();
+    let sample = Sample {
+        lead: word(),
+        chunks: vec![word()],
+        query: word(),
+        begun: word(),
+        uses_template: true,
+        scoring: Scoring::new(Metric::MatchAll, Vec::new()),
+        answer_tokens: 0,
+        id: None,
+    };
+    let tokens = engine.read(&sample.question()?)?.token_count();
+    Ok(tokens.saturating_sub(measure.length(&sample)?))
+}
+
+/// A request of a cell, of so many tokens as the cell has at most. Texts that are encoded together may have other tokens than each alone: where a
+/// prompt comes out longer than it was measured, it is made anew, shorter by that.
+fn request(
+    cell: &Cell,
+    number: usize,
+    suite: &dyn Suite,
+    measure: &Measure<'_>,
+    engine: &Engine<'_>,
+) -> Result<Request> {
+    loop {
+        let sample = suite.sample(cell, number, measure)?;
+        let question = sample.question()?;
+        let prompt_tokens = engine.read(&question)?.token_count();
+        let length = prompt_tokens + sample.answer_tokens;
+        if let Some(limit) = cell.length.filter(|limit| length > *limit) {
+            measure.set_around(measure.around() + length - limit);
+            continue;
         }
+        return Ok(Request {
+            cell: cell.clone(),
+            number,
+            id: sample.id.clone(),
+            question,
+            prompt_hash: sample.hash(),
+            prompt_tokens,
+            answer_tokens: sample.answer_tokens,
+            scoring: sample.scoring,
+        });
     }
-    let Some(first) = missing.first() else { return Ok(()) };
-    let count = missing.len();
-    Err(Error::usage(format!(
-        "--suite {}: the tokenizer of {model} does not know {count} of its words, such as `{first}`; models/demo has one that does",
-        design.suite
-    )))
 }

@@ -4,27 +4,43 @@
 //! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
 
 pub mod answers;
+pub mod cut;
 mod design;
 mod dry_run;
 mod error;
 mod evaluation;
+mod fit;
+mod fitted;
 pub mod hops;
+#[cfg(test)]
+mod kit;
+mod longbench;
+mod material;
+mod niah;
 mod output;
+mod own;
+mod page;
+mod passages;
 mod points;
 mod random;
 mod render;
 mod report;
 pub mod rows;
+mod ruler;
 mod run;
 pub mod score;
 pub mod statistics;
+pub mod suite;
+mod suites;
 
-pub use design::{Arm, Design};
+pub use design::{Arm, Asked, Design};
 pub use dry_run::dry_run;
 pub use error::{Error, Result};
 pub use evaluation::{Evaluation, Request};
 pub use output::Output;
+pub use page::page;
 pub use points::{Paired, Point};
 pub use render::render;
 pub use report::{FailureRow, Origin, Report, origin, report};
 pub use run::run;
+pub use suites::open;

@@ -1,5 +1,5 @@
 //! The folder of an evaluation: answers.jsonl from the first answer on, with design.json beside it, so that an interrupted one can
-//! go on; report.json and points.csv at its end.
+//! go on; report.json, points.csv and quality.html at its end.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ const ANSWERS: &str = "answers.jsonl";
 const DESIGN: &str = "design.json";
 const REPORT: &str = "report.json";
 const POINTS: &str = "points.csv";
+const PAGE: &str = "quality.html";
 
 /// Where an evaluation is written, and what was answered of it before.
 pub struct Output {
@@ -83,7 +84,7 @@ impl Output {
         let design = identity(&evaluation.design, origin, environment);
         let Some(earlier) = &self.earlier else {
             fs::create_dir_all(&self.folder).map_err(Error::file("cannot make", &self.folder))?;
-            for path in [POINTS, REPORT, ANSWERS, DESIGN].map(|name| self.folder.join(name)) {
+            for path in [PAGE, POINTS, REPORT, ANSWERS, DESIGN].map(|name| self.folder.join(name)) {
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         return Err(Error::file("cannot remove", &path)(error));
@@ -101,11 +102,12 @@ impl Output {
         Ok(there)
     }
 
-    /// Writes report.json and points.csv.
+    /// Writes report.json, points.csv and the page.
     ///
     /// # Errors
     /// The system's.
-    pub fn finish(&self, report: &Report) -> Result<()> {
+    pub fn finish(&self, report: &Report, page: &str) -> Result<()> {
+        self.whole(PAGE, page)?;
         self.whole(REPORT, &format!("{}\n", serde_json::to_string_pretty(report)?))?;
         self.whole(POINTS, &csv(&report.points)?)
     }
@@ -132,12 +134,12 @@ impl Earlier {
         self.answers.iter().for_each(|answer| known.add(answer.clone()));
         let mut there = 0;
         for request in &evaluation.requests {
-            let found = evaluation.arms.iter().filter_map(|arm| known.get(request.task, request.number, arm));
+            let found = evaluation.arms.iter().filter_map(|arm| known.get(&request.cell, request.number, arm));
             for answer in found {
                 if answer.prompt_hash != request.prompt_hash {
                     return Err(Error::usage(format!(
                         "--resume: {} {} was another request; begin anew with another --out",
-                        request.task, request.number
+                        request.cell, request.number
                     )));
                 }
                 there += usize::from(answer.reply().is_some());
@@ -154,8 +156,10 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "seed": design.seed,
         "documents": design.documents,
         "document_tokens": design.document_tokens,
+        "chunk_tokens": design.chunk_tokens,
         "world": design.world,
         "threads": design.threads,
+        "template": environment.template,
         "load_format": environment.load_format,
         "device": environment.device,
         "dtype": environment.dtype,

@@ -5,14 +5,15 @@ use serde::Serialize;
 use tributary_charts::statistics::median;
 
 use crate::answers::{Answer, Answers, Reply};
-use crate::design::{Arm, Design};
+use crate::design::Arm;
 use crate::error::Result;
 use crate::statistics::{Mean, difference, mcnemar, mean};
+use crate::suite::Cell;
 
 /// What stands for all tasks.
 pub const ALL: &str = "all";
 
-/// One method with one ratio on one task, or on all.
+/// One method with one ratio on one task, at a length and a depth where there are such, or on all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Point {
     /// The method and its options, as asked for.
@@ -23,12 +24,18 @@ pub struct Point {
     pub exact: bool,
     /// The task, or `all`.
     pub task: String,
+    /// Tokens of prompt and answer, at most; absent for all lengths, and where nobody asks for a length.
+    pub length: Option<usize>,
+    /// Where the needed fact stands, in per cent of the context; absent for all depths, and where nobody asks for a depth.
+    pub depth: Option<usize>,
     /// Requests.
     pub requests: usize,
     /// Those that failed: their score is 0.
     pub failures: usize,
     /// Mean score of all requests, from 0 to 1, and the interval that holds 95 % of the means of requests drawn anew.
     pub score: Mean,
+    /// The mean score over full prefill's; absent where that is 0.
+    pub share_of_full: Option<f64>,
     /// Share of the answers whose first token is full prefill's.
     pub first_token_agrees: f64,
     /// Median time to first token of the answers.
@@ -50,11 +57,12 @@ pub struct Point {
 pub struct Paired {
     /// Mean of this method's score less full prefill's, and its interval.
     pub difference: Mean,
-    /// Requests that this method alone answers right.
+    /// Requests that this method alone answers right; where scores lie between 0 and 1, those that it answers better.
     pub right_alone: usize,
-    /// Requests that full prefill alone answers right.
+    /// Requests that full prefill alone answers right, or better.
     pub full_alone: usize,
-    /// McNemar's exact p, two-sided: how likely a difference as large is where both are as good.
+    /// McNemar's exact p, two-sided: how likely a difference as large is where both are as good. Where scores lie between 0 and 1 it is the
+    /// sign test.
     pub mcnemar_p: f64,
 }
 
@@ -64,11 +72,14 @@ struct Row<'a> {
     method: &'a str,
     ratio: Option<f64>,
     task: &'a str,
+    length: Option<usize>,
+    depth: Option<usize>,
     requests: usize,
     failures: usize,
     score: f64,
     score_low: f64,
     score_high: f64,
+    share_of_full: Option<f64>,
     difference_to_full: Option<f64>,
     difference_low: Option<f64>,
     difference_high: Option<f64>,
@@ -83,23 +94,45 @@ struct Row<'a> {
     median_received_bytes: u64,
 }
 
-/// All points: for each method its tasks in the order asked for, then all of them. The first method is the reference.
-pub fn points(design: &Design, arms: &[Arm], answers: &Answers) -> Vec<Point> {
+/// Cells that are looked at together, under the name of one.
+struct Group {
+    name: Cell,
+    /// Numbers of its cells.
+    members: Vec<usize>,
+}
+
+/// Every cell alone; where there are several lengths, all of each; and all together.
+fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
+    let alone = cells.iter().enumerate().map(|(index, (cell, _))| Group { name: cell.clone(), members: vec![index] });
+    let mut groups: Vec<Group> = alone.collect();
+    let mut lengths: Vec<Option<usize>> = cells.iter().map(|(cell, _)| cell.length).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    if lengths.len() > 1 {
+        for length in lengths {
+            let members: Vec<usize> = (0..cells.len()).filter(|&index| cells[index].0.length == length).collect();
+            if members.len() > 1 {
+                groups.push(Group { name: Cell { length, ..Cell::of(ALL) }, members });
+            }
+        }
+    }
+    groups.push(Group { name: Cell::of(ALL), members: (0..cells.len()).collect() });
+    groups
+}
+
+/// All points: for each method its cells in their order, then all of a length, then all of them. The first method is the reference.
+pub fn points(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answers) -> Vec<Point> {
     let reference = &arms[0];
-    let of = |arm: &Arm, task: &str| -> Vec<Option<Answer>> {
-        (0..design.samples).map(|number| answers.get(task, number, arm).cloned()).collect()
+    let of = |arm: &Arm, members: &[usize]| -> Vec<Option<Answer>> {
+        let own = members.iter().map(|&index| &cells[index]);
+        own.flat_map(|(cell, count)| (0..*count).map(|number| answers.get(cell, number, arm).cloned())).collect()
     };
     let mut found = Vec::new();
     for arm in arms {
-        let mut all: [Vec<Option<Answer>>; 2] = Default::default();
-        for task in &design.tasks {
-            let (own, full) = (of(arm, task), of(reference, task));
-            found.push(point(arm, task, &own, (arm != reference).then_some(&full), design.seed));
-            all[0].extend(own);
-            all[1].extend(full);
+        for Group { name, members } in groups(cells) {
+            let (own, full) = (of(arm, &members), of(reference, &members));
+            found.push(point(arm, &name, &own, (arm != reference).then_some(&full), seed));
         }
-        let [own, full] = all;
-        found.push(point(arm, ALL, &own, (arm != reference).then_some(&full), design.seed));
     }
     found
 }
@@ -108,7 +141,7 @@ fn score(answer: &Option<Answer>) -> f64 {
     answer.as_ref().map_or(0.0, |answer| answer.score)
 }
 
-fn point(arm: &Arm, task: &str, own: &[Option<Answer>], full: Option<&Vec<Option<Answer>>>, seed: u64) -> Point {
+fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Option<Answer>>>, seed: u64) -> Point {
     let scores: Vec<f64> = own.iter().map(score).collect();
     let replies: Vec<&Reply> = own.iter().flatten().filter_map(Answer::reply).collect();
     let share = |of: &dyn Fn(&Reply) -> f64| {
@@ -121,10 +154,13 @@ fn point(arm: &Arm, task: &str, own: &[Option<Answer>], full: Option<&Vec<Option
         method: arm.method.clone(),
         ratio: arm.ratio,
         exact: arm.is_exact(),
-        task: task.to_owned(),
+        task: cell.task.clone(),
+        length: cell.length,
+        depth: cell.depth,
         requests: own.len(),
         failures: own.len() - replies.len(),
         score: mean(&scores, seed).expect("there is a request"),
+        share_of_full: share_of_full(&scores, full),
         first_token_agrees: full.map_or(1.0, |full| agreement(own, full)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
         selected_share: if arm.is_exact() { 1.0 } else { rows(|reply| reply.selected_rows) },
@@ -133,6 +169,13 @@ fn point(arm: &Arm, task: &str, own: &[Option<Answer>], full: Option<&Vec<Option
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
         against_full: full.map(|full| paired(&scores, full, seed)),
     }
+}
+
+/// The sum of scores over full prefill's on the same requests; 1 for that itself, nothing where it has none.
+fn share_of_full(scores: &[f64], full: Option<&Vec<Option<Answer>>>) -> Option<f64> {
+    let Some(full) = full else { return Some(1.0) };
+    let theirs: f64 = full.iter().map(score).sum();
+    (theirs > 0.0).then(|| scores.iter().sum::<f64>() / theirs)
 }
 
 /// Share of the requests that both have answered where their first tokens are the same.
@@ -166,11 +209,14 @@ pub fn csv(points: &[Point]) -> Result<String> {
             method: &point.method,
             ratio: point.ratio,
             task: &point.task,
+            length: point.length,
+            depth: point.depth,
             requests: point.requests,
             failures: point.failures,
             score: point.score.mean,
             score_low: point.score.low,
             score_high: point.score.high,
+            share_of_full: point.share_of_full,
             difference_to_full: pair.map(|pair| pair.difference.mean),
             difference_low: pair.map(|pair| pair.difference.low),
             difference_high: pair.map(|pair| pair.difference.high),
@@ -203,17 +249,8 @@ mod tests {
         Arm::new(method.name.to_owned(), RunConfig { settings, threads: 1 })
     }
 
-    fn design() -> Design {
-        Design {
-            suite: "hops".to_owned(),
-            tasks: vec!["single".to_owned(), "vt2".to_owned()],
-            samples: 4,
-            seed: 0,
-            documents: 8,
-            document_tokens: 64,
-            world: 1,
-            threads: 1,
-        }
+    fn cells() -> [(Cell, usize); 2] {
+        [(Cell::of("single"), 4), (Cell::of("vt2"), 4)]
     }
 
     fn answer(arm: &Arm, task: &str, sample: usize, score: f64) -> Answer {
@@ -229,12 +266,13 @@ mod tests {
             moved: sample == 0,
         };
         Answer {
-            task: task.to_owned(),
+            cell: Cell::of(task),
             sample,
+            id: None,
             method: arm.method.clone(),
             ratio: arm.ratio,
             prompt_hash: String::new(),
-            expected: String::new(),
+            references: Vec::new(),
             score,
             outcome: Outcome::Answered(reply),
         }
@@ -253,7 +291,7 @@ mod tests {
         }
         let outcome = Outcome::Failed { failure: "no".to_owned(), exit_code: 70 };
         answers.add(Answer { outcome, score: 0.0, ..answer(&relay, "single", 3, 0.0) });
-        let points = points(&design(), &[full, relay], &answers);
+        let points = points(&cells(), 0, &[full, relay], &answers);
         let of = |method: &str, task: &str| points.iter().find(|p| p.method == method && p.task == task).unwrap();
         assert_eq!(points.len(), 6);
         assert_eq!((of("full", "all").score.mean, of("full", "all").against_full), (0.5, None));
@@ -261,6 +299,7 @@ mod tests {
         let single = of("relay", "single");
         assert_eq!((single.requests, single.failures, single.score.mean), (4, 1, 0.75));
         assert_eq!((single.first_token_agrees, single.median_ttft_ms), (1.0, 2.0), "of the three that were answered");
+        assert_eq!((single.share_of_full, of("relay", "vt2").share_of_full), (Some(0.75), None), "nothing of nothing");
         let all = of("relay", "all");
         let pair = all.against_full.unwrap();
         assert_eq!((pair.right_alone, pair.full_alone, pair.mcnemar_p), (1, 1, 1.0));
@@ -268,7 +307,20 @@ mod tests {
         assert!((all.selected_share - 0.15).abs() < 1e-12 && (all.measured_share - 0.05).abs() < 1e-12, "{all:?}");
         assert!((all.moved_share - 2.0 / 7.0).abs() < 1e-12 && (all.first_token_agrees - 6.0 / 7.0).abs() < 1e-12);
         let text = csv(&points).unwrap();
-        assert!(text.starts_with("method,ratio,task,requests,failures,score,"), "{text}");
-        assert!(text.lines().nth(1).unwrap().starts_with("full,,single,4,0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
+        assert!(text.starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
+        assert!(text.lines().nth(1).unwrap().starts_with("full,,single,,,4,0,1.0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
+    }
+
+    #[test]
+    fn lengths_are_looked_at_together_where_there_are_several() {
+        let cell = |task: &str, length, depth| (Cell { depth: Some(depth), ..Cell::at(task, length) }, 1);
+        let cells = [cell("niah", 512, 0), cell("niah", 512, 50), cell("niah", 1024, 0), cell("niah", 1024, 50)];
+        let names: Vec<String> = groups(&cells).iter().map(|group| group.name.to_string()).collect();
+        let wanted =
+            ["niah at 512 deep 0 %", "niah at 512 deep 50 %", "niah at 1024 deep 0 %", "niah at 1024 deep 50 %"];
+        assert_eq!(names[..4], wanted);
+        assert_eq!(names[4..], ["all at 512", "all at 1024", "all"]);
+        assert_eq!(groups(&cells)[5].members, [2, 3]);
+        assert_eq!(groups(&cells[..2]).len(), 3, "one length is all of them");
     }
 }

@@ -5,6 +5,7 @@ use tributary_charts::table::{Layout, cells, table};
 use crate::points::{ALL, Point};
 use crate::report::{FailureRow, Report};
 use crate::statistics::Mean;
+use crate::suite::Cell;
 
 /// The most failures that are shown one by one.
 const SHOWN_FAILURES: usize = 10;
@@ -12,24 +13,20 @@ const SHOWN_FAILURES: usize = 10;
 /// All tables. Ends with a line break.
 pub fn render(report: &Report) -> String {
     let design = &report.design;
-    let (requests, answers, before) = (design.samples * design.tasks.len(), report.answers, report.answers_before);
+    let (requests, answers, before) = (report.requests, report.answers, report.answers_before);
     let mut text = format!(
-        "# suite {} on {}: {} requests a task, {} documents of {} tokens, seed {}, {} ranks of {} threads\n",
-        design.suite,
-        report.environment.model,
-        design.samples,
-        design.documents,
-        design.document_tokens,
-        design.seed,
-        design.world,
-        design.threads
+        "# suite {} on {}: {} requests a task, seed {}, {} ranks of {} threads\n",
+        design.suite, report.environment.model, design.samples, design.seed, design.world, design.threads
     );
+    for line in &design.made_of {
+        text += &format!("# {line}\n");
+    }
     text += &format!("# {answers} answers to {requests} requests; {before} of them were there before\n\n");
     text += &scores(report);
     text.push('\n');
     text += &beside_full(report);
-    text += "\n# scores: share of answers that begin with the expected one, word for word; a request that failed counts as wrong.\n\
-             # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right.\n\
+    text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n\
+             # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right, or better.\n\
              # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n";
     text += &failures(&report.failures);
     text
@@ -39,13 +36,69 @@ fn ratio(point: &Point) -> String {
     point.ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string())
 }
 
+/// Methods by tasks, a table a length; or by lengths and depths.
 fn scores(report: &Report) -> String {
-    let tasks: Vec<&str> = report.design.tasks.iter().map(String::as_str).chain([ALL]).collect();
-    let mut rows = vec![["method", "ratio"].into_iter().chain(tasks.iter().copied()).map(str::to_owned).collect()];
-    for points in report.points.chunks(tasks.len()) {
-        let mut row = vec![points[0].method.clone(), ratio(&points[0])];
-        row.extend(points.iter().map(|point| format!("{:.2}", point.score.mean)));
+    let design = &report.design;
+    if !design.depths.is_empty() {
+        return by_depth(report);
+    }
+    let several = design.lengths.len() > 1;
+    let mut text = String::new();
+    for length in design.lengths.iter().copied().map(Some).chain(design.lengths.is_empty().then_some(None)) {
+        if let Some(length) = length {
+            text += &format!("# at {length} tokens\n");
+        }
+        let all = (ALL, if several && design.tasks.len() > 1 { length } else { None });
+        let names = design.tasks.iter().map(|task| (task.as_str(), length));
+        let columns: Vec<(&str, Option<usize>)> =
+            if several && design.tasks.len() == 1 { names.collect() } else { names.chain([all]).collect() };
+        text += &methods(report, &columns, |(task, _)| task.to_owned());
+    }
+    if several {
+        text += "# all tasks, by length\n";
+        let of = |&length: &usize| match design.tasks.as_slice() {
+            [task] => (task.as_str(), Some(length)),
+            _ => (ALL, Some(length)),
+        };
+        let columns: Vec<(&str, Option<usize>)> = design.lengths.iter().map(of).chain([(ALL, None)]).collect();
+        text += &methods(report, &columns, |(_, length)| length.map_or_else(|| ALL.to_owned(), |at| at.to_string()));
+    }
+    text
+}
+
+/// A table of mean scores: a row a method, a column for each task at a length.
+fn methods(
+    report: &Report,
+    columns: &[(&str, Option<usize>)],
+    name: impl Fn((&str, Option<usize>)) -> String,
+) -> String {
+    let mut rows = vec![cells(["method", "ratio"])];
+    rows[0].extend(columns.iter().map(|&column| name(column)));
+    for own in report.methods() {
+        let mut row = vec![own[0].method.clone(), ratio(&own[0])];
+        for &(task, length) in columns {
+            let point = own.iter().find(|point| point.task == task && point.length == length);
+            row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
+        }
         rows.push(row);
+    }
+    table(&rows, Layout { left: &[0], commented_rows: Some(1) })
+}
+
+/// A table of mean scores: a row a method and depth, a column a length.
+fn by_depth(report: &Report) -> String {
+    let lengths = &report.design.lengths;
+    let mut rows = vec![cells(["method", "ratio", "depth [%]"])];
+    rows[0].extend(lengths.iter().map(usize::to_string));
+    for own in report.methods() {
+        for &depth in &report.design.depths {
+            let mut row = vec![own[0].method.clone(), ratio(&own[0]), depth.to_string()];
+            for &length in lengths {
+                let point = own.iter().find(|point| (point.depth, point.length) == (Some(depth), Some(length)));
+                row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
+            }
+            rows.push(row);
+        }
     }
     table(&rows, Layout { left: &[0], commented_rows: Some(1) })
 }
@@ -55,16 +108,18 @@ fn interval(Mean { mean, low, high }: &Mean) -> String {
 }
 
 fn beside_full(report: &Report) -> String {
-    let names = ["method", "ratio", "score", "less full's", "right alone", "full alone", "p", "token 1 as full"];
-    let names = names.into_iter().chain(["TTFT [ms]", "x full", "rows", "moved", "bytes"]);
+    let names =
+        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full"];
+    let names = names.into_iter().chain(["TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
-    let all: Vec<&Point> = report.points.iter().filter(|point| point.task == ALL).collect();
+    let all: Vec<&Point> = report.points.iter().filter(|point| point.task == ALL && point.length.is_none()).collect();
     let full_ms = all.first().map_or(0.0, |full| full.median_ttft_ms);
     for point in all {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let measured =
             if point.measured_share > 0.0 { format!("+{}", percent(point.measured_share)) } else { String::new() };
-        let mut row = vec![point.method.clone(), ratio(point), interval(&point.score)];
+        let share = point.share_of_full.map_or_else(|| "-".to_owned(), |share| format!("{share:.2}"));
+        let mut row = vec![point.method.clone(), ratio(point), interval(&point.score), share];
         row.extend(match &point.against_full {
             Some(pair) => [
                 interval(&pair.difference),
@@ -93,7 +148,8 @@ fn failures(rows: &[FailureRow]) -> String {
     let mut text = format!("# {} requests got no answer:\n", rows.len());
     for row in rows.iter().take(SHOWN_FAILURES) {
         let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
-        text += &format!("#   {} {}, {}{ratio}: {}\n", row.task, row.sample, row.method, row.failure);
+        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
+        text += &format!("#   {cell}, request {}, {}{ratio}: {}\n", row.sample, row.method, row.failure);
     }
     if rows.len() > SHOWN_FAILURES {
         text += "#   the others are in report.json\n";

@@ -27,13 +27,15 @@ pub struct Report {
     pub environment: Environment,
     /// What was asked for.
     pub design: Design,
+    /// Number of requests.
+    pub requests: usize,
     /// Number of answers, failures among them.
     pub answers: usize,
     /// How many of them were there before, from a run that this one went on with.
     pub answers_before: usize,
     /// Requests that got no answer.
     pub failures: Vec<FailureRow>,
-    /// What the answers come to: for each method its tasks, then all of them.
+    /// What the answers come to: for each method its tasks, at each length and depth where there are such, then all of them.
     pub points: Vec<Point>,
 }
 
@@ -63,6 +65,10 @@ pub struct Origin {
 pub struct FailureRow {
     /// The task.
     pub task: String,
+    /// Tokens of prompt and answer, at most; absent where nobody asks for a length.
+    pub length: Option<usize>,
+    /// Where the needed fact stands, in per cent of the context; absent where nobody asks for a depth.
+    pub depth: Option<usize>,
     /// The request's number in the task.
     pub sample: usize,
     /// The method and its options.
@@ -100,14 +106,16 @@ pub fn report(
     answers: &Answers,
     answers_before: usize,
 ) -> Report {
-    let Evaluation { design, arms, requests } = evaluation;
+    let Evaluation { design, arms, cells, requests, .. } = evaluation;
     let mut failures = Vec::new();
     for request in requests {
         for arm in arms {
-            let answer = answers.get(request.task, request.number, arm);
+            let answer = answers.get(&request.cell, request.number, arm);
             if let Some(Outcome::Failed { failure, exit_code }) = answer.map(|answer| &answer.outcome) {
                 failures.push(FailureRow {
-                    task: request.task.to_owned(),
+                    task: request.cell.task.clone(),
+                    length: request.cell.length,
+                    depth: request.cell.depth,
                     sample: request.number,
                     method: arm.method.clone(),
                     ratio: arm.ratio,
@@ -122,14 +130,20 @@ pub fn report(
         origin,
         environment,
         design: design.clone(),
+        requests: requests.len(),
         answers: evaluation.answers(),
         answers_before,
         failures,
-        points: points(design, arms, answers),
+        points: points(cells, design.seed, arms, answers),
     }
 }
 
 impl Report {
+    /// The points of each method with each ratio.
+    pub fn methods(&self) -> impl Iterator<Item = &[Point]> {
+        self.points.chunk_by(|a, b| a.method == b.method && a.ratio == b.ratio)
+    }
+
     /// The failure of an evaluation of which a method has answered nothing at all.
     ///
     /// # Errors

@@ -60,18 +60,18 @@ fn ask_all(
     let (mut done, mut asked) = (0, 0);
     for request in &evaluation.requests {
         for arm in order(evaluation, request) {
-            let (task, number) = (request.task, request.number);
+            let (cell, number) = (&request.cell, request.number);
             // What failed is asked once more.
-            if answers.get(task, number, arm).is_none_or(|answer| answer.reply().is_none()) {
+            if answers.get(cell, number, arm).is_none_or(|answer| answer.reply().is_none()) {
                 let left = left(began.elapsed(), asked, all - done);
-                let what = format!("answer {} of {all}: {task} {number}, {}{left}", done + 1, arm.label());
+                let what = format!("answer {} of {all}: {cell}, request {number}, {}{left}", done + 1, arm.label());
                 tell(what, done as f64 / all as f64);
                 let reply = ask(request, arm);
                 let can_go_on = reply.as_ref().err().is_none_or(|failure| failure.can_go_on);
                 let answer = Answer::new(request, arm, outcome(reply));
                 file.add(&answer)?;
                 if let Outcome::Failed { failure, exit_code } = &answer.outcome {
-                    tracing::warn!(task, number, method = arm.label(), "failed: {failure}");
+                    tracing::warn!(task = cell.to_string(), number, method = arm.label(), "failed: {failure}");
                     if !can_go_on {
                         let reason = format!("{failure}; what was answered before is kept: --resume goes on");
                         return Err(Error::Interrupted { exit_code: *exit_code, reason });
@@ -95,7 +95,7 @@ fn outcome(reply: std::result::Result<Reply, Failure>) -> Outcome {
 
 /// The methods in the order in which they answer a request.
 fn order<'a>(evaluation: &'a Evaluation, request: &Request) -> Vec<&'a Arm> {
-    let (seed, task, number) = (evaluation.design.seed, request.task, request.number);
+    let (seed, task, number) = (evaluation.design.seed, &request.cell, request.number);
     let mut arms: Vec<&Arm> = evaluation.arms.iter().collect();
     Random::of(&format!("order {seed} {task} {number}")).shuffle(&mut arms);
     arms
@@ -106,11 +106,15 @@ fn left(elapsed: Duration, asked: usize, left: usize) -> String {
     if asked == 0 {
         return String::new();
     }
-    let seconds = elapsed.as_secs_f64() * left as f64 / asked as f64;
+    format!("; about {} left", duration(elapsed.as_secs_f64() * left as f64 / asked as f64))
+}
+
+/// A length of time for a reader.
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
-        ..100.0 => format!("; about {seconds:.0} s left"),
-        ..6000.0 => format!("; about {:.0} min left", seconds / 60.0),
-        _ => format!("; about {:.1} h left", seconds / 3600.0),
+        ..100.0 => format!("{seconds:.0} s"),
+        ..6000.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }
 
@@ -123,31 +127,40 @@ mod tests {
 
     use super::*;
     use crate::answers;
-    use crate::design::Design;
+    use crate::design::Asked;
+    use crate::score::Metric;
+    use crate::suite::{Cell, Scoring};
+    use crate::suites;
 
     fn evaluation() -> Evaluation {
-        let design = Design {
+        let asked = Asked {
             suite: "hops".to_owned(),
             tasks: vec!["single".to_owned()],
             samples: 2,
             seed: 1,
-            documents: 8,
-            document_tokens: 64,
             world: 1,
             threads: 1,
+            ..Asked::default()
         };
-        let request = |number| Request {
-            task: "single",
+        let request = |number: usize| Request {
+            cell: Cell::of("single"),
             number,
+            id: None,
             question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
-            expected: "1 2 3".to_owned(),
+            scoring: Scoring::new(Metric::BeginsWith, vec!["1 2 3".to_owned()]),
             prompt_hash: number.to_string(),
             prompt_tokens: 2,
             answer_tokens: 4,
         };
         let arm =
             |method: &str| Arm::new(method.to_owned(), RunConfig { settings: RequestSettings::default(), threads: 1 });
-        Evaluation { design, arms: vec![arm("a"), arm("b")], requests: vec![request(0), request(1)] }
+        Evaluation {
+            design: suites::open(&asked).unwrap().0,
+            arms: vec![arm("a"), arm("b")],
+            cells: vec![(Cell::of("single"), 2)],
+            requests: vec![request(0), request(1)],
+            longest: Vec::new(),
+        }
     }
 
     fn reply(answer: &str) -> Reply {

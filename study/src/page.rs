@@ -1,9 +1,9 @@
-//! The report as one page: charts and tables, nothing from elsewhere, light and dark. It opens from a disk. How it looks stands in
-//! `page.html`, which escapes every text that it is given but for the charts.
+//! The report as one page: charts and tables, in the frame that every page has. What stands in it is `page.html`, which escapes every text
+//! that it is given but for the charts.
 
 use minijinja::{Environment, UndefinedBehavior, context};
 use serde::Serialize;
-use tributary_charts::svg::style;
+use tributary_charts::page::framed;
 use tributary_system::size::rounded;
 use tributary_system::token_count::short;
 
@@ -15,9 +15,6 @@ use crate::schema::Study;
 
 /// The template's name. That it ends so makes it escape.
 const NAME: &str = "page.html";
-
-/// The rules of every page, light and dark.
-pub(crate) const STYLE: &str = include_str!("page.css");
 
 /// A run that failed, as the page lists it.
 #[derive(Serialize)]
@@ -36,16 +33,15 @@ pub fn html(study: &Study) -> Result<String> {
     let mut environment = environment();
     environment.add_template(NAME, include_str!("page.html"))?;
     let page = environment.get_template(NAME)?;
-    Ok(page.render(context! {
+    let body = page.render(context! {
         design => study.design,
         provenance => study.provenance,
-        page_style => STYLE,
-        chart_style => style(),
         charts => charts(study).iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
         points => point_rows(study),
         failures => failures(study),
         notes => notes(study),
-    })?)
+    })?;
+    Ok(framed(&format!("Time to first token: {}", study.design.model), &body))
 }
 
 /// What templates of pages have: words for numbers, and no patience with what is missing.

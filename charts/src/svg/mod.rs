@@ -1,11 +1,13 @@
 //! Drawing: just enough SVG for the charts of a study. Colours are classes, so that a page or a file gives them for light
 //! and dark; every mark carries a tooltip.
 
+mod heat;
 mod plot;
 mod scale;
 
 use std::fmt::Write;
 
+pub use heat::HeatMap;
 pub use plot::{Axis, Legend, Plot};
 pub use scale::Scale;
 
@@ -35,12 +37,12 @@ pub fn style() -> String {
          .chart .axis{stroke:#7a818b;stroke-width:1}.chart .ideal{stroke:#7a818b;stroke-width:1.5;stroke-dasharray:5 4;fill:none}\
          .chart .ground{fill:#ffffff}.chart .hatch{stroke:#ffffff;stroke-width:2.2}\
          .chart .curve{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}.chart .band{stroke:none;opacity:.16}\
-         .chart .dot{stroke:#ffffff;stroke-width:1.2}",
+         .chart .dot{stroke:#ffffff;stroke-width:1.2}.chart .strong{fill:#ffffff}",
     );
     let mut dark = String::from(
         ".chart text{fill:#e4e7eb}.chart .muted{fill:#9aa3ae}.chart .grid{stroke:#30363f}.chart .fine{stroke:#23282f}\
          .chart .axis{stroke:#808892}.chart .ideal{stroke:#808892}.chart .ground{fill:#15181c}\
-         .chart .hatch{stroke:#15181c}.chart .dot{stroke:#15181c}.chart .band{opacity:.22}",
+         .chart .hatch{stroke:#15181c}.chart .dot{stroke:#15181c}.chart .strong{fill:#15181c}.chart .band{opacity:.22}",
     );
     for (index, (on_light, on_dark)) in PALETTE.iter().enumerate() {
         for (text, colour) in [(&mut light, on_light), (&mut dark, on_dark)] {

@@ -57,6 +57,24 @@ fn turns() -> [Turn; 2] {
 }
 
 #[test]
+fn a_lead_belongs_to_the_prefix_and_the_answer_begins_behind_the_tail() {
+    let documents = vec![Document { title: None, text: "hugo stays in the house .".into() }];
+    let request = Request::new(documents, "question : hugo stays in".into()).unwrap();
+    let ids = |text: &str| demo().encode(text).unwrap().ids;
+    let led = |template| intake(template, |intake| prepare_led(&request, "the house", " hugo", intake).unwrap());
+    let bare = led(None);
+    assert_eq!(
+        (&bare.prefix, &bare.query),
+        (&[vec![1], ids("the house")].concat(), &ids("question : hugo stays in hugo"))
+    );
+    assert_eq!(bare.chunks, prepared(None, "bos", Some(1)).chunks, "chunks stay as they are");
+    let without = intake(Some(WITHOUT_HEAD), |intake| prepare(&request, intake).unwrap());
+    let framed = led(Some(WITHOUT_HEAD));
+    assert_eq!(framed.query, [without.query, ids("hugo")].concat(), "behind the template's tail");
+    assert_eq!(framed.prefix, [without.prefix, ids("the house")].concat());
+}
+
+#[test]
 fn earlier_turns_ride_with_the_query_and_chunks_stay_as_they_are() {
     let documents = [Document { title: None, text: "hugo stays in the house .".into() }];
     let each = "{{ bos_token }}{% for m in messages %} {{ m.content }} {{ eos_token }}{% endfor %} answer :";

@@ -4,6 +4,7 @@
 //! Needed facts lie in different documents, among distractors of the same kind; a definition stands before what refers to it unless
 //! the task turns that round.
 
+mod suite;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod world;
 
 use crate::random::Random;
 
+pub use self::suite::open;
 use self::task::{Order, Question};
 pub use self::task::{TASKS, Task};
 use self::world::{World, filler};
@@ -28,6 +30,9 @@ pub struct Shape {
     pub document_tokens: usize,
 }
 
+/// The shape of requests where nobody asks for another.
+pub const SHAPE: Shape = Shape { documents: 8, document_tokens: 64 };
+
 /// A request and what it should be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
@@ -37,12 +42,6 @@ pub struct Sample {
     pub query: String,
     /// The words with which a right answer begins.
     pub answer: String,
-}
-
-/// Whether the words of an answer begin with those of the expected one.
-pub fn is_right(answer: &str, expected: &str) -> bool {
-    let mut words = answer.split_whitespace();
-    expected.split_whitespace().all(|word| words.next() == Some(word))
 }
 
 /// The needed facts, each with its document, and the question.

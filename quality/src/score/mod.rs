@@ -1,5 +1,6 @@
-//! Scores of answers, from 0 to 1, as LongBench defines them (Bai et al. 2023, arXiv:2308.14508, and the evaluation that its authors
-//! publish): where a formula there has a quirk, the score has it too, so that numbers compare.
+//! Scores of answers, from 0 to 1, as LongBench (Bai et al. 2023, arXiv:2308.14508) and RULER (Hsieh et al. 2024, arXiv:2404.06654)
+//! define them, and the evaluations that their authors publish: where a formula there has a quirk, the score has it too, so that
+//! numbers compare.
 
 mod code;
 mod rouge;
@@ -7,7 +8,7 @@ mod words;
 
 pub use code::code_similarity;
 pub use rouge::rouge_l;
-pub use words::{classification, count, qa_f1, retrieval};
+pub use words::{begins_with, classification, count, match_all, match_part, qa_f1, retrieval};
 
 /// How an answer is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +25,26 @@ pub enum Metric {
     Count,
     /// Likeness of the first line of code.
     CodeSimilarity,
+    /// The share of the references that stand in the answer.
+    MatchAll,
+    /// Whether a reference stands in the answer.
+    MatchPart,
+    /// Whether the answer's words begin with the reference's.
+    BeginsWith,
 }
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 6] = [
+    pub const ALL: [Metric; 9] = [
         Metric::QaF1,
         Metric::RougeL,
         Metric::Classification,
         Metric::Retrieval,
         Metric::Count,
         Metric::CodeSimilarity,
+        Metric::MatchAll,
+        Metric::MatchPart,
+        Metric::BeginsWith,
     ];
 
     /// The name in files.
@@ -46,6 +56,9 @@ impl Metric {
             Metric::Retrieval => "retrieval",
             Metric::Count => "count",
             Metric::CodeSimilarity => "code_similarity",
+            Metric::MatchAll => "match_all",
+            Metric::MatchPart => "match_part",
+            Metric::BeginsWith => "begins_with",
         }
     }
 
@@ -54,9 +67,12 @@ impl Metric {
         Self::ALL.into_iter().find(|metric| metric.name() == name)
     }
 
-    /// The score of an answer against the reference that suits it best. `classes` are all that a classification knows.
+    /// The score of an answer against the reference that suits it best; against all of them where the metric says so. `classes` are all that a classification knows.
     pub fn score(self, answer: &str, references: &[String], classes: &[String]) -> f64 {
         let against = |reference: &String| match self {
+            Metric::MatchAll => match_all(answer, references),
+            Metric::MatchPart => match_part(answer, reference),
+            Metric::BeginsWith => begins_with(answer, reference),
             Metric::QaF1 => qa_f1(answer, reference),
             Metric::RougeL => rouge_l(answer, reference),
             Metric::Classification => classification(answer, reference, classes),

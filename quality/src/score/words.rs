@@ -9,6 +9,28 @@ fn words(text: &str) -> Vec<String> {
     plain.split_whitespace().filter(|word| !is_article(word)).map(str::to_owned).collect()
 }
 
+/// 1 if the words of an answer begin with those of the reference, else 0.
+pub fn begins_with(answer: &str, reference: &str) -> f64 {
+    let mut words = answer.split_whitespace();
+    f64::from(u8::from(reference.split_whitespace().all(|word| words.next() == Some(word))))
+}
+
+/// The share of the references that stand in an answer, whatever their case (`string_match_all` of RULER, Hsieh et al. 2024,
+/// arXiv:2404.06654); 0 where there are none.
+pub fn match_all(answer: &str, references: &[String]) -> f64 {
+    let found = references.iter().filter(|reference| holds(answer, reference)).count();
+    found as f64 / references.len().max(1) as f64
+}
+
+/// 1 if the reference stands in an answer, whatever its case, else 0 (`string_match_part` of RULER takes the best of the references).
+pub fn match_part(answer: &str, reference: &str) -> f64 {
+    f64::from(u8::from(holds(answer, reference)))
+}
+
+fn holds(answer: &str, reference: &str) -> bool {
+    answer.to_lowercase().contains(&reference.to_lowercase())
+}
+
 /// F1 of the words of an answer and those of its reference, each counted as often as it stands there.
 pub fn qa_f1(answer: &str, reference: &str) -> f64 {
     let (answer, reference) = (words(answer), words(reference));
@@ -77,6 +99,20 @@ mod tests {
         // Two words of three, and two of two.
         assert!((qa_f1("one two three", "two one") - 0.8).abs() < 1e-12);
         assert!((qa_f1("one one", "one") - 2.0 / 3.0).abs() < 1e-12, "each as often as it stands there");
+    }
+
+    #[test]
+    fn right_answers_begin_with_the_expected_words() {
+        assert_eq!([begins_with("1 2 3 . question", "1 2 3"), begins_with(" red", "red")], [1.0; 2]);
+        assert_eq!([begins_with("1 2", "1 2 3"), begins_with("redder", "red"), begins_with("", "red")], [0.0; 3]);
+    }
+
+    #[test]
+    fn references_are_found_anywhere_and_in_any_case() {
+        let references: Vec<String> = ["Paris", "rome", "1234567", "x y"].map(str::to_owned).to_vec();
+        assert_eq!(match_all("PARIS, Rome and 12345678", &references), 0.75);
+        assert_eq!((match_all("", &references), match_all("x", &[])), (0.0, 0.0));
+        assert_eq!((match_part("in paris.", "Paris"), match_part("in par is", "Paris")), (1.0, 0.0));
     }
 
     #[test]

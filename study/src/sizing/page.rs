@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use minijinja::context;
 use serde::Serialize;
-use tributary_charts::svg::style;
+use tributary_charts::page::framed;
 use tributary_system::file::write_whole;
 
 use super::Answer;
@@ -13,7 +13,7 @@ use super::chart::{charts, main_chart};
 use super::render::{asked, deployment_line, edge_line};
 use super::report::{BreakRow, Report, SmallestRow};
 use crate::error::{Error, Result};
-use crate::page::{STYLE, environment};
+use crate::page::environment;
 
 /// The template's name. That it ends so makes it escape.
 const NAME: &str = "page.html";
@@ -69,14 +69,13 @@ fn html(answer: &Answer) -> Result<String> {
     let mut environment = environment();
     environment.add_template(NAME, include_str!("page.html"))?;
     let page = environment.get_template(NAME)?;
-    Ok(page.render(context! {
-        page_style => STYLE,
-        chart_style => style(),
+    let body = page.render(context! {
         charts => charts.iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
         asked => asked(&report).lines().collect::<Vec<_>>(),
         smallest => report.smallest.iter().map(|row| listed(&report, row)).collect::<Vec<_>>(),
         report => report,
-    })?)
+    })?;
+    Ok(framed(&format!("GPUs for a load: {}", report.model), &body))
 }
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! The frame of every page: one file with nothing from elsewhere, light and dark, that opens from a disk. What stands in it is made of
+//! parts here, or comes from a template of those who have one.
+
+use std::fmt::Write;
+
+use crate::svg::{Chart, escaped, style};
+
+/// The rules of every page, light and dark.
+const STYLE: &str = include_str!("page.css");
+
+/// Texts of more letters than this are wrapped in a table.
+const WRAPPED_LETTERS: usize = 40;
+
+/// A whole page: a title, and a body that is HTML already.
+pub fn framed(title: &str, body: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n\
+         <style>\n{STYLE}\n{}\n</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+        escaped(title),
+        style()
+    )
+}
+
+/// A page in the making. Every text that it is given is escaped.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    title: String,
+    body: String,
+}
+
+impl Page {
+    /// A page with a title, and what it is about.
+    pub fn new(title: &str, lead: &str) -> Self {
+        let body = format!("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", escaped(title), escaped(lead));
+        Self { title: title.to_owned(), body }
+    }
+
+    /// The heading of a section.
+    pub fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.body, "\n<h2>{}</h2>", escaped(text));
+    }
+
+    /// A paragraph.
+    pub fn paragraph(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p>{}</p>", escaped(text));
+    }
+
+    /// Charts side by side, as many as there is room for.
+    pub fn charts(&mut self, charts: &[Chart]) {
+        self.body += "<div class=\"charts\">\n";
+        for chart in charts {
+            let _ = writeln!(self.body, "<figure>{}</figure>", chart.inline());
+        }
+        self.body += "</div>\n";
+    }
+
+    /// A table: its first row is the heads. Columns in `texts` begin at the left, and long texts are wrapped; the others are numbers.
+    pub fn table(&mut self, rows: &[Vec<String>], texts: &[usize]) {
+        let Some((heads, rows)) = rows.split_first() else { return };
+        let row = |cells: &[String], tag: &str| {
+            let cell = |(index, cell): (usize, &String)| {
+                let class = match texts.contains(&index) {
+                    true if cell.chars().count() > WRAPPED_LETTERS => " class=\"text said\"",
+                    true => " class=\"text\"",
+                    false => "",
+                };
+                format!("<{tag}{class}>{}</{tag}>\n", escaped(cell))
+            };
+            format!("<tr>\n{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())
+        };
+        let body: String = rows.iter().map(|cells| row(cells, "td")).collect();
+        let _ = write!(
+            self.body,
+            "<div class=\"wide\"><table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody>\n</table></div>\n",
+            row(heads, "th")
+        );
+    }
+
+    /// Names with what they stand for.
+    pub fn definitions(&mut self, pairs: &[(&str, String)]) {
+        self.body += "<dl>\n";
+        for (name, value) in pairs {
+            let _ = writeln!(self.body, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value));
+        }
+        self.body += "</dl>\n";
+    }
+
+    /// A list.
+    pub fn list(&mut self, items: &[String]) {
+        self.body += "<ul>\n";
+        for item in items {
+            let _ = writeln!(self.body, "<li>{}</li>", escaped(item));
+        }
+        self.body += "</ul>\n";
+    }
+
+    /// The page.
+    pub fn finish(self) -> String {
+        framed(&self.title, &self.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::svg::Drawing;
+
+    #[test]
+    fn a_page_needs_nothing_from_elsewhere_and_escapes_texts() {
+        let mut page = Page::new("<Scores> & more", "What \"it\" is.");
+        page.heading("Table");
+        page.table(&[vec!["method".to_owned(), "score".to_owned()], vec!["<none>".to_owned(), "0.5".to_owned()]], &[0]);
+        page.charts(&[Drawing::default().finish("empty", "empty", (10.0, 10.0))]);
+        page.definitions(&[("model", "a & b".to_owned())]);
+        page.list(&["one".to_owned()]);
+        let text = page.finish();
+        assert!(text.starts_with("<!DOCTYPE html>\n") && text.ends_with("</html>\n"), "{text}");
+        assert!(
+            text.contains("<title>&lt;Scores&gt; &amp; more</title>") && text.contains("prefers-color-scheme:dark")
+        );
+        assert!(
+            text.contains("<td class=\"text\">&lt;none&gt;</td>\n<td>0.5</td>") && text.contains("<dd>a &amp; b</dd>")
+        );
+        assert_eq!(text.matches("<svg class=\"chart\"").count(), 1, "charts are not escaped");
+        let links = text.replace("http://www.w3.org/2000/svg", "");
+        for word in ["http", "src=", "url(", "@import", "<script", "<link"] {
+            assert!(!links.contains(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The suite as an evaluation takes it.
+
+use tributary_coordinator::Tokenizer;
+
+use super::{LEAST_DOCUMENT_TOKENS, SHAPE, Shape, TASKS, Task, sample, words};
+use crate::design::{Asked, at_least, chosen};
+use crate::error::{Error, Result};
+use crate::score::Metric;
+use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
+
+/// A letter that no vocabulary of words has.
+const UNKNOWN: &str = "\u{10000}";
+
+/// Tasks of a shape, from a seed.
+struct Hops {
+    tasks: Vec<&'static Task>,
+    shape: Shape,
+    seed: u64,
+}
+
+/// The suite as it was asked for.
+///
+/// # Errors
+/// An unknown task, with those that are known; too few documents or tokens.
+pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
+    let names = chosen("hops", &asked.tasks, &TASKS.map(|task| task.name))?;
+    let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();
+    let least = tasks.iter().map(|task| task.least_documents()).max().unwrap_or(1);
+    let documents = asked.documents.unwrap_or(SHAPE.documents);
+    let document_tokens = asked.document_tokens.unwrap_or(SHAPE.document_tokens);
+    at_least("--documents", documents, least)?;
+    at_least("--document-tokens", document_tokens, LEAST_DOCUMENT_TOKENS)?;
+    Ok(Box::new(Hops { tasks, shape: Shape { documents, document_tokens }, seed: asked.seed }))
+}
+
+impl Suite for Hops {
+    fn made_of(&self) -> Vec<String> {
+        let Shape { documents, document_tokens } = self.shape;
+        vec![format!("the demo language; {documents} documents of {document_tokens} tokens a request")]
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        self.tasks.iter().map(|task| Cell::of(task.name)).collect()
+    }
+
+    /// Every word of the suite must be known to the model.
+    fn check(&self, model: &str, tokenizer: &Tokenizer) -> Result<()> {
+        let unknown = tokenizer.encode(UNKNOWN)?.ids;
+        let mut missing = Vec::new();
+        for word in words::all() {
+            let ids = tokenizer.encode(&word)?.ids;
+            if ids.is_empty() || ids == unknown {
+                missing.push(word);
+            }
+        }
+        let Some(first) = missing.first() else { return Ok(()) };
+        let count = missing.len();
+        Err(Error::usage(format!(
+            "--suite hops: the tokenizer of {model} does not know {count} of its words, such as `{first}`; models/demo has one that does"
+        )))
+    }
+
+    /// As many tokens are generated as the expected answer has, and one that ends it.
+    fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
+        let task = Task::find(&cell.task).expect("cells are made of tasks");
+        let made = sample(task, self.shape, self.seed, number);
+        Ok(Sample {
+            lead: String::new(),
+            chunks: made.documents,
+            query: made.query,
+            begun: String::new(),
+            uses_template: false,
+            answer_tokens: measure.tokens(&made.answer)? + 1,
+            id: None,
+            scoring: Scoring::new(Metric::BeginsWith, vec![made.answer]),
+        })
+    }
+}

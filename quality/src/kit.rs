@@ -1,0 +1,98 @@
+//! What tests of several suites share.
+
+use crate::cut::words;
+use crate::error::Result;
+
+/// Tokens of a tokenizer that has a token for every word: for tests.
+///
+/// # Errors
+/// None.
+pub fn count_words(text: &str) -> Result<usize> {
+    Ok(words(text).iter().filter(|word| !word.trim().is_empty()).count())
+}
+
+/// A folder of made-up data as users have it: lists of words, paragraphs with questions, rows of passages.
+pub fn data() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    for (list, stem, count) in [("adjective", "adj", 40), ("noun", "thing", 3000), ("verb", "do", 50)] {
+        let words: String = (0..count).map(|index| format!("{stem}{index}\n")).collect();
+        write(&format!("ruler/wordlists/{list}list.txt"), words);
+    }
+    let text = |number: usize| {
+        let sentence = |index: usize| format!("Sentence {index} of text {number} says little. ");
+        format!("{}The answer is fact{number}.", (0..8).map(sentence).collect::<String>())
+    };
+    let paragraph = |number: usize| {
+        serde_json::json!({"context": text(number), "qas": [
+            {"question": format!("What is the answer of text {number}?"), "answers": [{"text": format!("fact{number}")}]},
+        ]})
+    };
+    let article = |number: usize| serde_json::json!({"paragraphs": (4 * number..4 * number + 4).map(paragraph).collect::<Vec<_>>()});
+    write("ruler/xquad.en.json", serde_json::json!({"data": (0..40).map(article).collect::<Vec<_>>()}).to_string());
+    let row = |number: usize| {
+        let passage =
+            |index: usize| format!("Passage {}:\nTitle {number} {index}\n{}", index + 1, text(10 * number + index));
+        let context: Vec<String> = (0..10).map(passage).collect();
+        let row = serde_json::json!({
+            "input": format!("What follows from {number}?"), "context": context.join("\n"), "answers": [format!("fact{number}3")],
+            "length": 100, "dataset": "hotpotqa", "language": "en", "all_classes": null, "_id": number.to_string(),
+        });
+        format!("{row}\n")
+    };
+    write("longbench/derived_hotpotqa_10p.jsonl", (0..30).map(row).collect());
+    folder
+}
+
+/// What asks for all of a suite, on made-up data.
+pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
+    crate::design::Asked {
+        suite: suite.to_owned(),
+        samples: 4,
+        data: Some(data.to_owned()),
+        world: 1,
+        threads: 1,
+        ..crate::design::Asked::default()
+    }
+}
+
+/// A method with a ratio.
+pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
+    let settings = tributary_coordinator::RequestSettings::default();
+    crate::design::Arm {
+        method: method.to_owned(),
+        ratio,
+        run_config: tributary_engine::RunConfig { settings, threads: 1 },
+    }
+}
+
+/// A point over all tasks, with a score and a time.
+pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) -> crate::points::Point {
+    let one = [(crate::suite::Cell::of("all"), 1)];
+    let points = crate::points::points(&one, 0, &[arm(method, ratio)], &crate::answers::Answers::default());
+    let mean = crate::statistics::Mean { mean: score, low: score - 0.05, high: score + 0.05 };
+    crate::points::Point { score: mean, median_ttft_ms, ..points[0].clone() }
+}
+
+/// Where numbers come from that nobody measured.
+pub fn origin() -> crate::report::Origin {
+    crate::report::Origin {
+        command: vec!["tributary".to_owned()],
+        version: "0".to_owned(),
+        revision: None,
+        build: String::new(),
+        model_hash: String::new(),
+        host: "here".to_owned(),
+        cpu: "none".to_owned(),
+        cores: 1,
+    }
+}
+
+/// How a process was started that was not.
+pub fn environment() -> tributary_coordinator::Environment {
+    tributary_coordinator::Environment { model: "<model>".to_owned(), ..tributary_coordinator::Environment::default() }
+}

@@ -1,0 +1,194 @@
+//! The suite `longbench`: rows in the format of LongBench (Bai et al. 2023, arXiv:2308.14508), with the prompts, answer lengths and metrics that
+//! its authors publish. A task is a file of the data folder. Passages are documents where a row has them; other contexts are texts.
+
+mod prompts;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use self::prompts::{DATASETS, Dataset};
+use crate::cut::{Run, TEXT_CHUNK_TOKENS, chunks, document, sentences};
+use crate::design::{Asked, chosen, numbers};
+use crate::error::{Error, Result};
+use crate::fit::{Fit, largest};
+use crate::fitted::too_short;
+use crate::passages::marked_passages;
+use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
+
+/// Where files of rows may lie in the data folder.
+const FOLDERS: [&str; 3] = ["longbench", "data", "."];
+
+/// Files of this beginning were made of other data sets, in the format alone.
+const DERIVED: &str = "derived_";
+
+/// A row, but for the fields that nothing here needs.
+#[derive(Debug, Clone, Deserialize)]
+struct Row {
+    input: String,
+    context: String,
+    answers: Vec<String>,
+    dataset: String,
+    #[serde(default)]
+    all_classes: Option<Vec<String>>,
+    #[serde(default, rename = "_id")]
+    id: Option<String>,
+}
+
+/// A file of rows.
+struct Task {
+    name: String,
+    rows: Vec<(Row, &'static Dataset)>,
+}
+
+/// Files of rows, at lengths or as long as they are.
+struct LongBench {
+    tasks: Vec<Task>,
+    lengths: Vec<usize>,
+    chunk_tokens: Option<usize>,
+}
+
+/// The suite as it was asked for.
+///
+/// # Errors
+/// No data folder, or none with files of rows; an unknown task, with those that are there; a row that lacks a field or is of a
+/// dataset that cannot be scored, with its line.
+pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
+    let Some(data) = &asked.data else {
+        return Err(Error::usage("--suite longbench: name the folder of its files with --data DIR or TRIBUTARY_DATA"));
+    };
+    let files = files(data)?;
+    let known: Vec<String> = files.iter().map(|file| stem(file)).collect();
+    let names = chosen("longbench", &asked.tasks, &known)?;
+    let task = |name: String| -> Result<Task> {
+        let file = files.iter().find(|file| stem(file) == name).expect("names are those of files");
+        Ok(Task { rows: rows(file, asked.samples)?, name })
+    };
+    let lengths = numbers(&asked.lengths, &[]);
+    let tasks = names.into_iter().map(task).collect::<Result<Vec<_>>>()?;
+    Ok(Box::new(LongBench { tasks, lengths, chunk_tokens: asked.chunk_tokens }))
+}
+
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The files of the first folder that has any, by their names.
+fn files(data: &Path) -> Result<Vec<PathBuf>> {
+    for folder in FOLDERS.map(|name| data.join(name)) {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut found: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")).collect();
+        found.sort();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    let shown = data.display();
+    Err(Error::usage(format!("--suite longbench: {shown} has no longbench/*.jsonl: rows in LongBench's format")))
+}
+
+/// The first rows of a file.
+fn rows(file: &Path, most: usize) -> Result<Vec<(Row, &'static Dataset)>> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| Error::usage(format!("{shown}: {error}")))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).take(most);
+    let read = |(index, line): (usize, &str)| {
+        let bad = |cause: String| Error::usage(format!("{shown}, line {}: {cause}", index + 1));
+        let row: Row = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
+        let Some(dataset) = DATASETS.iter().find(|dataset| dataset.name == row.dataset) else {
+            let known = DATASETS.map(|dataset| dataset.name).join(", ");
+            return Err(bad(format!("`dataset`: {} cannot be scored; known are {known}", row.dataset)));
+        };
+        if row.context.trim().is_empty() || row.answers.is_empty() {
+            return Err(bad("`context` and `answers` must not be empty".to_owned()));
+        }
+        Ok((row, dataset))
+    };
+    let rows: Vec<_> = lines.map(read).collect::<Result<_>>()?;
+    if rows.is_empty() { Err(Error::usage(format!("{shown}: it has no rows"))) } else { Ok(rows) }
+}
+
+/// The runs of a context, and whether it is documents.
+fn runs(context: &str) -> (Vec<Run>, bool) {
+    match marked_passages(context) {
+        Some(passages) => (passages.into_iter().flat_map(document).collect(), true),
+        None => (sentences(context).into_iter().map(Run::new).collect(), false),
+    }
+}
+
+/// So many of a context's runs: as many of its beginning as of its end.
+fn without_middle(runs: &[Run], kept: usize) -> Vec<Run> {
+    let (first, last) = (kept.div_ceil(2), kept / 2);
+    [&runs[..first], &runs[runs.len() - last..]].concat()
+}
+
+impl LongBench {
+    fn made(&self, row: &Row, dataset: &Dataset, runs: (&[Run], bool), measure: &Measure<'_>) -> Result<Sample> {
+        let (lead, behind) = dataset.prompt.split_once("{context}").expect("a prompt has a context");
+        let (runs, are_documents) = runs;
+        let own = if are_documents { None } else { Some(TEXT_CHUNK_TOKENS) };
+        Ok(Sample {
+            lead: lead.to_owned(),
+            chunks: chunks(runs, self.chunk_tokens.or(own), measure)?,
+            query: behind.replace("{input}", &row.input),
+            begun: String::new(),
+            uses_template: dataset.uses_template,
+            scoring: Scoring {
+                classes: row.all_classes.clone().unwrap_or_default(),
+                first_line: dataset.first_line,
+                ..Scoring::new(dataset.metric, row.answers.clone())
+            },
+            answer_tokens: dataset.answer_tokens,
+            id: row.id.clone(),
+        })
+    }
+}
+
+impl Suite for LongBench {
+    fn made_of(&self) -> Vec<String> {
+        let of = |task: &Task| match task.name.starts_with(DERIVED) {
+            true => format!("{}: derived, not LongBench itself", task.name),
+            false => format!("{}: rows in LongBench's format", task.name),
+        };
+        let mut lines: Vec<String> = self.tasks.iter().map(of).collect();
+        if !self.lengths.is_empty() {
+            lines.push("a context that is too long for its length is cut in its middle".to_owned());
+        }
+        lines
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        if self.lengths.is_empty() {
+            return self.tasks.iter().map(|task| Cell::of(&task.name)).collect();
+        }
+        let at = |&length: &usize| self.tasks.iter().map(move |task| Cell::at(&task.name, length));
+        self.lengths.iter().flat_map(at).collect()
+    }
+
+    fn cuts_contexts(&self) -> bool {
+        true
+    }
+
+    fn most_samples(&self, cell: &Cell) -> Option<usize> {
+        self.tasks.iter().find(|task| task.name == cell.task).map(|task| task.rows.len())
+    }
+
+    fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
+        let task = self.tasks.iter().find(|task| task.name == cell.task).expect("cells are made of tasks");
+        let (row, dataset) = &task.rows[number];
+        let (runs, are_documents) = runs(&row.context);
+        let whole = self.made(row, dataset, (&runs, are_documents), measure)?;
+        let Some(length) = cell.length else { return Ok(whole) };
+        if measure.length(&whole)? <= length {
+            return Ok(whole);
+        }
+        let cut = |kept| self.made(row, dataset, (&without_middle(&runs, kept), are_documents), measure);
+        match largest((1, runs.len()), length, |kept| measure.length(&cut(kept)?))? {
+            Fit::Largest(kept) => cut(kept),
+            Fit::TooShort(tokens) => Err(too_short(cell, tokens, dataset.answer_tokens)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Rows as requests: what stands where, what is cut, what is refused; and prompts beside the published ones.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::*;
+use crate::kit::{asked, count_words, data};
+
+/// A data folder with one file of these rows.
+fn with(name: &str, rows: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(name), rows).unwrap();
+    folder
+}
+
+fn row(dataset: &str, context: &str, rest: &str) -> String {
+    let context = serde_json::to_string(context).unwrap();
+    format!(
+        "{{\"input\": \"Q?\", \"context\": {context}, \"answers\": [\"food\"], \"dataset\": \"{dataset}\"{rest}}}\n"
+    )
+}
+
+#[test]
+fn passages_are_documents_and_the_prompt_is_the_published_one() {
+    let folder = data();
+    let measure = Measure::new(&count_words);
+    let suite = open(&asked("longbench", folder.path())).unwrap();
+    let cell = Cell::of("derived_hotpotqa_10p");
+    assert_eq!((suite.cells(), suite.most_samples(&cell)), (vec![cell.clone()], Some(4)));
+    assert_eq!(suite.made_of(), ["derived_hotpotqa_10p: derived, not LongBench itself"]);
+    let sample = suite.sample(&cell, 2, &measure).unwrap();
+    assert_eq!((sample.chunks.len(), sample.id.as_deref(), sample.answer_tokens), (10, Some("2"), 32));
+    assert!(
+        sample.chunks.iter().enumerate().all(|(index, text)| text.starts_with(&format!("Passage {}:\n", index + 1)))
+    );
+    let prompt = format!("{}{}{}", sample.lead, sample.chunks.concat(), sample.query);
+    let file = std::fs::read_to_string(folder.path().join("longbench/derived_hotpotqa_10p.jsonl")).unwrap();
+    let row: Row = serde_json::from_str(file.lines().nth(2).unwrap()).unwrap();
+    let published = DATASETS.iter().find(|dataset| dataset.name == "hotpotqa").unwrap().prompt;
+    assert_eq!(prompt, published.replace("{input}", &row.input).replace("{context}", &row.context));
+}
+
+#[test]
+fn texts_are_chunks_of_so_many_tokens_and_are_cut_in_the_middle() {
+    let text: String = (0..200).map(|index| format!("Sentence {index} is here. ")).collect();
+    let folder = with("qasper.jsonl", &row("qasper", &text, ""));
+    let measure = Measure::new(&count_words);
+    let asked = Asked { chunk_tokens: Some(50), ..asked("longbench", folder.path()) };
+    let of = |lengths: Vec<usize>, cell: Cell| {
+        open(&Asked { lengths, ..asked.clone() }).unwrap().sample(&cell, 0, &measure).unwrap()
+    };
+    let whole = of(Vec::new(), Cell::of("qasper"));
+    assert_eq!((whole.chunks.concat(), whole.chunks.len()), (text, 17));
+    assert!(whole.chunks.iter().all(|chunk| count_words(chunk).unwrap() <= 50));
+    let cut = of(vec![600], Cell::at("qasper", 600));
+    let length = measure.length(&cut).unwrap();
+    assert!((590..=600).contains(&length), "{length}");
+    let context = cut.chunks.concat();
+    assert!(context.starts_with("Sentence 0 is here.") && context.ends_with("Sentence 199 is here. "), "{context}");
+    assert!(!context.contains("Sentence 100 "));
+    assert_eq!(of(vec![9000], Cell::at("qasper", 9000)), whole);
+}
+
+#[test]
+fn first_lines_and_classes_count_where_the_published_evaluation_says_so() {
+    let rest = ", \"all_classes\": [\"food\", \"animal\"]";
+    let folder = with("trec.jsonl", &row("trec", "Question: a\nType: food\n", rest));
+    let measure = Measure::new(&count_words);
+    let sample = open(&asked("longbench", folder.path())).unwrap().sample(&Cell::of("trec"), 0, &measure).unwrap();
+    assert!(!sample.uses_template);
+    assert_eq!(sample.scoring.score("\nfood\nanimal"), 1.0);
+    assert_eq!(sample.scoring.score("food or animal"), 0.5);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line() {
+    let said = |rows: &str| open(&asked("longbench", with("x.jsonl", rows).path())).err().expect("refused").to_string();
+    let good = row("qasper", "A.", "");
+    assert!(said(&format!("{good}{{\"input\": \"\"}}")).contains("x.jsonl, line 2: missing field `context`"));
+    let unknown = said(&format!("{good}\n{}", row("dureader", "A.", "")));
+    assert!(unknown.contains("line 3: `dataset`: dureader cannot be scored; known are narrativeqa"), "{unknown}");
+    assert!(said("").contains("x.jsonl: it has no rows"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(open(&asked("longbench", empty.path())).err().unwrap().to_string().contains("has no longbench/*.jsonl"));
+    let without = Asked { data: None, ..asked("longbench", empty.path()) };
+    assert!(open(&without).err().unwrap().to_string().contains("--data DIR or TRIBUTARY_DATA"));
+}
+
+#[test]
+fn prompts_and_lengths_are_those_of_the_published_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/longbench/config");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let (Ok(prompts), Ok(lengths)) = (read("dataset2prompt.json"), read("dataset2maxlen.json")) else {
+        // Past the test harness, which keeps what a passing test prints to itself; `.ci/skipped` counts it.
+        let _ = writeln!(std::io::stderr(), "skipped: {} is not there", folder.display());
+        return;
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (prompts, lengths) = (json(&prompts), json(&lengths));
+    for dataset in DATASETS {
+        assert_eq!(prompts[dataset.name], dataset.prompt, "{}", dataset.name);
+        assert_eq!(lengths[dataset.name], dataset.answer_tokens, "{}", dataset.name);
+    }
+}

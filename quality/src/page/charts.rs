@@ -1,0 +1,194 @@
+//! The charts of a page: quality beside time and bytes with the methods that no other beats, ratios, and depths.
+
+use tributary_charts::svg::{Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale};
+
+use super::label;
+use crate::points::Point;
+use crate::report::Report;
+
+/// Pixels of the place for values.
+const HEIGHT: f64 = 300.0;
+
+/// All that there is something to draw for.
+pub fn charts(report: &Report) -> Vec<Chart> {
+    let all: Vec<&Point> = report.methods().filter_map(<[Point]>::last).collect();
+    let time = |point: &Point| point.median_ttft_ms;
+    let bytes = |point: &Point| point.median_received_bytes as f64;
+    let beside = [
+        front(&all, time, ("quality-ttft", "Quality and time", "time to first token, median [ms]")),
+        front(&all, bytes, ("quality-bytes", "Quality and bytes", "received until the first token, median [bytes]")),
+        ratios(&all),
+    ];
+    beside.into_iter().flatten().chain(depths(report)).collect()
+}
+
+/// The axis of scores.
+fn scores() -> Axis {
+    let marks = (0..=5).map(|fifth| f64::from(fifth) / 5.0);
+    Axis::new("mean score of all tasks").with(marks.map(|mark| (mark, mark.to_string())).collect())
+}
+
+/// Names of methods, and the number of each point's.
+fn series(all: &[&Point]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for point in all {
+        if !names.contains(&point.method) {
+            names.push(point.method.clone());
+        }
+    }
+    names
+}
+
+fn series_of(names: &[String], point: &Point) -> usize {
+    names.iter().position(|name| *name == point.method).unwrap_or(0)
+}
+
+fn legend(names: &[String]) -> Vec<(usize, String)> {
+    names.iter().cloned().enumerate().map(|(index, name)| (index % (COLOURS - 1), name)).collect()
+}
+
+/// Scores over a cost, with a line through the points that no other beats in both. A logarithmic axis has no place for what costs nothing.
+fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&str, &str, &str)) -> Option<Chart> {
+    let shown: Vec<&Point> = all.iter().copied().filter(|point| cost(point) > 0.0).collect();
+    if shown.len() < 2 {
+        return None;
+    }
+    let names = series(all);
+    let missing = all.len() - shown.len();
+    let below = match missing {
+        0 => "line: no other method is better and cheaper".to_owned(),
+        _ => format!("line: no other method is better and cheaper; {missing} that cost nothing are left out"),
+    };
+    let mut plot = Plot::new(title, &below, &legend(&names), Legend::Mark, HEIGHT);
+    let (x, y) =
+        (Scale::log(shown.iter().map(|point| cost(point)), plot.across()), Scale::between((0.0, 1.05), plot.up()));
+    plot.horizontal(&x, &Axis::new(axis));
+    plot.vertical(&y, &scores());
+    let best: Vec<(f64, f64)> =
+        unbeaten(&shown, &cost).iter().map(|(cost, score)| (x.at(*cost), y.at(*score))).collect();
+    plot.drawing.path(&best, false, "ideal");
+    for point in shown {
+        let score = point.score;
+        let tip = format!(
+            "{}: {:.3} ({:.3} to {:.3}) at {:.1}",
+            label(point),
+            score.mean,
+            score.low,
+            score.high,
+            cost(point)
+        );
+        let at = x.at(cost(point));
+        plot.drawing.line((at, y.at(score.low)), (at, y.at(score.high)), "axis");
+        plot.drawing.mark((at, y.at(score.mean)), series_of(&names, point), &tip);
+    }
+    Some(plot.finish(name))
+}
+
+/// Cost and score of the points than which none is both cheaper and as good, or as cheap and better; by cost.
+fn unbeaten(points: &[&Point], cost: &impl Fn(&Point) -> f64) -> Vec<(f64, f64)> {
+    let mut all: Vec<(f64, f64)> = points.iter().map(|point| (cost(point), point.score.mean)).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    let mut best: Vec<(f64, f64)> = Vec::new();
+    for (cost, score) in all {
+        if best.last().is_none_or(|last| score > last.1) {
+            best.push((cost, score));
+        }
+    }
+    best
+}
+
+/// Scores over the share that is recomputed, of methods that have several; full prefill's score as a line.
+fn ratios(all: &[&Point]) -> Option<Chart> {
+    let names = series(all);
+    let of = |name: &String| -> Vec<(f64, &Point)> {
+        let own = all.iter().filter(|point| point.method == *name);
+        let mut found: Vec<(f64, &Point)> = own.filter_map(|point| Some((point.ratio?, *point))).collect();
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        found
+    };
+    let curves: Vec<(usize, Vec<(f64, &Point)>)> =
+        names.iter().map(of).enumerate().filter(|(_, points)| points.len() > 1).collect();
+    let largest = curves.iter().flat_map(|(_, points)| points).map(|(ratio, _)| *ratio).fold(0.0, f64::max);
+    let (first, _) = (all.first()?, curves.first()?);
+    let shown: Vec<(usize, String)> =
+        curves.iter().map(|(series, _)| (series % (COLOURS - 1), names[*series].clone())).collect();
+    let below = format!("bands: 95 % of means; dashed: {}", first.method);
+    let mut plot = Plot::new("Quality and ratio", &below, &shown, Legend::Mark, HEIGHT);
+    let (x, y) = (Scale::linear(largest, plot.across()), Scale::between((0.0, 1.05), plot.up()));
+    plot.horizontal(&x, &Axis::new("share of the context that is recomputed"));
+    plot.vertical(&y, &scores());
+    let ((left, right), full) = (plot.across(), y.at(first.score.mean));
+    plot.drawing.path(&[(left, full), (right, full)], false, "ideal");
+    for (series, points) in curves {
+        let at = |value: fn(&Point) -> f64| points.iter().map(move |(ratio, point)| (x.at(*ratio), y.at(value(point))));
+        let band: Vec<(f64, f64)> = at(|point| point.score.low)
+            .chain(at(|point| point.score.high).collect::<Vec<_>>().into_iter().rev())
+            .collect();
+        let colour = series % (COLOURS - 1);
+        plot.drawing.path(&band, true, &format!("band s{colour}"));
+        let curve: Vec<(f64, f64)> = at(|point| point.score.mean).collect();
+        plot.drawing.path(&curve, false, &format!("curve s{colour}"));
+        for ((ratio, point), place) in points.iter().zip(curve) {
+            plot.drawing.mark(place, series, &format!("{} at {ratio}: {:.3}", point.method, point.score.mean));
+        }
+    }
+    Some(plot.finish("quality-ratio"))
+}
+
+/// A heat map for each method, where there are depths.
+fn depths(report: &Report) -> Vec<Chart> {
+    let design = &report.design;
+    if design.depths.is_empty() {
+        return Vec::new();
+    }
+    let texts = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>();
+    let (columns, rows) = (texts(&design.lengths), texts(&design.depths));
+    let map = |own: &[Point]| {
+        let at = |depth: usize, length: usize| {
+            let found = own.iter().find(|point| (point.depth, point.length) == (Some(depth), Some(length)));
+            found.map(|point| point.score.mean)
+        };
+        let row = |&depth: &usize| design.lengths.iter().map(|&length| at(depth, length)).collect::<Vec<_>>();
+        let values: Vec<Vec<Option<f64>>> = design.depths.iter().map(row).collect();
+        let label = label(&own[0]);
+        let map = HeatMap {
+            title: &label,
+            below: "mean score by length and depth",
+            across: "tokens",
+            down: "depth [%]",
+            columns: &columns,
+            rows: &rows,
+            values: &values,
+        };
+        map.chart(&format!("depths-{}", label.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")))
+    };
+    report.methods().map(map).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::point;
+
+    #[test]
+    fn the_front_has_what_no_other_beats() {
+        let points =
+            [point("full", None, 0.9, 100.0), point("none", None, 0.2, 10.0), point("relay", Some(0.1), 0.8, 30.0)];
+        let others = [point("epic", Some(0.1), 0.3, 40.0), point("ring", None, 0.9, 120.0)];
+        let all: Vec<&Point> = points.iter().chain(&others).collect();
+        assert_eq!(unbeaten(&all, &|point| point.median_ttft_ms), [(10.0, 0.2), (30.0, 0.8), (100.0, 0.9)]);
+        let chart = front(&all, |point| point.median_ttft_ms, ("a", "b", "c")).unwrap();
+        assert_eq!(chart.body.matches("class=\"dot").count(), 5 + 5, "marks and their legend");
+        assert!(front(&all, |_| 0.0, ("a", "b", "c")).is_none(), "nothing costs anything");
+    }
+
+    #[test]
+    fn ratios_are_curves_where_there_are_several() {
+        let points =
+            [point("full", None, 0.9, 1.0), point("relay", Some(0.1), 0.7, 1.0), point("relay", Some(0.2), 0.8, 1.0)];
+        let all: Vec<&Point> = points.iter().collect();
+        let chart = ratios(&all).unwrap();
+        assert_eq!((chart.body.matches("class=\"curve").count(), chart.body.matches("class=\"band").count()), (1, 1));
+        assert!(ratios(&all[..2]).is_none(), "one ratio is no curve");
+    }
+}

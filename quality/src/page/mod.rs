@@ -1,0 +1,188 @@
+//! The report as one page: scores by method and task with their intervals, quality beside time and bytes, ratios, heat maps of depths, and the
+//! requests on which methods fall behind full prefill most, with both answers.
+
+mod charts;
+mod worst;
+
+use tributary_charts::page::Page;
+
+use self::charts::charts;
+use self::worst::{Worst, worst};
+use crate::answers::Answers;
+use crate::evaluation::Evaluation;
+use crate::points::Point;
+use crate::report::Report;
+use crate::suite::Cell;
+
+/// The page of an evaluation of which every answer is there.
+pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> String {
+    let design = &report.design;
+    let title = format!("What answers are worth: {} on {}", design.suite, report.environment.model);
+    let lead = format!(
+        "{} answers to {} requests, seed {}, {} ranks of {} threads on {} ({}, {} cores): {}.",
+        report.answers,
+        report.requests,
+        design.seed,
+        design.world,
+        design.threads,
+        report.origin.host,
+        report.origin.cpu,
+        report.origin.cores,
+        design.made_of.join("; ")
+    );
+    let mut page = Page::new(&title, &lead);
+    page.charts(&charts(report));
+    page.heading("Scores");
+    page.paragraph(
+        "Mean scores from 0 to 1, by the metric of each task, and the interval that holds 95 % of the means of requests drawn anew. A request that failed \
+         has 0.",
+    );
+    page.table(&scores(report), &[0]);
+    page.heading("Beside full prefill");
+    page.table(&beside_full(report), &[0]);
+    page.heading("Furthest behind full prefill");
+    falls(&mut page, &worst(evaluation, answers));
+    page.heading("Failures");
+    if report.failures.is_empty() {
+        page.paragraph("No request failed.");
+    } else {
+        page.table(&failures(report), &[0, 2, 4]);
+    }
+    page.heading("Provenance");
+    page.definitions(&provenance(report));
+    page.finish()
+}
+
+/// A method with its ratio.
+fn label(point: &Point) -> String {
+    point.ratio.map_or_else(|| point.method.clone(), |ratio| format!("{} at {ratio}", point.method))
+}
+
+fn name(point: &Point) -> String {
+    Cell { task: point.task.clone(), length: point.length, depth: point.depth }.to_string()
+}
+
+/// A row a task, a column a method.
+fn scores(report: &Report) -> Vec<Vec<String>> {
+    let methods: Vec<&[Point]> = report.methods().collect();
+    let heads = std::iter::once("task".to_owned()).chain(methods.iter().map(|own| label(&own[0])));
+    let mut rows = vec![heads.collect::<Vec<_>>()];
+    for index in 0..methods.first().map_or(0, |own| own.len()) {
+        let mut row = vec![name(&methods[0][index])];
+        for own in &methods {
+            let score = own[index].score;
+            row.push(format!("{:.2} [{:.2} – {:.2}]", score.mean, score.low, score.high));
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// A row a method, over all tasks.
+fn beside_full(report: &Report) -> Vec<Vec<String>> {
+    let heads =
+        ["method", "score", "× full", "less full's", "p", "token 1 as full", "TTFT [ms]", "rows", "moved", "bytes"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for own in report.methods() {
+        let Some(point) = own.last() else { continue };
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let pair = point.against_full.as_ref();
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+        rows.push(vec![
+            label(point),
+            format!("{:.3}", point.score.mean),
+            or_none(point.share_of_full.map(|share| format!("{share:.2}"))),
+            or_none(pair.map(|pair| {
+                let difference = pair.difference;
+                format!("{:.3} [{:.3} – {:.3}]", difference.mean, difference.low, difference.high)
+            })),
+            or_none(pair.map(|pair| match pair.mcnemar_p {
+                ..0.001 => "<0.001".to_owned(),
+                p => format!("{p:.3}"),
+            })),
+            percent(point.first_token_agrees),
+            format!("{:.1}", point.median_ttft_ms),
+            percent(point.selected_share + point.measured_share),
+            percent(point.moved_share),
+            point.median_received_bytes.to_string(),
+        ]);
+    }
+    rows
+}
+
+/// The requests on which methods fall behind most, with what was said.
+fn falls(page: &mut Page, worst: &[Worst<'_>]) {
+    if worst.is_empty() {
+        page.paragraph("No method has a lower score than full prefill on any request.");
+        return;
+    }
+    let heads = ["request", "method", "score", "full's", "references", "answer", "full's answer"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for fall in worst {
+        rows.push(vec![
+            format!(
+                "{}, {}",
+                fall.own.cell,
+                fall.own.id.clone().unwrap_or_else(|| format!("request {}", fall.own.sample))
+            ),
+            fall.method.clone(),
+            format!("{:.2}", fall.own.score),
+            format!("{:.2}", fall.full.score),
+            worst::shown(&fall.own.references.join("; ")),
+            worst::shown(fall.own.reply().map_or("(failed)", |reply| reply.answer.as_str())),
+            worst::shown(fall.full.reply().map_or("(failed)", |reply| reply.answer.as_str())),
+        ]);
+    }
+    page.table(&rows, &[0, 1, 4, 5, 6]);
+}
+
+fn failures(report: &Report) -> Vec<Vec<String>> {
+    let heads = ["task", "request", "method", "exit code", "failure"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for row in &report.failures {
+        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
+        let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
+        let method = format!("{}{ratio}", row.method);
+        rows.push(vec![
+            cell.to_string(),
+            row.sample.to_string(),
+            method,
+            row.exit_code.to_string(),
+            row.failure.clone(),
+        ]);
+    }
+    rows
+}
+
+fn provenance(report: &Report) -> Vec<(&'static str, String)> {
+    let (origin, environment, design) = (&report.origin, &report.environment, &report.design);
+    let list = |numbers: &[usize]| match numbers.is_empty() {
+        true => "–".to_owned(),
+        false => numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+    };
+    vec![
+        ("command", origin.command.join(" ")),
+        ("program", format!("tributary {}, build {}", origin.version, origin.build)),
+        ("commit", origin.revision.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("backend", environment.backend.clone()),
+        (
+            "model",
+            format!(
+                "{} ({}), {}, kernels {}",
+                environment.model, environment.load_format, environment.dtype, environment.kernels
+            ),
+        ),
+        ("model hash", origin.model_hash.clone()),
+        ("requests a task", design.samples.to_string()),
+        ("lengths", list(&design.lengths)),
+        ("depths [%]", list(&design.depths)),
+        (
+            "tokens of a chunk",
+            design.chunk_tokens.map_or_else(|| "the suite's own".to_owned(), |tokens| tokens.to_string()),
+        ),
+        ("answers before", report.answers_before.to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

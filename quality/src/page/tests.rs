@@ -1,0 +1,72 @@
+//! A page of made-up answers.
+
+use tributary_engine::{Question, Synthetic};
+
+use super::*;
+use crate::answers::{Answer, Outcome, Reply};
+use crate::evaluation::Request;
+use crate::kit::{arm, environment, origin};
+use crate::report::report;
+use crate::score::Metric;
+use crate::suite::Scoring;
+
+fn evaluation() -> Evaluation {
+    let asked = crate::Asked { suite: "hops".to_owned(), samples: 2, world: 2, threads: 1, ..crate::Asked::default() };
+    let mut design = crate::open(&asked).unwrap().0;
+    (design.lengths, design.depths) = (vec![512, 1024], vec![0, 50]);
+    let cell = |length, depth| Cell { depth: Some(depth), ..Cell::at("niah", length) };
+    let cells = vec![(cell(512, 0), 2), (cell(512, 50), 2), (cell(1024, 0), 2), (cell(1024, 50), 2)];
+    let request = |(cell, number): (&Cell, usize)| Request {
+        cell: cell.clone(),
+        number,
+        id: None,
+        question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
+        scoring: Scoring::new(Metric::MatchAll, vec!["<7>".to_owned()]),
+        prompt_hash: String::new(),
+        prompt_tokens: 2,
+        answer_tokens: 4,
+    };
+    let requests = cells.iter().flat_map(|(cell, count)| (0..*count).map(move |number| (cell, number))).map(request);
+    Evaluation {
+        design,
+        arms: vec![arm("full", None), arm("relay", Some(0.1)), arm("relay", Some(0.2))],
+        requests: requests.collect(),
+        longest: Vec::new(),
+        cells,
+    }
+}
+
+#[test]
+fn a_page_shows_scores_charts_and_the_worst_requests() {
+    let evaluation = evaluation();
+    let mut answers = Answers::default();
+    for request in &evaluation.requests {
+        for arm in &evaluation.arms {
+            let is_wrong = arm.ratio == Some(0.1) && request.number == 1;
+            let reply = Reply {
+                answer: if is_wrong { "<nothing>" } else { "it is <7>" }.to_owned(),
+                first_token: 1,
+                selected_rows: 1,
+                measured_rows: 0,
+                context_rows: 10,
+                ttft_ms: 1.0,
+                phases: Vec::new(),
+                received_bytes: 0,
+                moved: false,
+            };
+            answers.add(Answer::new(request, arm, Outcome::Answered(reply)));
+        }
+    }
+    let report = report(&evaluation, (origin(), environment()), &answers, 0);
+    let page = page(&evaluation, &report, &answers);
+    assert!(page.contains("<td class=\"text\">niah at 512 deep 50 %</td>"), "{page}");
+    assert!(page.contains("<td class=\"text\">&lt;nothing&gt;</td>\n<td class=\"text\">it is &lt;7&gt;</td>"));
+    assert_eq!(page.matches("&lt;nothing&gt;").count(), 4, "the most of a method");
+    // Time, ratios, and a heat map for each of the three; bytes cost nothing here.
+    assert_eq!(page.matches("<svg class=\"chart\"").count(), 2 + 3);
+    assert!(page.contains("<p>No request failed.</p>") && page.contains("0.50 [0.00 – 1.00]"));
+    let links = page.replace("http://www.w3.org/2000/svg", "");
+    for word in ["http", "src=", "url(", "@import", "<script", "<link"] {
+        assert!(!links.contains(word), "{word}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The suites that there are, and what each can be told.
+
+use crate::design::{Asked, Design};
+use crate::error::{Error, Result};
+use crate::hops::{self, Shape};
+use crate::suite::Suite;
+use crate::{longbench, niah, own, ruler};
+
+/// Opens a suite.
+type Open = fn(&Asked) -> Result<Box<dyn Suite>>;
+
+/// A suite by its name.
+struct Known {
+    name: &'static str,
+    /// The options that it takes, beside those of every suite.
+    takes: &'static [&'static str],
+    /// The shape of its requests where nobody asks for another, if it has one.
+    shape: Option<Shape>,
+    open: Open,
+}
+
+/// All of them.
+const SUITES: [Known; 4] = [
+    Known { name: "hops", takes: &["--documents", "--document-tokens"], shape: Some(hops::SHAPE), open: hops::open },
+    Known {
+        name: "ruler",
+        takes: &["--lengths", "--chunk-tokens", "--data", "--essays", "--squad"],
+        shape: None,
+        open: ruler::open,
+    },
+    Known {
+        name: "niah",
+        takes: &["--lengths", "--depths", "--chunk-tokens", "--data", "--essays"],
+        shape: None,
+        open: niah::open,
+    },
+    Known { name: "longbench", takes: &["--lengths", "--chunk-tokens", "--data"], shape: None, open: longbench::open },
+];
+
+/// A file of rows.
+const OWN: Known = Known { name: "of a file", takes: &["--chunk-tokens"], shape: None, open: own::open };
+
+/// A suite as it was asked for, and what is evaluated of it.
+///
+/// # Errors
+/// An unknown suite or task, with those that are known; an option that the suite does not take; what it cannot be.
+pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
+    let named = SUITES.iter().find(|suite| suite.name == asked.suite);
+    let Some(known) = named.or(own::is_file(&asked.suite).then_some(&OWN)) else {
+        let names = SUITES.map(|suite| suite.name).join(", ");
+        return Err(Error::usage(format!("--suite {}: unknown; known are {names}, or FILE.jsonl", asked.suite)));
+    };
+    let given = [
+        ("--documents", asked.documents.is_some()),
+        ("--document-tokens", asked.document_tokens.is_some()),
+        ("--lengths", !asked.lengths.is_empty()),
+        ("--depths", !asked.depths.is_empty()),
+        ("--chunk-tokens", asked.chunk_tokens.is_some()),
+        ("--essays", asked.essays.is_some()),
+        ("--squad", asked.squad.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(option, is_given)| *is_given && !known.takes.contains(option)) {
+        let takes = known.takes.join(", ");
+        return Err(Error::usage(format!("{option}: the suite {} does not take it; it takes {takes}", known.name)));
+    }
+    asked.check()?;
+    let suite = (known.open)(asked)?;
+    Ok((design(asked, known.shape, suite.as_ref()), suite))
+}
+
+fn design(asked: &Asked, shape: Option<Shape>, suite: &dyn Suite) -> Design {
+    let cells = suite.cells();
+    let mut tasks: Vec<String> = Vec::new();
+    let (mut lengths, mut depths) = (Vec::new(), Vec::new());
+    for cell in cells {
+        lengths.extend(cell.length.filter(|length| !lengths.contains(length)));
+        depths.extend(cell.depth.filter(|depth| !depths.contains(depth)));
+        if !tasks.contains(&cell.task) {
+            tasks.push(cell.task);
+        }
+    }
+    Design {
+        suite: asked.suite.clone(),
+        made_of: suite.made_of(),
+        tasks,
+        samples: asked.samples,
+        seed: asked.seed,
+        documents: shape.map(|shape| asked.documents.unwrap_or(shape.documents)),
+        document_tokens: shape.map(|shape| asked.document_tokens.unwrap_or(shape.document_tokens)),
+        lengths,
+        depths,
+        chunk_tokens: asked.chunk_tokens,
+        world: asked.world,
+        threads: asked.threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(suite: &str, tasks: &[&str]) -> Asked {
+        Asked {
+            suite: suite.to_owned(),
+            tasks: tasks.iter().map(|task| (*task).to_owned()).collect(),
+            samples: 2,
+            world: 1,
+            threads: 1,
+            ..Asked::default()
+        }
+    }
+
+    #[test]
+    fn tasks_are_those_asked_for_or_all() {
+        let tasks = |asked: &Asked| open(asked).unwrap().0.tasks;
+        assert_eq!(tasks(&asked("hops", &[])).len(), 17);
+        assert_eq!(tasks(&asked("hops", &["vt3", "single", "vt3"])), ["vt3", "single"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let said = |asked: Asked| open(&asked).err().expect("it is refused").to_string();
+        assert!(said(asked("bench", &[])).starts_with("--suite bench: unknown; known are hops"));
+        assert!(said(asked("hops", &["vt9"])).starts_with("--tasks vt9: unknown; hops has single, multikey"));
+        let hops = || asked("hops", &["vt4"]);
+        assert_eq!(said(Asked { documents: Some(3), ..hops() }), "--documents 3: must be at least 4");
+        assert!(said(Asked { samples: 0, ..hops() }).starts_with("--samples 0"));
+        assert!(said(Asked { document_tokens: Some(9), ..hops() }).starts_with("--document-tokens 9"));
+        assert!(said(Asked { samples: 200_000_000, ..hops() }).ends_with("at most 100000000"));
+        let lengths = said(Asked { lengths: vec![4096], ..hops() });
+        assert_eq!(lengths, "--lengths: the suite hops does not take it; it takes --documents, --document-tokens");
+    }
+}
