@@ -31,13 +31,14 @@ pub struct TraceCalibration {
 }
 
 impl TraceCalibration {
-    /// α between the readings of requests that refer and those of requests that do not: the middle of the lowest twentieth's end of the
-    /// former and the largest of the latter. Nothing where those do not lie apart, since no α would tell them from each other.
+    /// α between the readings of requests that refer and those of requests that do not: the middle between what a twentieth of the former
+    /// stays below and what a twentieth of the latter exceeds. Nothing where those do not lie apart, since no α would tell them from
+    /// each other.
     pub fn new(suite: &str, seed: u64, mut referring: Vec<f32>, mut apart: Vec<f32>) -> Option<Self> {
         referring.sort_by(f32::total_cmp);
         apart.sort_by(f32::total_cmp);
         let low = *referring.get(referring.len() / 20)?;
-        let high = apart.last().copied()?;
+        let high = *apart.get((apart.len() - apart.len() / 20).checked_sub(1)?)?;
         let alpha = (low + high) / 2.0;
         let made = Self { schema: SCHEMA.to_owned(), alpha, suite: suite.to_owned(), seed, referring, apart };
         (low > high && high >= 0.0).then_some(made)
@@ -88,7 +89,10 @@ mod tests {
     #[test]
     fn alpha_lies_between_what_refers_and_what_does_not() {
         let referring: Vec<f32> = (0..40).rev().map(|i| 0.4 + 0.01 * i as f32).collect();
-        let made = TraceCalibration::new("hops", 3, referring, vec![0.1, 0.06, 0.12]).expect("they lie apart");
+        let made = TraceCalibration::new("hops", 3, referring.clone(), vec![0.1, 0.06, 0.12]).expect("they lie apart");
+        let odd: Vec<f32> = [0.9].into_iter().chain((0..19).map(|i| 0.12 - 0.001 * i as f32)).collect();
+        let with_an_odd_one = TraceCalibration::new("hops", 3, referring, odd).expect("one of twenty is chance");
+        assert!((with_an_odd_one.alpha - made.alpha).abs() < 1e-6, "{}", with_an_odd_one.alpha);
         assert!((made.alpha - (0.42 + 0.12) / 2.0).abs() < 1e-6, "{}", made.alpha);
         assert_eq!(TraceCalibration::new("hops", 3, vec![0.2; 40], vec![0.2]), None, "no α tells them from each other");
         assert_eq!(TraceCalibration::new("hops", 3, Vec::new(), vec![0.2]), None);

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
 use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
-use tributary_quality::{Arm, Asked, Evaluation, Output, dry_run, open, origin, page, render, report, rows};
+use tributary_quality::{
+    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
+};
 use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
@@ -126,6 +128,10 @@ pub struct EvaluationArgs {
     /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
+    /// Measure how sharply the model reads references between documents, and write α of trace beside it (trace.json); wants a suite that has
+    /// such: pairs, or hops for the demo model
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios"])]
+    calibrate_trace: bool,
     /// Machine profile that predicts times of a dry run: a name, or a file of `bench --calibrate` [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
     profile: Option<String>,
@@ -215,6 +221,9 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         drop(engine);
         return Ok(ranks.leave()?);
     }
+    if args.calibrate_trace {
+        return calibrated(&evaluation, suite.as_ref(), engine);
+    }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
     let before = output.begin(&evaluation, &origin, &environment)?;
@@ -228,10 +237,35 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     Ok(report.check()?)
 }
 
+/// Measures α, and writes it beside the model.
+fn calibrated(evaluation: &Evaluation, suite: &dyn Suite, engine: Engine<'_>) -> anyhow::Result<()> {
+    let folder = engine.folder().path.clone();
+    let progress = Progress::start("loading the weights");
+    let found = calibrate(evaluation, suite, engine, &|what, _| progress.now(what));
+    drop(progress);
+    let found = found?;
+    found.write(&folder).map_err(|error| usage(format!("{}: {error}", folder.display())))?;
+    let path = TraceCalibration::path(&folder);
+    let range = |readings: &[f32]| match (readings.first(), readings.last()) {
+        (Some(least), Some(most)) => format!("{least:.3} to {most:.3} in {} requests", readings.len()),
+        _ => "none".to_owned(),
+    };
+    print(&format!(
+        "alpha {:.3}\nsharpest readings where a document refers to another: {}\nsharpest readings where none does: {}\n# written to {}\n",
+        found.alpha,
+        range(&found.referring),
+        range(&found.apart),
+        path.display()
+    ))
+}
+
 /// The methods with each ratio that makes a difference to them; the one that the others are measured against first.
 fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     let mut specs = vec![MethodSpec::bare(REFERENCE)];
-    specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>());
+    match args.calibrate_trace {
+        true => specs = vec![format!("trace:alpha={LEAST_ALPHA}").parse().map_err(usage)?],
+        false => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
+    }
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();
     let ratios = if ratios.is_empty() { vec![None] } else { ratios };
     let mut arms: Vec<Arm> = Vec::new();

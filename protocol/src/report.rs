@@ -125,7 +125,7 @@ pub struct Outcome {
     /// How many of them each free probe measured. Empty where there was none, which is so too where its positions would reach beyond
     /// the model's.
     pub rounds: Vec<usize>,
-    /// The largest sharp reading of those probes; none where nothing is sharp.
+    /// The largest sharp reading of those probes, of rows that matter to the query itself; none where nothing is sharp.
     pub sharpest: Option<f32>,
     /// Rows that could have been selected.
     pub candidates: usize,

@@ -4,6 +4,7 @@
 //! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
 
 pub mod answers;
+mod calibrate;
 pub mod cut;
 mod design;
 mod dry_run;
@@ -20,6 +21,7 @@ mod niah;
 mod output;
 mod own;
 mod page;
+mod pairs;
 mod passages;
 mod points;
 mod random;
@@ -33,6 +35,7 @@ pub mod statistics;
 pub mod suite;
 mod suites;
 
+pub use calibrate::{LEAST_ALPHA, calibrate};
 pub use design::{Arm, Asked, Design};
 pub use dry_run::dry_run;
 pub use error::{Error, Result};
@@ -43,4 +46,5 @@ pub use points::{Paired, Point};
 pub use render::render;
 pub use report::{FailureRow, Origin, Report, origin, report};
 pub use run::run;
+pub use suite::Suite;
 pub use suites::open;

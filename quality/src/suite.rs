@@ -194,6 +194,12 @@ pub trait Suite {
         false
     }
 
+    /// Whether in a task's requests the answer takes a reference from one document to another (true), or documents whose order carries
+    /// it and of which none refers to another (false); absent where it takes neither, or where that is not known.
+    fn refers(&self, _task: &str) -> Option<bool> {
+        None
+    }
+
     /// Whether a model can be asked at all; `model` is its folder, for messages.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::design::{Asked, Design};
 use crate::error::{Error, Result};
 use crate::hops::{self, Shape};
 use crate::suite::Suite;
-use crate::{longbench, niah, own, ruler};
+use crate::{longbench, niah, own, pairs, ruler};
 
 /// Opens a suite.
 type Open = fn(&Asked) -> Result<Box<dyn Suite>>;
@@ -20,7 +20,7 @@ struct Known {
 }
 
 /// All of them.
-const SUITES: [Known; 4] = [
+const SUITES: [Known; 5] = [
     Known { name: "hops", takes: &["--documents", "--document-tokens"], shape: Some(hops::SHAPE), open: hops::open },
     Known {
         name: "ruler",
@@ -34,6 +34,7 @@ const SUITES: [Known; 4] = [
         shape: None,
         open: niah::open,
     },
+    Known { name: "pairs", takes: &[], shape: None, open: pairs::open },
     Known { name: "longbench", takes: &["--lengths", "--chunk-tokens", "--data"], shape: None, open: longbench::open },
 ];
 
@@ -60,7 +61,7 @@ pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
         ("--squad", asked.squad.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(option, is_given)| *is_given && !known.takes.contains(option)) {
-        let takes = known.takes.join(", ");
+        let takes = if known.takes.is_empty() { "none of these".to_owned() } else { known.takes.join(", ") };
         return Err(Error::usage(format!("{option}: the suite {} does not take it; it takes {takes}", known.name)));
     }
     asked.check()?;

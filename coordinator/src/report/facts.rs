@@ -145,7 +145,8 @@ pub struct TraceRow {
     pub moved: bool,
     /// Whether they were left out because their positions would reach beyond the model's.
     pub left_out: bool,
-    /// The largest attention that a row pays another document's row, less that the other way; none where none comes to α.
+    /// The largest attention that a row, which matters to the query itself, pays another document's row, less that the other way; none where
+    /// none comes to α.
     pub sharpest: Option<f32>,
 }
 

@@ -2,7 +2,7 @@
 
 use tributary_coordinator::Tokenizer;
 
-use super::{LEAST_DOCUMENT_TOKENS, SHAPE, Shape, TASKS, Task, sample, words};
+use super::{LEAST_DOCUMENT_TOKENS, Question, SHAPE, Shape, TASKS, Task, sample, words};
 use crate::design::{Asked, at_least, chosen};
 use crate::error::{Error, Result};
 use crate::score::Metric;
@@ -41,6 +41,15 @@ impl Suite for Hops {
 
     fn cells(&self) -> Vec<Cell> {
         self.tasks.iter().map(|task| Cell::of(task.name)).collect()
+    }
+
+    fn refers(&self, task: &str) -> Option<bool> {
+        let task = Task::find(task)?;
+        match task.question {
+            Question::House | Question::Chain(_) => Some(true),
+            Question::Likes(_) => Some(false),
+            Question::Code | Question::Codes(_) => None,
+        }
     }
 
     /// Every word of the suite must be known to the model.

@@ -25,7 +25,7 @@ pub(super) struct Found {
     pub rows: Vec<u32>,
     /// How many each probe had.
     pub rounds: Vec<usize>,
-    /// The largest sharp reading, if one is sharp.
+    /// The largest sharp reading of rows that the query finds relevant.
     pub sharpest: Option<f32>,
 }
 
@@ -140,7 +140,7 @@ impl Told {
         let relevance = chains.relevance(&sharp);
         let next = if rounds < trace.rounds { chains.frontier(&relevance, probed) } else { Vec::new() };
         let order = chains.order(&sharp, &relevance);
-        let sharpest = sharp.iter().map(|read| read.amount).reduce(f32::max);
+        let sharpest = chains.sharpest(&sharp);
         Decision { next, relevance: chains.of_rows(&relevance, probed), order, sharpest }
     }
 }

@@ -79,6 +79,13 @@ impl Chains {
         sharp
     }
 
+    /// The largest sharp reading of a row that the query itself finds relevant: s_i ≥ g · max s. None where there is none.
+    pub fn sharpest(&self, sharp: &[Read]) -> Option<f32> {
+        let least = self.least(&self.scores);
+        let of_relevant = sharp.iter().filter(|read| self.scores[self.place(read.row)] >= least);
+        of_relevant.map(|read| read.amount).reduce(f32::max)
+    }
+
     /// ω, one number a context row: at first s; then, as many times as there are chunks, each from the one before,
     /// ω_t = max(s_t, γ · max{ω_i : X[i,t] > 0, ω_i ≥ g · max ω}).
     pub fn relevance(&self, sharp: &[Read]) -> Vec<f32> {

@@ -90,6 +90,14 @@ fn chunks_that_are_needed_stand_first() {
 }
 
 #[test]
+fn the_sharpest_reading_is_one_of_a_row_that_the_query_finds_relevant() {
+    let chains = chains(9, &[(2, 0.5), (5, 0.1)]);
+    assert_eq!(chains.sharpest(&[]), None);
+    assert_eq!(chains.sharpest(&[read(2, 11, 0.3), read(2, 8, 0.4), read(5, 11, 0.9)]), Some(0.4));
+    assert_eq!(chains.sharpest(&[read(5, 11, 0.9)]), None);
+}
+
+#[test]
 fn chunks_stay_where_their_order_is_to_be_kept() {
     let (scores, sharp) = ([(2, 0.5), (5, 0.1)], [read(2, 11, 0.3)]);
     let with = |keep_order| chains_by(Trace { keep_order, ..Trace::default() }, 9, &scores);

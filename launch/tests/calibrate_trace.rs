@@ -1,0 +1,64 @@
+//! `tributary quality --calibrate-trace`: α of trace is measured, kept beside the model, and taken from there.
+
+mod kit;
+
+use std::path::Path;
+
+use kit::{demo, tributary};
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tributary(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// α lies between what the model reads of references and what it reads of lists, is written beside the model, and is what requests take
+/// from then on; an option stands before it.
+#[test]
+fn trace_is_calibrated_and_the_model_keeps_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().display().to_string();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(Path::new(&demo()).join(name), folder.path().join(name)).expect("copied");
+    }
+    let tasks = |tasks: &'static str| {
+        ["quality", "--suite", "hops", "--tasks", tasks, "--samples", "6", "--calibrate-trace", "--model"]
+    };
+    let (code, out, errors) = run(&[&tasks("hop2,vt3_shuf,multivalue")[..], &[&model]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    let written = trace_file(folder.path());
+    let readings = |name: &str| -> Vec<f64> {
+        let list = written[name].as_array().expect("readings");
+        list.iter().map(|reading| reading.as_f64().expect("a number")).collect()
+    };
+    let (referring, apart, alpha) = (readings("referring"), readings("apart"), written["alpha"].as_f64().expect("α"));
+    assert_eq!((referring.len(), apart.len()), (12, 6));
+    assert!(
+        referring.iter().all(|&reading| reading > alpha) && apart.iter().all(|&reading| reading < alpha),
+        "{written}"
+    );
+    assert!(out.starts_with(&format!("alpha {alpha:.3}\n")) && out.contains("in 12 requests"), "{out}");
+
+    let request = kit::request("vt3_rev-0");
+    let alpha_of = |more: &[&str]| {
+        let base =
+            ["prefill", "--model", &model, "--request", &request, "--method", "trace", "--json", "--max-tokens", "1"];
+        kit::json(&[&base[..], more].concat())["settings"]["alpha"].as_f64().expect("α")
+    };
+    assert!((alpha_of(&[]) - alpha).abs() < 1e-6, "the model's own");
+    assert!((alpha_of(&["--trace-alpha", "0.5"]) - 0.5).abs() < 1e-6, "an option stands before it");
+
+    let (code, out, errors) = run(&[&tasks("hop2,vt3")[..], &[&model]].concat());
+    assert_eq!((code, out.as_str(), errors.lines().count()), (Some(64), "", 1), "{errors}");
+    assert!(errors.contains("--calibrate-trace --suite hops") && errors.contains("pairs has both"), "{errors}");
+    std::fs::write(folder.path().join("trace.json"), "{\"alpha\": 2}").expect("written");
+    let damaged = run(&["prefill", "--model", &model, "--request", &request, "--method", "full"]);
+    assert!(damaged.2.lines().count() == 1 && damaged.2.contains("trace.json, line 1"), "{}", damaged.2);
+    assert_ne!(damaged.0, Some(0));
+}
+
+fn trace_file(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("trace.json")).expect("readable");
+    serde_json::from_str(&text).expect("JSON")
+}
