@@ -12,7 +12,8 @@ const SCHEMA: &str = "tributary.trace/1";
 /// The file's name in a model folder.
 const FILE: &str = "trace.json";
 
-/// α of trace for one model, and what it was made from: net readings between documents, each the largest of its request.
+/// α of trace for one model, and what it was made from: net readings between documents, each the largest of its request, and where none
+/// refers to another the largest of a document that stands behind the one that reads it: only such a one could move documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceCalibration {

@@ -33,8 +33,8 @@ pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use report::{
-    ChunkCacheReport, DeviceMemory, DrawnToken, Event, FromStore, Logprobs, Outcome, RankReport, Refusal, Span,
-    StepReport,
+    ChunkCacheReport, DeviceMemory, DrawnToken, Event, FromStore, Logprobs, Outcome, RankReport, Refusal, Sharpest,
+    Span, StepReport,
 };
 pub use rows::{leading, leading_counts};
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};

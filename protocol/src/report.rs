@@ -107,6 +107,15 @@ pub struct StepReport {
     pub sequences: usize,
 }
 
+/// The largest attention that a row, which matters to the query itself, pays a row of another chunk, less that the other way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Sharpest {
+    /// Of any other chunk; none where none comes to α.
+    pub any: Option<f32>,
+    /// Of a chunk that stands behind its own in the request, which is what moves chunks; none where none comes to α.
+    pub behind: Option<f32>,
+}
+
 /// The outcome of a request.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
@@ -125,8 +134,8 @@ pub struct Outcome {
     /// How many of them each free probe measured. Empty where there was none, which is so too where its positions would reach beyond
     /// the model's.
     pub rounds: Vec<usize>,
-    /// The largest sharp reading of those probes, of rows that matter to the query itself; none where nothing is sharp.
-    pub sharpest: Option<f32>,
+    /// The largest sharp readings of those probes.
+    pub sharpest: Sharpest,
     /// Rows that could have been selected.
     pub candidates: usize,
     /// The first token's logits, if asked for.

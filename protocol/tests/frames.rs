@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tributary_protocol::{
     Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport,
+    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Sharpest, Span, StepReport,
     StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame, encode, encode_frame,
 };
 
@@ -212,7 +212,7 @@ fn events_and_orders_come_back() {
         selected: vec![3],
         measured: vec![4, 5],
         rounds: vec![1, 1],
-        sharpest: Some(0.375),
+        sharpest: Sharpest { any: Some(0.375), behind: None },
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,

@@ -1,6 +1,7 @@
 //! Calibration of `trace` for a model: how sharply it reads another document where one refers to it, and where none does.
 
 use tributary_coordinator::TraceCalibration;
+use tributary_coordinator::report::TraceRow;
 use tributary_engine::Engine;
 
 use crate::error::{Error, Result};
@@ -35,8 +36,9 @@ pub fn calibrate(
             format!("request {} of {}", number + 1, evaluation.requests.len()),
             number as f64 / evaluation.requests.len() as f64,
         );
-        let sharpest = sharpest(&mut engine, evaluation, request)?;
-        if refers { &mut referring } else { &mut apart }.push(sharpest);
+        let (any, behind) = sharpest(&mut engine, evaluation, request)?;
+        // What reads a document before its own moves nothing: only the others could do harm where there is no reference.
+        if refers { referring.push(any) } else { apart.push(behind) }
     }
     engine.end()?;
     let most = |readings: &[f32]| readings.iter().copied().fold(0.0, f32::max);
@@ -50,7 +52,8 @@ pub fn calibrate(
     })
 }
 
-fn sharpest(engine: &mut Engine<'_>, evaluation: &Evaluation, request: &Request) -> Result<f32> {
+/// The sharpest reading of any other document, and of those behind its own.
+fn sharpest(engine: &mut Engine<'_>, evaluation: &Evaluation, request: &Request) -> Result<(f32, f32)> {
     let arm = evaluation.arms.first().ok_or(tributary_engine::Error::Bug("a calibration without a method"))?;
     let mut run_config = arm.run_config.clone();
     run_config.settings.max_tokens = 1;
@@ -60,5 +63,6 @@ fn sharpest(engine: &mut Engine<'_>, evaluation: &Evaluation, request: &Request)
     if trace.is_some_and(|trace| trace.left_out) {
         return Err(Error::usage(format!("{}: a free probe does not fit into the model's positions", request.cell)));
     }
-    Ok(trace.and_then(|trace| trace.sharpest).unwrap_or(0.0))
+    let found = |of: fn(&TraceRow) -> Option<f32>| trace.and_then(of).unwrap_or(0.0);
+    Ok((found(|trace| trace.sharpest), found(|trace| trace.sharpest_behind)))
 }

@@ -148,6 +148,8 @@ pub struct TraceRow {
     /// The largest attention that a row, which matters to the query itself, pays another document's row, less that the other way; none where
     /// none comes to α.
     pub sharpest: Option<f32>,
+    /// The same among rows of documents that stand behind its own in the request, which is what moves documents.
+    pub sharpest_behind: Option<f32>,
 }
 
 /// What free probes found for a plan; none where the method has no such probes.
@@ -158,14 +160,15 @@ pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
         rounds: outcome.rounds.len(),
         moved: outcome.order != plan.request_order(),
         left_out: plan.traces().is_some() && outcome.rounds.is_empty(),
-        sharpest: outcome.sharpest,
+        sharpest: outcome.sharpest.any,
+        sharpest_behind: outcome.sharpest.behind,
     })
 }
 
 impl TraceRow {
     /// The same for a reader; nothing where there was no probe to be made.
     pub(super) fn note(&self) -> Option<String> {
-        let Self { measured_rows, rounds, moved, left_out, sharpest } = *self;
+        let Self { measured_rows, rounds, moved, left_out, sharpest, sharpest_behind: _ } = *self;
         if left_out {
             return Some("the free probe was left out: its positions reach beyond the model's".to_owned());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tributary_comm::Collective;
-use tributary_protocol::{Outcome, Phase, RankReport, Span};
+use tributary_protocol::{Outcome, Phase, RankReport, Sharpest, Span};
 
 use super::{Environment, Report, TraceRow, report};
 use crate::dispatch::Answer;
@@ -104,14 +104,17 @@ fn free_probes_are_reported() {
     (answer.outcome.measured, answer.outcome.rounds) = (vec![120, 130, 110], vec![2, 1]);
     let found = reported(&settings, &answer);
     let moved = answer.outcome.order.windows(2).any(|pair| pair[0] > pair[1]);
-    assert_eq!(found.trace, Some(TraceRow { measured_rows: 3, rounds: 2, moved, left_out: false, sharpest: None }));
+    assert_eq!(
+        found.trace,
+        Some(TraceRow { measured_rows: 3, rounds: 2, moved, left_out: false, sharpest: None, sharpest_behind: None })
+    );
     let blunt = "note: 2 free probes measured 3 rows; no reading between documents is sharp; documents were put in another order\n";
     assert!(found.render().contains(blunt), "{}", found.render());
-    answer.outcome.sharpest = Some(0.625);
+    answer.outcome.sharpest = Sharpest { any: Some(0.625), behind: None };
     let found = reported(&settings, &answer);
     assert_eq!(found.trace.as_ref().and_then(|trace| trace.sharpest), Some(0.625));
     assert!(found.render().contains("the sharpest reading between documents is 0.62;"), "{}", found.render());
-    answer.outcome.sharpest = None;
+    answer.outcome.sharpest = Sharpest::default();
     (answer.outcome.measured, answer.outcome.rounds) = (Vec::new(), Vec::new());
     let found = reported(&settings, &answer);
     assert!(found.trace.as_ref().is_some_and(|trace| trace.left_out), "{:?}", found.trace);

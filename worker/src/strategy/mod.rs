@@ -30,7 +30,7 @@ mod stock;
 mod tests;
 mod trace;
 
-use tributary_protocol::{Method, Plan, Prefill};
+use tributary_protocol::{Method, Plan, Prefill, Sharpest};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -66,8 +66,8 @@ pub struct Selection {
     pub measured: Vec<u32>,
     /// How many of them each free probe measured.
     pub rounds: Vec<usize>,
-    /// The largest sharp reading of free probes.
-    pub sharpest: Option<f32>,
+    /// The largest sharp readings of free probes.
+    pub sharpest: Sharpest,
     /// How many rows could have been.
     pub candidates: usize,
     /// One score a context row, where the method has them.

@@ -1,7 +1,7 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan};
+use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan, Sharpest};
 
 use super::agree::agree;
 use super::chunks::Chunks;
@@ -63,7 +63,8 @@ impl Selective {
             cx.enter(Phase::Probe, plan)?;
             candidates.auxiliary = auxiliary::readings(cx, plan)?;
         }
-        let (mut seen, mut measured, mut rounds, mut sharpest) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sharpest = Sharpest::default();
         loop {
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe => {

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tributary_protocol::{Exchange, Layout, Plan, Trace};
+use tributary_protocol::{Exchange, Layout, Plan, Sharpest, Trace};
 
 use super::agree::{agree, collect};
 use super::chunks::Chunks;
@@ -25,8 +25,8 @@ pub(super) struct Found {
     pub rows: Vec<u32>,
     /// How many each probe had.
     pub rounds: Vec<usize>,
-    /// The largest sharp reading of rows that the query finds relevant.
-    pub sharpest: Option<f32>,
+    /// The largest sharp readings of rows that the query finds relevant.
+    pub sharpest: Sharpest,
 }
 
 /// What rank 0 makes of the readings so far.
@@ -39,7 +39,7 @@ struct Decision {
     /// The order of chunks.
     order: Vec<u32>,
     /// The largest sharp reading.
-    sharpest: Option<f32>,
+    sharpest: Sharpest,
 }
 
 /// Follows chains from the best rows by `scores`. Nothing is found, and chunks stay in the request's order, where the plan has no free
@@ -51,7 +51,7 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
     let most = cx.models.main.config().max_positions;
     let Some(trace) = plan.traces().filter(|_| plan.traced_positions() <= most) else {
         let (received, order) = (vec![0.0; plan.context_rows()], plan.request_order());
-        return Ok(Found { received, order, rows: Vec::new(), rounds: Vec::new(), sharpest: None });
+        return Ok(Found { received, order, rows: Vec::new(), rounds: Vec::new(), sharpest: Sharpest::default() });
     };
     let chains = Chains::new(plan, trace, scores.to_vec());
     let (kept, mut told) = (plan.kept_by(cx.rank()), Told::default());

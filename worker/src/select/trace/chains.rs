@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tributary_protocol::{Plan, Trace};
+use tributary_protocol::{Plan, Sharpest, Trace};
 
 use super::ordering::ranked_pairs;
 use crate::select::top_rows;
@@ -79,11 +79,13 @@ impl Chains {
         sharp
     }
 
-    /// The largest sharp reading of a row that the query itself finds relevant: s_i ≥ g · max s. None where there is none.
-    pub fn sharpest(&self, sharp: &[Read]) -> Option<f32> {
+    /// The largest sharp readings of rows that the query itself finds relevant: s_i ≥ g · max s.
+    pub fn sharpest(&self, sharp: &[Read]) -> Sharpest {
         let least = self.least(&self.scores);
-        let of_relevant = sharp.iter().filter(|read| self.scores[self.place(read.row)] >= least);
-        of_relevant.map(|read| read.amount).reduce(f32::max)
+        let of_relevant = || sharp.iter().filter(|read| self.scores[self.place(read.row)] >= least);
+        let behind = of_relevant().filter(|read| self.chunk(read.of) > self.chunk(read.row));
+        let largest = |readings: &mut dyn Iterator<Item = &Read>| readings.map(|read| read.amount).reduce(f32::max);
+        Sharpest { any: largest(&mut of_relevant()), behind: largest(&mut behind.into_iter()) }
     }
 
     /// ω, one number a context row: at first s; then, as many times as there are chunks, each from the one before,

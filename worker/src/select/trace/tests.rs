@@ -91,10 +91,14 @@ fn chunks_that_are_needed_stand_first() {
 
 #[test]
 fn the_sharpest_reading_is_one_of_a_row_that_the_query_finds_relevant() {
-    let chains = chains(9, &[(2, 0.5), (5, 0.1)]);
-    assert_eq!(chains.sharpest(&[]), None);
-    assert_eq!(chains.sharpest(&[read(2, 11, 0.3), read(2, 8, 0.4), read(5, 11, 0.9)]), Some(0.4));
-    assert_eq!(chains.sharpest(&[read(5, 11, 0.9)]), None);
+    let chains = chains(9, &[(8, 0.5), (5, 0.1)]);
+    let sharpest = |sharp: &[Read]| {
+        let found = chains.sharpest(sharp);
+        (found.any, found.behind)
+    };
+    assert_eq!(sharpest(&[]), (None, None));
+    assert_eq!(sharpest(&[read(8, 11, 0.3), read(8, 2, 0.4), read(5, 11, 0.9)]), (Some(0.4), Some(0.3)));
+    assert_eq!(sharpest(&[read(5, 11, 0.9)]), (None, None));
 }
 
 #[test]
