@@ -22,6 +22,11 @@ impl Plan {
         first..first + self.look_ahead_count() as u32
     }
 
+    /// The numbers of all context rows.
+    pub fn context_row_numbers(&self) -> Vec<u32> {
+        (self.prefix_tokens() as u32..self.query_rows().start).collect()
+    }
+
     /// The rows of each chunk, in the request's own order.
     pub fn chunk_rows(&self) -> Vec<Range<u32>> {
         let first = self.prefix_tokens() as u32;
@@ -124,6 +129,11 @@ impl Plan {
     /// Whether chunks are put into another order first.
     pub fn reorders(&self) -> bool {
         self.reorder.is_some() && self.chunks.len() > 1 && self.method.descriptor().takes(Choice::Reorder)
+    }
+
+    /// Whether a full prefill is computed before the selection, as an oracle.
+    pub fn asks_oracle(&self) -> bool {
+        self.budget > 0 && self.method.evidence().is_some_and(|evidence| evidence.oracle)
     }
 
     /// Whether the query is asked which rows to select.

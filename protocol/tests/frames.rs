@@ -19,6 +19,7 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::Full),
         Just(Method::Ring),
         Just(Method::None),
+        Just(Method::Ideal),
         prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
         any::<u64>().prop_map(|seed| Method::Random { seed }),
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),

@@ -306,6 +306,16 @@ class Request:
         barred[candidates] = 0.0
         return total * (1.0 - barred)
 
+    def ideal(self, order):
+        """Per context row: mean over layers of the norm of (mean attention of the query's rows) x (values), in a full prefill less in
+        the cache as it is."""
+        at, taken = self.positions("global", order), []
+        for rows in (torch.cat([self.context, self.query]), self.query):
+            paid, cache = [], self.fresh_copy()
+            self.model.forward(self.ids, rows, cache, at, watch=lambda _, a: paid.append(a[:, -self.M:].mean((0, 1))))
+            taken.append([p[self.context, None, None] * v[self.context] for p, (_, v) in zip(paid, cache)])
+        return sum((new - old).pow(2).sum((1, 2)).sqrt() for new, old in zip(*taken)) / self.model.layers
+
     def recompute(self, order, selected):
         """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""
         cache = self.fresh_copy()

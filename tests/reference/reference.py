@@ -43,6 +43,8 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.cacheblend(order, s["drift_of"], s["drift_layers"], budget, candidates)
     if s["method"] == "kvshare":
         return r.kvshare(order, candidates)
+    if s["method"] == "ideal":
+        return r.ideal(order)
     return r.relay(layout, order, budget, candidates)
 
 
@@ -68,7 +70,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
-    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
+    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
@@ -155,6 +157,7 @@ def self_test(model: Model, folder: str) -> bool:
             changes = {"method": "cacheblend", "drift_of": of, "drift_layers": layers}
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
         expect("kvshare at ratio 1 = full", relative(run(method="kvshare", ratio=1.0)[4], full))
+        expect("ideal at ratio 1 = full", relative(run(method="ideal", ratio=1.0)[4], full))
         order, _, _, _, logits = run(method="trace", ratio=1.0, alpha=0.001)
         moved = Request(model, request["prefix"], [request["chunks"][c] for c in order], request["query"])
         expect(f"trace at ratio 1 = full in the order {order}", relative(logits, solve(moved, settings(model, method="full"))[4]))
@@ -168,7 +171,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good

@@ -30,6 +30,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::A3 { layout },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
         eager_trace(),
     ];
     let exact = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }];

@@ -48,6 +48,7 @@ fn selective_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::Ideal,
         Method::Trace(Trace::default()),
         eager_trace(),
     ]

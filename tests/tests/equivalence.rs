@@ -62,6 +62,7 @@ fn scoring_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::Ideal,
         Method::Trace(Trace::default()),
         Method::Random { seed: 3 },
     ]

@@ -58,6 +58,7 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
         Method::Relay { layout: tributary_protocol::Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
         eager_trace(),
     ];
     let shapes: [(usize, &[usize]); 3] = [(3, &[17, 5, 23, 9, 12]), (0, &[14, 6, 11]), (2, &[29])];

@@ -28,6 +28,7 @@ fn methods() -> Vec<Method> {
         Method::Relay { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
         eager_trace(),
     ]
 }

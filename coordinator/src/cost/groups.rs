@@ -13,6 +13,7 @@
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
+//! | ideal's full prefill | 3 · L (there, back, log-sum-exp) |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | kvshare | 5 (cached rows twice, distances, fresh keys, attention) |
 //! | recompute, `replicate`, if rows were selected | L |
@@ -72,6 +73,7 @@ mod tests {
                 ("prophetkv", full_probe),
                 ("relay", full_probe + hop),
                 ("trace", full_probe + hop),
+                ("ideal", full_probe + 3 * LAYERS),
                 ("cacheblend", 3),
                 ("kvshare", 5),
             ];

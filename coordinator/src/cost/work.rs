@@ -134,7 +134,11 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         }
         if plan.probes() {
             let mut probe = of.probe(&probed);
-            let passes = if selected.rounds.is_empty() { of.hop() } else { of.free_probes() };
+            let passes = match () {
+                () if plan.asks_oracle() => of.oracle(),
+                () if selected.rounds.is_empty() => of.hop(),
+                () => of.free_probes(),
+            };
             probe.iter_mut().zip(&passes).for_each(|(sum, more)| sum.add(more));
             phases.push((Phase::Probe, probe));
         }

@@ -22,5 +22,6 @@ pub(super) fn prefill(layout: Layout) -> Prefill {
         layout,
         pass_divisor: None,
         trace: None,
+        oracle: false,
     }))
 }

@@ -157,6 +157,8 @@ pub struct Evidence {
     pub pass_divisor: Option<usize>,
     /// Free probes after it, by which chunks are put in another order, and their parameters.
     pub trace: Option<Trace>,
+    /// Whether a full prefill is computed beside the probe: a row's evidence is then how much what the query takes from it changes.
+    pub oracle: bool,
 }
 
 /// The way in which the attention of a layer's heads becomes one number.

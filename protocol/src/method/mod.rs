@@ -8,6 +8,7 @@ mod choices;
 mod descriptor;
 mod epic;
 mod full;
+mod ideal;
 mod infoflow;
 mod kvshare;
 mod none;
@@ -72,10 +73,12 @@ pub enum Method {
     KvShare,
     /// Recomputes what the query attends to and what that depends on, and puts chunks in the order in which they depend on each other.
     Trace(Trace),
+    /// Recomputes the rows whose reuse changes most what the query takes from them, as a full prefill tells.
+    Ideal,
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 13] = [
+pub static METHODS: [&Descriptor; 14] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -89,6 +92,7 @@ pub static METHODS: [&Descriptor; 13] = [
     &cacheblend::DESCRIPTOR,
     &kvshare::DESCRIPTOR,
     &trace::DESCRIPTOR,
+    &ideal::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -115,6 +119,7 @@ impl Method {
             &Method::CacheBlend(drift) => (&cacheblend::DESCRIPTOR, cacheblend::prefill(drift)),
             Method::KvShare => (&kvshare::DESCRIPTOR, kvshare::prefill()),
             &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
+            Method::Ideal => (&ideal::DESCRIPTOR, ideal::prefill()),
         }
     }
 

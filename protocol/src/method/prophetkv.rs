@@ -23,6 +23,7 @@ pub(super) fn evidence(layout: Layout) -> Evidence {
         layout,
         pass_divisor: None,
         trace: None,
+        oracle: false,
     }
 }
 

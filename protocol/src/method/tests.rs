@@ -72,6 +72,7 @@ fn evidence_is_what_the_papers_say() {
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
     let trace = Trace { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4 };
+    assert_eq!(of("ideal"), Evidence { over_context: false, oracle: true, layout: Layout::Global, ..prophetkv });
     assert_eq!(of("trace"), Evidence { trace: Some(trace), layout: Layout::Global, ..prophetkv });
 }
 

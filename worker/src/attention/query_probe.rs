@@ -37,6 +37,8 @@ pub struct QueryProbe<'a> {
     pub stale: Option<&'a mut Replication>,
     /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
     pub sums: Option<Tensor>,
+    /// The same of each scored layer by itself, where that is wanted.
+    pub of_layers: Option<Vec<Tensor>>,
 }
 
 impl QueryProbe<'_> {
@@ -82,6 +84,9 @@ impl Attention for QueryProbe<'_> {
                 Score::Mass => Reduce::Mass,
             };
             let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
+            if let Some(of_layers) = &mut self.of_layers {
+                of_layers.push(scores.clone());
+            }
             self.sums = Some(added(self.sums.take(), scores)?);
         }
         Ok(everything.out)

@@ -5,6 +5,7 @@
 mod a3;
 mod cacheblend;
 mod epic;
+mod ideal;
 mod infoflow;
 mod kvshare;
 mod none;
@@ -41,6 +42,9 @@ pub enum Need {
     /// How far rows drift from what is cached of them, as the method's descriptor says: one number a context row, 0 for those that
     /// may not be selected and those that did not go on to the last layer that is measured.
     Drift,
+    /// How much what the query takes from each row differs between the cache and a full prefill, which is computed too: one number a
+    /// context row.
+    Oracle,
     /// The answer: one score a context row; the budget's best are taken.
     Scores(Vec<f32>),
     /// The answer: these rows.
@@ -143,5 +147,6 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
         Method::KvShare => Box::new(kvshare::KvShare),
         Method::Trace(_) => Box::new(trace::Traced::default()),
+        Method::Ideal => Box::new(ideal::Ideal),
     })
 }

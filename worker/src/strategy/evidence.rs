@@ -24,9 +24,39 @@ pub(super) fn probe(
     evidence: Evidence,
     order: &[u32],
 ) -> Result<Vec<f32>> {
+    let measured = evidence.layers.of(cx.models.main.config().layers).len();
+    let scores = look(cx, plan, chunks, evidence, order, None)?.sums;
+    let mut scores = gather(cx, plan, &scores, measured)?;
+    if evidence.heads == Heads::Sum {
+        let heads = cx.models.main.config().heads as f32;
+        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
+    }
+    Ok(scores)
+}
+
+/// What the query's rows pay to this rank's context rows, `[rows]` f32.
+pub(super) struct Paid {
+    /// The sum over the scored layers.
+    pub sums: Tensor,
+    /// That of each scored layer, if it was asked for.
+    pub of_layers: Option<Vec<Tensor>>,
+}
+
+/// The rows of the query look at the cache of all ranks, as `evidence` says; `of_layers` takes what they pay in each layer.
+///
+/// # Errors
+/// Kernels' and communicator's.
+pub(super) fn look(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    chunks: &mut Chunks,
+    evidence: Evidence,
+    order: &[u32],
+    of_layers: Option<Vec<Tensor>>,
+) -> Result<Paid> {
     let placement = Placement::new(plan, order, evidence.layout);
     let layers = evidence.layers.of(cx.models.main.config().layers);
-    let (measured, measured_until) = (layers.len(), layers.end);
+    let measured_until = layers.end;
     let Chunks { cache, replication, arrivals } = chunks;
     let own = cache.view_of_own(&placement, &[]);
     let own_rows = own.rows().count();
@@ -44,6 +74,7 @@ pub(super) fn probe(
         own,
         stale: replication.as_mut(),
         sums: None,
+        of_layers,
     };
     if let Some(last) = measured_until.checked_sub(1) {
         // The slice behind a layer's partials takes layers that the probe has not come to.
@@ -54,17 +85,12 @@ pub(super) fn probe(
         let mut awaited = arrivals.awaited(&cx.models, &needs, &mut attention);
         cx.models.main.up_to_attention(last, rows, &mut awaited)?;
     }
-    let scores = match attention.sums {
-        Some(scores) => scores,
+    let sums = match attention.sums {
+        Some(sums) => sums,
         None => from_host(vec![0.0; own_rows], &device)?,
     };
-    assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
-    let mut scores = gather(cx, plan, &scores, measured)?;
-    if evidence.heads == Heads::Sum {
-        let heads = cx.models.main.config().heads as f32;
-        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
-    }
-    Ok(scores)
+    assert_eq!(sums.elem_count(), own_rows, "scores of this rank's context rows");
+    Ok(Paid { sums, of_layers: attention.of_layers })
 }
 
 /// The weighted attention of `rows` once they are recomputed at their global positions: one number a context row.

@@ -17,6 +17,9 @@ mod drift;
 mod drift_tests;
 mod evidence;
 mod full;
+mod oracle;
+#[cfg(test)]
+mod oracle_tests;
 #[cfg(test)]
 mod order_tests;
 mod recompute;

@@ -5,7 +5,7 @@ use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan};
 
 use super::agree::agree;
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute, trace};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, oracle, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -83,6 +83,11 @@ impl Selective {
                     (seen, measured, rounds, order) = (found.received, found.rows, found.rounds, found.order);
                     candidates = candidates.moved(plan, &order);
                     count = candidates.rows.len();
+                }
+                Need::Oracle => {
+                    cx.enter(Phase::Probe, plan)?;
+                    let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
+                    seen = oracle::differences(cx, plan, chunks, evidence, &order)?;
                 }
                 Need::Drift => {
                     cx.enter(Phase::Probe, plan)?;

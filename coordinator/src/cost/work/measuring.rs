@@ -2,7 +2,7 @@
 
 use tributary_protocol::{Drift, DriftScore, Exchange};
 
-use super::{Count, Products, RankWork, sees};
+use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
 use crate::cost::sight::Sight;
 
@@ -34,6 +34,28 @@ impl Count<'_> {
             all.iter_mut().zip(self.measured(&homes, &seen)).for_each(|(sum, work)| sum.add(&work));
         }
         all
+    }
+
+    /// Ideal's full prefill: all context rows and the query's under pass-q, of which only the latter ask in the last layer; then scores of
+    /// the query's rows and differences of values in every layer.
+    pub(super) fn oracle(&self) -> Vec<RankWork> {
+        let (plan, shape, query) = (self.plan, self.shape, self.plan.query_tokens());
+        let homes = self.homes((&plan.context_row_numbers(), true), Exchange::PassQ);
+        let kept = plan.kept_counts(self.world);
+        let rank = |(rank, (own, (pairs, _))): (usize, (&Vec<Row>, (f64, f64)))| {
+            let asking = if rank == plan.owner { query } else { 0 };
+            let of_query = (query * kept[rank] + asking * plan.prefix_tokens()) as f64 + triangle(asking);
+            let mut work = self.prompt(own.len() + asking, 0, pairs, of_query);
+            let (layers, rows) = (shape.layers as f64, (own.len() + asking) as f64);
+            work.products.iter_mut().for_each(|products| products.flops += asking as f64 * shape.layer_query_flops());
+            work.attending_rows += asking as f64;
+            work.probe = self.pair_flops() * layers * (query * kept[rank]) as f64 / 2.0;
+            work.merged = (layers - 1.0) * rows * (self.world - 1) as f64 * self.partial();
+            // Both values are widened, weighed and compared.
+            work.elementwise += layers * (kept[rank] * shape.kv_width()) as f64 * 10.0;
+            work
+        };
+        homes.iter().zip(self.pass_q_pairs(&homes)).enumerate().map(rank).collect()
     }
 
     /// A pass of rows at their homes through all layers, which see so many pairs in all on each rank, and whose attention is read.
