@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
-use tributary_protocol::{Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
+use tributary_protocol::{Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
 
@@ -154,6 +154,10 @@ pub struct MethodArgs {
     pub drift_of: DriftOf,
     #[arg(long, value_name = "N", default_value_t = 1, help = help::drift_layers())]
     pub drift_layers: usize,
+    #[arg(long, value_name = "T", default_value_t = Ape::default().temperature, help = help::ape_temperature())]
+    pub ape_temperature: f32,
+    #[arg(long, value_name = "S", default_value_t = Ape::default().scale, help = help::ape_scale())]
+    pub ape_scale: f32,
 }
 
 /// An exchange, or the planner's choice.
@@ -287,6 +291,7 @@ pub fn settings(
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
+        ape: Ape { temperature: options.ape_temperature, scale: options.ape_scale },
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

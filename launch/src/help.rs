@@ -130,6 +130,16 @@ pub fn drift_layers() -> String {
     format!("{names}: layers behind the first in which rows are compared; with more than one ever fewer rows go on")
 }
 
+/// `--ape-temperature`.
+pub fn ape_temperature() -> String {
+    format!("{}: what the scores of context rows are divided by", taking(Choice::ApeTemperature))
+}
+
+/// `--ape-scale`.
+pub fn ape_scale() -> String {
+    format!("{}: the context's weight beside the rest, times the temperature", taking(Choice::ApeScale))
+}
+
 fn taking(choice: Choice) -> String {
     Descriptor::names_taking(choice).join(", ")
 }

@@ -25,7 +25,7 @@ pub use chunk_key::{ChunkKey, KeySpace, NoKey};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
-    CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence, Exchange, Heads,
+    Ape, CHUNKS_ALONE, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence, Exchange, Heads,
     Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, Prefill, REFERENCE, Score, Selection, Trace,
     Wishes,
 };

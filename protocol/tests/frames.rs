@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
+    Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
     Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Span, StepReport,
     StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame, encode, encode_frame,
@@ -20,6 +20,7 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::Ring),
         Just(Method::None),
         Just(Method::Ideal),
+        (0f32..2.0, 0f32..2.0).prop_map(|(temperature, scale)| Method::Ape(Ape { temperature, scale })),
         prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
         any::<u64>().prop_map(|seed| Method::Random { seed }),
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),

@@ -87,6 +87,10 @@ pub struct Dumped<'a> {
     drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     drift_layers: Option<usize>,
+    /// The temperature of attention to contexts that stand beside each other.
+    ape_temperature: Option<f32>,
+    /// The scale of what they weigh beside the rest.
+    ape_scale: Option<f32>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -119,6 +123,8 @@ fn request(answered: &Answered) -> Dumped<'_> {
         per_chunk: settings.per_chunk,
         drift_of: settings.drift_of,
         drift_layers: settings.drift_layers,
+        ape_temperature: settings.ape_temperature,
+        ape_scale: settings.ape_scale,
         seed: settings.seed,
         exchange: settings.exchange,
         world: settings.world,

@@ -40,6 +40,7 @@ impl MethodSpec {
             let wrong = |why: &str| Error::usage(format!("--methods {self}: {option}: {why}"));
             let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
             let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
+            let real = || text()?.parse::<f32>().map_err(|_| wrong("needs a number"));
             let bare = || if value.is_none() { Ok(()) } else { Err(wrong("takes no value")) };
             let settings = &mut run_config.settings;
             match option.as_str() {
@@ -61,11 +62,13 @@ impl MethodSpec {
                 "rows" => settings.per_chunk = Some(number()?),
                 "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "drift-layers" => settings.drift.layers = number()?,
+                "ape-temperature" => settings.ape.temperature = real()?,
+                "ape-scale" => settings.ape.scale = real()?,
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, world, threads";
+                                 drift-layers, ape-temperature, ape-scale, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

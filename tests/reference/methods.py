@@ -58,12 +58,13 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
         `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
         `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
-        in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions."""
+        in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions.
+        `soften(scores)` stands for the softmax over keys."""
         rope, order = at
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
@@ -85,7 +86,8 @@ class Model:
             if also is not None:
                 elsewhere = torch.einsum("qhd,khd->hqk", self.rotate(q, also[0]), keys) / math.sqrt(self.head_dim)
                 scores = torch.where(also[1], elsewhere, scores)
-            attention = scores.masked_fill(~seen, -math.inf).softmax(-1)
+            scores = scores.masked_fill(~seen, -math.inf)
+            attention = scores.softmax(-1) if soften is None else soften(scores)
             if watch is not None:
                 watch(layer, attention)
             out = torch.einsum("hqk,khd->qhd", attention, values).reshape(len(rows), -1)
@@ -315,6 +317,22 @@ class Request:
             self.model.forward(self.ids, rows, cache, at, watch=lambda _, a: paid.append(a[:, -self.M:].mean((0, 1))))
             taken.append([p[self.context, None, None] * v[self.context] for p, (_, v) in zip(paid, cache)])
         return sum((new - old).pow(2).sum((1, 2)).sqrt() for new, old in zip(*taken)) / self.model.layers
+
+    def ape(self, temperature, scale):
+        """The query's rows over chunks that stand beside each other. Returns the last row's logits and the cache."""
+        cache, order = self.fresh_copy(), list(range(len(self.lengths)))
+
+        def soften(scores):
+            rest = scores.clone()
+            rest[..., self.context] = -math.inf
+            context = scores[..., self.context] / temperature
+            pair = torch.stack([scale * temperature * context.logsumexp(-1), rest.logsumexp(-1)], -1).softmax(-1)
+            attention = rest.softmax(-1) * pair[..., 1:]
+            attention[..., self.context] = context.softmax(-1) * pair[..., :1]
+            return attention
+
+        x = self.model.forward(self.ids, self.query, cache, self.positions("hl-hp", order), soften=soften)
+        return self.model.logits(x[-1]), cache
 
     def recompute(self, order, selected):
         """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""

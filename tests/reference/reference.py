@@ -68,6 +68,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] in EXACT:
         everyone = list(range(len(r.lengths)))
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
+    if s["method"] == "ape":
+        logits = r.ape(s["ape_temperature"], s["ape_scale"])[0]
+        return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
     asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
@@ -129,7 +132,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
+            "ape_temperature": 0.9, "ape_scale": 0.9, "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -164,6 +167,8 @@ def self_test(model: Model, folder: str) -> bool:
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
+        plain = settings(model, method="ape", ape_temperature=1.0, ape_scale=1.0)
+        expect("one chunk, ape at temperature and scale 1 = full", relative(solve(one, plain)[4], full))
         expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
         if importlib.util.find_spec("transformers"):
             from transformers import AutoModelForCausalLM
@@ -171,7 +176,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good

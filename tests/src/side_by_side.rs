@@ -7,7 +7,7 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
+use tributary_protocol::{Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
 
 use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, with_ratio};
 
@@ -31,6 +31,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::Ideal,
+        Method::Ape(Ape::default()),
         eager_trace(),
     ];
     let exact = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }];

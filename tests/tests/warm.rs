@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Ape, Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
 use tributary_tests::{
     can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config,
     with_ratio,
@@ -29,6 +29,7 @@ fn methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::Ideal,
+        Method::Ape(Ape::default()),
         eager_trace(),
     ]
 }

@@ -85,6 +85,9 @@ mod tests {
             let reordered = Plan { reorder: Some(Importance::Mass), ..of("infoflow", exchange) };
             assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
         }
-        assert_eq!(count(&of("none", Exchange::Replicate)), LAYERS, "no fresh rows");
+        for method in ["none", "ape"] {
+            assert_eq!(count(&of(method, Exchange::Replicate)), LAYERS, "{method}: no fresh rows");
+            assert_eq!(count(&of(method, Exchange::PassQ)), 2 * LAYERS, "{method}: the query's rows");
+        }
     }
 }

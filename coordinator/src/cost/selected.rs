@@ -37,7 +37,7 @@ impl Selected {
         let runs = plan.candidates(&order);
         let rows = match plan.method.selection() {
             None => return Self { order, ..Self::default() },
-            Some(Selection::Nothing) => Vec::new(),
+            Some(Selection::Nothing | Selection::Parallel(_)) => Vec::new(),
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
             Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
         };

@@ -1,8 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling, Score,
-    Wishes,
+    Ape, Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling,
+    Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -31,6 +31,8 @@ pub struct RequestSettings {
     pub per_chunk: Option<usize>,
     /// What CacheBlend compares with the cache, and in how many layers.
     pub drift: Drift,
+    /// How the query attends to contexts that stand beside each other (APE).
+    pub ape: Ape,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -67,6 +69,7 @@ impl Default for RequestSettings {
             include_first_chunk: false,
             per_chunk: None,
             drift: Drift::default(),
+            ape: Ape::default(),
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -96,6 +99,7 @@ impl RequestSettings {
             layout: self.layout,
             per_chunk: self.per_chunk,
             drift: self.drift,
+            ape: self.ape,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };

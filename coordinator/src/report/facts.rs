@@ -68,6 +68,12 @@ pub struct ResolvedSettings {
     pub drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     pub drift_layers: Option<usize>,
+    /// The temperature of attention to contexts that stand beside each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ape_temperature: Option<f32>,
+    /// The scale of what they weigh beside the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ape_scale: Option<f32>,
     /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f32>,
@@ -117,6 +123,8 @@ impl ResolvedSettings {
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
+            ape_temperature: plan.method.parallel().map(|ape| ape.temperature),
+            ape_scale: plan.method.parallel().map(|ape| ape.scale),
             alpha: plan.method.evidence().and_then(|evidence| evidence.trace).map(|trace| trace.alpha),
             heads_per_gather,
             max_tokens: plan.max_tokens,

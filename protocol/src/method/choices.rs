@@ -107,6 +107,29 @@ impl Drift {
     }
 }
 
+/// The attention of the query to contexts that stand beside each other (APE, section 4): softmax at a temperature, merged with the rest by
+/// a weighted log-sum-exp.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Ape {
+    /// τ: what the scores of context rows are divided by. Above 0.
+    pub temperature: f32,
+    /// S: the factor, beside τ, of the context's log-sum-exp. Above 0.
+    pub scale: f32,
+}
+
+impl Default for Ape {
+    fn default() -> Self {
+        Self { temperature: 0.9, scale: 0.9 }
+    }
+}
+
+impl Ape {
+    /// The factor of the context's log-sum-exp: S · τ.
+    pub fn weight(self) -> f32 {
+        self.scale * self.temperature
+    }
+}
+
 /// The parameters by which dependences are followed.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trace {

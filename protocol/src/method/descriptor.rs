@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Drift, Layout, METHODS, Method, Score, Trace};
+use super::{Ape, Drift, Layout, METHODS, Method, Score, Trace};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -59,6 +59,10 @@ pub enum Choice {
     DriftOf,
     /// The number of layers in which they are compared.
     DriftLayers,
+    /// The temperature of attention to contexts that stand beside each other.
+    ApeTemperature,
+    /// The scale of what they weigh beside the rest.
+    ApeScale,
 }
 
 /// A command that has methods of its own choice.
@@ -91,6 +95,8 @@ pub struct Wishes {
     pub heads_per_gather: Option<usize>,
     /// The tensors that are compared with the cache, and the number of layers.
     pub drift: Drift,
+    /// How the query attends to contexts that stand beside each other.
+    pub ape: Ape,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -138,6 +144,8 @@ pub enum Selection {
     Evidence(Evidence),
     /// The best by how far they drift from what is cached of them.
     Drift(Drift),
+    /// No rows; chunks stand beside each other, all right behind the prefix, and the query attends to them like this.
+    Parallel(Ape),
 }
 
 /// The measurements before rows are selected: the query's probe, and perhaps a pass after it.

@@ -3,6 +3,7 @@
 
 mod a3;
 mod all_gather;
+mod ape;
 mod cacheblend;
 mod choices;
 mod descriptor;
@@ -20,7 +21,7 @@ mod ring;
 mod tests;
 mod trace;
 
-pub use choices::{Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
+pub use choices::{Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
 pub use descriptor::{
     Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
 };
@@ -75,10 +76,12 @@ pub enum Method {
     Trace(Trace),
     /// Recomputes the rows whose reuse changes most what the query takes from them, as a full prefill tells.
     Ideal,
+    /// Recomputes nothing: chunks stand beside each other, and the query attends to them in a way of its own.
+    Ape(Ape),
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 14] = [
+pub static METHODS: [&Descriptor; 15] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -93,6 +96,7 @@ pub static METHODS: [&Descriptor; 14] = [
     &kvshare::DESCRIPTOR,
     &trace::DESCRIPTOR,
     &ideal::DESCRIPTOR,
+    &ape::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -120,6 +124,7 @@ impl Method {
             Method::KvShare => (&kvshare::DESCRIPTOR, kvshare::prefill()),
             &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
             Method::Ideal => (&ideal::DESCRIPTOR, ideal::prefill()),
+            &Method::Ape(parameters) => (&ape::DESCRIPTOR, ape::prefill(parameters)),
         }
     }
 
@@ -153,6 +158,14 @@ impl Method {
     pub fn drift(&self) -> Option<Drift> {
         match self.selection() {
             Some(Selection::Drift(drift)) => Some(drift),
+            _ => None,
+        }
+    }
+
+    /// How the query attends to contexts that stand beside each other, if they do.
+    pub fn parallel(&self) -> Option<Ape> {
+        match self.selection() {
+            Some(Selection::Parallel(ape)) => Some(ape),
             _ => None,
         }
     }

@@ -11,6 +11,7 @@ const WISHES: Wishes = Wishes {
     per_chunk: Some(7),
     heads_per_gather: Some(2),
     drift: Drift { of: DriftOf::Keys, layers: 3, score: DriftScore::Squared },
+    ape: Ape { temperature: 0.5, scale: 0.7 },
     seed: 11,
 };
 
@@ -48,6 +49,8 @@ fn a_method_takes_what_it_says() {
             (Choice::PerChunk, Wishes { per_chunk: None, ..WISHES }),
             (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
             (Choice::DriftOf, Wishes { drift: Drift { of: DriftOf::Values, ..WISHES.drift }, ..WISHES }),
+            (Choice::ApeTemperature, Wishes { ape: Ape { temperature: 1.0, ..WISHES.ape }, ..WISHES }),
+            (Choice::ApeScale, Wishes { ape: Ape { scale: 1.0, ..WISHES.ape }, ..WISHES }),
             (Choice::DriftLayers, Wishes { drift: Drift { layers: 1, ..WISHES.drift }, ..WISHES }),
         ];
         for (choice, wishes) in cases {
@@ -118,4 +121,16 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
         let wanted = "must be FIRST..END with FIRST < END, and the model has 40 layers";
         assert_eq!(found, format!("--score-layers {first}..{end}: {wanted}"));
     }
+}
+
+#[test]
+fn a_temperature_or_scale_that_cannot_be_is_refused() {
+    let made = |ape| (Descriptor::find("ape").expect("a method").make)(&Wishes { ape, ..WISHES });
+    let wrong = |temperature, scale| made(Ape { temperature, scale }).expect_err("refused").option;
+    assert_eq!(wrong(0.0, 1.0), "--ape-temperature");
+    assert_eq!(wrong(f32::NAN, 1.0), "--ape-temperature");
+    assert_eq!(wrong(1.0, -0.5), "--ape-scale");
+    assert_eq!(wrong(1.0, f32::INFINITY), "--ape-scale");
+    assert_eq!(made(Ape::default()).expect("the paper's").parallel(), Some(Ape { temperature: 0.9, scale: 0.9 }));
+    assert_eq!(Ape { temperature: 0.5, scale: 0.5 }.weight(), 0.25);
 }

@@ -137,7 +137,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::Full | Method::Ring | Method::AllGather { .. } => {
             return Err(Error::Bug("an exact method has no selector"));
         }
-        Method::None => Box::new(none::Nothing),
+        Method::None | Method::Ape(_) => Box::new(none::Nothing),
         Method::Random { seed } => Box::new(random::Random { seed: *seed }),
         Method::Epic { per_chunk } => Box::new(epic::Epic { per_chunk: *per_chunk }),
         Method::InfoFlow(_) => Box::new(infoflow::InfoFlow),

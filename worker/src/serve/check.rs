@@ -31,6 +31,9 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         return bad(format!("a chunk wants {} rows of adapter {adapter}, which is not here or has fewer", head + tail));
     }
     if let Some(LookAhead { adapter, rows }) = plan.look_ahead {
+        if plan.method.parallel().is_some() {
+            return bad(format!("a look-ahead does not see what method {} sees", plan.method.name()));
+        }
         if rows == 0 || !models.adapters.has(adapter, rows as usize) {
             return bad(format!("a look-ahead wants {rows} rows of adapter {adapter}, which is not here or has fewer"));
         }

@@ -22,6 +22,7 @@ mod oracle;
 mod oracle_tests;
 #[cfg(test)]
 mod order_tests;
+mod parallel;
 mod recompute;
 mod ring;
 mod selective;
@@ -109,6 +110,10 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
     if let Some(drift) = method.drift().filter(|drift| drift.layers == 0 || drift.layers >= config.layers) {
         let what = format!("drift in {} layers behind the first of {}", drift.layers, config.layers);
         return Err(Error::Plan(what));
+    }
+    let above_0 = |number: f32| number > 0.0 && number.is_finite();
+    if let Some(ape) = method.parallel().filter(|ape| !above_0(ape.temperature) || !above_0(ape.scale)) {
+        return Err(Error::Plan(format!("temperature {} and scale {} of contexts", ape.temperature, ape.scale)));
     }
     match method.prefill() {
         Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),

@@ -5,7 +5,7 @@ use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan};
 
 use super::agree::agree;
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, oracle, recompute, trace};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -29,10 +29,15 @@ impl Strategy for Selective {
             }
             selection => selection?,
         };
-        let placement = Placement::new(plan, &selection.order, Layout::Global);
+        let layout = if plan.method.parallel().is_some() { Layout::HlHp } else { Layout::Global };
+        let placement = Placement::new(plan, &selection.order, layout);
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
-        let last = recompute::recompute(cx, plan, (&mut cache, &mut arrivals), &placement, &selection.rows)?;
+        let filled = (&mut cache, &mut arrivals);
+        let last = match plan.method.parallel() {
+            Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
+            None => recompute::recompute(cx, plan, filled, &placement, &selection.rows)?,
+        };
         arrivals.settle(cx, plan, &mut cache)?;
         Ok(Prefilled {
             owner: plan.owner,
