@@ -87,6 +87,12 @@ pub struct Dumped<'a> {
     drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     drift_layers: Option<usize>,
+    /// The sizes of what is kept of every document, where the rest is dropped.
+    samkv_variant: Option<&'static str>,
+    /// The blocks that are kept of every document.
+    samkv_blocks: Option<usize>,
+    /// The share of what is fresh in what is kept.
+    samkv_theta: Option<f32>,
     /// The temperature of attention to contexts that stand beside each other.
     ape_temperature: Option<f32>,
     /// The scale of what they weigh beside the rest.
@@ -123,6 +129,9 @@ fn request(answered: &Answered) -> Dumped<'_> {
         per_chunk: settings.per_chunk,
         drift_of: settings.drift_of,
         drift_layers: settings.drift_layers,
+        samkv_variant: settings.samkv_variant,
+        samkv_blocks: settings.samkv_blocks,
+        samkv_theta: settings.samkv_theta,
         ape_temperature: settings.ape_temperature,
         ape_scale: settings.ape_scale,
         seed: settings.seed,

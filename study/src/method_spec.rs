@@ -62,13 +62,17 @@ impl MethodSpec {
                 "rows" => settings.per_chunk = Some(number()?),
                 "drift-of" => settings.drift.of = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "drift-layers" => settings.drift.layers = number()?,
+                "samkv-variant" => settings.samkv.variant = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "samkv-blocks" => settings.samkv.blocks = number()?,
+                "samkv-theta" => settings.samkv.theta = real()?,
                 "ape-temperature" => settings.ape.temperature = real()?,
                 "ape-scale" => settings.ape.scale = real()?,
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, ape-temperature, ape-scale, world, threads";
+                                 drift-layers, ape-temperature, ape-scale, samkv-variant, \
+                                 samkv-blocks, samkv-theta, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

@@ -71,6 +71,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] == "ape":
         logits = r.ape(s["ape_temperature"], s["ape_scale"])[0]
         return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
+    if s["method"] == "samkv":
+        scores, kept, logits = r.samkv(s["samkv_variant"], s["samkv_blocks"], s["samkv_theta"])
+        return list(range(len(r.lengths))), scores, kept, 1e-9, logits  # whole blocks go: no row is near the cut
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
     asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
@@ -132,7 +135,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "ape_temperature": 0.9, "ape_scale": 0.9, "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
+            "samkv_variant": "small", "samkv_blocks": 2, "samkv_theta": 0.9, "ape_temperature": 0.9, "ape_scale": 0.9, "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -167,6 +170,8 @@ def self_test(model: Model, folder: str) -> bool:
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
+        changes = {"method": "samkv", "samkv_variant": "large", "samkv_theta": 1.0}
+        expect("samkv, nothing dropped, theta 1 = full", relative(run(**changes)[4], full))
         plain = settings(model, method="ape", ape_temperature=1.0, ape_scale=1.0)
         expect("one chunk, ape at temperature and scale 1 = full", relative(solve(one, plain)[4], full))
         expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
@@ -176,7 +181,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
@@ -191,8 +196,11 @@ def round_trip(model: Model, r: Request, s: dict) -> bool:
     verdicts = []
     for spoilt in (None, *dump):
         tensors = copy.deepcopy(dump)
-        if spoilt == "selected" and len(chosen):
-            tensors[spoilt][0] = next(row for row in range(r.P, r.P + r.T)[::-1] if row not in chosen)
+        left = [row for row in range(r.P, r.P + r.T)[::-1] if row not in chosen]
+        if spoilt == "selected" and len(chosen) and left:
+            tensors[spoilt][0] = left[0]
+        elif spoilt == "selected" and len(chosen):
+            tensors[spoilt] = tensors[spoilt][1:].clone()
         elif spoilt == "selected":
             tensors[spoilt] = torch.tensor([r.P], dtype=torch.int32)
         elif spoilt:

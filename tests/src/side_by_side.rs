@@ -7,9 +7,9 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
+use tributary_protocol::{Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan, SamKvVariant};
 
-use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, with_ratio};
+use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, with_ratio};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -31,6 +31,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
         eager_trace(),
     ];

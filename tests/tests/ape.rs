@@ -14,7 +14,10 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 const SHAPES: [(usize, &[usize], usize); 3] = [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1)];
 
 /// Keys with their positions and values of some rows, one entry a layer, each `[rows][kv heads][head dim]`.
-type Layers = Vec<(Vec<Vec<Vec<f64>>>, Vec<Vec<Vec<f64>>>)>;
+type Layers = Vec<(Numbers, Numbers)>;
+
+/// `[rows][heads][head dim]`.
+type Numbers = Vec<Vec<Vec<f64>>>;
 
 /// Rows that see `rest` and each other as ever, and `context` as the formula says.
 struct Written {
@@ -29,7 +32,7 @@ struct Written {
     progress: Progress,
 }
 
-fn numbers(x: &Tensor) -> Vec<Vec<Vec<f64>>> {
+fn numbers(x: &Tensor) -> Numbers {
     let rows = x.to_vec3::<f32>().expect("f32");
     rows.into_iter()
         .map(|heads| heads.into_iter().map(|head| head.into_iter().map(f64::from).collect()).collect())
@@ -61,10 +64,9 @@ impl Attention for Written {
         for (row, q) in q.iter().enumerate() {
             for (head, q) in q.iter().enumerate() {
                 let kv = head / (heads / self.own[layer].0[0].len());
-                let of =
-                    |(k, v): &(Vec<Vec<Vec<f64>>>, Vec<Vec<Vec<f64>>>), count: usize| -> Vec<(Vec<f64>, Vec<f64>)> {
-                        k.iter().zip(v).take(count).map(|(k, v)| (k[kv].clone(), v[kv].clone())).collect()
-                    };
+                let of = |(k, v): &(Numbers, Numbers), count: usize| -> Vec<(Vec<f64>, Vec<f64>)> {
+                    k.iter().zip(v).take(count).map(|(k, v)| (k[kv].clone(), v[kv].clone())).collect()
+                };
                 let mut rest = of(&self.own[layer], row + 1);
                 rest.extend(self.rest.get(layer).map_or_else(Vec::new, |rest| of(rest, usize::MAX)));
                 let context = self.context.get(layer).map_or_else(Vec::new, |context| of(context, usize::MAX));

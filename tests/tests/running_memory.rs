@@ -57,7 +57,11 @@ fn sequences_keep_what_the_planner_counts() {
         let long = |plan: &Plan| {
             let mut plan = plan.clone();
             plan.chunks.iter_mut().for_each(|chunk| chunk.ids = chunk.ids.repeat(12));
-            Plan { max_tokens: 40, budget: plan.budget * 12, ..plan }
+            let budget = match plan.drops() {
+                Some(_) => plan.kept_at_most(world).iter().sum(),
+                None => plan.budget * 12,
+            };
+            Plan { max_tokens: 40, budget, ..plan }
         };
         let cold: Vec<Plan> = plans(world, true).iter().map(long).collect();
         for plans in [cold.clone(), warm(&cold)] {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_protocol::{Ape, Drift, Exchange, Method, Outcome, Plan, RankReport, StoreError};
+use tributary_protocol::{Ape, Drift, Exchange, Method, Outcome, Plan, RankReport, SamKvVariant, StoreError};
 use tributary_tests::{
     can_reorder, dummy_model, eager_trace, infoflow, logits, open_store, plan, relative_error, reordered, run_one,
-    stored_group, tiny_config, with_ratio,
+    samkv, stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -59,6 +59,7 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
         eager_trace(),
     ];

@@ -62,7 +62,12 @@ pub struct Turned {
 
 impl Sequence {
     /// The sequence of a request whose first token has been drawn, on `rank`.
-    pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
+    pub fn new(plan: &Plan, mut prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
+        if plan.drops().is_some() {
+            // What was prefilled is seen no more, but for what was recomputed of it.
+            prefilled.cache.own.clear();
+            prefilled.cache.others.clear();
+        }
         let Prefilled { owner, alone, .. } = prefilled;
         let positions = prefilled.placement.positions(plan.max_tokens);
         let held = if rank == owner || !alone { CacheState::Filled(Box::new(prefilled)) } else { CacheState::Nothing };

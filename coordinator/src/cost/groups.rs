@@ -74,6 +74,7 @@ mod tests {
                 ("relay", full_probe + hop),
                 ("trace", full_probe + hop),
                 ("ideal", full_probe + 3 * LAYERS),
+                ("samkv", full_probe),
                 ("cacheblend", 3),
                 ("kvshare", 5),
             ];

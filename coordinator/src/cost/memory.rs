@@ -135,7 +135,9 @@ impl Count<'_> {
         let prefill = stale + flying + self.activations(held.own, merges) + self.rotated(held.own);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let turned = self.rotated(held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank]);
-        let recompute = all + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
+        // What is cached of the rows that it is mixed with: picked, put in order, weighed, and the sum.
+        let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
+        let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };

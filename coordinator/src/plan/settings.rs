@@ -1,8 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Ape, Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling,
-    Score, Wishes,
+    Ape, Choice, Claim, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, SamKv,
+    Sampling, Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -33,6 +33,8 @@ pub struct RequestSettings {
     pub drift: Drift,
     /// How the query attends to contexts that stand beside each other (APE).
     pub ape: Ape,
+    /// What is kept of every document where the rest is dropped (SAM-KV).
+    pub samkv: SamKv,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -70,6 +72,7 @@ impl Default for RequestSettings {
             per_chunk: None,
             drift: Drift::default(),
             ape: Ape::default(),
+            samkv: SamKv::default(),
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -100,6 +103,7 @@ impl RequestSettings {
             per_chunk: self.per_chunk,
             drift: self.drift,
             ape: self.ape,
+            samkv: self.samkv,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };

@@ -68,6 +68,15 @@ pub struct ResolvedSettings {
     pub drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     pub drift_layers: Option<usize>,
+    /// The sizes of what is kept of every document, where the rest is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_variant: Option<&'static str>,
+    /// The blocks that are kept of every document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_blocks: Option<usize>,
+    /// The share of what is fresh in what is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_theta: Option<f32>,
     /// The temperature of attention to contexts that stand beside each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ape_temperature: Option<f32>,
@@ -123,6 +132,9 @@ impl ResolvedSettings {
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
+            samkv_variant: plan.method.sparse().map(|sparse| sparse.variant.name()),
+            samkv_blocks: plan.method.sparse().map(|sparse| sparse.blocks),
+            samkv_theta: plan.method.sparse().map(|sparse| sparse.theta),
             ape_temperature: plan.method.parallel().map(|ape| ape.temperature),
             ape_scale: plan.method.parallel().map(|ape| ape.scale),
             alpha: plan.method.evidence().and_then(|evidence| evidence.trace).map(|trace| trace.alpha),

@@ -23,5 +23,6 @@ pub(super) fn prefill(layout: Layout) -> Prefill {
         pass_divisor: None,
         trace: None,
         oracle: false,
+        sparse: None,
     }))
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Ape, Drift, Layout, METHODS, Method, Score, Trace};
+use super::{Ape, Drift, Layout, METHODS, Method, SamKv, Score, Trace};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -63,6 +63,12 @@ pub enum Choice {
     ApeTemperature,
     /// The scale of what they weigh beside the rest.
     ApeScale,
+    /// The sizes of what is kept of every document.
+    SamKvVariant,
+    /// The blocks that are kept of every document.
+    SamKvBlocks,
+    /// The share of what is fresh in what is kept.
+    SamKvTheta,
 }
 
 /// A command that has methods of its own choice.
@@ -97,6 +103,8 @@ pub struct Wishes {
     pub drift: Drift,
     /// How the query attends to contexts that stand beside each other.
     pub ape: Ape,
+    /// What is kept of every document.
+    pub samkv: SamKv,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -167,6 +175,9 @@ pub struct Evidence {
     pub trace: Option<Trace>,
     /// Whether a full prefill is computed beside the probe: a row's evidence is then how much what the query takes from it changes.
     pub oracle: bool,
+    /// What is kept of every document, where the rest is dropped: the probe sees the first and last rows of each, and in the layers that
+    /// count it reads every document by itself.
+    pub sparse: Option<SamKv>,
 }
 
 /// The way in which the attention of a layer's heads becomes one number.

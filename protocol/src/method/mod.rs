@@ -17,11 +17,12 @@ mod prophetkv;
 mod random;
 mod relay;
 mod ring;
+mod samkv;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use choices::{Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
+pub use choices::{Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, SamKv, SamKvVariant, Score, Trace};
 pub use descriptor::{
     Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection, Wishes,
 };
@@ -78,10 +79,17 @@ pub enum Method {
     Ideal,
     /// Recomputes nothing: chunks stand beside each other, and the query attends to them in a way of its own.
     Ape(Ape),
+    /// Keeps and recomputes some rows of every document, and drops the others.
+    SamKv {
+        /// What is kept, and how it is mixed with what is cached.
+        parameters: SamKv,
+        /// First scoring layer and the one after the last.
+        layers: (usize, usize),
+    },
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 15] = [
+pub static METHODS: [&Descriptor; 16] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -97,6 +105,7 @@ pub static METHODS: [&Descriptor; 15] = [
     &trace::DESCRIPTOR,
     &ideal::DESCRIPTOR,
     &ape::DESCRIPTOR,
+    &samkv::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -125,6 +134,7 @@ impl Method {
             &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
             Method::Ideal => (&ideal::DESCRIPTOR, ideal::prefill()),
             &Method::Ape(parameters) => (&ape::DESCRIPTOR, ape::prefill(parameters)),
+            &Method::SamKv { parameters, layers } => (&samkv::DESCRIPTOR, samkv::prefill(parameters, layers)),
         }
     }
 
@@ -160,6 +170,11 @@ impl Method {
             Some(Selection::Drift(drift)) => Some(drift),
             _ => None,
         }
+    }
+
+    /// What is kept of every document, if the rest is dropped.
+    pub fn sparse(&self) -> Option<SamKv> {
+        self.evidence().and_then(|evidence| evidence.sparse)
     }
 
     /// How the query attends to contexts that stand beside each other, if they do.

@@ -24,6 +24,7 @@ pub(super) fn evidence(layout: Layout) -> Evidence {
         pass_divisor: None,
         trace: None,
         oracle: false,
+        sparse: None,
     }
 }
 

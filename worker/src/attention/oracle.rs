@@ -4,12 +4,14 @@
 
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
-use tributary_kernels::{DeviceList, Distance, Keys, Positions, Reduce, cast, cuda, distance, gather_list, merge};
+use tributary_kernels::{
+    DeviceList, Distance, Keys, Positions, Reduce, cast, contiguous, cuda, distance, gather_list, merge, scale_rows,
+};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
-use super::rounds::{added, bring_home, join};
+use super::rounds::{bring_home, join};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
@@ -39,8 +41,8 @@ pub struct OraclePass<'a> {
     places: DeviceList,
     /// What the query's rows pay to the cached rows in each layer, `[rows]` f32.
     paid: Vec<Tensor>,
-    /// Sum over the layers of the differences, `[rows that come]` f32; none before the first, and where no rows come.
-    sums: Option<Tensor>,
+    /// Sum over the layers of the differences, one a row that comes.
+    sums: Vec<f32>,
 }
 
 impl<'a> OraclePass<'a> {
@@ -78,18 +80,13 @@ impl<'a> OraclePass<'a> {
             comm,
             delivery,
             paid,
-            sums: None,
+            sums: vec![0.0; arriving.len()],
         }
     }
 
     /// Context rows of this rank and the sum over the layers of their differences, as they were measured.
-    ///
-    /// # Errors
-    /// The tensor library's.
-    pub fn into_measured(self) -> Result<Vec<(u32, f32)>> {
-        let Some(sums) = self.sums else { return Ok(Vec::new()) };
-        let sums = cuda::download(&sums)?.to_vec1::<f32>()?;
-        Ok(self.delivery.arriving().into_iter().zip(sums).collect())
+    pub fn into_measured(self) -> impl Iterator<Item = (u32, f32)> {
+        self.delivery.arriving().into_iter().zip(self.sums)
     }
 
     /// Measures a layer: the query's rows are `q` with the log-sum-exp `lse`, and `fresh` are the rows of this rank's chunks.
@@ -100,14 +97,13 @@ impl<'a> OraclePass<'a> {
         }
         let cached: Vec<Tensor> = self.cached.iter().map(|block| block.layer(layer).1.clone()).collect();
         let cached = gather_list(&join(&cached)?, &self.places)?;
-        let paid_before = gather_list(&self.paid[layer].reshape((count, 1, 1))?, &self.places)?;
+        let paid_before = gather_list(&self.paid[layer].reshape((count, 1))?, &self.places)?.flatten_all()?;
         let v = fresh.v.clone();
-        let paid = self.math.scores(q, &self.at_query, &[fresh], lse, Reduce::Mass)?.reshape((count, 1, 1))?;
-        let taken = |v: &Tensor, paid: &Tensor| -> Result<Tensor> {
-            Ok(cast(v, DType::F32)?.contiguous()?.broadcast_mul(&paid.contiguous()?)?)
-        };
-        let apart = distance(&taken(&v, &paid)?, &taken(&cached, &paid_before)?, Distance::Squared)?.sqrt()?;
-        self.sums = Some(added(self.sums.take(), apart)?);
+        let paid = self.math.scores(q, &self.at_query, &[fresh], lse, Reduce::Mass)?;
+        let taken = |v: &Tensor, paid: &Tensor| -> Result<Tensor> { Ok(scale_rows(&cast(v, DType::F32)?, paid)?) };
+        let apart = distance(&taken(&v, &paid)?, &taken(&cached, &paid_before)?, Distance::Squared)?;
+        let apart = cuda::download(&apart)?.to_vec1::<f32>()?;
+        self.sums.iter_mut().zip(apart).for_each(|(sum, squared)| *sum += squared.sqrt());
         Ok(())
     }
 }
@@ -129,7 +125,7 @@ impl Attention for OraclePass<'_> {
         rest.push(Keys { k: last_of(&k)?, v: last_of(&v)?, at: self.at_tail.clone() });
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
         // The query's rows stand behind the owner's others.
-        let lse = everything.lse.narrow(0, q.dim(0)? - tail, tail)?.contiguous()?;
+        let lse = contiguous(&everything.lse.narrow(0, q.dim(0)? - tail, tail)?)?;
         let lse = join(&self.comm.all_gather_v(&lse, &self.query_counts)?)?;
         let query = self.query_counts[self.owner];
         let end: usize = self.counts[..=self.owner].iter().sum();

@@ -4,7 +4,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_kernels::{Keys, Partial, Positions, merge, scale};
 use tributary_protocol::{Ape, Plan};
 
 use super::rounds::{all_queries, bring_home, last_of, start_queries};
@@ -112,6 +112,6 @@ pub(super) fn weighed(context: Partial, ape: Ape) -> Result<Partial> {
     if context.lse.elem_count() == 0 || ape.weight() == 1.0 {
         return Ok(context);
     }
-    let lse = context.lse.contiguous()?.affine(f64::from(ape.weight()), 0.0)?;
+    let lse = scale(&context.lse, ape.weight())?;
     Ok(Partial { lse, ..context })
 }

@@ -12,6 +12,7 @@ mod none;
 mod prophetkv;
 mod random;
 mod relay;
+mod samkv;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -49,6 +50,13 @@ pub enum Need {
     Scores(Vec<f32>),
     /// The answer: these rows.
     Rows(Vec<u32>),
+    /// The answer: these rows, by one score a context row.
+    Chosen {
+        /// The rows, as numbered in the plan, ascending.
+        rows: Vec<u32>,
+        /// The scores.
+        scores: Vec<f32>,
+    },
 }
 
 /// The rows that may be selected, and how many.
@@ -148,5 +156,6 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::KvShare => Box::new(kvshare::KvShare),
         Method::Trace(_) => Box::new(trace::Traced::default()),
         Method::Ideal => Box::new(ideal::Ideal),
+        Method::SamKv { parameters, .. } => Box::new(samkv::SamKv { parameters: *parameters }),
     })
 }

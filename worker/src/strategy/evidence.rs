@@ -1,15 +1,18 @@
 //! Evidence for selectors: the attention of the query and of chosen rows. It is measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
-use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan};
+use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan, SamKv};
 
 use super::chunks::Chunks;
 use super::recompute;
-use crate::attention::{PassQ, QueryProbe, Replication};
+use crate::attention::{PassQ, QueryProbe, Replication, SparseProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::Attention;
 use crate::placement::Placement;
 
 /// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
@@ -58,7 +61,9 @@ pub(super) fn look(
     let layers = evidence.layers.of(cx.models.main.config().layers);
     let measured_until = layers.end;
     let Chunks { cache, replication, arrivals } = chunks;
-    let own = cache.view_of_own(&placement, &[]);
+    // Where documents are read one by one, the query sees their first and last rows on the way.
+    let between = evidence.sparse.map_or_else(Vec::new, |sparse| between_ends(plan, sparse));
+    let own = cache.view_of_own(&placement, &between);
     let own_rows = own.rows().count();
     let device = cx.models.main.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
@@ -82,8 +87,20 @@ pub(super) fn look(
             Some(needs) if layer < last => needs(layer + 1),
             _ => 0,
         };
-        let mut awaited = arrivals.awaited(&cx.models, &needs, &mut attention);
-        cx.models.main.up_to_attention(last, rows, &mut awaited)?;
+        let run = |attention: &mut dyn Attention| {
+            let mut awaited = arrivals.awaited(&cx.models, &needs, attention);
+            cx.models.main.up_to_attention(last, rows, &mut awaited)
+        };
+        if let Some(sparse) = evidence.sparse {
+            let documents = cache.own.iter().map(|block| (block.clone(), placement.at(block.rows()))).collect();
+            let mut reading = SparseProbe::new(attention, documents, sparse);
+            run(&mut reading)?;
+            return Ok(Paid {
+                sums: reading.sums.map_or_else(|| from_host(Vec::new(), &device), Ok)?,
+                of_layers: None,
+            });
+        }
+        run(&mut attention)?;
     }
     let sums = match attention.sums {
         Some(sums) => sums,
@@ -91,6 +108,15 @@ pub(super) fn look(
     };
     assert_eq!(sums.elem_count(), own_rows, "scores of this rank's context rows");
     Ok(Paid { sums, of_layers: attention.of_layers })
+}
+
+/// The context rows between the first and last ones of each chunk.
+fn between_ends(plan: &Plan, sparse: SamKv) -> Vec<u32> {
+    let between = |rows: Range<u32>| {
+        let [head, tail] = sparse.always_of(rows.len());
+        rows.start + head.end as u32..rows.start + tail.start as u32
+    };
+    plan.chunk_rows().into_iter().flat_map(between).collect()
 }
 
 /// The weighted attention of `rows` once they are recomputed at their global positions: one number a context row.

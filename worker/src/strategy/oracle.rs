@@ -41,7 +41,7 @@ pub(super) fn differences(
     let asking = pass.last_layer(rows.len());
     pass.attend(layers - 1, model.qkv_of_last(layers - 1, &rows, asking)?)?;
     let mut of_row = vec![0.0; plan.total_rows()];
-    pass.into_measured()?.into_iter().for_each(|(row, difference)| of_row[row as usize] = difference);
+    pass.into_measured().for_each(|(row, difference)| of_row[row as usize] = difference);
     let own: Vec<f32> = plan.kept_by(cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
     let own = from_host(own, model.device())?;
     gather(cx, plan, &own, layers * plan.query_tokens())

@@ -99,22 +99,37 @@ impl Selective {
                     let drift = plan.method.drift().ok_or(Error::Bug("the method does not measure drift"))?;
                     (seen, measured) = drift::measure(cx, plan, chunks, &candidates, &order, drift)?;
                 }
-                Need::Scores(scores) => {
+                answer => {
                     cx.enter(Phase::Select, plan)?;
-                    let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
-                    let rows = agree(cx, best)?;
-                    assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
-                    candidates.check(&rows, plan.budget);
-                    return Ok(Selection { order, rows, measured, rounds, candidates: count, scores: Some(scores) });
-                }
-                Need::Rows(rows) => {
-                    cx.enter(Phase::Select, plan)?;
-                    candidates.check(&rows, count);
-                    return Ok(Selection { order, rows, candidates: count, ..Selection::default() });
+                    let (rows, scores) = decide(cx, plan, &candidates, answer)?;
+                    return Ok(Selection { order, rows, measured, rounds, candidates: count, scores });
                 }
             }
         }
     }
+}
+
+/// The rows of a selector's answer, the same on every rank, and the scores behind it. Of scores rank 0 takes the best rows and broadcasts
+/// them.
+fn decide(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    candidates: &Candidates,
+    answer: Need,
+) -> Result<(Vec<u32>, Option<Vec<f32>>)> {
+    let (rows, scores, most) = match answer {
+        Need::Scores(scores) => {
+            let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
+            let rows = agree(cx, best)?;
+            assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
+            (rows, Some(scores), plan.budget)
+        }
+        Need::Chosen { rows, scores } => (rows, Some(scores), plan.budget),
+        Need::Rows(rows) => (rows, None, candidates.rows.len()),
+        need => unreachable!("{need:?} is no answer"),
+    };
+    candidates.check(&rows, most);
+    Ok((rows, scores))
 }
 
 /// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.

@@ -1,6 +1,8 @@
 //! The work of passes that measure context rows before any is selected.
 
-use tributary_protocol::{Drift, DriftScore, Exchange};
+use std::ops::Range;
+
+use tributary_protocol::{Drift, DriftScore, Exchange, SamKv};
 
 use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
@@ -56,6 +58,49 @@ impl Count<'_> {
             work
         };
         homes.iter().zip(self.pass_q_pairs(&homes)).enumerate().map(rank).collect()
+    }
+
+    /// The probe where documents are read one by one: the query sees the first and last rows of each on the way; in the scored layers it
+    /// attends to every row once more, and scores it.
+    pub(super) fn sparse_probe(&self, probed: &Range<usize>, sparse: SamKv) -> Vec<RankWork> {
+        let (plan, query) = (self.plan, self.plan.query_tokens() as f64);
+        let mut ends = vec![0; self.world];
+        for chunk in &plan.chunks {
+            ends[chunk.rank] += sparse.always_of(chunk.rows()).into_iter().map(|rows| rows.len()).sum::<usize>();
+        }
+        let mut work = self.probe(probed);
+        for ((work, ends), kept) in work.iter_mut().zip(ends).zip(plan.kept_counts(self.world)) {
+            let pairs = probed.end as f64 * (kept - ends) as f64 - (probed.len() * kept) as f64;
+            work.probe -= self.pair_flops() * query * pairs;
+            work.kv_bytes -= pairs * self.shape.layer_kv_bytes() as f64;
+        }
+        work
+    }
+
+    /// Rows and keys of a layer of the recompute and of its last one, each rank, where only what is recomputed is seen.
+    pub(super) fn sparse_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
+        let (plan, query, prefix) = (self.plan, self.plan.query_tokens(), self.plan.prefix_tokens());
+        let mut rows: Vec<(Row, usize)> =
+            homes.iter().enumerate().flat_map(|(home, rows)| rows.iter().map(move |&row| (row, home))).collect();
+        rows.sort_by_key(|(row, _)| row.place);
+        let (mut pairs, mut kept) = (vec![(0.0, 0.0); self.world], vec![0; self.world]);
+        for (number, (row, home)) in rows.iter().enumerate() {
+            kept[row.keeper] += 1;
+            pairs[*home].0 += prefix as f64;
+            match plan.exchange {
+                Exchange::PassQ => pairs.iter_mut().zip(&kept).for_each(|(pairs, &kept)| pairs.0 += f64::from(kept)),
+                Exchange::Replicate | Exchange::Selected => pairs[*home].0 += (number + 1) as f64,
+            }
+        }
+        if plan.decodes_alone(self.world) {
+            kept = (0..self.world).map(|rank| if rank == plan.owner { rows.len() as u32 } else { 0 }).collect();
+        }
+        for (rank, (pairs, kept)) in pairs.iter_mut().zip(kept).enumerate() {
+            let own = if rank == plan.owner { prefix + query } else { 0 };
+            let asked = if rank == plan.owner { (query * prefix) as f64 + triangle(query) } else { 0.0 };
+            *pairs = (pairs.0 + query as f64 * f64::from(kept) + asked, f64::from(kept) + own as f64);
+        }
+        pairs
     }
 
     /// A pass of rows at their homes through all layers, which see so many pairs in all on each rank, and whose attention is read.
