@@ -7,7 +7,9 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan, SamKvVariant};
+use tributary_protocol::{
+    Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan, SamKvVariant, Selection,
+};
 
 use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, with_ratio};
 
@@ -41,7 +43,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
     let all = of_chunks.chain(exact.map(|method| (method, Exchange::Replicate)));
     let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
         let lengths = [9 + index % 4, 17, 5 + index % 3];
-        let recomputes = !method.is_exact() && method != Method::None;
+        let recomputes = !matches!(method.selection(), None | Some(Selection::Nothing | Selection::Parallel(_)));
         let reorders = can_reorder(&method) && index % 2 == 0;
         let made = plan(2, &lengths, 4, world, method, exchange);
         let made = if recomputes { with_ratio(made, 0.3) } else { made };

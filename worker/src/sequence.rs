@@ -62,17 +62,21 @@ pub struct Turned {
 
 impl Sequence {
     /// The sequence of a request whose first token has been drawn, on `rank`.
-    pub fn new(plan: &Plan, mut prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
-        if plan.drops().is_some() {
-            // What was prefilled is seen no more, but for what was recomputed of it.
-            prefilled.cache.own.clear();
-            prefilled.cache.others.clear();
-        }
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Result<Self> {
         let Prefilled { owner, alone, .. } = prefilled;
         let positions = prefilled.placement.positions(plan.max_tokens);
-        let held = if rank == owner || !alone { CacheState::Filled(Box::new(prefilled)) } else { CacheState::Nothing };
+        let held = match (rank == owner || !alone, plan.drops()) {
+            (false, _) => CacheState::Nothing,
+            (true, None) => CacheState::Filled(Box::new(prefilled)),
+            (true, Some(_)) => {
+                CacheState::Filled(Box::new(Prefilled { cache: prefilled.cache.without_stale()?, ..prefilled }))
+            }
+        };
         let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
-        Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing }
+        Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
     }
 
     /// Turns the cached keys to their positions, if that has not been done.
