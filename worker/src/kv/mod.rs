@@ -67,8 +67,13 @@ impl KvCache {
     /// # Errors
     /// The tensor library's.
     pub fn without_stale(self) -> Result<Self> {
-        let fresh = self.fresh.into_iter().map(Block::in_memory_of_its_own).collect::<Result<_>>()?;
-        let (prefix, tail) = (self.prefix.in_memory_of_its_own()?, self.tail.in_memory_of_its_own()?);
+        // No rows of a tensor keep its memory all the same.
+        let apart = |block: Block| match block.rows() {
+            [] => Ok(Block::default()),
+            _ => block.in_memory_of_its_own(),
+        };
+        let fresh = self.fresh.into_iter().map(apart).collect::<Result<_>>()?;
+        let (prefix, tail) = (apart(self.prefix)?, apart(self.tail)?);
         Ok(Self { prefix, own: Vec::new(), others: Vec::new(), fresh, tail })
     }
 
