@@ -1,4 +1,4 @@
-// One number from one or two: the gated activation, sums, a bias for every row, and changes of type. Eight numbers a thread.
+// One number from one or two: the gated activation, sums, a bias for every row, factors, and changes of type. Eight numbers a thread.
 #include "elements.cuh"
 
 struct SiluMul {
@@ -44,6 +44,22 @@ DEVICE void bias_rows(Stored<T>* out, const Stored<T>* x, const float* bias, u32
     store_some<T>(out + row * dim + i, dim - i, aligned, values);
 }
 
+/// out [rows, dim] = factor * x, and times factors [rows] where they are given.
+template <typename T>
+DEVICE void scale(Stored<T>* out, const Stored<T>* x, const float* factors, u32 rows, u32 dim, float factor, bool aligned) {
+    const u32 runs = eighths(dim);
+    const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 row = run / runs;
+    if (row >= rows) return;
+    const u32 i = (u32)(run - row * runs) * 8;
+    if (factors) factor *= factors[row];
+    float values[8];
+    load_some<T>(x + row * dim + i, dim - i, aligned, values);
+#pragma unroll
+    for (int e = 0; e < 8; e++) values[e] *= factor;
+    store_some<T>(out + row * dim + i, dim - i, aligned, values);
+}
+
 template <typename From, typename To>
 DEVICE void cast(Stored<To>* out, const Stored<From>* x, u64 count, bool aligned) {
     const u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
@@ -71,7 +87,13 @@ DEVICE void cast(Stored<To>* out, const Stored<From>* x, u64 count, bool aligned
     bias_rows_##suffix(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, u32 aligned) {            \
         bias_rows<T>(out, x, bias, rows, dim, aligned);                                                                    \
     }                                                                                                                      \
-    EXPORT(bias_rows_##suffix)
+    EXPORT(bias_rows_##suffix)                                                                                             \
+    KERNEL(256, 1)                                                                                                         \
+    scale_##suffix(Stored<T>* out, const Stored<T>* x, const float* factors, u32 rows, u32 dim, float factor,              \
+                   u32 aligned) {                                                                                          \
+        scale<T>(out, x, factors, rows, dim, factor, aligned);                                                             \
+    }                                                                                                                      \
+    EXPORT(scale_##suffix)
 FOR_EACH_TYPE(DEFINE_TWO)
 
 #define DEFINE_CAST(From, from, To, to)                                                                       \

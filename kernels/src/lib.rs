@@ -34,7 +34,7 @@ pub use error::{Error, Result};
 pub use linear::{linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};
 pub use moment::Moment;
-pub use norm::{add, cast, rms_norm, silu_mul};
+pub use norm::{add, cast, rms_norm, scale, scale_rows, silu_mul};
 pub use positions::{PAD, Positions, Rule, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use row_sums::RowSums;

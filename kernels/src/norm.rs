@@ -1,4 +1,4 @@
-//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums, changes of dtype. On the CPU each is one
+//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums, factors, changes of dtype. On the CPU each is one
 //! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share), on a GPU one launch;
 //! elsewhere, or where a gradient is needed, candle's operations.
 
@@ -47,6 +47,37 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// Shapes that do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     element_wise("add", a, b, cpu::add, cuda::add, |a, b| Ok((a + b)?))
+}
+
+/// `factor · x`, element by element.
+///
+/// # Errors
+/// The tensor library's.
+pub fn scale(x: &Tensor, factor: f32) -> Result<Tensor> {
+    if x.elem_count() == 0 {
+        return Ok(x.clone());
+    }
+    match cuda::scale(x, factor, None)? {
+        Some(scaled) => Ok(scaled),
+        None => Ok(x.affine(f64::from(factor), 0.0)?),
+    }
+}
+
+/// `x` `[rows, ..]`, each row times its own of `factors` `[rows]` f32.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn scale_rows(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+    let rows = x.dim(0)?;
+    expect("scale_rows", "rows with a factor", rows, factors.dims1()?)?;
+    if x.elem_count() == 0 {
+        return Ok(x.clone());
+    }
+    if let Some(scaled) = cuda::scale(x, 1.0, Some(factors))? {
+        return Ok(scaled);
+    }
+    let shape: Vec<usize> = x.dims().iter().enumerate().map(|(dim, _)| if dim == 0 { rows } else { 1 }).collect();
+    Ok(x.broadcast_mul(&factors.reshape(shape)?.to_dtype(x.dtype())?)?)
 }
 
 /// Where no gradient is wanted, `fast` on the values of two f32 tensors on the CPU, `on_gpu` where it knows them; else `plain`.

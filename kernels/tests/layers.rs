@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{Distance, add, distance, gather, linear, linear_f32, linear_onto, rms_norm, silu_mul};
+use tributary_kernels::{
+    Distance, add, distance, gather, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, silu_mul,
+};
 
 fn random(shape: &[usize]) -> Tensor {
     Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
@@ -211,4 +213,23 @@ fn sums_of_every_type_and_of_views() {
     assert!(add(&all_a, &all_b.narrow(0, 0, 6).unwrap()).is_err());
     let nothing = random(&[0, 3]);
     assert_eq!(add(&nothing, &nothing).unwrap().dims(), &[0, 3]);
+}
+
+#[test]
+fn factors_of_everything_and_of_each_row() {
+    let x = random(&[3, 2, 5]);
+    let times = |factors: [f64; 3]| -> Vec<f64> {
+        flat(&x).chunks(10).zip(factors).flat_map(|(row, factor)| row.iter().map(move |x| x * factor)).collect()
+    };
+    assert_near("scale", &scale(&x, -0.75).unwrap(), &times([-0.75; 3]), 1e-6);
+    let factors = Tensor::from_slice(&[2.0f32, 0.0, -1.5], 3, &Device::Cpu).unwrap();
+    assert_near("scale_rows", &scale_rows(&x, &factors).unwrap(), &times([2.0, 0.0, -1.5]), 1e-6);
+    let wide = x.to_dtype(DType::BF16).unwrap();
+    assert_eq!(scale_rows(&wide, &factors).unwrap().dtype(), DType::BF16);
+    let nowhere = Tensor::full(f32::NEG_INFINITY, (2, 2), &Device::Cpu).unwrap();
+    assert!(flat(&scale(&nowhere, 0.81).unwrap()).iter().all(|&x| x == f64::NEG_INFINITY), "no key, no weight");
+    assert!(scale_rows(&x, &factors.narrow(0, 0, 2).unwrap()).is_err(), "two factors for three rows");
+    let none = x.narrow(0, 0, 0).unwrap();
+    assert_eq!(scale_rows(&none, &factors.narrow(0, 0, 0).unwrap()).unwrap().dims(), &[0, 2, 5]);
+    assert_eq!(scale(&none, 2.0).unwrap().dims(), &[0, 2, 5]);
 }

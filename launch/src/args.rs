@@ -9,7 +9,9 @@ use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
-use tributary_protocol::{Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, Sampling, Score};
+use tributary_protocol::{
+    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, SamKv, SamKvVariant, Sampling, Score,
+};
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
 
@@ -160,6 +162,16 @@ pub struct MethodArgs {
     pub keep_order: bool,
     #[arg(long, value_name = "N", help = help::block_tokens())]
     pub block_tokens: Option<usize>,
+    #[arg(long, value_name = "T", default_value_t = Ape::default().temperature, help = help::ape_temperature())]
+    pub ape_temperature: f32,
+    #[arg(long, value_name = "S", default_value_t = Ape::default().scale, help = help::ape_scale())]
+    pub ape_scale: f32,
+    #[arg(long, value_name = "small|large", default_value = "large", help = help::samkv_variant())]
+    pub samkv_variant: SamKvVariant,
+    #[arg(long, value_name = "N", default_value_t = SamKv::default().blocks, help = help::samkv_blocks())]
+    pub samkv_blocks: usize,
+    #[arg(long, value_name = "SHARE", default_value_t = SamKv::default().theta, help = help::samkv_theta())]
+    pub samkv_theta: f32,
 }
 
 /// An exchange, or the planner's choice.
@@ -296,6 +308,8 @@ pub fn settings(
         trace_alpha: options.trace_alpha,
         keep_order: options.keep_order,
         block_tokens: options.block_tokens,
+        samkv: SamKv { variant: options.samkv_variant, blocks: options.samkv_blocks, theta: options.samkv_theta },
+        ape: Ape { temperature: options.ape_temperature, scale: options.ape_scale },
         heads_per_gather: options.heads_per_gather,
         exchange: options.exchange,
         world,

@@ -155,6 +155,35 @@ pub fn block_tokens() -> String {
     format!("{}: rows of each block [default: an equal part for every rank]", taking(Choice::BlockTokens))
 }
 
+/// `--ape-temperature`.
+pub fn ape_temperature() -> String {
+    format!("{}: what the scores of context rows are divided by", taking(Choice::ApeTemperature))
+}
+
+/// `--ape-scale`.
+pub fn ape_scale() -> String {
+    format!("{}: the context's weight beside the rest, times the temperature", taking(Choice::ApeScale))
+}
+
+/// `--samkv-variant`.
+pub fn samkv_variant() -> String {
+    let names = taking(Choice::SamKvVariant);
+    format!("{names}: keeps 64 first and 128 last rows of a document and blocks of 64, or 8, 16 and 8")
+}
+
+/// `--samkv-blocks`.
+pub fn samkv_blocks() -> String {
+    format!("{}: blocks kept of every document beside its first and last rows", taking(Choice::SamKvBlocks))
+}
+
+/// `--samkv-theta`.
+pub fn samkv_theta() -> String {
+    format!(
+        "{}: share of what is recomputed in keys and values, the rest as they were cached",
+        taking(Choice::SamKvTheta)
+    )
+}
+
 fn taking(choice: Choice) -> String {
     Descriptor::names_taking(choice).join(", ")
 }

@@ -25,9 +25,9 @@ pub use chunk_key::{ChunkKey, KeySpace, NoKey};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
-    CHUNKS_ALONE, COST_LETTERS, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence, Exchange,
-    Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, Prefill, REFERENCE, Score, Selection,
-    Trace, Wishes,
+    Ape, CHUNKS_ALONE, COST_LETTERS, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence,
+    Exchange, Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, Prefill, REFERENCE, SamKv,
+    SamKvVariant, Score, Selection, Trace, Wishes,
 };
 pub use order::Order;
 pub use phase::Phase;

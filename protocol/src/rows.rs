@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Choice, Chunk, Drift, Plan, Trace};
+use crate::{Choice, Chunk, Drift, Plan, SamKv, Trace};
 
 impl Plan {
     /// Chunk numbers in the request's own order.
@@ -20,6 +20,11 @@ impl Plan {
     pub fn look_ahead_rows(&self) -> Range<u32> {
         let first = (self.total_rows() + self.max_tokens) as u32;
         first..first + self.look_ahead_count() as u32
+    }
+
+    /// The numbers of all context rows.
+    pub fn context_row_numbers(&self) -> Vec<u32> {
+        (self.prefix_tokens() as u32..self.query_rows().start).collect()
     }
 
     /// The rows of each chunk, in the request's own order.
@@ -83,9 +88,9 @@ impl Plan {
     }
 
     /// First row and number of the tokens of each chunk whose tokens may be selected, chunks in `order`: all but the first, whose
-    /// rows are exact already, unless the plan includes it.
+    /// rows are exact already, unless the plan includes it or rows of every chunk are dropped.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
-        self.token_runs(order, usize::from(!self.include_first_chunk))
+        self.token_runs(order, usize::from(!self.include_first_chunk && self.method.sparse().is_none()))
     }
 
     /// First row and number of the tokens of each chunk, chunks in `order` but for the first `skipped`.
@@ -124,6 +129,30 @@ impl Plan {
     /// Whether chunks are put into another order first.
     pub fn reorders(&self) -> bool {
         self.reorder.is_some() && self.chunks.len() > 1 && self.method.descriptor().takes(Choice::Reorder)
+    }
+
+    /// What is kept of every document, where the rest is dropped.
+    pub fn drops(&self) -> Option<SamKv> {
+        self.method.sparse().filter(|_| self.budget > 0)
+    }
+
+    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; all of them where none is.
+    pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
+        let Some(sparse) = self.drops() else { return self.kept_counts(world) };
+        let mut rows = vec![0; world];
+        self.chunks.iter().for_each(|chunk| rows[chunk.rank] += sparse.kept_of(chunk.ids.len()));
+        rows
+    }
+
+    /// The rows that no pass behind the selection sees as they were prefilled: those that are `recomputed`, or all where the others are
+    /// dropped.
+    pub fn out_of_sight(&self, recomputed: &[u32]) -> Vec<u32> {
+        if self.drops().is_some() { self.context_row_numbers() } else { recomputed.to_vec() }
+    }
+
+    /// Whether a full prefill is computed before the selection, as an oracle.
+    pub fn asks_oracle(&self) -> bool {
+        self.budget > 0 && self.method.evidence().is_some_and(|evidence| evidence.oracle)
     }
 
     /// Whether the query is asked which rows to select.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
+    Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, Sampling, Score, Sharpest, Span, StepReport,
-    StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame, encode, encode_frame,
+    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score,
+    Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame,
+    encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -21,6 +22,12 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::None),
         Just(Method::PassQ),
         prop::option::of(1usize..9).prop_map(|block_tokens| Method::Star { block_tokens }),
+        Just(Method::Ideal),
+        (any::<bool>(), 1usize..9, 0f32..1.0).prop_map(|(small, blocks, theta)| {
+            let variant = if small { SamKvVariant::Small } else { SamKvVariant::Large };
+            Method::SamKv { parameters: SamKv { variant, blocks, theta }, layers: (blocks, 9) }
+        }),
+        (0f32..2.0, 0f32..2.0).prop_map(|(temperature, scale)| Method::Ape(Ape { temperature, scale })),
         prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
         any::<u64>().prop_map(|seed| Method::Random { seed }),
         prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),

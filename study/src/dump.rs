@@ -91,6 +91,16 @@ pub struct Dumped<'a> {
     alpha: Option<f32>,
     /// Whether chunks stay in the request's order whatever free probes find.
     keep_order: Option<bool>,
+    /// The sizes of what is kept of every document, where the rest is dropped.
+    samkv_variant: Option<&'static str>,
+    /// The blocks that are kept of every document.
+    samkv_blocks: Option<usize>,
+    /// The share of what is fresh in what is kept.
+    samkv_theta: Option<f32>,
+    /// The temperature of attention to contexts that stand beside each other.
+    ape_temperature: Option<f32>,
+    /// The scale of what they weigh beside the rest.
+    ape_scale: Option<f32>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -125,6 +135,11 @@ fn request(answered: &Answered) -> Dumped<'_> {
         drift_layers: settings.drift_layers,
         alpha: settings.alpha,
         keep_order: settings.keep_order,
+        samkv_variant: settings.samkv_variant,
+        samkv_blocks: settings.samkv_blocks,
+        samkv_theta: settings.samkv_theta,
+        ape_temperature: settings.ape_temperature,
+        ape_scale: settings.ape_scale,
         seed: settings.seed,
         exchange: settings.exchange,
         world: settings.world,

@@ -40,6 +40,7 @@ impl MethodSpec {
             let wrong = |why: &str| Error::usage(format!("--methods {self}: {option}: {why}"));
             let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
             let number = || text()?.parse::<usize>().map_err(|_| wrong("needs a number"));
+            let real = || text()?.parse::<f32>().map_err(|_| wrong("needs a number"));
             let bare = || if value.is_none() { Ok(()) } else { Err(wrong("takes no value")) };
             let settings = &mut run_config.settings;
             match option.as_str() {
@@ -67,11 +68,17 @@ impl MethodSpec {
                     bare()?;
                     settings.keep_order = true;
                 }
+                "samkv-variant" => settings.samkv.variant = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "samkv-blocks" => settings.samkv.blocks = number()?,
+                "samkv-theta" => settings.samkv.theta = real()?,
+                "ape-temperature" => settings.ape.temperature = real()?,
+                "ape-scale" => settings.ape.scale = real()?,
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, alpha, keep-order, block, world, threads";
+                                 drift-layers, alpha, keep-order, block, ape-temperature, ape-scale, samkv-variant, \
+                                 samkv-blocks, samkv-theta, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

@@ -58,12 +58,13 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None, peek=None):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
         `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
         `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
-        in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions."""
+        in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions.
+        `soften(scores)` stands for the softmax over keys. `peek(layer, q)` sees queries before RoPE."""
         rope, order = at
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
@@ -79,13 +80,16 @@ class Model:
             if narrow is not None:
                 places = narrow(layer, rows, cache)
                 rows, x, q, seen = rows[places], x[places], q[places], seen[places]
+            if peek is not None:
+                peek(layer, q)
             keys, values = (t.repeat_interleave(self.heads // self.kv_heads, 1)
                             for t in (self.rotate(cache[layer][0], rope), cache[layer][1]))
             scores = torch.einsum("qhd,khd->hqk", self.rotate(q, rope[rows]), keys) / math.sqrt(self.head_dim)
             if also is not None:
                 elsewhere = torch.einsum("qhd,khd->hqk", self.rotate(q, also[0]), keys) / math.sqrt(self.head_dim)
                 scores = torch.where(also[1], elsewhere, scores)
-            attention = scores.masked_fill(~seen, -math.inf).softmax(-1)
+            scores = scores.masked_fill(~seen, -math.inf)
+            attention = scores.softmax(-1) if soften is None else soften(scores)
             if watch is not None:
                 watch(layer, attention)
             out = torch.einsum("hqk,khd->qhd", attention, values).reshape(len(rows), -1)
@@ -305,6 +309,72 @@ class Request:
         barred = torch.ones(self.T, dtype=DTYPE)
         barred[candidates] = 0.0
         return total * (1.0 - barred)
+
+    def ideal(self, order):
+        """Per context row: mean over layers of the norm of (mean attention of the query's rows) x (values), in a full prefill less in
+        the cache as it is."""
+        at, taken = self.positions("global", order), []
+        for rows in (torch.cat([self.context, self.query]), self.query):
+            paid, cache = [], self.fresh_copy()
+            self.model.forward(self.ids, rows, cache, at, watch=lambda _, a: paid.append(a[:, -self.M:].mean((0, 1))))
+            taken.append([p[self.context, None, None] * v[self.context] for p, (_, v) in zip(paid, cache)])
+        return sum((new - old).pow(2).sum((1, 2)).sqrt() for new, old in zip(*taken)) / self.model.layers
+
+    def ape(self, temperature, scale):
+        """The query's rows over chunks that stand beside each other. Returns the last row's logits and the cache."""
+        cache, order = self.fresh_copy(), list(range(len(self.lengths)))
+
+        def soften(scores):
+            rest = scores.clone()
+            rest[..., self.context] = -math.inf
+            context = scores[..., self.context] / temperature
+            pair = torch.stack([scale * temperature * context.logsumexp(-1), rest.logsumexp(-1)], -1).softmax(-1)
+            attention = rest.softmax(-1) * pair[..., 1:]
+            attention[..., self.context] = context.softmax(-1) * pair[..., :1]
+            return attention
+
+        x = self.model.forward(self.ids, self.query, cache, self.positions("hl-hp", order), soften=soften)
+        return self.model.logits(x[-1]), cache
+
+    def samkv(self, variant, blocks, theta):
+        """One score a context row, the rows that are kept, and the last row's logits."""
+        sinks, local, block = {"large": (64, 128, 64), "small": (8, 16, 8)}[variant]
+        at, total, group = self.positions("global", list(range(len(self.lengths)))), torch.zeros(self.T, dtype=DTYPE), self.model.heads // self.model.kv_heads
+        documents = [self.rows_of(chunk) for chunk in range(len(self.lengths))]
+        ends = [torch.cat([rows[:sinks], rows[max(min(sinks, len(rows)), len(rows) - local):]]) for rows in documents]
+        seen = torch.zeros(len(self.ids), len(self.ids), dtype=torch.bool)
+        seen[:, torch.cat([torch.arange(self.P), *ends, self.query])] = True
+        first = 28 * self.model.layers // 32
+
+        def peek(layer, q):
+            for rows, corner in zip(documents, ends):
+                if layer < first:
+                    return
+                along = self.stale[layer][0][corner].mean(0).repeat_interleave(group, 0)
+                lean = q + (q * along).sum(-1, keepdim=True) / along.pow(2).sum(-1)[None, :, None] * along
+                keys = self.model.rotate(self.stale[layer][0][rows], at[0][rows]).repeat_interleave(group, 1)
+                scores = torch.einsum("qhd,khd->hqk", self.model.rotate(lean, at[0][self.query]), keys)
+                paid = (scores / math.sqrt(self.model.head_dim)).softmax(-1).mean(0).sum(0)
+                total[rows - self.P] += paid / (self.model.layers - first)
+
+        self.model.forward(self.ids, self.query, self.fresh_copy(), at, seen, peek=peek)
+        kept = []
+        for rows, corner in zip(documents, ends):
+            between = rows[sinks:max(sinks, len(rows) - local)] if len(rows) > sinks + local else rows[:0]
+            parts = between.split(block) if len(between) else []
+            best = sorted(range(len(parts)), key=lambda i: (-total[parts[i] - self.P].sum().item(), i))[:blocks]
+            kept += [corner, *(parts[i] for i in best)]
+        kept = torch.cat(kept).sort().values
+        rows, seen = torch.cat([kept, self.query]), torch.zeros(len(self.ids), len(self.ids), dtype=torch.bool)
+        seen[:, torch.cat([torch.arange(self.P), rows])] = True
+
+        def mix(layer, rows, cache):
+            for old, new in zip(self.stale[layer], cache[layer]):
+                new[kept] = (1 - theta) * old[kept] + theta * new[kept]
+            return torch.arange(len(rows))
+
+        x = self.model.forward(self.ids, rows, self.fresh_copy(), at, seen, narrow=mix)
+        return total, kept, self.model.logits(x[-1])
 
     def recompute(self, order, selected):
         """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""

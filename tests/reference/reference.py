@@ -43,6 +43,8 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.cacheblend(order, s["drift_of"], s["drift_layers"], budget, candidates)
     if s["method"] == "kvshare":
         return r.kvshare(order, candidates)
+    if s["method"] == "ideal":
+        return r.ideal(order)
     return r.relay(layout, order, budget, candidates)
 
 
@@ -66,9 +68,15 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] in EXACT:
         everyone = list(range(len(r.lengths)))
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
+    if s["method"] == "ape":
+        logits = r.ape(s["ape_temperature"], s["ape_scale"])[0]
+        return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
+    if s["method"] == "samkv":
+        scores, kept, logits = r.samkv(s["samkv_variant"], s["samkv_blocks"], s["samkv_theta"])
+        return list(range(len(r.lengths))), scores, kept, 1e-9, logits  # whole blocks go: no row is near the cut
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
-    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3")
+    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
@@ -127,7 +135,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
+            "samkv_variant": "small", "samkv_blocks": 2, "samkv_theta": 0.9, "ape_temperature": 0.9, "ape_scale": 0.9, "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -155,12 +163,17 @@ def self_test(model: Model, folder: str) -> bool:
             changes = {"method": "cacheblend", "drift_of": of, "drift_layers": layers}
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
         expect("kvshare at ratio 1 = full", relative(run(method="kvshare", ratio=1.0)[4], full))
+        expect("ideal at ratio 1 = full", relative(run(method="ideal", ratio=1.0)[4], full))
         order, _, _, _, logits = run(method="trace", ratio=1.0, alpha=0.001)
         moved = Request(model, request["prefix"], [request["chunks"][c] for c in order], request["query"])
         expect(f"trace at ratio 1 = full in the order {order}", relative(logits, solve(moved, settings(model, method="full"))[4]))
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
+        changes = {"method": "samkv", "samkv_variant": "large", "samkv_theta": 1.0}
+        expect("samkv, nothing dropped, theta 1 = full", relative(run(**changes)[4], full))
+        plain = settings(model, method="ape", ape_temperature=1.0, ape_scale=1.0)
+        expect("one chunk, ape at temperature and scale 1 = full", relative(solve(one, plain)[4], full))
         expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
         if importlib.util.find_spec("transformers"):
             from transformers import AutoModelForCausalLM
@@ -168,7 +181,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
@@ -183,8 +196,11 @@ def round_trip(model: Model, r: Request, s: dict) -> bool:
     verdicts = []
     for spoilt in (None, *dump):
         tensors = copy.deepcopy(dump)
-        if spoilt == "selected" and len(chosen):
-            tensors[spoilt][0] = next(row for row in range(r.P, r.P + r.T)[::-1] if row not in chosen)
+        left = [row for row in range(r.P, r.P + r.T)[::-1] if row not in chosen]
+        if spoilt == "selected" and len(chosen) and left:
+            tensors[spoilt][0] = left[0]
+        elif spoilt == "selected" and len(chosen):
+            tensors[spoilt] = tensors[spoilt][1:].clone()
         elif spoilt == "selected":
             tensors[spoilt] = torch.tensor([r.P], dtype=torch.int32)
         elif spoilt:

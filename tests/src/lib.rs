@@ -14,8 +14,8 @@ use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns,
-    Sampling, Score, Trace,
+    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, SamKv,
+    SamKvVariant, Sampling, Score, Trace,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
@@ -116,6 +116,11 @@ pub fn eager_trace() -> Method {
     Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
 }
 
+/// SAM-KV with two blocks a document, which scores in the third layer.
+pub fn samkv(variant: SamKvVariant, theta: f32) -> Method {
+    Method::SamKv { parameters: SamKv { variant, blocks: 2, theta }, layers: (2, 3) }
+}
+
 /// Whether chunks can be put into another order before rows are selected.
 pub fn can_reorder(method: &Method) -> bool {
     method.descriptor().takes(Choice::Reorder)
@@ -124,6 +129,10 @@ pub fn can_reorder(method: &Method) -> bool {
 /// The plan with a budget of `ratio` of its context.
 pub fn with_ratio(mut plan: Plan, ratio: f64) -> Plan {
     plan.budget = (ratio * plan.context_tokens() as f64 + 1e-9) as usize;
+    if plan.drops().is_some() {
+        plan.budget =
+            plan.chunks.iter().map(|chunk| chunk.rank).max().map_or(0, |last| plan.kept_at_most(last + 1).iter().sum());
+    }
     plan
 }
 

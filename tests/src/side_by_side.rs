@@ -7,9 +7,11 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan};
+use tributary_protocol::{
+    Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan, SamKvVariant, Selection,
+};
 
-use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, with_ratio};
+use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, with_ratio};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -30,6 +32,9 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::A3 { layout },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
+        Method::Ape(Ape::default()),
         eager_trace(),
     ];
     let split = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }, Method::PassQ];
@@ -39,7 +44,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
     let all = of_chunks.chain(split.map(|method| (method, Exchange::Replicate)));
     let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
         let lengths = [9 + index % 4, 17, 5 + index % 3];
-        let recomputes = method.in_chunks() && method != Method::None;
+        let recomputes = !matches!(method.selection(), None | Some(Selection::Nothing | Selection::Parallel(_)));
         let reorders = can_reorder(&method) && index % 2 == 0;
         let made = plan(2, &lengths, 4, world, method, exchange);
         let made = if recomputes { with_ratio(made, 0.3) } else { made };

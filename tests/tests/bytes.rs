@@ -5,9 +5,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, DriftOf, Exchange, Importance, Layout, Method, Plan, Trace};
+use tributary_protocol::{Ape, Drift, DriftOf, Exchange, Importance, Layout, Method, Plan, SamKvVariant, Trace};
 use tributary_tests::{
-    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, shape, tiny_config, with_ratio,
+    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -49,6 +49,9 @@ fn selective_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
+        Method::Ape(Ape::default()),
         Method::Trace(Trace::default()),
         eager_trace(),
     ]

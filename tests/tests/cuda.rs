@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
-use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport, Trace};
+use tributary_protocol::{Ape, Drift, Exchange, Layout, Method, Outcome, Plan, RankReport, SamKvVariant, Trace};
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
+    dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one, samkv,
     stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
@@ -131,6 +131,9 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::Epic { per_chunk: None },
         Method::CacheBlend(Drift { layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
+        Method::Ape(Ape::default()),
         Method::Trace(Trace::default()),
         Method::None,
     ];

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Drift, DriftOf, Exchange, Layout, Method, Outcome, Plan, Score, Trace};
+use tributary_protocol::{Chunk, Drift, DriftOf, Exchange, Layout, Method, Outcome, Plan, SamKvVariant, Score, Trace};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::{
-    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run, run_all,
+    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run, run_all, samkv,
     tiny_config, with_ratio,
 };
 use tributary_worker::Model;
@@ -65,6 +65,8 @@ fn scoring_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Large, 1.0),
         Method::Trace(Trace::default()),
         Method::Random { seed: 3 },
     ]
@@ -174,7 +176,9 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
-            for (number, method) in scoring_methods().into_iter().chain([eager_trace()]).enumerate() {
+            for (number, method) in
+                scoring_methods().into_iter().chain([eager_trace(), samkv(SamKvVariant::Small, 0.9)]).enumerate()
+            {
                 let reorders = number % 2 == 0 && can_reorder(&method);
                 let make = |world, exchange| {
                     let plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 0.3);

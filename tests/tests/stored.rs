@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_protocol::{Drift, Exchange, Method, Outcome, Plan, RankReport, StoreError};
+use tributary_protocol::{Ape, Drift, Exchange, Method, Outcome, Plan, RankReport, SamKvVariant, StoreError};
 use tributary_tests::{
     can_reorder, dummy_model, eager_trace, infoflow, logits, open_store, plan, relative_error, reordered, run_one,
-    stored_group, tiny_config, with_ratio,
+    samkv, stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -58,6 +58,9 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
         Method::Relay { layout: tributary_protocol::Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
+        Method::Ape(Ape::default()),
         eager_trace(),
     ];
     let shapes: [(usize, &[usize]); 3] = [(3, &[17, 5, 23, 9, 12]), (0, &[14, 6, 11]), (2, &[29])];

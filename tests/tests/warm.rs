@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, Exchange, Layout, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Ape, Drift, Exchange, Layout, Method, Outcome, Plan, RankReport, SamKvVariant};
 use tributary_tests::{
-    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config,
-    with_ratio,
+    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, samkv,
+    tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -28,6 +28,9 @@ fn methods() -> Vec<Method> {
         Method::Relay { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::Ideal,
+        samkv(SamKvVariant::Small, 0.9),
+        Method::Ape(Ape::default()),
         eager_trace(),
     ]
 }

@@ -4,7 +4,7 @@
 //! and values of generated rows grow in place.
 
 use tributary_kernels::{Positions, Rope};
-use tributary_protocol::Plan;
+use tributary_protocol::{Ape, Plan};
 
 use crate::error::Result;
 use crate::kv::{GrowingBlock, View};
@@ -20,6 +20,8 @@ pub struct Sequence {
     pub alone: bool,
     /// The positions that its rotary tables must cover.
     pub positions: usize,
+    /// How its rows attend to contexts that stand beside each other, if they do.
+    parallel: Option<Ape>,
     held: CacheState,
     /// On the owner: the sampler that draws its tokens, and the newest of them.
     drawing: Option<Drawing>,
@@ -51,6 +53,8 @@ pub struct Turned {
     pub rest: View,
     /// On the owner: the generated rows.
     pub generated: GrowingBlock,
+    /// How rows attend to `own`, where contexts stand beside each other.
+    pub parallel: Option<Ape>,
     placement: Placement,
     /// The number of the row that is generated next.
     next_row: u32,
@@ -58,12 +62,21 @@ pub struct Turned {
 
 impl Sequence {
     /// The sequence of a request whose first token has been drawn, on `rank`.
-    pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Self {
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Result<Self> {
         let Prefilled { owner, alone, .. } = prefilled;
         let positions = prefilled.placement.positions(plan.max_tokens);
-        let held = if rank == owner || !alone { CacheState::Filled(Box::new(prefilled)) } else { CacheState::Nothing };
+        let held = match (rank == owner || !alone, plan.drops()) {
+            (false, _) => CacheState::Nothing,
+            (true, None) => CacheState::Filled(Box::new(prefilled)),
+            (true, Some(_)) => {
+                CacheState::Filled(Box::new(Prefilled { cache: prefilled.cache.without_stale()?, ..prefilled }))
+            }
+        };
         let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
-        Self { owner, alone, positions, held, drawing }
+        Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
     }
 
     /// Turns the cached keys to their positions, if that has not been done.
@@ -74,7 +87,7 @@ impl Sequence {
         self.held = match std::mem::replace(&mut self.held, CacheState::Nothing) {
             CacheState::Filled(prefilled) => {
                 let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, rope)?;
-                CacheState::Turned(Box::new(turned))
+                CacheState::Turned(Box::new(Turned { parallel: self.parallel, ..turned }))
             }
             as_it_is => as_it_is,
         };
@@ -102,7 +115,7 @@ impl Turned {
         assert!(positions >= placement.positions(0), "{positions} positions for {}", placement.positions(0));
         let most = positions - placement.positions(0);
         let generated = GrowingBlock::new(if is_owner { most } else { 0 });
-        Ok(Self { own, rest, generated, next_row: placement.rows() as u32, placement })
+        Ok(Self { own, rest, generated, parallel: None, next_row: placement.rows() as u32, placement })
     }
 
     /// The next generated row begins: where it stands. Its owner makes room for its key and value. Every rank that has a part of

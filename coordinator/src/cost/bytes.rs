@@ -16,6 +16,7 @@
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | a free probe of trace over s rows | as relay's first hop, without scores; behind the last one 4 · (T − T_r) |
+//! | ideal's full prefill; the T context rows are dealt to ranks, n_r of them and M more on the owner to rank r, a_r as above, N their sum | L · a_r · κ + (L − 1) · ((N − n_r) · q + (W − 1) · n_r · (q + e)) + M · q, of the owner (W − 1) · M · (q + e); on all but the owner L · M · e |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | kvshare: drift in one layer, and there the attention that its c_0 rows pay each other | as drift + ½ · (T − T_r) · κ / L + ½ · (c_0 − c_0r) · κ / L + 4 · (W − 1) · c_0 |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
@@ -145,6 +146,9 @@ impl Flows<'_> {
         if self.plan.probes() {
             flows.extend(self.probe(Phase::Probe, probed));
         }
+        if self.plan.asks_oracle() {
+            flows.extend(self.oracle());
+        }
         match self.plan.drifts(&self.selected.order) {
             Some(drift) => flows.extend(self.drift(drift)),
             None if !self.selected.rounds.is_empty() => {
@@ -220,6 +224,23 @@ impl Flows<'_> {
         flows.extend(self.round(Phase::Probe, layers, &counts));
         let rows: Vec<usize> = others(&counts).iter().map(|rows| rows * layers).collect();
         flows.push(self.flow((Phase::Probe, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
+        flows
+    }
+
+    /// Ideal's full prefill: a pass-q over all context rows and the query's, of which only the latter ask in the last layer; their
+    /// log-sum-exp goes to every rank.
+    fn oracle(&self) -> Vec<Flow> {
+        let (phase, layers, query) = (Phase::Probe, self.shape.layers, self.plan.query_tokens());
+        let homes = self.homes((&self.plan.context_row_numbers(), true), Exchange::PassQ);
+        let mut asking: Vec<usize> = homes.iter().map(Vec::len).collect();
+        asking[self.plan.owner] += query;
+        let mut flows = vec![self.arriving(phase, &homes)];
+        flows.extend(self.round(phase, layers - 1, &asking));
+        asking.fill(0);
+        asking[self.plan.owner] = query;
+        flows.extend(self.round(phase, 1, &asking));
+        let rows: Vec<usize> = others(&asking).iter().map(|rows| rows * layers).collect();
+        flows.push(self.flow((phase, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
         flows
     }
 

@@ -58,13 +58,16 @@ fn kept(plan: &Plan, world: usize) -> Vec<usize> {
     let generated = plan.max_tokens / 2;
     let of_owner = |rank: usize, keys: usize| if rank == plan.owner { keys } else { 0 };
     if plan.decodes_alone(world) {
-        return (0..world).map(|rank| of_owner(rank, plan.total_rows() + generated)).collect();
+        let context = plan.kept_at_most(world).iter().sum::<usize>();
+        let all = plan.prefix_tokens() + context + plan.query_tokens() + generated;
+        let all = if plan.method.is_exact() { plan.total_rows() + generated } else { all };
+        return (0..world).map(|rank| of_owner(rank, all)).collect();
     }
     if let (true, Some(shards)) = (plan.method.prefill() != Prefill::Whole, shards(plan, world)) {
         return shards.iter().enumerate().map(|(rank, rows)| rows.len() + of_owner(rank, generated)).collect();
     }
     let around = plan.prefix_tokens() + plan.query_tokens() + generated;
-    plan.kept_counts(world).into_iter().enumerate().map(|(rank, kept)| kept + of_owner(rank, around)).collect()
+    plan.kept_at_most(world).into_iter().enumerate().map(|(rank, kept)| kept + of_owner(rank, around)).collect()
 }
 
 #[cfg(test)]

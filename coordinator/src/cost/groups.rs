@@ -15,6 +15,7 @@
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
+//! | ideal's full prefill | 3 · L (there, back, log-sum-exp) |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | kvshare | 5 (cached rows twice, distances, fresh keys, attention) |
 //! | recompute, `replicate`, if rows were selected | L |
@@ -76,6 +77,8 @@ mod tests {
                 ("prophetkv", full_probe),
                 ("relay", full_probe + hop),
                 ("trace", full_probe + hop),
+                ("ideal", full_probe + 3 * LAYERS),
+                ("samkv", full_probe),
                 ("cacheblend", 3),
                 ("kvshare", 5),
             ];
@@ -87,6 +90,9 @@ mod tests {
             let reordered = Plan { reorder: Some(Importance::Mass), ..of("infoflow", exchange) };
             assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
         }
-        assert_eq!(count(&of("none", Exchange::Replicate)), LAYERS, "no fresh rows");
+        for method in ["none", "ape"] {
+            assert_eq!(count(&of(method, Exchange::Replicate)), LAYERS, "{method}: no fresh rows");
+            assert_eq!(count(&of(method, Exchange::PassQ)), 2 * LAYERS, "{method}: the query's rows");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! A rank holds the keys and values of its rows in every moment; what comes on top differs, and the largest sum counts:
 //! * prefill: activations of its rows, and what is in flight of a layer;
 //! * a measurement of drift: the cached rows of the first layers on every rank, and activations of a share of the context;
+//! * ideal's full prefill: activations of its share and of its queries, a layer's fresh rows, and what the query paid to the cache;
 //! * a free probe: activations of its share, the queries that come to a rank's keys, and what each of its rows reads in each key;
 //! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
 //! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
@@ -139,11 +140,13 @@ impl Count<'_> {
         let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let turned = self.rotated(held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank]);
-        let recompute = all + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
+        // What is cached of the rows that it is mixed with: picked, put in order, weighed, and the sum.
+        let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
+        let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
-        let measured = self.drift(rank, stale).max(self.free_probe(rank, stale));
+        let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
         let moments = [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all), measured];
         let auxiliary = if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.memory_bytes).sum() } else { 0 };
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary

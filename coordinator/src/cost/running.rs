@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | the owner holds everything | N + s + m rows on the owner, nothing elsewhere |
 //! | an exact method's shards | its shard; m more on the owner |
+//! | all but some rows of the chunks are dropped | as above, without the context's rows beside the recomputed ones |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
@@ -30,7 +31,9 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
     let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
-        return if is_owner { plan.total_rows() + plan.budget + generated } else { 0 };
+        let context = if plan.drops().is_some() { 0 } else { plan.context_rows() };
+        let around = plan.prefix_tokens() + plan.query_tokens();
+        return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
     if plan.method.prefill() != Prefill::Whole
         && let Some(shards) = shards(plan, world)
@@ -39,13 +42,16 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     }
     let kept = plan.kept_counts(world)[rank];
     let around = if is_owner { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
+    if plan.drops().is_some() {
+        return plan.kept_at_most(world)[rank] + around + generated;
+    }
     kept + plan.budget.min(kept) + around + generated
 }
 
 /// Bytes of values that lie in the chunk cache, on the rank that keeps them.
 fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
-    let in_chunks = plan.method.selection().is_some();
+    let in_chunks = plan.method.selection().is_some() && plan.drops().is_none();
     if keeps && in_chunks { plan.warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
 }
 

@@ -1,6 +1,6 @@
 //! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
 
-use tributary_protocol::{Drift, Outcome, Plan, Selection, Trace, leading};
+use tributary_protocol::{Drift, Evidence, Outcome, Plan, SamKv, Selection, Trace, leading};
 
 use crate::ModelShape;
 
@@ -37,8 +37,9 @@ impl Selected {
         let runs = plan.candidates(&order);
         let rows = match plan.method.selection() {
             None => return Self { order, ..Self::default() },
-            Some(Selection::Nothing) => Vec::new(),
+            Some(Selection::Nothing | Selection::Parallel(_)) => Vec::new(),
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
+            Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => kept(&runs, sparse, plan.budget),
             Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
         };
         let traces = plan.traces().filter(|_| plan.traced_positions() <= shape.max_positions);
@@ -77,6 +78,19 @@ impl Selected {
             plan.candidates(&expected.order).into_iter().flat_map(|(first, rows)| first..first + rows as u32);
         Self { rows: candidates.take(plan.budget).collect(), ..expected }
     }
+}
+
+/// What is kept of documents, given by their first row and length, with the blocks evenly spread; nothing without a budget.
+fn kept(runs: &[(u32, usize)], sparse: SamKv, budget: usize) -> Vec<u32> {
+    let of = |&(first, length): &(u32, usize)| {
+        let ([head, tail], blocks) = (sparse.always_of(length), sparse.blocks_of(length));
+        let places = spread(&[(0, blocks.len())], sparse.blocks);
+        let middle = places.into_iter().flat_map(|place| blocks[place as usize].clone()).collect::<Vec<_>>();
+        head.chain(middle).chain(tail).map(|row| first + row as u32).collect::<Vec<u32>>()
+    };
+    let mut rows: Vec<u32> = if budget > 0 { runs.iter().flat_map(of).collect() } else { Vec::new() };
+    rows.sort_unstable();
+    rows
 }
 
 /// Rows that go on from the layers in which drift is measured, evenly spread, each layer's among those of the one before.

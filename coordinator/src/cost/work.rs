@@ -134,8 +134,15 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
             phases.push((Phase::Reorder, of.probe(&probed)));
         }
         if plan.probes() {
-            let mut probe = of.probe(&probed);
-            let passes = if selected.rounds.is_empty() { of.hop() } else { of.free_probes() };
+            let mut probe = match plan.drops() {
+                Some(sparse) => of.sparse_probe(&probed, sparse),
+                None => of.probe(&probed),
+            };
+            let passes = match () {
+                () if plan.asks_oracle() => of.oracle(),
+                () if selected.rounds.is_empty() => of.hop(),
+                () => of.free_probes(),
+            };
             probe.iter_mut().zip(&passes).for_each(|(sum, more)| sum.add(more));
             phases.push((Phase::Probe, probe));
         }
@@ -259,6 +266,7 @@ impl Count<'_> {
         let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
         let kept = self.plan.kept_counts(self.world);
         let pairs = match self.plan.exchange {
+            _ if self.plan.drops().is_some() => self.sparse_pairs(&homes),
             Exchange::Replicate => self.replicated_pairs(&homes),
             Exchange::PassQ => self.pass_q_pairs(&homes),
             Exchange::Selected => self.selected_pairs(&homes),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_protocol::deal::usual_owner;
-use tributary_protocol::{Auxiliary, Chunk, Exchange, LookAhead, Plan, Selection, leading_counts};
+use tributary_protocol::{Auxiliary, Chunk, Evidence, Exchange, LookAhead, Plan, Selection, leading_counts};
 
 use super::exchange;
 use super::settings::{RequestSettings, budget, setting};
@@ -69,6 +69,10 @@ impl Draft {
         let (ratio, budget) = match method.selection() {
             Some(Selection::Leading { per_chunk: Some(rows) }) => {
                 let budget = leading_rows(&lengths, rows, settings.include_first_chunk);
+                (budget as f64 / context_tokens as f64, budget)
+            }
+            Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => {
+                let budget: usize = lengths.iter().map(|&length| sparse.kept_of(length)).sum();
                 (budget as f64 / context_tokens as f64, budget)
             }
             _ => (ratio, budget(ratio, context_tokens)),

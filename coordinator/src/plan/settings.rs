@@ -1,7 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, Sampling, Score, Wishes,
+    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, SamKv, Sampling,
+    Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -36,6 +37,10 @@ pub struct RequestSettings {
     pub keep_order: bool,
     /// Rows of each block (star); an equal part for every rank where absent.
     pub block_tokens: Option<usize>,
+    /// How the query attends to contexts that stand beside each other (APE).
+    pub ape: Ape,
+    /// What is kept of every document where the rest is dropped (SAM-KV).
+    pub samkv: SamKv,
     /// KV heads that the all-gather method gathers at a time; all where absent.
     pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
@@ -75,6 +80,8 @@ impl Default for RequestSettings {
             trace_alpha: None,
             keep_order: false,
             block_tokens: None,
+            ape: Ape::default(),
+            samkv: SamKv::default(),
             heads_per_gather: None,
             exchange: None,
             world: 1,
@@ -107,6 +114,8 @@ impl RequestSettings {
             trace_alpha: self.trace_alpha,
             keep_order: self.keep_order,
             block_tokens: self.block_tokens,
+            ape: self.ape,
+            samkv: self.samkv,
             heads_per_gather: self.heads_per_gather,
             seed: self.sampling.seed,
         };

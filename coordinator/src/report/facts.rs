@@ -68,6 +68,21 @@ pub struct ResolvedSettings {
     pub drift_of: Option<&'static str>,
     /// In how many layers behind the first.
     pub drift_layers: Option<usize>,
+    /// The sizes of what is kept of every document, where the rest is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_variant: Option<&'static str>,
+    /// The blocks that are kept of every document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_blocks: Option<usize>,
+    /// The share of what is fresh in what is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samkv_theta: Option<f32>,
+    /// The temperature of attention to contexts that stand beside each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ape_temperature: Option<f32>,
+    /// The scale of what they weigh beside the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ape_scale: Option<f32>,
     /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f32>,
@@ -123,6 +138,11 @@ impl ResolvedSettings {
             drift_layers: plan.method.drift().map(|drift| drift.layers),
             alpha: traced.map(|trace| trace.alpha),
             keep_order: traced.map(|trace| trace.keep_order),
+            samkv_variant: plan.method.sparse().map(|sparse| sparse.variant.name()),
+            samkv_blocks: plan.method.sparse().map(|sparse| sparse.blocks),
+            samkv_theta: plan.method.sparse().map(|sparse| sparse.theta),
+            ape_temperature: plan.method.parallel().map(|ape| ape.temperature),
+            ape_scale: plan.method.parallel().map(|ape| ape.scale),
             heads_per_gather,
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,

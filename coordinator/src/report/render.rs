@@ -38,6 +38,14 @@ fn headline(report: &Report) -> String {
     if let (Some(of), Some(layers)) = (settings.drift_of, settings.drift_layers) {
         method.push(format!("drift of {of} in {layers} layer{}", if layers == 1 { "" } else { "s" }));
     }
+    if let (Some(variant), Some(blocks), Some(theta)) =
+        (settings.samkv_variant, settings.samkv_blocks, settings.samkv_theta)
+    {
+        method.push(format!("{variant}, {blocks} blocks a document, theta {theta}"));
+    }
+    if let (Some(temperature), Some(scale)) = (settings.ape_temperature, settings.ape_scale) {
+        method.push(format!("temperature {temperature}, scale {scale}"));
+    }
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));

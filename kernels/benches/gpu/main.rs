@@ -18,7 +18,8 @@ mod report;
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{DeviceEvent, device, download, identity, launch_cost, pool, uniform, visible_share};
 use tributary_kernels::{
-    Kernels, Keys, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, add, linear, merge, rms_norm, silu_mul,
+    Kernels, Keys, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, add, linear, merge, rms_norm, scale,
+    silu_mul,
 };
 
 const HEADS: usize = 32;
@@ -295,6 +296,7 @@ fn small_cases(keys: usize, device: &Device) -> Vec<Case> {
             let weight = if of[0].device().is_cpu() { download(&weight).unwrap() } else { weight.clone() };
             rms_norm(&of[0], &weight, 1e-5).unwrap()
         }),
+        by_rows("scale", 2 * hidden, vec![x.clone()], |of, _| scale(&of[0], 0.9).unwrap()),
         by_rows("add", 3 * hidden, vec![x, rows(5, hidden)], |of, _| add(&of[0], &of[1]).unwrap()),
         by_rows("silu_mul", 3 * wide, vec![rows(6, wide), rows(7, wide)], |of, _| silu_mul(&of[0], &of[1]).unwrap()),
         by_rows("rope of keys", 2 * KV_HEADS * DIM, vec![of_heads(8, KV_HEADS)], move |of, at| {

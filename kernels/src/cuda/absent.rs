@@ -147,6 +147,10 @@ pub(crate) fn add(_a: &Tensor, _b: &Tensor) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
+pub(crate) fn scale(_x: &Tensor, _factor: f32, _factors: Option<&Tensor>) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
 pub(crate) fn cast(_x: &Tensor, _dtype: DType) -> Result<Option<Tensor>> {
     Ok(None)
 }

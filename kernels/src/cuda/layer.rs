@@ -1,4 +1,4 @@
-//! The operations between a layer's products: norms, the gated activation, sums, changes of type. One launch each.
+//! The operations between a layer's products: norms, the gated activation, sums, factors, changes of type. One launch each.
 
 use candle_core::{D, DType, Tensor};
 
@@ -100,6 +100,28 @@ pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: D
     // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim` and the one row of the bias.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(out))
+}
+
+/// See [`crate::scale`]; with `factors`, one a row, [`crate::scale_rows`].
+pub fn scale(x: &Tensor, factor: f32, factors: Option<&Tensor>) -> Result<Option<Tensor>> {
+    let known = factors.is_none_or(|factors| ours(&[factors]) && factors.dtype() == DType::F32);
+    let Some(suffix) = suffix(x.dtype()).filter(|_| ours(&[x]) && known) else { return Ok(None) };
+    let (x, factors) = (contiguous(x)?, factors.map(contiguous).transpose()?);
+    let rows = factors.as_ref().map_or(1, |_| x.dims()[0]);
+    let dim = x.elem_count() / rows;
+    let (Some(values), of_rows) = (Input::new(&x), factors.as_ref().and_then(Input::new)) else { return Ok(None) };
+    let device = values.device().clone();
+    let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
+    let mut call = Call::new(&device, &stream, &format!("scale_{suffix}"))?;
+    call.output(&mut out).input(&values);
+    match &of_rows {
+        Some(of_rows) => call.input(of_rows),
+        None => call.word(0),
+    };
+    call.count(rows).count(dim).real(factor).aligned(&[dim * x.dtype().size_in_bytes()]);
+    // SAFETY: the arguments of scale; it touches `rows` rows of `dim`, which both tensors have, and as many factors.
+    unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
+    Ok(Some(out.tensor()))
 }
 
 /// See [`crate::cast`].

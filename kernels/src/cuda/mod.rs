@@ -46,7 +46,7 @@ pub use device_info::{Identity, Memory, Pool};
 pub(crate) use distance::distance;
 pub use fill::uniform;
 pub use launch_cost::{LaunchCost, launch_cost};
-pub(crate) use layer::{add, cast, rms_norm, silu_mul};
+pub(crate) use layer::{add, cast, rms_norm, scale, silu_mul};
 pub(crate) use linear::product;
 pub use memory::{download, memory, nothing, pool, upload};
 pub(crate) use merge::merge;

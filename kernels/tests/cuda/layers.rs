@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use tributary_kernels::{
     Distance, Pairing, Positions, Rope, RopeScaling, add, cast, distance, linear, linear_f32, linear_onto, rms_norm,
-    silu_mul,
+    scale, scale_rows, silu_mul,
 };
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
@@ -49,6 +49,26 @@ fn distances_of_rows() {
                 assert_eq!((found.dims(), found.dtype()), (&shape[..1], DType::F32));
                 assert_near(&format!("{dtype:?} {shape:?} {by:?}"), &found, &expected, bound);
             }
+        }
+    }
+}
+
+#[test]
+fn factors_of_everything_and_of_each_row() {
+    let (device, mut random) = (gpu(), Random::new(12));
+    for (dtype, bound) in TYPES {
+        for shape in [&[1, 8][..], &[3, 2, 44], &[5, 13], &[1000, 1], &[7, 3]] {
+            let (x, factors) = (random.tensor(shape, dtype), random.tensor(&shape[..1], DType::F32));
+            let (numbers, of_rows) = (values(&x), values(&factors));
+            let all: Vec<f64> = numbers.iter().map(|x| x * -0.625).collect();
+            let dim = numbers.len() / shape[0];
+            let each: Vec<f64> = numbers.iter().enumerate().map(|(i, x)| x * of_rows[i / dim]).collect();
+            let (x, factors) = (on(&x, &device), on(&factors, &device));
+            let (found, by_row) = (scale(&x, -0.625).unwrap(), scale_rows(&x, &factors).unwrap());
+            assert_eq!((found.dims(), found.dtype()), (shape, dtype));
+            assert_eq!((by_row.dims(), by_row.dtype()), (shape, dtype));
+            assert_near(&format!("scale {dtype:?} {shape:?}"), &found, &all, bound);
+            assert_near(&format!("scale_rows {dtype:?} {shape:?}"), &by_row, &each, bound);
         }
     }
 }

@@ -24,5 +24,7 @@ pub(super) fn prefill(layout: Layout) -> Prefill {
         layout,
         pass_divisor: None,
         trace: None,
+        oracle: false,
+        sparse: None,
     }))
 }

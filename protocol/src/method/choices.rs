@@ -1,6 +1,7 @@
 //! Choices that methods and plans share, with the names that users write.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// The way in which the attention a context row receives from the query's rows becomes its score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -107,6 +108,84 @@ impl Drift {
     }
 }
 
+/// The attention of the query to contexts that stand beside each other (APE, section 4): softmax at a temperature, merged with the rest by
+/// a weighted log-sum-exp.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Ape {
+    /// τ: what the scores of context rows are divided by. Above 0.
+    pub temperature: f32,
+    /// S: the factor, beside τ, of the context's log-sum-exp. Above 0.
+    pub scale: f32,
+}
+
+impl Default for Ape {
+    fn default() -> Self {
+        Self { temperature: 0.9, scale: 0.9 }
+    }
+}
+
+impl Ape {
+    /// The factor of the context's log-sum-exp: S · τ.
+    pub fn weight(self) -> f32 {
+        self.scale * self.temperature
+    }
+}
+
+/// What is kept of every document where the rest is dropped (SAM-KV), and how it is mixed with what is cached of it.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct SamKv {
+    /// The sizes of what is kept.
+    pub variant: SamKvVariant,
+    /// Blocks between a document's first and last rows that are kept: 1 or more.
+    pub blocks: usize,
+    /// θ: the share of what is fresh in keys and values; the rest is what is cached. From 0 to 1.
+    pub theta: f32,
+}
+
+/// The sizes of what is kept of every document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum SamKvVariant {
+    /// 64 first rows, 128 last rows, blocks of 64.
+    Large,
+    /// 8 first rows, 16 last rows, blocks of 8.
+    Small,
+}
+
+impl Default for SamKv {
+    fn default() -> Self {
+        Self { variant: SamKvVariant::Large, blocks: 2, theta: 0.9 }
+    }
+}
+
+impl SamKv {
+    /// First rows, last rows, rows of a block.
+    fn sizes(&self) -> (usize, usize, usize) {
+        match self.variant {
+            SamKvVariant::Large => (64, 128, 64),
+            SamKvVariant::Small => (8, 16, 8),
+        }
+    }
+
+    /// The first and the last rows of a document of so many rows, which are always kept.
+    pub fn always_of(&self, length: usize) -> [Range<usize>; 2] {
+        let (sinks, local, _) = self.sizes();
+        let head = sinks.min(length);
+        [0..head, head.max(length.saturating_sub(local))..length]
+    }
+
+    /// The blocks between them; the last one may be shorter.
+    pub fn blocks_of(&self, length: usize) -> Vec<Range<usize>> {
+        let ([head, tail], (_, _, block)) = (self.always_of(length), self.sizes());
+        (head.end..tail.start).step_by(block).map(|from| from..(from + block).min(tail.start)).collect()
+    }
+
+    /// Rows that are kept of a document of so many, at most.
+    pub fn kept_of(&self, length: usize) -> usize {
+        let ([head, tail], (_, _, block)) = (self.always_of(length), self.sizes());
+        head.len() + tail.len() + (tail.start - head.end).min(self.blocks.saturating_mul(block))
+    }
+}
+
 /// The parameters by which dependences are followed.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trace {
@@ -168,5 +247,6 @@ macro_rules! names {
 names!(Score, Score::Norm => "norm", Score::Mass => "mass");
 names!(Layout, Layout::Global => "global", Layout::HlHp => "hl-hp", Layout::HlTp => "hl-tp", Layout::TlTp => "tl-tp");
 names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");
+names!(SamKvVariant, SamKvVariant::Large => "large", SamKvVariant::Small => "small");
 names!(Importance, Importance::Mass => "mass", Importance::Selected => "selected");
 names!(Exchange, Exchange::Replicate => "replicate", Exchange::PassQ => "pass-q", Exchange::Selected => "selected");

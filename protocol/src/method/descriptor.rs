@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Drift, Layout, METHODS, Method, Score, Trace};
+use super::{Ape, Drift, Layout, METHODS, Method, SamKv, Score, Trace};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -74,6 +74,16 @@ pub enum Choice {
     KeepOrder,
     /// Rows of each block.
     BlockTokens,
+    /// The temperature of attention to contexts that stand beside each other.
+    ApeTemperature,
+    /// The scale of what they weigh beside the rest.
+    ApeScale,
+    /// The sizes of what is kept of every document.
+    SamKvVariant,
+    /// The blocks that are kept of every document.
+    SamKvBlocks,
+    /// The share of what is fresh in what is kept.
+    SamKvTheta,
 }
 
 impl Choice {
@@ -92,6 +102,11 @@ impl Choice {
             Choice::TraceAlpha => "--trace-alpha",
             Choice::KeepOrder => "--keep-order",
             Choice::BlockTokens => "--block-tokens",
+            Choice::ApeTemperature => "--ape-temperature",
+            Choice::ApeScale => "--ape-scale",
+            Choice::SamKvVariant => "--samkv-variant",
+            Choice::SamKvBlocks => "--samkv-blocks",
+            Choice::SamKvTheta => "--samkv-theta",
         }
     }
 }
@@ -132,6 +147,10 @@ pub struct Wishes {
     pub keep_order: bool,
     /// Rows of each block; an equal part for every rank where absent.
     pub block_tokens: Option<usize>,
+    /// How the query attends to contexts that stand beside each other.
+    pub ape: Ape,
+    /// What is kept of every document.
+    pub samkv: SamKv,
     /// Seed of every draw.
     pub seed: u64,
 }
@@ -187,6 +206,8 @@ pub enum Selection {
     Evidence(Evidence),
     /// The best by how far they drift from what is cached of them.
     Drift(Drift),
+    /// No rows; chunks stand beside each other, all right behind the prefix, and the query attends to them like this.
+    Parallel(Ape),
 }
 
 /// The measurements before rows are selected: the query's probe, and perhaps a pass after it.
@@ -206,6 +227,11 @@ pub struct Evidence {
     pub pass_divisor: Option<usize>,
     /// Free probes after it, by which chunks are put in another order, and their parameters.
     pub trace: Option<Trace>,
+    /// Whether a full prefill is computed beside the probe: a row's evidence is then how much what the query takes from it changes.
+    pub oracle: bool,
+    /// What is kept of every document, where the rest is dropped: the probe sees the first and last rows of each, and in the layers that
+    /// count it reads every document by itself.
+    pub sparse: Option<SamKv>,
 }
 
 /// The way in which the attention of a layer's heads becomes one number.

@@ -32,7 +32,17 @@ pub struct InfoFlow {
 pub(super) fn prefill(&InfoFlow { score, layers: (from, to), layout }: &InfoFlow) -> Prefill {
     let layers = Layers::Some(from, to);
     let heads = Heads::Mean;
-    let evidence = Evidence { layers, over_context: false, score, heads, layout, pass_divisor: None, trace: None };
+    let evidence = Evidence {
+        layers,
+        over_context: false,
+        score,
+        heads,
+        layout,
+        pass_divisor: None,
+        trace: None,
+        oracle: false,
+        sparse: None,
+    };
     Prefill::Chunks(Selection::Evidence(evidence))
 }
 

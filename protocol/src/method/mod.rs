@@ -3,11 +3,13 @@
 
 mod a3;
 mod all_gather;
+mod ape;
 mod cacheblend;
 mod choices;
 mod descriptor;
 mod epic;
 mod full;
+mod ideal;
 mod infoflow;
 mod kvshare;
 mod none;
@@ -16,12 +18,13 @@ mod prophetkv;
 mod random;
 mod relay;
 mod ring;
+mod samkv;
 mod star;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use choices::{Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Score, Trace};
+pub use choices::{Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, SamKv, SamKvVariant, Score, Trace};
 pub use descriptor::{
     COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,
     Wishes,
@@ -82,10 +85,21 @@ pub enum Method {
     KvShare,
     /// Recomputes what the query attends to and what that depends on, and puts chunks in the order in which they depend on each other.
     Trace(Trace),
+    /// Recomputes the rows whose reuse changes most what the query takes from them, as a full prefill tells.
+    Ideal,
+    /// Recomputes nothing: chunks stand beside each other, and the query attends to them in a way of its own.
+    Ape(Ape),
+    /// Keeps and recomputes some rows of every document, and drops the others.
+    SamKv {
+        /// What is kept, and how it is mixed with what is cached.
+        parameters: SamKv,
+        /// First scoring layer and the one after the last.
+        layers: (usize, usize),
+    },
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 15] = [
+pub static METHODS: [&Descriptor; 18] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -101,6 +115,9 @@ pub static METHODS: [&Descriptor; 15] = [
     &cacheblend::DESCRIPTOR,
     &kvshare::DESCRIPTOR,
     &trace::DESCRIPTOR,
+    &ideal::DESCRIPTOR,
+    &ape::DESCRIPTOR,
+    &samkv::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -129,6 +146,9 @@ impl Method {
             &Method::CacheBlend(drift) => (&cacheblend::DESCRIPTOR, cacheblend::prefill(drift)),
             Method::KvShare => (&kvshare::DESCRIPTOR, kvshare::prefill()),
             &Method::Trace(parameters) => (&trace::DESCRIPTOR, trace::prefill(parameters)),
+            Method::Ideal => (&ideal::DESCRIPTOR, ideal::prefill()),
+            &Method::Ape(parameters) => (&ape::DESCRIPTOR, ape::prefill(parameters)),
+            &Method::SamKv { parameters, layers } => (&samkv::DESCRIPTOR, samkv::prefill(parameters, layers)),
         }
     }
 
@@ -164,6 +184,19 @@ impl Method {
     pub fn drift(&self) -> Option<Drift> {
         match self.selection() {
             Some(Selection::Drift(drift)) => Some(drift),
+            _ => None,
+        }
+    }
+
+    /// What is kept of every document, if the rest is dropped.
+    pub fn sparse(&self) -> Option<SamKv> {
+        self.evidence().and_then(|evidence| evidence.sparse)
+    }
+
+    /// How the query attends to contexts that stand beside each other, if they do.
+    pub fn parallel(&self) -> Option<Ape> {
+        match self.selection() {
+            Some(Selection::Parallel(ape)) => Some(ape),
             _ => None,
         }
     }

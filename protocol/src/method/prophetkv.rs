@@ -25,6 +25,8 @@ pub(super) fn evidence(layout: Layout) -> Evidence {
         layout,
         pass_divisor: None,
         trace: None,
+        oracle: false,
+        sparse: None,
     }
 }
 

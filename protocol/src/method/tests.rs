@@ -14,6 +14,8 @@ const WISHES: Wishes = Wishes {
     trace_alpha: Some(0.25),
     keep_order: true,
     block_tokens: Some(7),
+    ape: Ape { temperature: 0.5, scale: 0.7 },
+    samkv: SamKv { variant: SamKvVariant::Small, blocks: 3, theta: 0.5 },
     seed: 11,
 };
 
@@ -54,14 +56,19 @@ fn a_method_takes_what_it_says() {
             (Choice::TraceAlpha, Wishes { trace_alpha: None, ..WISHES }),
             (Choice::BlockTokens, Wishes { block_tokens: None, ..WISHES }),
             (Choice::KeepOrder, Wishes { keep_order: false, ..WISHES }),
+            (Choice::ApeTemperature, Wishes { ape: Ape { temperature: 1.0, ..WISHES.ape }, ..WISHES }),
+            (Choice::SamKvVariant, Wishes { samkv: SamKv { variant: SamKvVariant::Large, ..WISHES.samkv }, ..WISHES }),
+            (Choice::SamKvBlocks, Wishes { samkv: SamKv { blocks: 1, ..WISHES.samkv }, ..WISHES }),
+            (Choice::SamKvTheta, Wishes { samkv: SamKv { theta: 1.0, ..WISHES.samkv }, ..WISHES }),
+            (Choice::ApeScale, Wishes { ape: Ape { scale: 1.0, ..WISHES.ape }, ..WISHES }),
             (Choice::DriftLayers, Wishes { drift: Drift { layers: 1, ..WISHES.drift }, ..WISHES }),
         ];
         for (choice, wishes) in cases {
             assert_eq!(differs(wishes), descriptor.takes(choice), "{name}: {choice:?}");
         }
-        // Free probes find an order by themselves.
-        let traces = method.evidence().is_some_and(|evidence| evidence.trace.is_some());
-        assert_eq!(method.probes_query() && !traces, descriptor.takes(Choice::Reorder), "{name}");
+        // Free probes find an order by themselves; what is dropped has no importance.
+        let in_order = method.evidence().is_some_and(|evidence| evidence.trace.is_some() || evidence.sparse.is_some());
+        assert_eq!(method.probes_query() && !in_order, descriptor.takes(Choice::Reorder), "{name}");
         assert_eq!(descriptor.ratio.is_some(), descriptor.takes(Choice::Ratio), "{name}");
         assert_eq!(descriptor.in_chunks, method.selection().is_some(), "{name}");
         assert!(!descriptor.is_exact() || !descriptor.in_chunks, "{name}");
@@ -79,6 +86,7 @@ fn evidence_is_what_the_papers_say() {
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
     let trace = Trace { alpha: 0.25, share: 0.4, decay: 0.9, rounds: 4, keep_order: true };
+    assert_eq!(of("ideal"), Evidence { over_context: false, oracle: true, layout: Layout::Global, ..prophetkv });
     assert_eq!(of("trace"), Evidence { trace: Some(trace), layout: Layout::Global, ..prophetkv });
 }
 
@@ -124,4 +132,41 @@ fn what_cannot_be_is_refused_with_what_would_be_right() {
         let wanted = "must be FIRST..END with FIRST < END, and the model has 40 layers";
         assert_eq!(found, format!("--score-layers {first}..{end}: {wanted}"));
     }
+}
+
+#[test]
+fn a_temperature_or_scale_that_cannot_be_is_refused() {
+    let made = |ape| (Descriptor::find("ape").expect("a method").make)(&Wishes { ape, ..WISHES });
+    let wrong = |temperature, scale| made(Ape { temperature, scale }).expect_err("refused").option;
+    assert_eq!(wrong(0.0, 1.0), "--ape-temperature");
+    assert_eq!(wrong(f32::NAN, 1.0), "--ape-temperature");
+    assert_eq!(wrong(1.0, -0.5), "--ape-scale");
+    assert_eq!(wrong(1.0, f32::INFINITY), "--ape-scale");
+    assert_eq!(made(Ape::default()).expect("the paper's").parallel(), Some(Ape { temperature: 0.9, scale: 0.9 }));
+    assert_eq!(Ape { temperature: 0.5, scale: 0.5 }.weight(), 0.25);
+}
+
+#[test]
+fn a_document_keeps_its_ends_and_some_blocks() {
+    let small = SamKv { variant: SamKvVariant::Small, blocks: 2, theta: 0.9 };
+    assert_eq!((small.always_of(45), small.blocks_of(45)), ([0..8, 29..45], vec![8..16, 16..24, 24..29]));
+    assert_eq!((small.always_of(20), small.blocks_of(20)), ([0..8, 8..20], vec![]), "the tail begins behind the head");
+    assert_eq!(small.always_of(5), [0..5, 5..5]);
+    assert_eq!([5, 24, 27, 45, 400].map(|length| small.kept_of(length)), [5, 24, 27, 40, 40]);
+    let large = SamKv { variant: SamKvVariant::Large, ..small };
+    assert_eq!([192, 200, 2048].map(|length| large.kept_of(length)), [192, 200, 320]);
+    let wide = SamKv { blocks: usize::MAX, ..small };
+    assert_eq!(wide.kept_of(4000), 4000);
+}
+
+#[test]
+fn blocks_and_shares_that_cannot_be_are_refused() {
+    let made = |samkv| (Descriptor::find("samkv").expect("a method").make)(&Wishes { samkv, ..WISHES });
+    let wrong = |blocks, theta| made(SamKv { blocks, theta, ..WISHES.samkv }).expect_err("refused").option;
+    assert_eq!(wrong(0, 0.9), "--samkv-blocks");
+    assert_eq!(wrong(1, 1.5), "--samkv-theta");
+    assert_eq!(wrong(1, f32::NAN), "--samkv-theta");
+    let method = made(SamKv::default()).expect("the defaults");
+    assert_eq!(method.evidence().map(|evidence| evidence.layers.of(40)), Some(35..40));
+    assert_eq!(method.sparse(), Some(SamKv { variant: SamKvVariant::Large, blocks: 2, theta: 0.9 }));
 }

@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Partial, Positions, merge};
 
+use super::parallel::{tempered, weighed};
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
 use crate::error::Result;
@@ -52,12 +53,15 @@ impl Decode<'_> {
     fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
+        let (q, context) = (q.narrow(0, row, 1)?, if *alone { cache.own.keys(layer) } else { Vec::new() });
         let mut keys = cache.rest.keys(layer);
         keys.extend(cache.generated.keys(layer)?);
-        if *alone {
-            keys.extend(cache.own.keys(layer));
-        }
-        self.math.attend_rotated(&q.narrow(0, row, 1)?, at, &keys)
+        let Some(ape) = cache.parallel else {
+            keys.extend(context);
+            return self.math.attend_rotated(&q, at, &keys);
+        };
+        let context = tempered(&self.math, ape).attend_rotated(&q, at, &context)?;
+        Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated(&q, at, &keys)?)?)
     }
 
     /// The attention of the rows that are not alone over every rank's own part, on their owner; `q` are this rank's queries.
@@ -67,8 +71,10 @@ impl Decode<'_> {
         let all_q = all_queries(*comm, queries, q)?;
         assert_eq!(parts.len(), all_q.dim(0)?, "parts of shared sequences, and queries from all ranks");
         let part = |(index, (cache, at)): (usize, &(usize, Positions))| {
-            let keys = self.caches[*cache].own.keys(layer);
-            self.math.attend_rotated(&all_q.narrow(0, index, 1)?, at, &keys)
+            let cache = &self.caches[*cache];
+            let math = cache.parallel.map(|ape| tempered(&self.math, ape));
+            let q = all_q.narrow(0, index, 1)?;
+            math.as_ref().unwrap_or(&self.math).attend_rotated(&q, at, &cache.own.keys(layer))
         };
         let parts = parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?;
         Ok(Some(bring_home(*comm, &stacked(parts)?, counts, k.dtype())?))
@@ -105,6 +111,10 @@ impl Attention for Decode<'_> {
             for (index, &row) in shared.iter().enumerate() {
                 let there =
                     Partial { out: elsewhere.out.narrow(0, index, 1)?, lse: elsewhere.lse.narrow(0, index, 1)? };
+                let there = match self.caches[self.rows[row].cache].parallel {
+                    Some(ape) => weighed(there, ape)?,
+                    None => there,
+                };
                 found[row] = merge(&there, &found[row])?;
             }
         }

@@ -10,6 +10,7 @@ use tributary_kernels::{Keys, Positions, Reduce, cuda, merge};
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
+use super::mix::Mix;
 use super::rounds::{added, bring_home, join, last_of};
 use crate::context::Math;
 use crate::error::Result;
@@ -38,6 +39,7 @@ pub struct PassQ<'a> {
     fresh: Block,
     tail: Block,
     measure: Option<Measure>,
+    mix: Option<Mix>,
 }
 
 /// The measurement of the attention that a pass pays to context rows.
@@ -80,7 +82,15 @@ impl<'a> PassQ<'a> {
             fresh,
             tail,
             measure: None,
+            mix: None,
         }
+    }
+
+    /// Makes the pass mix the fresh rows of this rank's chunks, which are handed to `mix` as they come, with what is cached of them.
+    #[must_use]
+    pub fn mixing(mut self, mix: impl FnOnce(&[u32]) -> Option<Mix>) -> Self {
+        self.mix = mix(self.fresh.rows());
+        self
     }
 
     /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as [`Homes::all`]).
@@ -130,7 +140,10 @@ impl Attention for PassQ<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
-        let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        let (all_q, mut fresh_k, mut fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        if let Some(mix) = &self.mix {
+            (fresh_k, fresh_v) = mix.of(layer, (fresh_k, fresh_v))?;
+        }
         let tail_rows = self.tail.rows().len();
         assert!(tail_rows <= k.dim(0)?, "{tail_rows} query rows of {}", k.dim(0)?);
         let own_rows = k.dim(0)? - tail_rows;

@@ -37,6 +37,8 @@ pub struct QueryProbe<'a> {
     pub stale: Option<&'a mut Replication>,
     /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
     pub sums: Option<Tensor>,
+    /// The same of each scored layer by itself, where that is wanted.
+    pub of_layers: Option<Vec<Tensor>>,
 }
 
 impl QueryProbe<'_> {
@@ -60,6 +62,25 @@ impl QueryProbe<'_> {
         let lse = self.comm.wait(lse)?;
         merge_all(out, lse, wide)
     }
+
+    /// What the rows find in a layer.
+    pub(super) fn look(&mut self, layer: usize, qkv: Qkv) -> Result<Found> {
+        let Qkv { q, k, v } = qkv;
+        let own = self.math.attend(&q, &self.at, &self.own.keys(layer))?;
+        let context = self.gather(layer, own, k.dtype())?;
+        let mut rest = self.prefix.keys(layer);
+        rest.push(Keys { k, v, at: self.at.clone() });
+        let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
+        Ok(Found { context_lse: context.lse, everything })
+    }
+}
+
+/// What the query's rows find in a layer.
+pub(super) struct Found {
+    /// Log-sum-exp over the context rows that they see, of all ranks.
+    context_lse: Tensor,
+    /// Over all that they see.
+    pub everything: Partial,
 }
 
 impl Attention for QueryProbe<'_> {
@@ -68,20 +89,18 @@ impl Attention for QueryProbe<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let Qkv { q, k, v } = qkv;
-        let own_keys = self.own.keys(layer);
-        let own = self.math.attend(&q, &self.at, &own_keys)?;
-        let context = self.gather(layer, own, k.dtype())?;
-        let mut rest = self.prefix.keys(layer);
-        rest.push(Keys { k, v, at: self.at.clone() });
-        let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
+        let q = qkv.q.clone();
+        let Found { context_lse, everything } = self.look(layer, qkv)?;
         if self.layers.contains(&layer) {
-            let lse = if self.evidence.over_context { &context.lse } else { &everything.lse };
+            let lse = if self.evidence.over_context { &context_lse } else { &everything.lse };
             let by = match self.evidence.score {
                 Score::Norm => Reduce::Norm,
                 Score::Mass => Reduce::Mass,
             };
-            let scores = self.math.scores(&q, &self.at, &own_keys, lse, by)?;
+            let scores = self.math.scores(&q, &self.at, &self.own.keys(layer), lse, by)?;
+            if let Some(of_layers) = &mut self.of_layers {
+                of_layers.push(scores.clone());
+            }
             self.sums = Some(added(self.sums.take(), scores)?);
         }
         Ok(everything.out)

@@ -6,6 +6,7 @@ use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, merge};
 use tributary_protocol::deal::Homes;
 
+use super::mix::Mix;
 use super::rounds::{join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
@@ -25,6 +26,7 @@ pub struct Replicated<'a> {
     there: View,
     fresh: Block,
     tail: Block,
+    mix: Option<Mix>,
 }
 
 impl<'a> Replicated<'a> {
@@ -50,7 +52,15 @@ impl<'a> Replicated<'a> {
             comm,
             fresh,
             tail,
+            mix: None,
         }
+    }
+
+    /// Makes the pass mix this rank's fresh context rows with what is cached of them.
+    #[must_use]
+    pub fn mixing(mut self, mix: Option<Mix>) -> Self {
+        self.mix = mix;
+        self
     }
 
     /// All ranks' fresh rows, and the query's rows where this rank has them.
@@ -70,7 +80,10 @@ impl Attention for Replicated<'_> {
         let at = last_of(&self.at, q.dim(0)?);
         let cut =
             |x: &Tensor| -> Result<(Tensor, Tensor)> { Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?)) };
-        let ((fresh_k, tail_k), (fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
+        let ((mut fresh_k, tail_k), (mut fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
+        if let Some(mix) = &self.mix {
+            (fresh_k, fresh_v) = mix.of(layer, (fresh_k, fresh_v))?;
+        }
         let mut there = self.there.keys(layer);
         there.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         self.tail.layers.push((tail_k, tail_v));

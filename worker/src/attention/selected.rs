@@ -7,6 +7,7 @@ use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, cast, merge};
 use tributary_protocol::deal::Homes;
 
+use super::mix::Mix;
 use super::rounds::{all_queries, bring_home, join, last_of, split, start_all};
 use crate::context::Math;
 use crate::error::Result;
@@ -35,6 +36,7 @@ pub struct SelectedOnly<'a> {
     stale: View,
     fresh: Block,
     tail: Block,
+    mix: Option<Mix>,
 }
 
 impl<'a> SelectedOnly<'a> {
@@ -64,7 +66,15 @@ impl<'a> SelectedOnly<'a> {
             comm,
             fresh: Block::new(own),
             tail,
+            mix: None,
         }
+    }
+
+    /// Makes the pass mix this rank's fresh context rows with what is cached of them.
+    #[must_use]
+    pub fn mixing(mut self, mix: Option<Mix>) -> Self {
+        self.mix = mix;
+        self
     }
 
     /// This rank's fresh rows, and the query's rows where this rank has them.
@@ -99,8 +109,11 @@ impl Attention for SelectedOnly<'_> {
         let (rank, dtype) = (self.comm.rank(), k.dtype());
         let [q_own, q_query] = pair(split(&q, &[self.own_asked, self.query_asked[rank]])?);
         let cuts = [self.counts[rank], self.tail.rows().len()];
-        let [k_own, k_tail] = pair(split(&k, &cuts)?);
-        let [v_own, v_tail] = pair(split(&v, &cuts)?);
+        let [mut k_own, k_tail] = pair(split(&k, &cuts)?);
+        let [mut v_own, v_tail] = pair(split(&v, &cuts)?);
+        if let Some(mix) = &self.mix {
+            (k_own, v_own) = mix.of(layer, (k_own, v_own))?;
+        }
         let queries = cast(&q_query, dtype)?;
         let starts = [
             Start::AllGather { send: &k_own, rows: &self.counts },

@@ -156,6 +156,18 @@ impl Block {
         Ok(self)
     }
 
+    /// The block in memory that it shares with nothing else.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn in_memory_of_its_own(self) -> Result<Self> {
+        let mut this = self.with_values_of_its_own()?;
+        for (k, _) in this.layers.iter_mut().filter(|(k, _)| k.elem_count() > 0) {
+            *k = k.force_contiguous()?;
+        }
+        Ok(this)
+    }
+
     /// A block whose passes are over: every one of `layers` layers has keys and values of every row.
     ///
     /// # Panics

@@ -61,6 +61,22 @@ impl KvCache {
         View::new(&[&self.prefix, &self.tail], placement, &Hidden::default())
     }
 
+    /// What is left where rows are seen no more as they were prefilled: prefix, recomputed rows and the query's, in memory that nothing of the
+    /// others is in.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn without_stale(self) -> Result<Self> {
+        // No rows of a tensor keep its memory all the same.
+        let apart = |block: Block| match block.rows() {
+            [] => Ok(Block::default()),
+            _ => block.in_memory_of_its_own(),
+        };
+        let fresh = self.fresh.into_iter().map(apart).collect::<Result<_>>()?;
+        let (prefix, tail) = (apart(self.prefix)?, apart(self.tail)?);
+        Ok(Self { prefix, own: Vec::new(), others: Vec::new(), fresh, tail })
+    }
+
     /// The keys that decoding sees, turned to their positions; the cache is given up for them layer by layer. They are the context
     /// after the recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and prefix and query, which
     /// count on the owner alone in a merge: none of those where `is_owner` is false.

@@ -5,12 +5,14 @@
 mod a3;
 mod cacheblend;
 mod epic;
+mod ideal;
 mod infoflow;
 mod kvshare;
 mod none;
 mod prophetkv;
 mod random;
 mod relay;
+mod samkv;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -41,10 +43,20 @@ pub enum Need {
     /// How far rows drift from what is cached of them, as the method's descriptor says: one number a context row, 0 for those that
     /// may not be selected and those that did not go on to the last layer that is measured.
     Drift,
+    /// How much what the query takes from each row differs between the cache and a full prefill, which is computed too: one number a
+    /// context row.
+    Oracle,
     /// The answer: one score a context row; the budget's best are taken.
     Scores(Vec<f32>),
     /// The answer: these rows.
     Rows(Vec<u32>),
+    /// The answer: these rows, by one score a context row.
+    Chosen {
+        /// The rows, as numbered in the plan, ascending.
+        rows: Vec<u32>,
+        /// The scores.
+        scores: Vec<f32>,
+    },
 }
 
 /// The rows that may be selected, and how many.
@@ -133,7 +145,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::Full | Method::Ring | Method::AllGather { .. } | Method::PassQ | Method::Star { .. } => {
             return Err(Error::Bug("a method that does not work in chunks has no selector"));
         }
-        Method::None => Box::new(none::Nothing),
+        Method::None | Method::Ape(_) => Box::new(none::Nothing),
         Method::Random { seed } => Box::new(random::Random { seed: *seed }),
         Method::Epic { per_chunk } => Box::new(epic::Epic { per_chunk: *per_chunk }),
         Method::InfoFlow(_) => Box::new(infoflow::InfoFlow),
@@ -143,5 +155,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
         Method::KvShare => Box::new(kvshare::KvShare),
         Method::Trace(_) => Box::new(trace::Traced::default()),
+        Method::Ideal => Box::new(ideal::Ideal),
+        Method::SamKv { parameters, .. } => Box::new(samkv::SamKv { parameters: *parameters }),
     })
 }

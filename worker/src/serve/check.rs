@@ -31,10 +31,17 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         return bad(format!("a chunk wants {} rows of adapter {adapter}, which is not here or has fewer", head + tail));
     }
     if let Some(LookAhead { adapter, rows }) = plan.look_ahead {
+        if plan.method.parallel().is_some() {
+            return bad(format!("a look-ahead does not see what method {} sees", plan.method.name()));
+        }
         if rows == 0 || !models.adapters.has(adapter, rows as usize) {
             return bad(format!("a look-ahead wants {rows} rows of adapter {adapter}, which is not here or has fewer"));
         }
         config.check_length(plan.total_rows() + rows as usize, 0)?;
+    }
+    let kept: usize = plan.kept_at_most(world).into_iter().sum();
+    if plan.drops().is_some() && plan.budget != kept {
+        return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
     }
     plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
@@ -67,6 +74,8 @@ fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> R
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::{Method, SamKv};
+
     use super::*;
     use crate::kit;
     use crate::model::Adapters;
@@ -94,7 +103,14 @@ mod tests {
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 16] = [
+        let table: [(Change, &str); 17] = [
+            (
+                |plan| {
+                    plan.method = Method::SamKv { parameters: SamKv::default(), layers: (0, 1) };
+                    plan.budget = 3;
+                },
+                "plan: a budget of 3 rows, and 17 are kept of its documents",
+            ),
             (
                 |plan| plan.look_ahead = Some(LookAhead { adapter: 4, rows: 2 }),
                 "plan: a look-ahead wants 2 rows of adapter 4, which is not here or has fewer",

@@ -68,7 +68,8 @@ impl Rank<'_> {
         let report = report(cx, plan, is_owner, first_lap_behind)?;
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         if goes_on {
-            self.sequences.insert(plan.request, Sequence::new(plan, prefilled, token, sampler, self.comm.rank()));
+            let sequence = Sequence::new(plan, prefilled, token, sampler, self.comm.rank())?;
+            self.sequences.insert(plan.request, sequence);
         }
         Ok((report, outcome))
     }

@@ -34,7 +34,7 @@ pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> R
     let rows: Vec<u32> = plan.look_ahead_rows().collect();
     let mut counts = vec![0; cx.comm.size()];
     counts[*owner] = rows.len();
-    let context = cache.view_of_context(placement, &selection.rows);
+    let context = cache.view_of_context(placement, &plan.out_of_sight(&selection.rows));
     let rest = is_owner.then(|| cache.view_at_owner(placement));
     let kept = context.rows().chain(rest.iter().flat_map(|rest| rest.rows())).collect();
     let embedded = embed(cx, plan, is_owner)?;

@@ -1,15 +1,18 @@
 //! Evidence for selectors: the attention of the query and of chosen rows. It is measured on every rank for its own context
 //! rows, then gathered, so that every rank has the same numbers for the whole context.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
-use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan};
+use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan, SamKv};
 
 use super::chunks::Chunks;
 use super::recompute;
-use crate::attention::{PassQ, QueryProbe, Replication};
+use crate::attention::{PassQ, QueryProbe, Replication, SparseProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::model::Attention;
 use crate::placement::Placement;
 
 /// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
@@ -24,11 +27,43 @@ pub(super) fn probe(
     evidence: Evidence,
     order: &[u32],
 ) -> Result<Vec<f32>> {
+    let measured = evidence.layers.of(cx.models.main.config().layers).len();
+    let scores = look(cx, plan, chunks, evidence, order, None)?.sums;
+    let mut scores = gather(cx, plan, &scores, measured)?;
+    if evidence.heads == Heads::Sum {
+        let heads = cx.models.main.config().heads as f32;
+        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
+    }
+    Ok(scores)
+}
+
+/// What the query's rows pay to this rank's context rows, `[rows]` f32.
+pub(super) struct Paid {
+    /// The sum over the scored layers.
+    pub sums: Tensor,
+    /// That of each scored layer, if it was asked for.
+    pub of_layers: Option<Vec<Tensor>>,
+}
+
+/// The rows of the query look at the cache of all ranks, as `evidence` says; `of_layers` takes what they pay in each layer.
+///
+/// # Errors
+/// Kernels' and communicator's.
+pub(super) fn look(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    chunks: &mut Chunks,
+    evidence: Evidence,
+    order: &[u32],
+    of_layers: Option<Vec<Tensor>>,
+) -> Result<Paid> {
     let placement = Placement::new(plan, order, evidence.layout);
     let layers = evidence.layers.of(cx.models.main.config().layers);
-    let (measured, measured_until) = (layers.len(), layers.end);
+    let measured_until = layers.end;
     let Chunks { cache, replication, arrivals } = chunks;
-    let own = cache.view_of_own(&placement, &[]);
+    // Where documents are read one by one, the query sees their first and last rows on the way.
+    let between = evidence.sparse.map_or_else(Vec::new, |sparse| between_ends(plan, sparse));
+    let own = cache.view_of_own(&placement, &between);
     let own_rows = own.rows().count();
     let device = cx.models.main.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
@@ -44,6 +79,7 @@ pub(super) fn probe(
         own,
         stale: replication.as_mut(),
         sums: None,
+        of_layers,
     };
     if let Some(last) = measured_until.checked_sub(1) {
         // The slice behind a layer's partials takes layers that the probe has not come to.
@@ -51,20 +87,36 @@ pub(super) fn probe(
             Some(needs) if layer < last => needs(layer + 1),
             _ => 0,
         };
-        let mut awaited = arrivals.awaited(&cx.models, &needs, &mut attention);
-        cx.models.main.up_to_attention(last, rows, &mut awaited)?;
+        let run = |attention: &mut dyn Attention| {
+            let mut awaited = arrivals.awaited(&cx.models, &needs, attention);
+            cx.models.main.up_to_attention(last, rows, &mut awaited)
+        };
+        if let Some(sparse) = evidence.sparse {
+            let documents = cache.own.iter().map(|block| (block.clone(), placement.at(block.rows()))).collect();
+            let mut reading = SparseProbe::new(attention, documents, sparse);
+            run(&mut reading)?;
+            return Ok(Paid {
+                sums: reading.sums.map_or_else(|| from_host(Vec::new(), &device), Ok)?,
+                of_layers: None,
+            });
+        }
+        run(&mut attention)?;
     }
-    let scores = match attention.sums {
-        Some(scores) => scores,
+    let sums = match attention.sums {
+        Some(sums) => sums,
         None => from_host(vec![0.0; own_rows], &device)?,
     };
-    assert_eq!(scores.elem_count(), own_rows, "scores of this rank's context rows");
-    let mut scores = gather(cx, plan, &scores, measured)?;
-    if evidence.heads == Heads::Sum {
-        let heads = cx.models.main.config().heads as f32;
-        scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
-    }
-    Ok(scores)
+    assert_eq!(sums.elem_count(), own_rows, "scores of this rank's context rows");
+    Ok(Paid { sums, of_layers: attention.of_layers })
+}
+
+/// The context rows between the first and last ones of each chunk.
+fn between_ends(plan: &Plan, sparse: SamKv) -> Vec<u32> {
+    let between = |rows: Range<u32>| {
+        let [head, tail] = sparse.always_of(rows.len());
+        rows.start + head.end as u32..rows.start + tail.start as u32
+    };
+    plan.chunk_rows().into_iter().flat_map(between).collect()
 }
 
 /// The weighted attention of `rows` once they are recomputed at their global positions: one number a context row.

@@ -17,8 +17,12 @@ mod drift;
 mod drift_tests;
 mod evidence;
 mod full;
+mod oracle;
+#[cfg(test)]
+mod oracle_tests;
 #[cfg(test)]
 mod order_tests;
+mod parallel;
 mod pass_q;
 mod recompute;
 mod ring;
@@ -112,6 +116,13 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
     if let Some(drift) = method.drift().filter(|drift| drift.layers == 0 || drift.layers >= config.layers) {
         let what = format!("drift in {} layers behind the first of {}", drift.layers, config.layers);
         return Err(Error::Plan(what));
+    }
+    if let Some(sparse) = method.sparse().filter(|sparse| sparse.blocks == 0 || !(0.0..=1.0).contains(&sparse.theta)) {
+        return Err(Error::Plan(format!("{} blocks of every document, theta {}", sparse.blocks, sparse.theta)));
+    }
+    let above_0 = |number: f32| number > 0.0 && number.is_finite();
+    if let Some(ape) = method.parallel().filter(|ape| !above_0(ape.temperature) || !above_0(ape.scale)) {
+        return Err(Error::Plan(format!("temperature {} and scale {} of contexts", ape.temperature, ape.scale)));
     }
     match method.prefill() {
         Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),

@@ -5,14 +5,15 @@ use tributary_protocol::deal::{Homes, RowCost};
 use tributary_protocol::{Exchange, Plan, Source};
 
 use super::arrivals::Arrivals;
-use crate::attention::{PassQ, Replicated, SelectedOnly};
+use crate::attention::{Mix, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
-/// Recomputes `selected`; fresh rows and the query's join the cache. The last query row on the owner.
+/// Recomputes `selected`; fresh rows and the query's join the cache. Where the other rows are dropped nothing that is cached is seen, and
+/// what is recomputed is mixed with it. The last query row on the owner.
 ///
 /// # Errors
 /// Kernels' and communicator's.
@@ -28,19 +29,26 @@ pub(super) fn recompute(
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
     let (math, models) = (cx.math.clone(), cx.models.clone());
+    let hidden = plan.out_of_sight(selected);
+    let cached: &KvCache = cache;
+    let mix = |rows: &[u32]| {
+        let blocks = cached.own.iter().chain(&cached.others);
+        plan.drops().map(|sparse| Mix::new(sparse.theta, blocks, rows))
+    };
+    let own = &homes.context[cx.rank()];
     let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
-            let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cache, placement, selected);
+            let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cached, placement, &hidden).mixing(mix(own));
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
-            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cache, placement, selected, &keeper);
+            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cached, placement, &hidden, &keeper).mixing(mix);
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
-            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cache, placement, selected);
+            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cached, placement, &hidden).mixing(mix(own));
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
     };

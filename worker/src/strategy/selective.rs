@@ -5,7 +5,7 @@ use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan, Sharpest};
 
 use super::agree::agree;
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, recompute, trace};
+use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
@@ -29,10 +29,15 @@ impl Strategy for Selective {
             }
             selection => selection?,
         };
-        let placement = Placement::new(plan, &selection.order, Layout::Global);
+        let layout = if plan.method.parallel().is_some() { Layout::HlHp } else { Layout::Global };
+        let placement = Placement::new(plan, &selection.order, layout);
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
-        let last = recompute::recompute(cx, plan, (&mut cache, &mut arrivals), &placement, &selection.rows)?;
+        let filled = (&mut cache, &mut arrivals);
+        let last = match plan.method.parallel() {
+            Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
+            None => recompute::recompute(cx, plan, filled, &placement, &selection.rows)?,
+        };
         arrivals.settle(cx, plan, &mut cache)?;
         Ok(Prefilled {
             owner: plan.owner,
@@ -86,28 +91,47 @@ impl Selective {
                     candidates = candidates.moved(plan, &order);
                     count = candidates.rows.len();
                 }
+                Need::Oracle => {
+                    cx.enter(Phase::Probe, plan)?;
+                    let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
+                    seen = oracle::differences(cx, plan, chunks, evidence, &order)?;
+                }
                 Need::Drift => {
                     cx.enter(Phase::Probe, plan)?;
                     let drift = plan.method.drift().ok_or(Error::Bug("the method does not measure drift"))?;
                     (seen, measured) = drift::measure(cx, plan, chunks, &candidates, &order, drift)?;
                 }
-                Need::Scores(scores) => {
+                answer => {
                     cx.enter(Phase::Select, plan)?;
-                    let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
-                    let rows = agree(cx, best)?;
-                    assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
-                    candidates.check(&rows, plan.budget);
-                    let scores = Some(scores);
+                    let (rows, scores) = decide(cx, plan, &candidates, answer)?;
                     return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores });
-                }
-                Need::Rows(rows) => {
-                    cx.enter(Phase::Select, plan)?;
-                    candidates.check(&rows, count);
-                    return Ok(Selection { order, rows, candidates: count, ..Selection::default() });
                 }
             }
         }
     }
+}
+
+/// The rows of a selector's answer, the same on every rank, and the scores behind it. Of scores rank 0 takes the best rows and broadcasts
+/// them.
+fn decide(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    candidates: &Candidates,
+    answer: Need,
+) -> Result<(Vec<u32>, Option<Vec<f32>>)> {
+    let (rows, scores, most) = match answer {
+        Need::Scores(scores) => {
+            let best = (cx.rank() == 0).then(|| candidates.top(&scores, plan.budget));
+            let rows = agree(cx, best)?;
+            assert_eq!(rows.len(), plan.budget.min(candidates.rows.len()), "selected rows");
+            (rows, Some(scores), plan.budget)
+        }
+        Need::Chosen { rows, scores } => (rows, Some(scores), plan.budget),
+        Need::Rows(rows) => (rows, None, candidates.rows.len()),
+        need => unreachable!("{need:?} is no answer"),
+    };
+    candidates.check(&rows, most);
+    Ok((rows, scores))
 }
 
 /// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.

@@ -25,6 +25,23 @@ impl Count<'_> {
         stale + cached + compared + self.activations(rows, true) + self.rotated(plan.context_rows())
     }
 
+    /// Bytes in ideal's full prefill, beside `stale` keys and values: its share of the rows, the queries of all of them, a layer's fresh keys
+    /// and values as they come and in one piece, what is compared, and what the query paid to the cache in every layer.
+    pub(super) fn oracle(&self, rank: usize, stale: u64) -> u64 {
+        let (plan, shape) = (self.plan, self.shape);
+        if !plan.asks_oracle() {
+            return 0;
+        }
+        let (rows, query, kept) = (plan.context_rows(), plan.query_tokens(), plan.kept_counts(self.world)[rank]);
+        let share = rows.div_ceil(self.world) + if rank == plan.owner { query } else { 0 };
+        let queries = self.number_bytes() * ((rows + query) * (4 * shape.query_width() + shape.heads)) as u64;
+        let fresh = 2 * kept as u64 * shape.layer_kv_bytes();
+        let compared = kept * shape.kv_width() * (4 * 4 + 2 * shape.dtype_bytes);
+        let paid = 4 * kept * (shape.layers + 4);
+        let passing = self.activations(share, true) + self.rotated(kept + query);
+        stale + fresh + passing + slack(queries + (compared + paid) as u64)
+    }
+
     /// Bytes in a free probe, beside `stale` keys and values. The worst case: the first one, which has most rows, and what all of them
     /// together leave on the host.
     pub(super) fn free_probe(&self, rank: usize, stale: u64) -> u64 {

@@ -24,6 +24,8 @@ fn the_prediction_is_above_what_was_measured_and_near_it() {
         ("infoflow", 2, Exchange::PassQ, DUMMY_25M, 338.3),
         ("ring", 2, Exchange::Replicate, DUMMY_25M, 358.8),
         ("all-gather", 2, Exchange::Replicate, DUMMY_25M, 328.5),
+        ("ideal", 1, Exchange::PassQ, DUMMY_25M, 432.2),
+        ("ideal", 2, Exchange::Replicate, DUMMY_25M, 543.6),
     ];
     for (method, world, exchange, shape, measured) in cases {
         let plan = Plan { exchange, ..planned(method, 8192, 2048, world, &shape) };

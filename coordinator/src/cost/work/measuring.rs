@@ -1,8 +1,10 @@
 //! The work of passes that measure context rows before any is selected.
 
-use tributary_protocol::{Drift, DriftScore, Exchange};
+use std::ops::Range;
 
-use super::{Count, Products, RankWork, sees};
+use tributary_protocol::{Drift, DriftScore, Exchange, SamKv};
+
+use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
 use crate::cost::sight::Sight;
 
@@ -34,6 +36,71 @@ impl Count<'_> {
             all.iter_mut().zip(self.measured(&homes, &seen)).for_each(|(sum, work)| sum.add(&work));
         }
         all
+    }
+
+    /// Ideal's full prefill: all context rows and the query's under pass-q, of which only the latter ask in the last layer; then scores of
+    /// the query's rows and differences of values in every layer.
+    pub(super) fn oracle(&self) -> Vec<RankWork> {
+        let (plan, shape, query) = (self.plan, self.shape, self.plan.query_tokens());
+        let homes = self.homes((&plan.context_row_numbers(), true), Exchange::PassQ);
+        let kept = plan.kept_counts(self.world);
+        let rank = |(rank, (own, (pairs, _))): (usize, (&Vec<Row>, (f64, f64)))| {
+            let asking = if rank == plan.owner { query } else { 0 };
+            let of_query = (query * kept[rank] + asking * plan.prefix_tokens()) as f64 + triangle(asking);
+            let mut work = self.prompt(own.len() + asking, 0, pairs, of_query);
+            let (layers, rows) = (shape.layers as f64, (own.len() + asking) as f64);
+            work.products.iter_mut().for_each(|products| products.flops += asking as f64 * shape.layer_query_flops());
+            work.attending_rows += asking as f64;
+            work.probe = self.pair_flops() * layers * (query * kept[rank]) as f64 / 2.0;
+            work.merged = (layers - 1.0) * rows * (self.world - 1) as f64 * self.partial();
+            // Both values are widened, weighed and compared.
+            work.elementwise += layers * (kept[rank] * shape.kv_width()) as f64 * 10.0;
+            work
+        };
+        homes.iter().zip(self.pass_q_pairs(&homes)).enumerate().map(rank).collect()
+    }
+
+    /// The probe where documents are read one by one: the query sees the first and last rows of each on the way; in the scored layers it
+    /// attends to every row once more, and scores it.
+    pub(super) fn sparse_probe(&self, probed: &Range<usize>, sparse: SamKv) -> Vec<RankWork> {
+        let (plan, query) = (self.plan, self.plan.query_tokens() as f64);
+        let mut ends = vec![0; self.world];
+        for chunk in &plan.chunks {
+            ends[chunk.rank] += sparse.always_of(chunk.rows()).into_iter().map(|rows| rows.len()).sum::<usize>();
+        }
+        let mut work = self.probe(probed);
+        for ((work, ends), kept) in work.iter_mut().zip(ends).zip(plan.kept_counts(self.world)) {
+            let pairs = probed.end as f64 * (kept - ends) as f64 - (probed.len() * kept) as f64;
+            work.probe -= self.pair_flops() * query * pairs;
+            work.kv_bytes -= pairs * self.shape.layer_kv_bytes() as f64;
+        }
+        work
+    }
+
+    /// Rows and keys of a layer of the recompute and of its last one, each rank, where only what is recomputed is seen.
+    pub(super) fn sparse_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
+        let (plan, query, prefix) = (self.plan, self.plan.query_tokens(), self.plan.prefix_tokens());
+        let mut rows: Vec<(Row, usize)> =
+            homes.iter().enumerate().flat_map(|(home, rows)| rows.iter().map(move |&row| (row, home))).collect();
+        rows.sort_by_key(|(row, _)| row.place);
+        let (mut pairs, mut kept) = (vec![(0.0, 0.0); self.world], vec![0; self.world]);
+        for (number, (row, home)) in rows.iter().enumerate() {
+            kept[row.keeper] += 1;
+            pairs[*home].0 += prefix as f64;
+            match plan.exchange {
+                Exchange::PassQ => pairs.iter_mut().zip(&kept).for_each(|(pairs, &kept)| pairs.0 += f64::from(kept)),
+                Exchange::Replicate | Exchange::Selected => pairs[*home].0 += (number + 1) as f64,
+            }
+        }
+        if plan.decodes_alone(self.world) {
+            kept = (0..self.world).map(|rank| if rank == plan.owner { rows.len() as u32 } else { 0 }).collect();
+        }
+        for (rank, (pairs, kept)) in pairs.iter_mut().zip(kept).enumerate() {
+            let own = if rank == plan.owner { prefix + query } else { 0 };
+            let asked = if rank == plan.owner { (query * prefix) as f64 + triangle(query) } else { 0.0 };
+            *pairs = (pairs.0 + query as f64 * f64::from(kept) + asked, f64::from(kept) + own as f64);
+        }
+        pairs
     }
 
     /// A pass of rows at their homes through all layers, which see so many pairs in all on each rank, and whose attention is read.

@@ -1,0 +1,194 @@
+//! APE against its formula, written out over every row, key and head in f64: the first token's logits and the tokens that follow, in
+//! every world and exchange; and against a full prefill where it claims to be exact.
+
+use candle_core::Tensor;
+use tributary_kernels::{Positions, Rope};
+use tributary_protocol::{Ape, Exchange, Method, Outcome, Plan};
+use tributary_tests::equal::Largest;
+use tributary_tests::{dummy_model, logits, plan, relative_error, run, tiny_config};
+use tributary_worker::{Attention, Model, Progress, Qkv, Result};
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+
+/// Prefix, chunk lengths, query length.
+const SHAPES: [(usize, &[usize], usize); 3] = [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1)];
+
+/// Keys with their positions and values of some rows, one entry a layer, each `[rows][kv heads][head dim]`.
+type Layers = Vec<(Numbers, Numbers)>;
+
+/// `[rows][heads][head dim]`.
+type Numbers = Vec<Vec<Vec<f64>>>;
+
+/// Rows that see `rest` and each other as ever, and `context` as the formula says.
+struct Written {
+    rope: Rope,
+    scale: f64,
+    at: Positions,
+    ape: Ape,
+    context: Layers,
+    rest: Layers,
+    /// Those of the rows themselves, so far.
+    own: Layers,
+    progress: Progress,
+}
+
+fn numbers(x: &Tensor) -> Numbers {
+    let rows = x.to_vec3::<f32>().expect("f32");
+    rows.into_iter()
+        .map(|heads| heads.into_iter().map(|head| head.into_iter().map(f64::from).collect()).collect())
+        .collect()
+}
+
+/// Softmax at a scale over the given keys: the weighted value, and the log-sum-exp.
+fn softmax(q: &[f64], keys: &[(&[f64], &[f64])], scale: f64) -> (Vec<f64>, f64) {
+    let score = |k: &[f64]| q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * scale;
+    let scores: Vec<f64> = keys.iter().map(|(k, _)| score(k)).collect();
+    let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+    let mut out = vec![0.0; q.len()];
+    for (score, (_, v)) in scores.iter().zip(keys) {
+        out.iter_mut().zip(*v).for_each(|(out, v)| *out += score.exp() / sum * v);
+    }
+    (out, sum.ln())
+}
+
+impl Attention for Written {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let (rows, heads, head_dim) = qkv.q.dims3()?;
+        let q = numbers(&self.rope.apply(&qkv.q, &self.at)?);
+        self.own.push((numbers(&self.rope.apply(&qkv.k, &self.at)?), numbers(&qkv.v)));
+        let mut found = Vec::new();
+        for (row, q) in q.iter().enumerate() {
+            for (head, q) in q.iter().enumerate() {
+                let kv = head / (heads / self.own[layer].0[0].len());
+                let of = |(k, v): &(Numbers, Numbers), count: usize| -> Vec<(Vec<f64>, Vec<f64>)> {
+                    k.iter().zip(v).take(count).map(|(k, v)| (k[kv].clone(), v[kv].clone())).collect()
+                };
+                let mut rest = of(&self.own[layer], row + 1);
+                rest.extend(self.rest.get(layer).map_or_else(Vec::new, |rest| of(rest, usize::MAX)));
+                let context = self.context.get(layer).map_or_else(Vec::new, |context| of(context, usize::MAX));
+                let borrowed = |keys: &[(Vec<f64>, Vec<f64>)], scale: f64| {
+                    let keys: Vec<(&[f64], &[f64])> = keys.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+                    softmax(q, &keys, scale)
+                };
+                let (mut out, rest_lse) = borrowed(&rest, self.scale);
+                if !context.is_empty() {
+                    let (tau, s) = (f64::from(self.ape.temperature), f64::from(self.ape.scale));
+                    let (of_context, lse) = borrowed(&context, self.scale / tau);
+                    let (a, b) = ((s * tau * lse).exp(), rest_lse.exp());
+                    out.iter_mut().zip(of_context).for_each(|(out, context)| *out = (a * context + b * *out) / (a + b));
+                }
+                found.extend(out.into_iter().map(|number| number as f32));
+            }
+        }
+        Ok(Tensor::from_vec(found, (rows, heads, head_dim), qkv.q.device())?)
+    }
+}
+
+/// Logits behind the query and the given tokens.
+fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32> {
+    let run = |ids: &[u32], from: usize, context: &Layers, rest: &Layers| {
+        let mut attention = Written {
+            rope: model.rope(512).expect("tables"),
+            scale: f64::from(model.scale()),
+            at: Positions::run(from as u32, ids.len()),
+            ape,
+            context: context.clone(),
+            rest: rest.clone(),
+            own: Vec::new(),
+            progress: Progress::default(),
+        };
+        let rows = model.embed(ids).expect("ids");
+        let rows = model.layers(0..model.config().layers, rows, &mut attention).expect("layers");
+        (model.logits(&rows.last(1).expect("a row")).expect("logits"), attention.own)
+    };
+    let (prefix, longest) = (plan.prefix.len(), plan.longest_chunk_rows());
+    let mut context: Layers = vec![(Vec::new(), Vec::new()); model.config().layers];
+    let mut rest = context.clone();
+    for chunk in &plan.chunks {
+        let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
+        let own = run(&ids, 0, &Vec::new(), &Vec::new()).1;
+        for (layer, (k, v)) in own.into_iter().enumerate() {
+            context[layer].0.extend(k[prefix..].to_vec());
+            context[layer].1.extend(v[prefix..].to_vec());
+            rest[layer] = (k[..prefix].to_vec(), v[..prefix].to_vec());
+        }
+    }
+    let ids: Vec<u32> = plan.query.iter().chain(tokens).copied().collect();
+    let logits = run(&ids, prefix + longest, &context, &rest).0;
+    logits.flatten_all().and_then(|logits| logits.to_vec1()).expect("f32")
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|&logit| logit == best).expect("logits") as u32
+}
+
+fn asked(shape: (usize, &[usize], usize), world: usize, ape: Ape, exchange: Exchange, max_tokens: usize) -> Plan {
+    Plan { max_tokens, ..plan(shape.0, shape.1, shape.2, world, Method::Ape(ape), exchange) }
+}
+
+#[test]
+fn every_world_answers_as_the_formula_says_and_goes_on_so() {
+    let mut largest = Largest::new("ape = its formula");
+    let qwen = [("architectures", serde_json::json!(["Qwen3ForCausalLM"])), ("head_dim", 24.into())];
+    for (number, model) in [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen), 2)].iter().enumerate() {
+        for (shape, ape) in SHAPES.into_iter().zip([
+            Ape::default(),
+            Ape { temperature: 0.5, scale: 1.3 },
+            Ape { temperature: 1.4, scale: 0.6 },
+        ]) {
+            let one = asked(shape, 1, ape, Exchange::PassQ, 4);
+            let expected = written(&**model, &one, ape, &[]);
+            let mut tokens = Vec::new();
+            for _ in 0..4 {
+                tokens.push(likeliest(&written(&**model, &one, ape, &tokens)));
+            }
+            for world in 1..=4 {
+                for exchange in EXCHANGES {
+                    let found: Outcome = run(model, world, &asked(shape, world, ape, exchange, 4)).0;
+                    let what = format!("model {number}, {shape:?}, {ape:?}, world {world}, {exchange:?}");
+                    largest.check(relative_error(logits(&found), &expected), &what);
+                    assert_eq!(found.tokens, tokens, "{what}");
+                    assert!(found.selected.is_empty(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_chunk_at_temperature_and_scale_1_is_a_full_prefill() {
+    let mut largest = Largest::new("ape of one chunk = full");
+    let model = dummy_model(&tiny_config(&[]), 1);
+    let shape = (3, &[57][..], 5);
+    let full = run(&model, 1, &Plan { max_tokens: 5, ..plan(3, &[57], 5, 1, Method::Full, Exchange::PassQ) }).0;
+    let ape = Ape { temperature: 1.0, scale: 1.0 };
+    for world in 1..=4 {
+        for exchange in EXCHANGES {
+            for owner in 0..world {
+                let plan = Plan { owner, ..asked(shape, world, ape, exchange, 5) };
+                let found = run(&model, world, &plan).0;
+                let what = format!("world {world}, owner {owner}, {exchange:?}");
+                largest.check(relative_error(logits(&found), logits(&full)), &what);
+                assert_eq!(found.tokens, full.tokens, "{what}");
+            }
+        }
+    }
+}
+
+/// A temperature and a scale change the answer, so that the claim above is not one of everything.
+#[test]
+fn other_temperatures_and_scales_differ_from_a_full_prefill() {
+    let model = dummy_model(&tiny_config(&[]), 1);
+    let shape = (3, &[57][..], 5);
+    let full = run(&model, 1, &plan(3, &[57], 5, 1, Method::Full, Exchange::PassQ)).0;
+    for ape in [Ape { temperature: 0.5, scale: 1.0 }, Ape { temperature: 1.0, scale: 0.5 }] {
+        let found = run(&model, 1, &asked(shape, 1, ape, Exchange::PassQ, 1)).0;
+        let error = relative_error(logits(&found), logits(&full));
+        assert!(error > 1e-4, "{ape:?}: {error:e}");
+    }
+}

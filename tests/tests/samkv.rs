@@ -1,0 +1,134 @@
+//! SAM-KV where it can be written down: with θ = 1 its answer is a prefill of the kept rows alone, at their places, in every world and
+//! exchange, and decoding sees no other row.
+
+use candle_core::Tensor;
+use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_protocol::{Exchange, Method, Outcome, Plan, SamKv, SamKvVariant};
+use tributary_tests::equal::Largest;
+use tributary_tests::{dummy_model, logits, plan, relative_error, run, samkv, tiny_config, with_ratio};
+use tributary_worker::{Attention, Model, Progress, Qkv, Result};
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+
+/// Prefix, chunk lengths, query length.
+const SHAPES: [(usize, &[usize], usize); 3] = [(4, &[70, 1, 150, 33, 64, 5, 90], 9), (0, &[60, 41], 1), (2, &[130], 6)];
+
+/// Rows of one pass that see each other and nothing else, wherever they stand.
+struct Alone<'a> {
+    model: &'a dyn Model,
+    at: Positions,
+    progress: Progress,
+}
+
+impl Attention for Alone<'_> {
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn attend(&mut self, _: usize, qkv: Qkv) -> Result<Tensor> {
+        let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
+        let rope = self.model.rope(1024)?;
+        Ok(Kernels::Plain.attend(&qkv.q, &self.at, &keys, Some(&rope), self.model.scale())?.out)
+    }
+}
+
+/// Logits behind prefix, the given context rows, query and `tokens`, each at its own place.
+fn alone(model: &dyn Model, plan: &Plan, kept: &[u32], tokens: &[u32]) -> Vec<f32> {
+    let all: Vec<u32> = plan.all_ids().into_iter().chain(tokens.iter().copied()).collect();
+    let rows: Vec<u32> = (0..plan.prefix_tokens() as u32)
+        .chain(kept.iter().copied())
+        .chain(plan.query_rows().start..all.len() as u32)
+        .collect();
+    let ids: Vec<u32> = rows.iter().map(|&row| all[row as usize]).collect();
+    let at = Positions::in_sequence(rows.clone(), rows);
+    let mut attention = Alone { model, at, progress: Progress::default() };
+    let found =
+        model.layers(0..model.config().layers, model.embed(&ids).expect("ids"), &mut attention).expect("layers");
+    let logits = model.logits(&found.last(1).expect("a row")).expect("logits");
+    logits.flatten_all().and_then(|logits| logits.to_vec1()).expect("f32")
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|&logit| logit == best).expect("logits") as u32
+}
+
+fn asked(shape: (usize, &[usize], usize), world: usize, theta: f32, exchange: Exchange) -> Plan {
+    let method = samkv(SamKvVariant::Small, theta);
+    with_ratio(Plan { max_tokens: 4, ..plan(shape.0, shape.1, shape.2, world, method, exchange) }, 1.0)
+}
+
+#[test]
+fn what_is_kept_is_a_prefill_of_its_own_and_nothing_else_is_seen() {
+    let mut largest = Largest::new("samkv at theta 1 = a prefill of the kept rows");
+    let model = dummy_model(&tiny_config(&[]), 1);
+    for shape in SHAPES {
+        let kept = run(&model, 1, &asked(shape, 1, 1.0, Exchange::PassQ)).0.selected;
+        assert!(kept.len() < asked(shape, 1, 1.0, Exchange::PassQ).context_rows(), "{shape:?}: something is dropped");
+        let one = asked(shape, 1, 1.0, Exchange::PassQ);
+        let expected = alone(&*model, &one, &kept, &[]);
+        let mut tokens = Vec::new();
+        for _ in 0..one.max_tokens {
+            tokens.push(likeliest(&alone(&*model, &one, &kept, &tokens)));
+        }
+        for world in 1..=4 {
+            for exchange in EXCHANGES {
+                let found: Outcome = run(&model, world, &asked(shape, world, 1.0, exchange)).0;
+                let what = format!("{shape:?}, world {world}, {exchange:?}");
+                assert_eq!(found.selected, kept, "{what}");
+                largest.check(relative_error(logits(&found), &expected), &what);
+                assert_eq!(found.tokens, tokens, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_cached_comes_into_it_and_every_world_answers_alike() {
+    let mut largest = Largest::new("samkv in world W = world 1");
+    let model = dummy_model(&tiny_config(&[]), 1);
+    for shape in SHAPES {
+        let of = |theta| run(&model, 1, &asked(shape, 1, theta, Exchange::PassQ)).0;
+        let (one, fresh) = (of(0.5), of(1.0));
+        let error = relative_error(logits(&one), logits(&fresh));
+        // One chunk is cached as it is computed, but for the rows that are dropped.
+        assert!(error > 1e-4, "{shape:?}: half of it is what was cached: {error:e}");
+        for world in 2..=4 {
+            for exchange in EXCHANGES {
+                let found = run(&model, world, &asked(shape, world, 0.5, exchange)).0;
+                let what = format!("{shape:?}, world {world}, {exchange:?}");
+                assert_eq!(found.selected, one.selected, "{what}");
+                largest.check(relative_error(logits(&found), logits(&one)), &what);
+                assert_eq!(found.tokens, one.tokens, "{what}");
+            }
+        }
+    }
+}
+
+/// The rows that are kept are the ends of every document and its best blocks by the scores that are told.
+#[test]
+fn the_best_blocks_of_every_document_are_kept() {
+    let model = dummy_model(&tiny_config(&[]), 1);
+    let shape = SHAPES[0];
+    let found = run(&model, 3, &asked(shape, 3, 0.9, Exchange::PassQ)).0;
+    let plan = asked(shape, 3, 0.9, Exchange::PassQ);
+    let scores = found.scores.expect("scores of the context's rows");
+    let Method::SamKv { parameters, .. } = plan.method else { panic!("the method that was asked for") };
+    let sum: f32 = scores.iter().sum();
+    let documents = plan.chunks.len() as f32 * plan.query_tokens() as f32;
+    assert!((sum / documents - 1.0).abs() < 1e-4, "a 1 for each document and query row: {sum} of {documents}");
+    for rows in plan.chunk_rows() {
+        let SamKv { blocks: most, .. } = parameters;
+        let [head, tail] = parameters.always_of(rows.len());
+        let is_kept = |row: usize| found.selected.binary_search(&(rows.start + row as u32)).is_ok();
+        assert!(head.chain(tail).all(is_kept), "the ends of {rows:?}");
+        let from = (rows.start as usize) - plan.prefix_tokens();
+        let blocks = parameters.blocks_of(rows.len());
+        let score = |block: &std::ops::Range<usize>| scores[from..][block.clone()].iter().sum::<f32>();
+        let (kept, dropped): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| is_kept(block.start));
+        assert_eq!(kept.len(), blocks.len().min(most), "blocks of {rows:?}");
+        let least = kept.iter().map(|block| score(block)).fold(f32::INFINITY, f32::min);
+        assert!(dropped.iter().all(|block| score(block) <= least), "the best blocks of {rows:?}");
+        assert!(dropped.iter().all(|block| !(*block).clone().any(is_kept)), "a block is dropped whole, in {rows:?}");
+    }
+}
