@@ -99,7 +99,10 @@ pub fn bench_methods() -> String {
 
 /// `--methods` of a comparison.
 pub fn compared() -> String {
-    format!("The methods; `{}` is added where it is missing: the others are measured against it", REFERENCE.name)
+    let reference = REFERENCE.name;
+    format!(
+        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all]"
+    )
 }
 
 /// `--ratio`: the default of most methods, and whose is another.

@@ -116,8 +116,8 @@ pub struct EvaluationArgs {
     /// The model's chat template, where it has one and the suite has a use for it
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
     template: TemplateChoice,
-    /// The methods; full is added where it is missing: the others are measured against it
-    #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), help_heading = "Evaluation")]
+    /// The methods; full is added where it is missing: the others are measured against it [default: all, and infoflow:reorder]
+    #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]

@@ -305,6 +305,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420900000029010000690b3e30");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "54524942090000000d020000d55473c4");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420a000000290100004d8fd1a9");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420a0000000f020000addbe322");
 }

@@ -46,6 +46,7 @@ pub struct CompareArgs {
         value_name = "METHOD",
         num_args = 1..,
         default_values = Descriptor::names(),
+        hide_default_value = true,
         help_heading = "Method"
     )]
     methods: Vec<MethodSpec>,
