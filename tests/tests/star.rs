@@ -42,7 +42,7 @@ fn one_block_or_two_equal_full_prefill() {
         for shape in SHAPES {
             let (full, rows) = (full(model, shape), shape.0 + shape.1.iter().sum::<usize>());
             for world in 1..=4 {
-                let blocks = [Some(rows.div_ceil(2)), Some(rows), (world <= 2).then_some(None).unwrap_or(Some(rows))];
+                let blocks = [Some(rows.div_ceil(2)), Some(rows), if world <= 2 { None } else { Some(rows) }];
                 let plans = blocks.map(|block_tokens| star(shape, world, block_tokens));
                 for (found, plan) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(plans) {
                     let what = format!("{:?} model {index}, world {world}, {shape:?}", plan.method);
