@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
+	@echo "make quality-full  the same with four times the requests and six ratios, on one rank and on two; an hour and a half"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -150,6 +151,11 @@ picture: build
 # 50 requests of each task, every method at two ratios, on two ranks: some minutes.
 quality: build
 	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 2 --samples 50 --ratios 0.05,0.15 --out target/quality --force
+
+# The same at length: more requests and ratios, on one rank and on two. --resume by hand where it was interrupted.
+quality-full: build
+	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 1 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/1-rank --force
+	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 2 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/2-ranks --force
 
 study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
