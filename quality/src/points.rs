@@ -40,7 +40,7 @@ pub struct Point {
     pub first_token_agrees: f64,
     /// Median time to first token of the answers.
     pub median_ttft_ms: f64,
-    /// Share of the context rows that were selected and recomputed; 1 for exact methods.
+    /// Share of the context rows that were selected and recomputed; 1 for methods that do not work in chunks and compute all rows.
     pub selected_share: f64,
     /// Share of the context rows that were computed once before that, to measure what they attend to or how far they drift.
     pub measured_share: f64,
@@ -163,7 +163,10 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         share_of_full: share_of_full(&scores, full),
         first_token_agrees: full.map_or(1.0, |full| agreement(own, full)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
-        selected_share: if arm.is_exact() { 1.0 } else { rows(|reply| reply.selected_rows) },
+        selected_share: match arm.run_config.settings.method.in_chunks {
+            true => rows(|reply| reply.selected_rows),
+            false => 1.0,
+        },
         measured_share: rows(|reply| reply.measured_rows),
         moved_share: share(&|reply| f64::from(u8::from(reply.moved))),
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
