@@ -108,8 +108,8 @@ fn one_request_without_finite_logits_fails_alone() {
 
 #[test]
 fn a_service_whose_ranks_compute_nonsense_is_not_ready_until_they_do_not() {
-    // The tests at the start draw twelve tokens at most; one of the next is spoilt.
-    let failpoint = "worker::logits=13*off->1*return->off";
+    // The tests at the start draw sixteen tokens at most, four a method; one of the next is spoilt.
+    let failpoint = "worker::logits=17*off->1*return->off";
     let server = Server::start_with_fault(failpoint, &["--world-size", "2", SELF_TEST, "1"]);
     let becomes = |status: u16| {
         let began = Instant::now();
