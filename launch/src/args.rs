@@ -10,7 +10,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
-    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Returns, SamKv, SamKvVariant, Sampling, Score,
+    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Passing, Returns, SamKv, SamKvVariant, Sampling,
+    Score,
 };
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
@@ -162,6 +163,10 @@ pub struct MethodArgs {
     pub keep_order: bool,
     #[arg(long, value_name = "N", help = help::block_tokens())]
     pub block_tokens: Option<usize>,
+    #[arg(long, value_name = "N", help = help::anchor_tokens())]
+    pub anchor_tokens: Option<usize>,
+    #[arg(long, value_name = "N", help = help::passing_tokens())]
+    pub passing_tokens: Option<usize>,
     #[arg(long, value_name = "T", default_value_t = Ape::default().temperature, help = help::ape_temperature())]
     pub ape_temperature: f32,
     #[arg(long, value_name = "S", default_value_t = Ape::default().scale, help = help::ape_scale())]
@@ -308,6 +313,7 @@ pub fn settings(
         trace_alpha: options.trace_alpha,
         keep_order: options.keep_order,
         block_tokens: options.block_tokens,
+        passing: Passing { anchor_tokens: options.anchor_tokens, passing_tokens: options.passing_tokens },
         samkv: SamKv { variant: options.samkv_variant, blocks: options.samkv_blocks, theta: options.samkv_theta },
         ape: Ape { temperature: options.ape_temperature, scale: options.ape_scale },
         heads_per_gather: options.heads_per_gather,

@@ -158,6 +158,16 @@ pub fn block_tokens() -> String {
     format!("{}: rows of each block [default: an equal part for every rank]", taking(Choice::BlockTokens))
 }
 
+/// `--anchor-tokens`.
+pub fn anchor_tokens() -> String {
+    format!("{}: rows that every block sees [default: a quarter of a block]", taking(Choice::AnchorTokens))
+}
+
+/// `--passing-tokens`.
+pub fn passing_tokens() -> String {
+    format!("{}: rows that each block passes on [default: an eighth of a block]", taking(Choice::PassingTokens))
+}
+
 /// `--ape-temperature`.
 pub fn ape_temperature() -> String {
     format!("{}: what the scores of context rows are divided by", taking(Choice::ApeTemperature))
@@ -198,7 +208,7 @@ mod tests {
     #[test]
     fn help_texts_are_made_from_the_registry() {
         assert!(
-            methods().starts_with("full, ring, all-gather, pass-q (exact); star, none, random, epic"),
+            methods().starts_with("full, ring, all-gather, pass-q (exact); star, apb, none, random, epic"),
             "{}",
             methods()
         );

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use tributary_protocol::{
     Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score,
-    Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame,
-    encode, encode_frame,
+    Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling,
+    Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode,
+    decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -22,6 +22,11 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::None),
         Just(Method::PassQ),
         prop::option::of(1usize..9).prop_map(|block_tokens| Method::Star { block_tokens }),
+        (prop::option::of(1usize..9), prop::option::of(0usize..9), prop::option::of(0usize..9)).prop_map(
+            |(block_tokens, anchor_tokens, passing_tokens)| {
+                Method::Apb { block_tokens, passing: Passing { anchor_tokens, passing_tokens } }
+            }
+        ),
         Just(Method::Ideal),
         (any::<bool>(), 1usize..9, 0f32..1.0).prop_map(|(small, blocks, theta)| {
             let variant = if small { SamKvVariant::Small } else { SamKvVariant::Large };

@@ -64,6 +64,8 @@ impl MethodSpec {
                 "drift-layers" => settings.drift.layers = number()?,
                 "alpha" => settings.trace_alpha = Some(text()?.parse().map_err(|_| wrong("needs a number"))?),
                 "block" => settings.block_tokens = Some(number()?),
+                "anchor" => settings.passing.anchor_tokens = Some(number()?),
+                "passing" => settings.passing.passing_tokens = Some(number()?),
                 "keep-order" => {
                     bare()?;
                     settings.keep_order = true;
@@ -77,8 +79,8 @@ impl MethodSpec {
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, alpha, keep-order, block, ape-temperature, ape-scale, samkv-variant, \
-                                 samkv-blocks, samkv-theta, world, threads";
+                                 drift-layers, alpha, keep-order, block, anchor, passing, ape-temperature, ape-scale, \
+                                 samkv-variant, samkv-blocks, samkv-theta, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }
             }

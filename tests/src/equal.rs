@@ -105,7 +105,7 @@ impl<'a> Concatenation<'a> {
     }
 
     /// The first token's logits where the query sees these blocks, given by their first position and keys and values of each layer.
-    fn read(model: &'a dyn Model, plan: &Plan, blocks: &[(usize, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
+    pub fn read(model: &'a dyn Model, plan: &Plan, blocks: &[(usize, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
         let (layers, start) = (model.config().layers, plan.total_rows() - plan.query.len());
         let keys_of = |layer: usize| -> Vec<(Tensor, Tensor, Positions)> {
             let block = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {

@@ -8,7 +8,7 @@ use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
 use tributary_protocol::{
-    Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Plan, SamKvVariant, Selection,
+    Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Passing, Plan, SamKvVariant, Selection,
 };
 
 use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, with_ratio};
@@ -38,7 +38,9 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         eager_trace(),
     ];
     let split = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }, Method::PassQ];
-    let split = split.into_iter().chain([Method::Star { block_tokens: None }]);
+    let apb =
+        Method::Apb { block_tokens: Some(8), passing: Passing { anchor_tokens: Some(3), passing_tokens: Some(2) } };
+    let split = split.into_iter().chain([Method::Star { block_tokens: None }, apb]);
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
     let of_chunks = chunked.iter().flat_map(|method| exchanges.map(|exchange| (method.clone(), exchange)));
     let all = of_chunks.chain(split.map(|method| (method, Exchange::Replicate)));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Ape, Drift, DriftOf, Exchange, Importance, Layout, Method, Plan, SamKvVariant, Trace};
+use tributary_protocol::{
+    Ape, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, SamKvVariant, Trace,
+};
 use tributary_tests::{
     can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, tiny_config, with_ratio,
 };
@@ -31,6 +33,11 @@ fn model(dtype: DType) -> Arc<dyn Model> {
 fn exact_methods() -> Vec<Method> {
     let mut methods = vec![Method::Full, Method::Ring, Method::PassQ];
     methods.extend([None, Some(3), Some(1000)].map(|block_tokens| Method::Star { block_tokens }));
+    let passing = [(None, None), (Some(3), Some(2)), (Some(0), Some(1000)), (Some(9), Some(0))];
+    let passing = passing.map(|(anchor_tokens, passing_tokens)| Passing { anchor_tokens, passing_tokens });
+    for block_tokens in [None, Some(7), Some(16), Some(1000)] {
+        methods.extend(passing.map(|passing| Method::Apb { block_tokens, passing }));
+    }
     methods.extend([None, Some(1), Some(2)].map(|heads_per_gather| Method::AllGather { heads_per_gather }));
     methods
 }

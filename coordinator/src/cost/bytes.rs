@@ -12,6 +12,7 @@
 //! | `ring` (N_r rows a zigzag shard), `all-gather` (contiguous), all heads or some at a time | L · (N − N_r) · κ |
 //! | `pass-q` (N_r rows a zigzag shard) | (L − 1) · ((N − N_r) · q + (W − 1) · N_r · (q + e)) + the last layer |
 //! | `star`, whose M rows of query alone ask | (L − 1) · M · q, on the owner (L − 1) · (W − 1) · M · (q + e), + the last layer |
+//! | `apb`, whose blocks pass p rows on in all, p_r of them rank r's | (L − 1) · (p − p_r) · (κ / L + 4) + as `star` |
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
@@ -27,7 +28,7 @@
 //! the owner.
 
 use tributary_comm::Collective;
-use tributary_protocol::deal::shards;
+use tributary_protocol::deal::{Blocks, blocks, shards};
 use tributary_protocol::{Drift, DriftScore, Exchange, Phase, Plan, Prefill};
 
 use super::Selected;
@@ -39,6 +40,8 @@ use crate::ModelShape;
 pub enum Cargo {
     /// Keys and values of an exact method's shards.
     Shards,
+    /// Keys and values that blocks pass on to those behind them.
+    Passed,
     /// Stale keys and values where some chunk is computed for this request: a layer sets out once it is computed everywhere.
     Stale,
     /// Stale keys and values where all chunks come from the chunk cache: they are there from the beginning.
@@ -102,7 +105,10 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
             vec![of.shards(Collective::AllGather, shape.kv_heads.div_ceil(heads.max(1)))]
         }
         Prefill::Queries => of.queries(),
-        Prefill::Anchored { .. } => of.asking(Phase::Recompute, plan.query_tokens()),
+        Prefill::Anchored { .. } => {
+            let passed = of.passed().into_iter();
+            passed.chain(of.asking(Phase::Recompute, plan.query_tokens())).collect()
+        }
         Prefill::Chunks(_) => of.chunks(),
     }
 }
@@ -185,6 +191,15 @@ impl Flows<'_> {
         let rounds = [self.round(phase, layers - 1, &rows), self.round(phase, 1, &last)];
         let stepwise = |flow: Flow| Flow { collective: Collective::Exchange, groups: flow.groups * steps, ..flow };
         rounds.into_iter().flatten().map(stepwise).collect()
+    }
+
+    /// Keys and values that blocks pass on in every layer but the last, and the numbers of their rows in f32, if they do.
+    fn passed(&self) -> Option<Flow> {
+        let blocks = blocks(self.plan, self.world).filter(Blocks::pass_on)?;
+        let layers = self.shape.layers - 1;
+        let rows: Vec<usize> = others(&blocks.passed_counts()).iter().map(|rows| rows * layers).collect();
+        let what = (Phase::ChunkPrefill, Cargo::Passed, Collective::AllGather);
+        Some(self.flow(what, layers, &rows, self.shape.layer_kv_bytes() + NUMBER_BYTES))
     }
 
     /// The query's rows ask, the last one alone in the last layer.
@@ -339,6 +354,9 @@ impl Flows<'_> {
 
 /// Scores travel in f32.
 const SCORE_BYTES: u64 = 4;
+
+/// Numbers of rows travel in f32.
+const NUMBER_BYTES: u64 = 4;
 
 /// For each rank, the rows of the others.
 fn others(rows: &[usize]) -> Vec<usize> {

@@ -11,6 +11,7 @@
 //! | `all-gather`, h heads at a time | L · ⌈KV heads / h⌉ |
 //! | `pass-q` | 2 · L · (W − 1) (there, back); fewer in the last layer, where one row asks |
 //! | `star` | 2 · L (there, back) |
+//! | `apb` | L − 1 (passed on) + 2 · L (there, back) |
 //! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
@@ -67,6 +68,7 @@ mod tests {
         assert_eq!(count(&heads(Some(3))), 3 * LAYERS, "eight KV heads, three at a time");
         assert_eq!(count(&of("pass-q", Exchange::PassQ)), 2 * 3 * LAYERS);
         assert_eq!(count(&of("star", Exchange::PassQ)), 2 * LAYERS);
+        assert_eq!(count(&of("apb", Exchange::PassQ)), LAYERS - 1 + 2 * LAYERS);
         let [probe, full_probe, hop] = [PROBED + 1, LAYERS + 1, 3 * LAYERS + 1];
         for (exchange, recompute) in
             [(Exchange::Replicate, 2 * LAYERS), (Exchange::PassQ, 2 * LAYERS), (Exchange::Selected, 2 * LAYERS)]

@@ -134,7 +134,10 @@ impl Count<'_> {
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
-        let merges = matches!(plan.method.prefill(), Prefill::Ring | Prefill::Queries);
+        let merges = matches!(
+            plan.method.prefill(),
+            Prefill::Ring | Prefill::Queries | Prefill::Anchored { passing: Some(_), .. }
+        );
         let logits = 2 * 4 * shape.vocab as u64;
         let passing = held.own + held.borrowed;
         let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
@@ -208,13 +211,13 @@ impl Count<'_> {
     }
 
     fn held_of_blocks(&self, rank: usize) -> Held {
-        let (blocks, query) = (blocks(self.plan, self.world).unwrap_or_default(), self.plan.query_tokens());
-        let anchor = blocks.iter().flatten().find(|block| block.start == 0).map_or(0, |block| block.len());
-        let has_it = blocks[rank].is_empty() || blocks[rank].iter().any(|block| block.start == 0);
+        let (blocks, query) = (blocks(self.plan, self.world).expect("it works in blocks"), self.plan.query_tokens());
+        let of_query = if blocks.pass_on() { blocks.of_ranks[rank].len() * query } else { 0 };
         let own_query = if rank == self.plan.owner { query } else { 0 };
         Held {
             own: self.shard_rows[rank] - own_query,
-            borrowed: if has_it { 0 } else { anchor },
+            borrowed: blocks.borrowed(rank).len() + of_query,
+            flying: 2 * blocks.passed_counts().iter().sum::<usize>(),
             fresh: own_query,
             recomputed: own_query,
             asking: query,

@@ -1,8 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Returns, SamKv, Sampling,
-    Score, Wishes,
+    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Passing, Returns, SamKv,
+    Sampling, Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -35,8 +35,10 @@ pub struct RequestSettings {
     pub trace_alpha: Option<f32>,
     /// Whether chunks stay in the request's order (trace).
     pub keep_order: bool,
-    /// Rows of each block (star); an equal part for every rank where absent.
+    /// Rows of each block (star, apb); an equal part for every rank where absent.
     pub block_tokens: Option<usize>,
+    /// What blocks see beside their own (APB).
+    pub passing: Passing,
     /// How the query attends to contexts that stand beside each other (APE).
     pub ape: Ape,
     /// What is kept of every document where the rest is dropped (SAM-KV).
@@ -80,6 +82,7 @@ impl Default for RequestSettings {
             trace_alpha: None,
             keep_order: false,
             block_tokens: None,
+            passing: Passing::default(),
             ape: Ape::default(),
             samkv: SamKv::default(),
             heads_per_gather: None,
@@ -114,6 +117,7 @@ impl RequestSettings {
             trace_alpha: self.trace_alpha,
             keep_order: self.keep_order,
             block_tokens: self.block_tokens,
+            passing: self.passing,
             ape: self.ape,
             samkv: self.samkv,
             heads_per_gather: self.heads_per_gather,

@@ -222,7 +222,7 @@ fn the_owner_is_the_one_wished_for_or_the_usual_one() {
 #[test]
 fn an_unknown_method_is_refused_with_the_known_ones() {
     let error = method_named("fastest").unwrap_err();
-    let known = "unknown method `fastest`: one of full, ring, all-gather, pass-q, star, none, random, epic, infoflow, prophetkv";
+    let known = "unknown method `fastest`: one of full, ring, all-gather, pass-q, star, apb, none, random, epic, infoflow, prophetkv";
     assert!(error.to_string().starts_with(known), "{error}");
     assert_eq!(error.exit_code(), 64);
 }

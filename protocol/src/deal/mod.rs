@@ -5,7 +5,7 @@ mod homes;
 mod shards;
 
 pub use homes::Homes;
-pub use shards::{blocks, shards, usual_owner};
+pub use shards::{Blocks, blocks, shards, usual_owner};
 
 /// The cost of one row: a constant for its own arithmetic, and a part for every key it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,8 +11,8 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     let prefill = plan.method.prefill();
     let mut shards = match prefill {
         Prefill::Ring | Prefill::Queries => zigzag(plan.total_rows(), world),
-        Prefill::Anchored { block_rows } => {
-            let blocks = dealt_blocks(plan, block_rows, world);
+        Prefill::Anchored { block_rows, .. } => {
+            let blocks = dealt_blocks(plan, block_rows_of(plan, block_rows, world), world);
             let mut shards: Vec<Vec<u32>> =
                 blocks.into_iter().map(|blocks| blocks.into_iter().flatten().collect()).collect();
             shards[world - 1].extend(plan.query_rows());
@@ -30,20 +30,73 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     Some(shards)
 }
 
-/// The blocks of prefix and context that each rank computes behind the first one, ascending, where the method works in blocks; none where
-/// it does not. The first block is the first rank's that has one.
-pub fn blocks(plan: &Plan, world: usize) -> Option<Vec<Vec<Range<u32>>>> {
+/// The blocks in which prefix and context are computed, and what they see of each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocks {
+    /// The blocks of each rank, ascending. The first block is the first rank's that has one.
+    pub of_ranks: Vec<Vec<Range<u32>>>,
+    /// The rows that every block sees: the first block, or its first rows.
+    pub anchor: Range<u32>,
+    /// Rows that a block passes on to those behind it, at most.
+    passed: usize,
+}
+
+impl Blocks {
+    /// The rows of a block that it may pass on: all but those of the anchor, which everybody sees already.
+    pub fn candidates(&self, block: &Range<u32>) -> Range<u32> {
+        self.anchor.end.clamp(block.start, block.end)..block.end
+    }
+
+    /// The number of rows that a block passes on; none where no other block is there to see them.
+    pub fn passed_of(&self, block: &Range<u32>) -> usize {
+        let alone = self.of_ranks.iter().map(Vec::len).sum::<usize>() < 2;
+        if alone { 0 } else { self.passed.min(self.candidates(block).len()) }
+    }
+
+    /// The same of all blocks of each rank.
+    pub fn passed_counts(&self) -> Vec<usize> {
+        let of = |blocks: &Vec<Range<u32>>| blocks.iter().map(|block| self.passed_of(block)).sum();
+        self.of_ranks.iter().map(of).collect()
+    }
+
+    /// Whether any block passes rows on. Then each has rows of the query of its own, whose attention says which.
+    pub fn pass_on(&self) -> bool {
+        self.passed_counts().into_iter().any(|passed| passed > 0)
+    }
+
+    /// The anchor's rows that a rank computes beside its blocks: all, unless it has the first block, or none at all.
+    pub fn borrowed(&self, rank: usize) -> Range<u32> {
+        let own = &self.of_ranks[rank];
+        if own.is_empty() || own.iter().any(|block| block.start == 0) { 0..0 } else { self.anchor.clone() }
+    }
+}
+
+/// The blocks that each rank computes behind an anchor, where the method works in blocks; none where it does not.
+pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
     let prefill = plan.method.prefill();
-    let Prefill::Anchored { block_rows } = prefill else { return None };
-    let mut blocks = dealt_blocks(plan, block_rows, world);
-    blocks.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
-    Some(blocks)
+    let Prefill::Anchored { block_rows, passing } = prefill else { return None };
+    let block_rows = block_rows_of(plan, block_rows, world);
+    let mut of_ranks = dealt_blocks(plan, block_rows, world);
+    let first = of_ranks.iter().flatten().next().cloned().unwrap_or(0..0);
+    of_ranks.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
+    Some(match passing {
+        None => Blocks { of_ranks, anchor: first, passed: 0 },
+        Some(passing) => {
+            let anchor = 0..first.end.min(u32::try_from(passing.anchor_rows(block_rows)).unwrap_or(u32::MAX));
+            Blocks { of_ranks, anchor, passed: passing.passed_rows(block_rows) }
+        }
+    })
+}
+
+/// Rows of a block: an equal part for every rank where absent.
+fn block_rows_of(plan: &Plan, block_rows: Option<usize>, world: usize) -> usize {
+    let rows = plan.total_rows() - plan.query_tokens();
+    block_rows.unwrap_or(rows.div_ceil(world)).max(1)
 }
 
 /// Blocks in runs for ranks 0 to world − 1.
-fn dealt_blocks(plan: &Plan, block_rows: Option<usize>, world: usize) -> Vec<Vec<Range<u32>>> {
+fn dealt_blocks(plan: &Plan, block_rows: usize, world: usize) -> Vec<Vec<Range<u32>>> {
     let rows = plan.total_rows() - plan.query_tokens();
-    let block_rows = block_rows.unwrap_or(rows.div_ceil(world)).max(1);
     let block = |index: u32| {
         let from = index as usize * block_rows;
         from as u32..rows.min(from + block_rows) as u32

@@ -186,6 +186,15 @@ impl SamKv {
     }
 }
 
+/// The keys that blocks of a sequence see beside their own (APB): those of an anchor, and some that the blocks before pass on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Passing {
+    /// Rows at the beginning of the sequence that every block sees; a quarter of a block's where absent.
+    pub anchor_tokens: Option<usize>,
+    /// Rows that each block passes on in each layer; an eighth of a block's where absent.
+    pub passing_tokens: Option<usize>,
+}
+
 /// The parameters by which dependences are followed.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trace {

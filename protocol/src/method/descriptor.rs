@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Ape, Drift, Layout, METHODS, Method, SamKv, Score, Trace};
+use super::{Ape, Drift, Layout, METHODS, Method, Passing, SamKv, Score, Trace};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -74,6 +74,10 @@ pub enum Choice {
     KeepOrder,
     /// Rows of each block.
     BlockTokens,
+    /// Rows of the anchor in front of every block.
+    AnchorTokens,
+    /// Rows that each block passes on.
+    PassingTokens,
     /// The temperature of attention to contexts that stand beside each other.
     ApeTemperature,
     /// The scale of what they weigh beside the rest.
@@ -102,6 +106,8 @@ impl Choice {
             Choice::TraceAlpha => "--trace-alpha",
             Choice::KeepOrder => "--keep-order",
             Choice::BlockTokens => "--block-tokens",
+            Choice::AnchorTokens => "--anchor-tokens",
+            Choice::PassingTokens => "--passing-tokens",
             Choice::ApeTemperature => "--ape-temperature",
             Choice::ApeScale => "--ape-scale",
             Choice::SamKvVariant => "--samkv-variant",
@@ -147,6 +153,8 @@ pub struct Wishes {
     pub keep_order: bool,
     /// Rows of each block; an equal part for every rank where absent.
     pub block_tokens: Option<usize>,
+    /// What blocks see beside their own.
+    pub passing: Passing,
     /// How the query attends to contexts that stand beside each other.
     pub ape: Ape,
     /// What is kept of every document.
@@ -180,11 +188,13 @@ pub enum Prefill {
     },
     /// The sequence dealt zigzag, queries from rank to rank and partial results back.
     Queries,
-    /// Prefix and context dealt in blocks, each computed behind the first one, which every rank computes for itself; then the query's rows
-    /// attend to all blocks.
+    /// Prefix and context dealt in blocks, each computed behind an anchor, the first block or a part of it, which every rank computes for
+    /// itself; then the query's rows attend to all blocks.
     Anchored {
         /// Rows of a block; an equal part for every rank where absent.
         block_rows: Option<usize>,
+        /// What blocks see beside their own, where that is not the whole first block and nothing else.
+        passing: Option<Passing>,
     },
     /// Every chunk alone behind the prefix, wherever it lies; then some rows are recomputed.
     Chunks(Selection),

@@ -3,6 +3,7 @@
 
 mod a3;
 mod all_gather;
+mod apb;
 mod ape;
 mod cacheblend;
 mod choices;
@@ -24,7 +25,9 @@ mod star;
 mod tests;
 mod trace;
 
-pub use choices::{Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, SamKv, SamKvVariant, Score, Trace};
+pub use choices::{
+    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, Passing, SamKv, SamKvVariant, Score, Trace,
+};
 pub use descriptor::{
     COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,
     Wishes,
@@ -96,15 +99,23 @@ pub enum Method {
         /// First scoring layer and the one after the last.
         layers: (usize, usize),
     },
+    /// Blocks behind an anchor, which pass keys on; the query sees all of them.
+    Apb {
+        /// Rows a block; an equal part for every rank where absent.
+        block_tokens: Option<usize>,
+        /// What blocks see beside their own.
+        passing: Passing,
+    },
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 18] = [
+pub static METHODS: [&Descriptor; 19] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
     &pass_q::DESCRIPTOR,
     &star::DESCRIPTOR,
+    &apb::DESCRIPTOR,
     &none::DESCRIPTOR,
     &random::DESCRIPTOR,
     &epic::DESCRIPTOR,
@@ -135,7 +146,12 @@ impl Method {
                 (&all_gather::DESCRIPTOR, Prefill::Gathered { heads_per_gather })
             }
             Method::PassQ => (&pass_q::DESCRIPTOR, Prefill::Queries),
-            &Method::Star { block_tokens } => (&star::DESCRIPTOR, Prefill::Anchored { block_rows: block_tokens }),
+            &Method::Star { block_tokens } => {
+                (&star::DESCRIPTOR, Prefill::Anchored { block_rows: block_tokens, passing: None })
+            }
+            &Method::Apb { block_tokens, passing } => {
+                (&apb::DESCRIPTOR, Prefill::Anchored { block_rows: block_tokens, passing: Some(passing) })
+            }
             Method::None => (&none::DESCRIPTOR, Prefill::Chunks(Selection::Nothing)),
             Method::Random { .. } => (&random::DESCRIPTOR, Prefill::Chunks(Selection::Random)),
             &Method::Epic { per_chunk } => (&epic::DESCRIPTOR, Prefill::Chunks(Selection::Leading { per_chunk })),

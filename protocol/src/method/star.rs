@@ -16,12 +16,17 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
+    Ok(Method::Star { block_tokens: block_tokens(wishes)? })
+}
+
+/// Rows of each block, where the user says them.
+pub(super) fn block_tokens(wishes: &Wishes) -> Result<Option<usize>, InvalidOption> {
     match wishes.block_tokens {
         Some(0) => Err(InvalidOption {
             option: "--block-tokens",
             found: "0".to_owned(),
             wanted: "must be 1 or more".to_owned(),
         }),
-        block_tokens => Ok(Method::Star { block_tokens }),
+        block_tokens => Ok(block_tokens),
     }
 }

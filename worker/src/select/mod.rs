@@ -142,7 +142,12 @@ pub trait Selector {
 /// [`Error::Bug`] for a method that does not prefill chunk by chunk.
 pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
     Ok(match method {
-        Method::Full | Method::Ring | Method::AllGather { .. } | Method::PassQ | Method::Star { .. } => {
+        Method::Full
+        | Method::Ring
+        | Method::AllGather { .. }
+        | Method::PassQ
+        | Method::Star { .. }
+        | Method::Apb { .. } => {
             return Err(Error::Bug("a method that does not work in chunks has no selector"));
         }
         Method::None | Method::Ape(_) => Box::new(none::Nothing),

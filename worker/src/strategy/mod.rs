@@ -11,6 +11,7 @@ mod arrivals;
 mod auxiliary;
 #[cfg(test)]
 mod auxiliary_tests;
+mod blocks;
 pub mod chunks;
 mod drift;
 #[cfg(test)]
@@ -28,7 +29,6 @@ mod recompute;
 mod ring;
 mod selective;
 mod shard;
-mod star;
 mod stock;
 #[cfg(test)]
 mod tests;
@@ -97,7 +97,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Strategy>> {
         Prefill::Ring => Box::new(ring::Ring),
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
         Prefill::Queries => Box::new(pass_q::PassQ),
-        Prefill::Anchored { .. } => Box::new(star::Star),
+        Prefill::Anchored { .. } => Box::new(blocks::Blocks),
         Prefill::Chunks(_) => Box::new(selective::Selective { selector: select::build(method)? }),
     })
 }
@@ -126,7 +126,7 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
     }
     match method.prefill() {
         Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),
-        Prefill::Anchored { block_rows: Some(0) } => Err(Error::Plan("blocks of 0 rows".to_owned())),
+        Prefill::Anchored { block_rows: Some(0), .. } => Err(Error::Plan("blocks of 0 rows".to_owned())),
         _ => Ok(()),
     }
 }

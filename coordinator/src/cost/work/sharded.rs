@@ -1,5 +1,7 @@
 //! The work of methods that split the sequence, whatever is in it.
 
+use std::ops::Range;
+
 use tributary_protocol::Prefill;
 use tributary_protocol::deal::{blocks, shards};
 
@@ -28,18 +30,39 @@ impl Count<'_> {
         Some(shards.into_iter().enumerate().map(shard).collect())
     }
 
-    /// Blocks behind the first one, which every rank with a block computes, if the method has them.
+    /// Blocks behind an anchor, which every rank with a block computes, if the method has them.
     pub(super) fn blocks(&self) -> Option<Vec<RankWork>> {
         let blocks = blocks(self.plan, self.world)?;
-        let anchor = blocks.iter().flatten().find(|block| block.start == 0).map_or(0, |block| block.len());
-        let rank = |own: &Vec<std::ops::Range<u32>>| {
-            let others = || own.iter().filter(|block| block.start > 0).map(|block| block.len());
-            let anchor_rows = if own.is_empty() { 0 } else { anchor };
-            let behind = |rows: usize| (rows * anchor) as f64 + triangle(rows);
-            let pairs = triangle(anchor_rows) + others().map(behind).sum::<f64>();
-            self.prompt(anchor_rows + others().sum::<usize>(), 0, pairs, 0.0)
+        let rank = |rank: usize| {
+            let own = &blocks.of_ranks[rank];
+            let anchor = blocks.borrowed(rank).len();
+            let seen_of = |block: &Range<u32>| if block.start > 0 { blocks.anchor.len() } else { 0 };
+            let behind = |block: &Range<u32>| (block.len() * seen_of(block)) as f64 + triangle(block.len());
+            let pairs = triangle(anchor) + own.iter().map(behind).sum::<f64>();
+            let rows = anchor + own.iter().map(|block| block.len()).sum::<usize>();
+            if !blocks.pass_on() {
+                return self.prompt(rows, 0, pairs, 0.0);
+            }
+            // Rows of the query behind each block, and what is passed on to the blocks behind, or to rows of the query anywhere.
+            let query = self.plan.query_tokens();
+            let passed: usize = blocks.passed_counts().iter().sum();
+            let passed_to = |block: &Range<u32>| {
+                let before = blocks.of_ranks.iter().flatten().filter(|other| other.start < block.start);
+                let before: usize = before.map(|other| blocks.passed_of(other)).sum();
+                block.len() * before + query * (passed - blocks.passed_of(block))
+            };
+            let of_query = |block: &Range<u32>| (query * (block.len() + seen_of(block))) as f64 + triangle(query);
+            let more: f64 = own.iter().map(|block| of_query(block) + passed_to(block) as f64).sum();
+            let rows = rows + own.len() * query;
+            let mut work = self.prompt(rows, 0, pairs + more, 0.0);
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            let scored: usize = own.iter().map(|block| query * blocks.candidates(block).len()).sum();
+            let layers = (self.shape.layers - 1) as f64;
+            work.probe = self.pair_flops() * layers * scored as f64 / 2.0;
+            work.merged = layers * (rows - anchor) as f64 * self.partial();
+            work
         };
-        Some(blocks.iter().map(rank).collect())
+        Some((0..self.world).map(rank).collect())
     }
 
     /// The query's rows behind the blocks: on the owner, and wherever keys are that they see.

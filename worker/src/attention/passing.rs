@@ -1,0 +1,185 @@
+//! Blocks of a sequence, each of which sees itself, the anchor, and what the blocks before it pass on (APB, Huang et al. 2025,
+//! section 3), at their places in the sequence. Beside each block stand rows of the query of its own: in every layer the block passes on the rows
+//! that they attend to most, the same of all KV heads. They see what every other block passes on.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+use tributary_comm::{Communicator, Start};
+use tributary_kernels::{DeviceList, Keys, Partial, Positions, Reduce, SHARED, cuda, gather_list, merge};
+
+use super::anchored::KeptRows;
+use super::rounds::{join, start_all};
+use crate::context::Math;
+use crate::error::Result;
+use crate::model::{Attention, Qkv};
+use crate::progress::Progress;
+use crate::select::top_rows;
+
+/// A block, by the places of its rows in the pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassingBlock {
+    /// Its rows, then the query's.
+    pub rows: Range<u32>,
+    /// Those that it may pass on.
+    pub candidates: Range<u32>,
+    /// The query's.
+    pub query: Range<u32>,
+    /// The number of rows that it passes on.
+    pub passed: usize,
+}
+
+/// Rows: the anchor's, where this rank computes them for its blocks alone; then each block's, and the query's behind it.
+pub struct Passing<'a> {
+    math: Math,
+    comm: &'a mut dyn Communicator,
+    at: Positions,
+    blocks: Vec<PassingBlock>,
+    /// Rows that each rank passes on.
+    counts: Vec<usize>,
+    kept: KeptRows,
+    /// Whether the last layer has come, in which nobody asks and nothing is passed on.
+    last: bool,
+}
+
+/// What a rank passes on in a layer.
+struct Passed {
+    k: Tensor,
+    v: Tensor,
+    /// The rows' numbers in the sequence.
+    rows: Vec<u32>,
+}
+
+impl<'a> Passing<'a> {
+    /// A pass whose rows stand at `at`, of which those at the places `kept` are kept. Rank r passes `counts[r]` rows on in a layer.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        at: Positions,
+        blocks: Vec<PassingBlock>,
+        counts: Vec<usize>,
+        kept: Vec<u32>,
+    ) -> Self {
+        assert_eq!(counts.len(), comm.size(), "ranks that pass rows on");
+        let own: usize = blocks.iter().map(|block| block.passed).sum();
+        assert_eq!(own, counts[comm.rank()], "rows that this rank passes on");
+        Self { math, comm, at, blocks, counts, kept: KeptRows::new(kept), last: false }
+    }
+
+    /// Keys and values of the kept rows, of every layer.
+    pub fn into_layers(self) -> Vec<(Tensor, Tensor)> {
+        self.kept.layers
+    }
+
+    /// The places of the rows that a block passes on: those that its rows of the query attend to most, given what these have found so far.
+    fn best(&self, block: &PassingBlock, q: &Tensor, keys: &Keys, lse: &Tensor) -> Result<Vec<u32>> {
+        let candidates: Vec<u32> = block.candidates.clone().collect();
+        if block.passed == candidates.len() {
+            return Ok(candidates);
+        }
+        let of_query = |x: &Tensor| part(x, &block.query);
+        let at = at(&self.at, &block.query);
+        let scores = self.math.scores(
+            &of_query(q)?,
+            &at,
+            &[part_of_keys(keys, &block.candidates)?],
+            &of_query(lse)?,
+            Reduce::Mass,
+        )?;
+        let scores = cuda::download(&scores)?.to_vec1::<f32>()?;
+        Ok(top_rows(&candidates, |place| scores[(place - block.candidates.start) as usize], block.passed))
+    }
+
+    /// Gives every rank what every rank passes on, given the places of this rank's rows.
+    fn pass_on(&mut self, keys: &Keys, places: &[u32]) -> Result<Vec<Passed>> {
+        let list: DeviceList = places.to_vec().into();
+        let (k, v) = (gather_list(&keys.k, &list)?, gather_list(&keys.v, &list)?);
+        // Numbers of rows are below 2²⁴, so that f32 has them all.
+        let numbers: Vec<f32> = places.iter().map(|&place| self.at.order()[place as usize] as f32).collect();
+        let numbers = Tensor::from_vec(numbers, (places.len(), 1), keys.k.device())?;
+        let starts = [&k, &v, &numbers].map(|send| Start::AllGather { send, rows: &self.counts });
+        let [k, v, numbers] = start_all(self.comm, starts)?;
+        let (k, v, numbers) = (self.comm.wait(k)?, self.comm.wait(v)?, self.comm.wait(numbers)?);
+        let passed = |((k, v), numbers): ((Tensor, Tensor), Tensor)| {
+            let numbers = cuda::download(&numbers)?.flatten_all()?.to_vec1::<f32>()?;
+            Ok(Passed { k, v, rows: numbers.into_iter().map(|number| number as u32).collect() })
+        };
+        k.into_iter().zip(v).zip(numbers).map(passed).collect()
+    }
+
+    /// What others pass on, as the keys of one of this rank's blocks: those of its other blocks, of which each passes its run of rows on,
+    /// among them.
+    fn keys_for(&self, block: usize, passed: &[Passed]) -> Result<Vec<Keys>> {
+        let mut keys = Vec::new();
+        for (rank, passed) in passed.iter().enumerate() {
+            let own = if rank == self.comm.rank() { &self.blocks[..] } else { &[] };
+            let before: usize = own.iter().take(block).map(|block| block.passed).sum();
+            let skipped = own.get(block).map_or(0, |block| block.passed);
+            for run in [0..before, before + skipped..passed.rows.len()] {
+                if run.is_empty() {
+                    continue;
+                }
+                let rows = passed.rows[run.clone()].to_vec();
+                let segments = vec![SHARED; rows.len()];
+                let run = run.start as u32..run.end as u32;
+                let (k, v) = (part(&passed.k, &run)?, part(&passed.v, &run)?);
+                keys.push(Keys { k, v, at: Positions::new(rows.clone(), rows, segments) });
+            }
+        }
+        Ok(keys)
+    }
+}
+
+impl Attention for Passing<'_> {
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let Qkv { q, k, v } = qkv;
+        self.kept.keep(&k, &v)?;
+        if self.last {
+            return Ok(q);
+        }
+        let keys = Keys { k, v, at: self.at.clone() };
+        let own = self.math.attend(&q, &self.at, std::slice::from_ref(&keys))?;
+        let mut places = Vec::new();
+        for block in &self.blocks {
+            places.extend(self.best(block, &q, &keys, &own.lse)?);
+        }
+        let passed = self.pass_on(&keys, &places)?;
+        let mut outs = Vec::new();
+        let first = self.blocks.first().map_or(0, |block| block.rows.start);
+        outs.push(part(&own.out, &(0..first))?);
+        for (index, block) in self.blocks.iter().enumerate() {
+            let found = Partial { out: part(&own.out, &block.rows)?, lse: part(&own.lse, &block.rows)? };
+            let keys = self.keys_for(index, &passed)?;
+            outs.push(match keys.is_empty() {
+                true => found.out,
+                false => {
+                    let at = at(&self.at, &block.rows);
+                    merge(&found, &self.math.attend(&part(&q, &block.rows)?, &at, &keys)?)?.out
+                }
+            });
+        }
+        join(&outs)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        self.last = true;
+        0
+    }
+}
+
+/// Some rows of a tensor.
+fn part(tensor: &Tensor, rows: &Range<u32>) -> Result<Tensor> {
+    Ok(tensor.narrow(0, rows.start as usize, rows.len())?)
+}
+
+fn at(all: &Positions, rows: &Range<u32>) -> Positions {
+    all.select(&rows.clone().collect::<Vec<_>>())
+}
+
+fn part_of_keys(keys: &Keys, rows: &Range<u32>) -> Result<Keys> {
+    Ok(Keys { k: part(&keys.k, rows)?, v: part(&keys.v, rows)?, at: at(&keys.at, rows) })
+}
