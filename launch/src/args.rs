@@ -10,8 +10,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
-    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, Passing, Returns, SamKv, SamKvVariant, Sampling,
-    Score,
+    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, OrderFor, Passing, Returns, SamKv, SamKvVariant,
+    Sampling, Score,
 };
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
@@ -143,6 +143,8 @@ pub struct MethodArgs {
     /// A chunk's importance: the sum of its rows' scores, or its share of the best rows
     #[arg(long, value_name = "mass|selected", default_value = "mass")]
     pub importance: Importance,
+    #[arg(long, value_name = "all|selection", default_value = "all", help = help::order_for())]
+    pub order_for: OrderFor,
     /// Let rows of the layout's first chunk be selected, although they are exact as they are
     #[arg(long)]
     pub include_first_chunk: bool,
@@ -307,6 +309,7 @@ pub fn settings(
         score_layers: options.score_layers,
         layout: options.layout,
         reorder: options.reorder.then_some(options.importance),
+        order_for: options.order_for,
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },

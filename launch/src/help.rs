@@ -153,6 +153,14 @@ pub fn keep_order() -> String {
     )
 }
 
+/// `--order-for`.
+pub fn order_for() -> String {
+    format!(
+        "{}: what another order of chunks is for; with `selection` the query reads them in the request's own",
+        taking(Choice::OrderFor)
+    )
+}
+
 /// `--block-tokens`.
 pub fn block_tokens() -> String {
     format!("{}: rows of each block [default: an equal part for every rank]", taking(Choice::BlockTokens))

@@ -4,7 +4,7 @@
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
 //! may be generated, and behind all of those the rows of a look-ahead.
 
-use crate::{Auxiliary, Exchange, Importance, Method, Prefill};
+use crate::{Auxiliary, Exchange, Importance, Method, OrderFor, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -34,6 +34,8 @@ pub struct Plan {
     pub include_first_chunk: bool,
     /// Whether and how chunks are reordered before selection.
     pub reorder: Option<Importance>,
+    /// What another order of chunks is for.
+    pub order_for: OrderFor,
     /// Tokens to generate at most, the first included.
     pub max_tokens: usize,
     /// Tokens that end the answer.

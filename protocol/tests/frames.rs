@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use tributary_protocol::{
     Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling,
-    Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode,
-    decode_frame, encode, encode_frame,
+    OrderFor, Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant,
+    Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum,
+    decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -75,6 +75,7 @@ prop_compose! {
             vec![Exchange::Replicate, Exchange::PassQ, Exchange::Selected]),
         numbers in any::<(u16, u16, u64, u8)>(),
         flags in any::<(bool, bool, bool)>(),
+        order_for in prop::sample::select(vec![OrderFor::All, OrderFor::Selection]),
         reorder in prop::sample::select(
             vec![None, Some(Importance::Mass), Some(Importance::Selected)]),
         sampling in (0f32..2.0, 0f32..1.0, any::<u64>()),
@@ -82,7 +83,7 @@ prop_compose! {
     ) -> Plan {
         let (temperature, top_p, seed) = sampling;
         Plan {
-            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, eos,
+            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None}).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
@@ -276,6 +277,7 @@ fn samples() -> (Order, Event) {
         from_store: true,
         include_first_chunk: false,
         reorder: Some(Importance::Selected),
+        order_for: OrderFor::Selection,
         max_tokens: 32,
         eos: vec![2],
         sampling: Sampling { temperature: 0.5, top_p: 0.75, top_k: 40, seed: 11 },

@@ -79,6 +79,8 @@ pub struct Dumped<'a> {
     reorder: bool,
     /// By what they are reordered.
     importance: Option<&'static str>,
+    /// What another order of chunks is for, where that is not everything.
+    order_for: Option<&'static str>,
     /// Whether the first chunk may be selected.
     include_first_chunk: bool,
     /// EPIC's rows a chunk, if it was told.
@@ -91,6 +93,12 @@ pub struct Dumped<'a> {
     alpha: Option<f32>,
     /// Whether chunks stay in the request's order whatever free probes find.
     keep_order: Option<bool>,
+    /// Rows of a block, where the sequence is computed in blocks.
+    block_tokens: Option<usize>,
+    /// Rows of the anchor that all of them see.
+    anchor_tokens: Option<usize>,
+    /// Rows that each of them passes on in a layer, at most.
+    passing_tokens: Option<usize>,
     /// The sizes of what is kept of every document, where the rest is dropped.
     samkv_variant: Option<&'static str>,
     /// The blocks that are kept of every document.
@@ -129,12 +137,16 @@ fn request(answered: &Answered) -> Dumped<'_> {
         layout: settings.layout,
         reorder: settings.reorder,
         importance: settings.importance,
+        order_for: settings.order_for,
         include_first_chunk: settings.include_first_chunk,
         per_chunk: settings.per_chunk,
         drift_of: settings.drift_of,
         drift_layers: settings.drift_layers,
         alpha: settings.alpha,
         keep_order: settings.keep_order,
+        block_tokens: settings.block_tokens,
+        anchor_tokens: settings.anchor_tokens,
+        passing_tokens: settings.passing_tokens,
         samkv_variant: settings.samkv_variant,
         samkv_blocks: settings.samkv_blocks,
         samkv_theta: settings.samkv_theta,

@@ -53,6 +53,7 @@ impl MethodSpec {
                     settings.reorder = settings.reorder.or(Some(importance));
                 }
                 "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
+                "order-for" => settings.order_for = text()?.parse().map_err(|why: String| wrong(&why))?,
                 "first" => {
                     bare()?;
                     settings.include_first_chunk = true;
@@ -78,7 +79,7 @@ impl MethodSpec {
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
-                    let known = "ratio, score, layers, layout, reorder, importance, first, exchange, heads, rows, drift-of, \
+                    let known = "ratio, score, layers, layout, reorder, importance, order-for, first, exchange, heads, rows, drift-of, \
                                  drift-layers, alpha, keep-order, block, anchor, passing, ape-temperature, ape-scale, \
                                  samkv-variant, samkv-blocks, samkv-theta, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));

@@ -376,12 +376,50 @@ class Request:
         x = self.model.forward(self.ids, rows, self.fresh_copy(), at, seen, narrow=mix)
         return total, kept, self.model.logits(x[-1])
 
-    def recompute(self, order, selected):
-        """Selected rows, then the query's, at global positions. Returns the last row's logits and the cache."""
+    def recompute(self, order, selected, read=None):
+        """Selected rows, then the query's, at global positions. With `read` the query's rows find chunks in that order. Returns
+        the last row's logits and the cache."""
         cache = self.fresh_copy()
-        rows = torch.cat([selected, self.query])
-        x = self.model.forward(self.ids, rows, cache, self.positions("global", order))
+        for rows, at in [(torch.cat([selected, self.query]), order)] if read is None else [(selected, order), (self.query, read)]:
+            x = self.model.forward(self.ids, rows, cache, self.positions("global", at))
         return self.model.logits(x[-1]), cache
+
+    def blocks(self, length, anchor, passed):
+        """Blocks of the sequence behind an anchor, which pass on the rows that rows of the query beside each attend to most (star
+        where none are passed on); then the query over all blocks. Every block has copies of the anchor and of the query behind the
+        sequence, so that one pass computes all of them. Returns the last row's logits."""
+        starts = range(0, self.P + self.T, length)
+        anchor = min(anchor, length, self.P + self.T)
+        origin, group, kind = [torch.arange(len(self.ids))], [torch.full((len(self.ids),), -1)], ["context"] * (self.P + self.T)
+        kind += ["query"] * (len(self.ids) - len(kind))
+        for index, start in enumerate(starts):
+            group[0][start:min(start + length, self.P + self.T)] = index
+            for what, rows in [("anchor", torch.arange(anchor if start > 0 else 0)), ("asks", self.query)]:
+                origin.append(rows)
+                group.append(torch.full((len(rows),), index))
+                kind += [what] * len(rows)
+        origin, group = torch.cat(origin), torch.cat(group)
+        of = lambda *kinds: torch.tensor([what in kinds for what in kind])
+        together = group[:, None] == group[None, :]
+        shape = (len(origin), self.model.kv_heads, self.model.head_dim)
+        cache = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(self.model.layers)]
+        rows = torch.arange(len(origin))[of("context", "anchor", "asks")]
+
+        def soften(scores):
+            local = scores.masked_fill(~together[rows], -math.inf).softmax(-1)
+            sees = together.clone()
+            for index, start in enumerate(starts):
+                asking = (of("asks") & (group == index))[rows]
+                free = [row for row in range(start, min(start + length, self.P + self.T)) if row >= anchor]
+                best = top(local[:, asking].sum((0, 1)), passed, free)
+                others = (group != index) & of("context", "asks")
+                sees[others.nonzero(), best[None, :]] = True
+            return scores.masked_fill(~sees[rows], -math.inf).softmax(-1)
+
+        self.model.forward(self.ids[origin], rows, cache, (origin, origin), soften=soften)
+        real = torch.arange(len(origin)) < len(self.ids)
+        x = self.model.forward(self.ids[origin], self.query, cache, (origin, origin), real[None, :].expand(len(origin), -1))
+        return self.model.logits(x[-1])
 
     def epic(self, per_chunk):
         """The first rows of each chunk but the first."""

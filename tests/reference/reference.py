@@ -28,7 +28,8 @@ from methods import DTYPE, Model, Request, top
 LOGITS_TOLERANCE = 1e-4  # of the largest |logit|
 SCORES_TOLERANCE = 1e-4  # of the largest score
 CUT_TOLERANCE = 1e-5  # rows this near to the cut, relative, may be selected or not
-EXACT = ("full", "ring", "all-gather")
+EXACT = ("full", "ring", "all-gather", "pass-q")
+BLOCKS = ("star", "apb")
 LAYOUTS = ("global", "hl-hp", "hl-tp", "tl-tp")
 
 
@@ -68,6 +69,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] in EXACT:
         everyone = list(range(len(r.lengths)))
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
+    if s["method"] in BLOCKS:
+        logits = r.blocks(s["block_tokens"], s["anchor_tokens"], s["passing_tokens"])
+        return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
     if s["method"] == "ape":
         logits = r.ape(s["ape_temperature"], s["ape_scale"])[0]
         return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
@@ -94,7 +98,8 @@ def solve(r: Request, s: dict, selected=None, order=None):
     elif s["method"] == "random" and selected is not None:
         assert len(selected) == min(budget, len(candidates)) and not barred & set((selected - r.P).tolist())
         chosen = selected
-    return found_order, scores, chosen, cut, r.recompute(order, chosen if selected is None else selected)[0]
+    read = list(range(len(r.lengths))) if s.get("order_for") == "selection" else None
+    return found_order, scores, chosen, cut, r.recompute(order, chosen if selected is None else selected, read)[0]
 
 
 def relative(found, expected):
@@ -172,6 +177,10 @@ def self_test(model: Model, folder: str) -> bool:
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
         changes = {"method": "samkv", "samkv_variant": "large", "samkv_theta": 1.0}
         expect("samkv, nothing dropped, theta 1 = full", relative(run(**changes)[4], full))
+        total = prefix + sum(lengths)
+        for name, block, anchor, passed in [("star, two blocks", -(-total // 2), total, 0), ("apb, all passed on", 7, 3, 7)]:
+            changes = {"method": "apb", "block_tokens": block, "anchor_tokens": anchor, "passing_tokens": passed}
+            expect(f"{name} = full", relative(run(**changes)[4], full))
         plain = settings(model, method="ape", ape_temperature=1.0, ape_scale=1.0)
         expect("one chunk, ape at temperature and scale 1 = full", relative(solve(one, plain)[4], full))
         expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
@@ -182,7 +191,8 @@ def self_test(model: Model, folder: str) -> bool:
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
                         {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
-                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"method": "epic"}, {"method": "none"}):
+                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"reorder": True, "order_for": "selection"},
+                        {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
 

@@ -106,20 +106,56 @@ impl<'a> Concatenation<'a> {
 
     /// The first token's logits where the query sees these blocks, given by their first position and keys and values of each layer.
     pub fn read(model: &'a dyn Model, plan: &Plan, blocks: &[(usize, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
-        let (layers, start) = (model.config().layers, plan.total_rows() - plan.query.len());
-        let keys_of = |layer: usize| -> Vec<(Tensor, Tensor, Positions)> {
-            let block = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {
-                let (k, v) = pairs[layer].clone();
-                let count = k.dims()[0];
-                (k, v, Positions::run(*first as u32, count))
-            };
-            blocks.iter().map(block).collect()
+        let run = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {
+            (Positions::run(*first as u32, pairs[0].0.dims()[0]), pairs.clone())
         };
+        Self::read_at(model, plan, &blocks.iter().map(run).collect::<Vec<_>>())
+    }
+
+    /// The same for blocks of rows that stand anywhere.
+    fn read_at(model: &'a dyn Model, plan: &Plan, blocks: &[(Positions, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
+        let (layers, start) = (model.config().layers, plan.total_rows() - plan.query.len());
+        let keys_of = |layer: usize| keys_of(blocks, layer);
         let at = Positions::run(start as u32, plan.query.len());
         let rows = Self::run(model, &plan.query, at, (0..layers).map(keys_of).collect()).0;
         let last = rows.narrow(0, plan.query.len() - 1, 1).expect("the last row");
         let logits = model.logits(&tributary_worker::Rows::new(last)).expect("logits");
         logits.squeeze(0).and_then(|row| row.to_vec1()).expect("one row")
+    }
+
+    /// The first token's logits where `selected` rows are recomputed with chunks in one order, and the query reads them in the request's own.
+    /// Chunks are prefilled alone, behind a prefix of at least one row.
+    pub fn read_in_own_order(model: &'a dyn Model, plan: &Plan, order: &[u32], selected: &[u32]) -> Vec<f32> {
+        let (layers, prefix) = (model.config().layers, plan.prefix.len());
+        let given: Vec<u32> = (0..plan.chunks.len() as u32).collect();
+        let (moved, own) = (plan.places(order), plan.places(&given));
+        let mut kept: Vec<(Vec<u32>, Vec<(Tensor, Tensor)>)> = Vec::new(); // rows, per layer
+        for (chunk, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
+            let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
+            let alone = Self::run(model, &ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
+            if kept.is_empty() {
+                kept.push(((0..prefix as u32).collect(), cut(&alone, 0, prefix)));
+            }
+            for (index, row) in rows.enumerate().filter(|(_, row)| !selected.contains(row)) {
+                kept.push((vec![row], cut(&alone, prefix + index, 1)));
+            }
+        }
+        let standing = |places: &[u32], rows: &[u32]| {
+            let at: Vec<u32> = rows.iter().map(|&row| places[row as usize]).collect();
+            Positions::in_sequence(at.clone(), at)
+        };
+        let blocks = |places: &[u32]| -> Vec<_> {
+            kept.iter().map(|(rows, pairs)| (standing(places, rows), pairs.clone())).collect()
+        };
+        let all: Vec<u32> =
+            plan.prefix.iter().chain(plan.chunks.iter().flat_map(|chunk| &chunk.ids)).copied().collect();
+        let ids: Vec<u32> = selected.iter().map(|&row| all[row as usize]).collect();
+        let seen = blocks(&moved);
+        let fresh =
+            Self::run(model, &ids, standing(&moved, selected), (0..layers).map(|l| keys_of(&seen, l)).collect()).1;
+        let mut read = blocks(&own);
+        read.push((standing(&own, selected), fresh));
+        Self::read_at(model, plan, &read)
     }
 
     /// Rows at `at` through all layers, seeing the given keys of each layer and themselves.
@@ -136,6 +172,15 @@ impl<'a> Concatenation<'a> {
         let rows = model.layers(0..model.config().layers, rows, &mut this).expect("layers");
         (rows.hidden, this.layers)
     }
+}
+
+/// The keys and values of one layer of blocks.
+fn keys_of(blocks: &[(Positions, Vec<(Tensor, Tensor)>)], layer: usize) -> Vec<(Tensor, Tensor, Positions)> {
+    let block = |(at, pairs): &(Positions, Vec<(Tensor, Tensor)>)| {
+        let (k, v) = pairs[layer].clone();
+        (k, v, at.clone())
+    };
+    blocks.iter().map(block).collect()
 }
 
 fn cut(layers: &[(Tensor, Tensor)], from: usize, count: usize) -> Vec<(Tensor, Tensor)> {

@@ -14,8 +14,8 @@ use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Outcome, Plan, RankReport, Returns, SamKv,
-    SamKvVariant, Sampling, Score, Trace,
+    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport,
+    Returns, SamKv, SamKvVariant, Sampling, Score, Trace,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
@@ -96,6 +96,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         from_store: false,
         include_first_chunk: false,
         reorder: None,
+        order_for: OrderFor::All,
         max_tokens: 4,
         eos: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, DrawnToken, Event, Exchange, Method, Order, Plan, Returns, Sampling};
+use tributary_protocol::{Chunk, DrawnToken, Event, Exchange, Method, Order, OrderFor, Plan, Returns, Sampling};
 use tributary_worker::{ChunkCache, Config, LoadFormat, Model, load, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
@@ -44,6 +44,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         from_store: false,
         include_first_chunk: false,
         reorder: None,
+        order_for: OrderFor::All,
         max_tokens,
         eos: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
 use tributary_kernels::{Kernels, Rope};
-use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, Plan, Returns, Sampling};
+use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, OrderFor, Plan, Returns, Sampling};
 
 use crate::context::Math;
 use crate::error::Result;
@@ -75,6 +75,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         from_store: false,
         include_first_chunk: false,
         reorder: None,
+        order_for: OrderFor::All,
         max_tokens: 1,
         eos: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },

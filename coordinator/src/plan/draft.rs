@@ -91,6 +91,7 @@ impl Draft {
             method,
             include_first_chunk: settings.include_first_chunk,
             reorder: settings.reorder,
+            order_for: settings.order_for,
             max_tokens: settings.max_tokens,
             eos,
             sampling: settings.sampling,

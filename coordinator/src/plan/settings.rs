@@ -1,8 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, Passing, Returns, SamKv,
-    Sampling, Score, Wishes,
+    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor, Passing, Returns,
+    SamKv, Sampling, Score, Wishes,
 };
 
 use crate::{Error, Result};
@@ -25,6 +25,8 @@ pub struct RequestSettings {
     pub layout: Layout,
     /// Whether and how chunks are reordered before selection.
     pub reorder: Option<Importance>,
+    /// What another order of chunks is for.
+    pub order_for: OrderFor,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
     /// EPIC's rows a chunk; the budget divided evenly where absent.
@@ -76,6 +78,7 @@ impl Default for RequestSettings {
             score_layers: None,
             layout: Layout::Global,
             reorder: None,
+            order_for: OrderFor::All,
             include_first_chunk: false,
             per_chunk: None,
             drift: Drift::default(),
@@ -124,6 +127,14 @@ impl RequestSettings {
             seed: self.sampling.seed,
         };
         Ok((self.method.make)(&wishes)?)
+    }
+
+    /// Whether chunks stay in the request's order whatever is found.
+    fn moves_nothing(&self) -> bool {
+        match self.reorder {
+            Some(_) => false,
+            None => !self.method.takes(Choice::KeepOrder) || self.keep_order,
+        }
     }
 
     /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
@@ -175,6 +186,11 @@ impl RequestSettings {
             let able = Descriptor::names_taking(Choice::Reorder).join(", ");
             let wanted = format!("only with a method that asks the query: {able}");
             return Err(setting("--reorder", format!("with {}", self.method.name), wanted));
+        }
+        if self.order_for == OrderFor::Selection && self.moves_nothing() {
+            let able = Descriptor::names_taking(Choice::OrderFor).join(", ");
+            let wanted = format!("needs --reorder, or trace without --keep-order, of {able}");
+            return Err(setting("--order-for", format!("selection with {}", self.method.name), wanted));
         }
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));

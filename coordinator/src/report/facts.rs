@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_protocol::{Choice, Layers, Outcome, Plan, Prefill, Selection};
+use tributary_protocol::deal::blocks;
+use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, Selection};
 
 use crate::Planned;
 
@@ -60,6 +61,9 @@ pub struct ResolvedSettings {
     pub reorder: bool,
     /// By what they are reordered.
     pub importance: Option<&'static str>,
+    /// What another order of chunks is for, where that is not everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order_for: Option<&'static str>,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
     /// EPIC's rows a chunk, if it was told.
@@ -89,6 +93,15 @@ pub struct ResolvedSettings {
     /// Whether documents stay in the request's order whatever those find.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_order: Option<bool>,
+    /// Rows of a block, where the sequence is computed in blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_tokens: Option<usize>,
+    /// Rows of the anchor that all of them see.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anchor_tokens: Option<usize>,
+    /// Rows that each of them passes on in a layer, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passing_tokens: Option<usize>,
     /// KV heads gathered at a time, if not all.
     pub heads_per_gather: Option<usize>,
     /// Tokens to generate at most.
@@ -114,6 +127,7 @@ impl ResolvedSettings {
             Layers::Some(from, to) => Some((from, to)),
             Layers::All => None,
         });
+        let blocks = blocks(plan, planned.world);
         let traced = plan.method.evidence().and_then(|evidence| evidence.trace);
         let (per_chunk, heads_per_gather) = match plan.method.prefill() {
             Prefill::Chunks(Selection::Leading { per_chunk }) => (per_chunk, None),
@@ -132,12 +146,16 @@ impl ResolvedSettings {
             layout: chosen(Choice::Layout).map(|evidence| evidence.layout.name()),
             reorder: plan.reorder.is_some(),
             importance: plan.reorder.map(|importance| importance.name()),
+            order_for: (plan.order_for != OrderFor::All).then(|| plan.order_for.name()),
             include_first_chunk: plan.include_first_chunk,
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
             alpha: traced.map(|trace| trace.alpha),
             keep_order: traced.map(|trace| trace.keep_order),
+            block_tokens: blocks.as_ref().map(|blocks| blocks.block_rows),
+            anchor_tokens: blocks.as_ref().map(|blocks| blocks.anchor.len()),
+            passing_tokens: blocks.as_ref().map(|blocks| blocks.passed),
             samkv_variant: plan.method.sparse().map(|sparse| sparse.variant.name()),
             samkv_blocks: plan.method.sparse().map(|sparse| sparse.blocks),
             samkv_theta: plan.method.sparse().map(|sparse| sparse.theta),

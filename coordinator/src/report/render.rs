@@ -46,8 +46,14 @@ fn headline(report: &Report) -> String {
     if let (Some(temperature), Some(scale)) = (settings.ape_temperature, settings.ape_scale) {
         method.push(format!("temperature {temperature}, scale {scale}"));
     }
+    if let (Some(block), Some(anchor), Some(passed)) =
+        (settings.block_tokens, settings.anchor_tokens, settings.passing_tokens)
+    {
+        method.push(format!("blocks of {block} behind {anchor}, {passed} passed on"));
+    }
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
+    method.extend(settings.order_for.map(|order_for| format!("that order for {order_for}")));
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
     let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);
     let (world, threads) = (settings.world, settings.environment.threads);

@@ -37,8 +37,10 @@ pub struct Blocks {
     pub of_ranks: Vec<Vec<Range<u32>>>,
     /// The rows that every block sees: the first block, or its first rows.
     pub anchor: Range<u32>,
+    /// Rows of a block; the last one may have fewer.
+    pub block_rows: usize,
     /// Rows that a block passes on to those behind it, at most.
-    passed: usize,
+    pub passed: usize,
 }
 
 impl Blocks {
@@ -80,10 +82,10 @@ pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
     let first = of_ranks.iter().flatten().next().cloned().unwrap_or(0..0);
     of_ranks.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
     Some(match passing {
-        None => Blocks { of_ranks, anchor: first, passed: 0 },
+        None => Blocks { of_ranks, anchor: first, block_rows, passed: 0 },
         Some(passing) => {
             let anchor = 0..first.end.min(u32::try_from(passing.anchor_rows(block_rows)).unwrap_or(u32::MAX));
-            Blocks { of_ranks, anchor, passed: passing.passed_rows(block_rows) }
+            Blocks { of_ranks, anchor, block_rows, passed: passing.passed_rows(block_rows) }
         }
     })
 }

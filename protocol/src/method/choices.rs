@@ -34,6 +34,16 @@ pub enum Importance {
     Selected,
 }
 
+/// What another order of chunks is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum OrderFor {
+    /// Rows are recomputed in it, and the query and what is generated read chunks in it.
+    #[default]
+    All,
+    /// Rows are selected and recomputed in it; the query and what is generated read chunks in the request's own order.
+    Selection,
+}
+
 /// The messages between ranks while selected rows are recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Exchange {
@@ -255,6 +265,7 @@ macro_rules! names {
 
 names!(Score, Score::Norm => "norm", Score::Mass => "mass");
 names!(Layout, Layout::Global => "global", Layout::HlHp => "hl-hp", Layout::HlTp => "hl-tp", Layout::TlTp => "tl-tp");
+names!(OrderFor, OrderFor::All => "all", OrderFor::Selection => "selection");
 names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");
 names!(SamKvVariant, SamKvVariant::Large => "large", SamKvVariant::Small => "small");
 names!(Importance, Importance::Mass => "mass", Importance::Selected => "selected");

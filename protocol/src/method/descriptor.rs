@@ -72,6 +72,8 @@ pub enum Choice {
     TraceAlpha,
     /// Chunks stay in the request's order.
     KeepOrder,
+    /// What another order of chunks is for.
+    OrderFor,
     /// Rows of each block.
     BlockTokens,
     /// Rows of the anchor in front of every block.
@@ -105,6 +107,7 @@ impl Choice {
             Choice::DriftLayers => "--drift-layers",
             Choice::TraceAlpha => "--trace-alpha",
             Choice::KeepOrder => "--keep-order",
+            Choice::OrderFor => "--order-for",
             Choice::BlockTokens => "--block-tokens",
             Choice::AnchorTokens => "--anchor-tokens",
             Choice::PassingTokens => "--passing-tokens",

@@ -11,7 +11,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows, T + M rows that see the whole prompt, then n + M rows: more than a full prefill",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::Reorder],
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor],
     default_of: &[],
     make: |_| Ok(Method::Ideal),
 };

@@ -72,6 +72,8 @@ fn a_method_takes_what_it_says() {
         // Free probes find an order by themselves; what is dropped has no importance.
         let in_order = method.evidence().is_some_and(|evidence| evidence.trace.is_some() || evidence.sparse.is_some());
         assert_eq!(method.probes_query() && !in_order, descriptor.takes(Choice::Reorder), "{name}");
+        let moves = descriptor.takes(Choice::Reorder) || descriptor.takes(Choice::KeepOrder);
+        assert_eq!(moves, descriptor.takes(Choice::OrderFor), "{name}");
         assert_eq!(descriptor.ratio.is_some(), descriptor.takes(Choice::Ratio), "{name}");
         assert_eq!(descriptor.in_chunks, method.selection().is_some(), "{name}");
         assert!(!descriptor.is_exact() || !descriptor.in_chunks, "{name}");

@@ -4,6 +4,8 @@
 //! The prefix and the query's own rows are added at home, once. With weights, the pass also measures what its rows attend
 //! to (the second hop of `relay`).
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, Reduce, cuda, merge};
@@ -11,7 +13,7 @@ use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
 use super::mix::Mix;
-use super::rounds::{added, bring_home, join, last_of};
+use super::rounds::{added, attend_apart, bring_home, join, last_of};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
@@ -36,6 +38,8 @@ pub struct PassQ<'a> {
     at_tail: Positions,
     prefix: View,
     stale: View,
+    /// The query's rows among all ranks', and where they find context rows, if not where the others find them.
+    reading: Option<(Range<usize>, View, Positions)>,
     fresh: Block,
     tail: Block,
     measure: Option<Measure>,
@@ -79,6 +83,7 @@ impl<'a> PassQ<'a> {
             prefix: cache.view_of_prefix(placement),
             stale: cache.view_of_own(placement, recomputed),
             comm,
+            reading: None,
             fresh,
             tail,
             measure: None,
@@ -90,6 +95,25 @@ impl<'a> PassQ<'a> {
     #[must_use]
     pub fn mixing(mut self, mix: impl FnOnce(&[u32]) -> Option<Mix>) -> Self {
         self.mix = mix(self.fresh.rows());
+        self
+    }
+
+    /// Makes the query's rows find context rows at `placement`, if there is one.
+    #[must_use]
+    pub fn reading(
+        mut self,
+        homes: &Homes,
+        cache: &KvCache,
+        placement: Option<&Placement>,
+        recomputed: &[u32],
+    ) -> Self {
+        let of = |placement: &Placement| {
+            let before: usize = self.counts[..homes.owner].iter().sum();
+            let start = before + homes.context[homes.owner].len();
+            let rows = start..start + homes.query.len();
+            (rows, cache.view_of_own(placement, recomputed), placement.at(self.fresh.rows()))
+        };
+        self.reading = placement.map(of);
         self
     }
 
@@ -151,7 +175,11 @@ impl Attention for PassQ<'_> {
 
         let mut keys = self.stale.keys(layer);
         keys.push(Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() });
-        let part = self.math.attend(&all_q, &self.at_all, &keys)?;
+        let apart = self.reading.as_ref().map(|(rows, stale, at)| {
+            let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() };
+            (rows.clone(), [stale.keys(layer), vec![fresh]].concat())
+        });
+        let part = attend_apart(&self.math, &all_q, &self.at_all, &keys, apart)?;
         let home = bring_home(self.comm, &part, &self.counts, dtype)?;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
@@ -168,6 +196,8 @@ impl Attention for PassQ<'_> {
     fn last_layer(&mut self, _rows: usize) -> usize {
         let asked = self.tail.rows().len().min(1);
         (self.counts, self.at_all) = self.last.clone();
+        // The prompt's last row asks, alone.
+        self.reading.iter_mut().for_each(|(rows, ..)| *rows = 0..1);
         self.at = last_of(&self.at, asked);
         asked
     }

@@ -7,7 +7,7 @@ use tributary_kernels::{Keys, Positions, merge};
 use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
-use super::rounds::{join, last_of, start_all};
+use super::rounds::{attend_apart, join, last_of, start_all};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, View};
@@ -24,6 +24,8 @@ pub struct Replicated<'a> {
     at_fresh: Positions,
     at_tail: Positions,
     there: View,
+    /// Where the query's rows find context rows, if not where the others find them.
+    reading: Option<(View, Positions)>,
     fresh: Block,
     tail: Block,
     mix: Option<Mix>,
@@ -50,10 +52,19 @@ impl<'a> Replicated<'a> {
             at_tail: placement.at(tail.rows()),
             there: cache.view_of_stale(placement, recomputed),
             comm,
+            reading: None,
             fresh,
             tail,
             mix: None,
         }
+    }
+
+    /// Makes the query's rows find context rows at `placement`, if there is one.
+    #[must_use]
+    pub fn reading(mut self, cache: &KvCache, placement: Option<&Placement>, recomputed: &[u32]) -> Self {
+        let of = |placement: &Placement| (cache.view_of_stale(placement, recomputed), placement.at(self.fresh.rows()));
+        self.reading = placement.map(of);
+        self
     }
 
     /// Makes the pass mix this rank's fresh context rows with what is cached of them.
@@ -84,21 +95,26 @@ impl Attention for Replicated<'_> {
         if let Some(mix) = &self.mix {
             (fresh_k, fresh_v) = mix.of(layer, (fresh_k, fresh_v))?;
         }
-        let mut there = self.there.keys(layer);
-        there.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
+        let asked = q.dim(0)? - self.tail.rows().len().min(q.dim(0)?)..q.dim(0)?;
+        let tail = Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() };
+        let with_tail = |view: &View| [view.keys(layer), vec![tail.clone()]].concat();
+        let there = with_tail(&self.there);
+        let there_apart = self.reading.as_ref().map(|(view, _)| (asked.clone(), with_tail(view)));
         self.tail.layers.push((tail_k, tail_v));
         if self.fresh.rows().is_empty() {
             self.fresh.layers.push((fresh_k, fresh_v));
-            return Ok(self.math.attend(&q, &at, &there)?.out);
+            return Ok(attend_apart(&self.math, &q, &at, &there, there_apart)?.out);
         }
         let starts = [&fresh_k, &fresh_v].map(|send| Start::AllGather { send, rows: &self.counts });
         let [sending_k, sending_v] = start_all(self.comm, starts)?;
-        let part = self.math.attend(&q, &at, &there)?;
+        let part = attend_apart(&self.math, &q, &at, &there, there_apart)?;
         let k = join(&self.comm.wait(sending_k)?)?;
         let v = join(&self.comm.wait(sending_v)?)?;
-        let fresh = Keys { k: k.clone(), v: v.clone(), at: self.at_fresh.clone() };
+        let fresh = |at: &Positions| vec![Keys { k: k.clone(), v: v.clone(), at: at.clone() }];
+        let apart = self.reading.as_ref().map(|(_, at)| (asked, fresh(at)));
+        let part = merge(&part, &attend_apart(&self.math, &q, &at, &fresh(&self.at_fresh), apart)?)?;
         self.fresh.layers.push((k, v));
-        Ok(merge(&part, &self.math.attend(&q, &at, &[fresh])?)?.out)
+        Ok(part.out)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

@@ -1,10 +1,13 @@
 //! The two halves of a round of attention over a distributed cache: queries go to the keys, partial results come back and
 //! merge.
 
+use std::ops::Range;
+
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
-use tributary_kernels::{self as kernels, Partial, Positions, add, cast};
+use tributary_kernels::{self as kernels, Keys, Partial, Positions, add, cast};
 
+use crate::context::Math;
 use crate::error::Result;
 
 /// Starts calls that belong together: a backend that pays for every start pays once.
@@ -94,6 +97,27 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Res
     let parts = out.into_iter().zip(lse).map(part).collect::<Result<Vec<_>>>()?;
     let merged = kernels::merge_all(&parts.iter().collect::<Vec<_>>())?;
     Ok(merged.expect("a world has at least one rank"))
+}
+
+/// Attention of rows of which some, `apart`, find their keys elsewhere than the others: at the places of the keys that are given with them.
+pub(super) fn attend_apart(
+    math: &Math,
+    q: &Tensor,
+    at: &Positions,
+    keys: &[Keys],
+    apart: Option<(Range<usize>, Vec<Keys>)>,
+) -> Result<Partial> {
+    let Some((rows, keys_apart)) = apart.filter(|(rows, _)| !rows.is_empty()) else {
+        return math.attend(q, at, keys);
+    };
+    let runs = [(0..rows.start, keys), (rows.clone(), &keys_apart), (rows.end..q.dim(0)?, keys)];
+    let mut parts = Vec::new();
+    for (run, keys) in runs.into_iter().filter(|(run, _)| !run.is_empty()) {
+        let places: Vec<u32> = run.clone().map(|row| row as u32).collect();
+        parts.push(math.attend(&q.narrow(0, run.start, run.len())?, &at.select(&places), keys)?);
+    }
+    let (outs, lses): (Vec<Tensor>, Vec<Tensor>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
+    Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
 }
 
 /// One layer's scores on top of those before it: on the device, so that no layer waits for the host.

@@ -34,6 +34,8 @@ pub struct SelectedOnly<'a> {
     at_tail: Positions,
     prefix: View,
     stale: View,
+    /// Where the query's rows find this rank's context rows, if not where the others find them.
+    reading: Option<(View, Positions)>,
     fresh: Block,
     tail: Block,
     mix: Option<Mix>,
@@ -64,6 +66,7 @@ impl<'a> SelectedOnly<'a> {
             prefix: cache.view_of_prefix(placement),
             stale: cache.view_of_own(placement, recomputed),
             comm,
+            reading: None,
             fresh: Block::new(own),
             tail,
             mix: None,
@@ -77,6 +80,14 @@ impl<'a> SelectedOnly<'a> {
         self
     }
 
+    /// Makes the query's rows find context rows at `placement`, if there is one.
+    #[must_use]
+    pub fn reading(mut self, cache: &KvCache, placement: Option<&Placement>, recomputed: &[u32]) -> Self {
+        let of = |placement: &Placement| (cache.view_of_own(placement, recomputed), placement.at(self.fresh.rows()));
+        self.reading = placement.map(of);
+        self
+    }
+
     /// This rank's fresh rows, and the query's rows where this rank has them.
     pub fn into_blocks(self) -> (Block, Block) {
         (self.fresh, self.tail)
@@ -84,8 +95,11 @@ impl<'a> SelectedOnly<'a> {
 
     /// The query rows' attention over everything, on the owner; no rows elsewhere.
     fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Tensor> {
-        let mut own = self.stale.keys(layer);
-        own.push(own_fresh);
+        let own = match &self.reading {
+            Some((stale, at_fresh)) => [stale.keys(layer), vec![Keys { at: at_fresh.clone(), ..own_fresh }]].concat(),
+            None => [self.stale.keys(layer), vec![own_fresh]].concat(),
+        };
+
         let part = self.math.attend(all_q, &self.at_query, &own)?;
         let home = bring_home(self.comm, &part, &self.query_asked, dtype)?;
         let count = self.query_asked[self.comm.rank()];

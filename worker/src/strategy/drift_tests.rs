@@ -74,7 +74,7 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
                     let placement = Placement::new(&plan, &plan.request_order(), Layout::Global);
                     let mut cache = cache;
                     let filled = (&mut cache, &mut arrivals);
-                    recompute::recompute(cx, &plan, filled, &placement, stayed).expect("recomputed");
+                    recompute::recompute(cx, &plan, filled, (&placement, None), stayed).expect("recomputed");
                     numbers(&cache.fresh, layer, rows, drift.of)
                 }
             };

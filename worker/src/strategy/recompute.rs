@@ -13,7 +13,7 @@ use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
 /// Recomputes `selected`; fresh rows and the query's join the cache. Where the other rows are dropped nothing that is cached is seen, and
-/// what is recomputed is mixed with it. The last query row on the owner.
+/// what is recomputed is mixed with it. With a second placement the query's rows find context rows there. The last query row on the owner.
 ///
 /// # Errors
 /// Kernels' and communicator's.
@@ -21,7 +21,7 @@ pub(super) fn recompute(
     cx: &mut Context<'_>,
     plan: &Plan,
     (cache, arrivals): (&mut KvCache, &mut Arrivals),
-    placement: &Placement,
+    (placement, reading): (&Placement, Option<&Placement>),
     selected: &[u32],
 ) -> Result<Option<Rows>> {
     let homes = homes(cx, plan, placement, (selected, plan.query_rows().collect()), plan.exchange);
@@ -38,17 +38,20 @@ pub(super) fn recompute(
     let own = &homes.context[cx.rank()];
     let (last, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
-            let mut pass = Replicated::new(math, &mut *cx.comm, &homes, cached, placement, &hidden).mixing(mix(own));
+            let pass = Replicated::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
+            let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
-            let mut pass = PassQ::new(math, &mut *cx.comm, &homes, cached, placement, &hidden, &keeper).mixing(mix);
+            let pass = PassQ::new(math, &mut *cx.comm, &homes, cached, placement, &hidden, &keeper);
+            let mut pass = pass.reading(&homes, cached, reading, &hidden).mixing(mix);
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
-            let mut pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cached, placement, &hidden).mixing(mix(own));
+            let pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
+            let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
             (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
         }
     };

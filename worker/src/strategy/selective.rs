@@ -1,7 +1,7 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Choice, Evidence, Layout, Phase, Plan, Sharpest};
+use tributary_protocol::{Choice, Evidence, Layout, OrderFor, Phase, Plan, Sharpest};
 
 use super::agree::agree;
 use super::chunks::Chunks;
@@ -31,12 +31,17 @@ impl Strategy for Selective {
         };
         let layout = if plan.method.parallel().is_some() { Layout::HlHp } else { Layout::Global };
         let placement = Placement::new(plan, &selection.order, layout);
+        let apart = plan.order_for == OrderFor::Selection && selection.order != plan.request_order();
+        let reading = apart.then(|| Placement::new(plan, &plan.request_order(), layout));
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
         let filled = (&mut cache, &mut arrivals);
         let last = match plan.method.parallel() {
             Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
-            None => recompute::recompute(cx, plan, filled, &placement, &selection.rows)?,
+            None => {
+                let placements = (&placement, reading.as_ref());
+                recompute::recompute(cx, plan, filled, placements, &selection.rows)?
+            }
         };
         arrivals.settle(cx, plan, &mut cache)?;
         Ok(Prefilled {
@@ -44,7 +49,7 @@ impl Strategy for Selective {
             last,
             cache,
             alone: plan.decodes_alone(cx.comm.size()),
-            placement,
+            placement: reading.unwrap_or(placement),
             selection,
         })
     }

@@ -68,7 +68,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
     assert_eq!(selection.rows.len(), plan.budget);
     let placement = Placement::new(plan, &order, Layout::Global);
     let filled = (&mut cache, &mut arrivals);
-    recompute::recompute(cx, plan, filled, &placement, &selection.rows).expect("recomputed");
+    recompute::recompute(cx, plan, filled, (&placement, None), &selection.rows).expect("recomputed");
     assert!(stored(&cache) == before, "a stored byte changed: {:?} on rank {}", plan.method, cx.rank());
     (order, fresh_differs(&cache))
 }
