@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tributary_protocol::TraceHeads;
 
 use crate::error::{Error, Result};
 
@@ -21,6 +22,9 @@ pub struct TraceCalibration {
     pub schema: String,
     /// The net reading from which on one row depends on another.
     pub alpha: f32,
+    /// The heads whose attention was read.
+    #[serde(default, with = "named")]
+    pub heads: TraceHeads,
     /// The suite whose requests were asked.
     pub suite: String,
     /// Seed of the requests.
@@ -35,13 +39,19 @@ impl TraceCalibration {
     /// α between the readings of requests that refer and those of requests that do not: the middle between what a twentieth of the former
     /// stays below and what a twentieth of the latter exceeds. Nothing where those do not lie apart, since no α would tell them from
     /// each other.
-    pub fn new(suite: &str, seed: u64, mut referring: Vec<f32>, mut apart: Vec<f32>) -> Option<Self> {
+    pub fn new(
+        suite: &str,
+        seed: u64,
+        heads: TraceHeads,
+        mut referring: Vec<f32>,
+        mut apart: Vec<f32>,
+    ) -> Option<Self> {
         referring.sort_by(f32::total_cmp);
         apart.sort_by(f32::total_cmp);
         let low = *referring.get(referring.len() / 20)?;
         let high = *apart.get((apart.len() - apart.len() / 20).checked_sub(1)?)?;
         let alpha = (low + high) / 2.0;
-        let made = Self { schema: SCHEMA.to_owned(), alpha, suite: suite.to_owned(), seed, referring, apart };
+        let made = Self { schema: SCHEMA.to_owned(), alpha, heads, suite: suite.to_owned(), seed, referring, apart };
         (low > high && high >= 0.0).then_some(made)
     }
 
@@ -83,6 +93,20 @@ impl TraceCalibration {
     }
 }
 
+/// Heads by their name in requests.
+mod named {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use tributary_protocol::TraceHeads;
+
+    pub fn serialize<S: Serializer>(heads: &TraceHeads, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(heads)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TraceHeads, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,14 +114,20 @@ mod tests {
     #[test]
     fn alpha_lies_between_what_refers_and_what_does_not() {
         let referring: Vec<f32> = (0..40).rev().map(|i| 0.4 + 0.01 * i as f32).collect();
-        let made = TraceCalibration::new("hops", 3, referring.clone(), vec![0.1, 0.06, 0.12]).expect("they lie apart");
+        let made = TraceCalibration::new("hops", 3, TraceHeads::Mean, referring.clone(), vec![0.1, 0.06, 0.12])
+            .expect("they lie apart");
         let odd: Vec<f32> = [0.9].into_iter().chain((0..19).map(|i| 0.12 - 0.001 * i as f32)).collect();
-        let with_an_odd_one = TraceCalibration::new("hops", 3, referring, odd).expect("one of twenty is chance");
+        let with_an_odd_one =
+            TraceCalibration::new("hops", 3, TraceHeads::Mean, referring, odd).expect("one of twenty is chance");
         assert!((with_an_odd_one.alpha - made.alpha).abs() < 1e-6, "{}", with_an_odd_one.alpha);
         assert!((made.alpha - (0.42 + 0.12) / 2.0).abs() < 1e-6, "{}", made.alpha);
-        assert_eq!(TraceCalibration::new("hops", 3, vec![0.2; 40], vec![0.2]), None, "no α tells them from each other");
-        assert_eq!(TraceCalibration::new("hops", 3, Vec::new(), vec![0.2]), None);
-        assert_eq!(TraceCalibration::new("hops", 3, vec![0.2], Vec::new()), None);
+        assert_eq!(
+            TraceCalibration::new("hops", 3, TraceHeads::Mean, vec![0.2; 40], vec![0.2]),
+            None,
+            "no α tells them from each other"
+        );
+        assert_eq!(TraceCalibration::new("hops", 3, TraceHeads::Mean, Vec::new(), vec![0.2]), None);
+        assert_eq!(TraceCalibration::new("hops", 3, TraceHeads::Mean, vec![0.2], Vec::new()), None);
     }
 
     #[test]
@@ -105,7 +135,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let read = || TraceCalibration::from_folder(folder.path());
         assert_eq!(read().expect("no file"), None);
-        let made = TraceCalibration::new("hops", 3, vec![0.5, 0.4], vec![0.1, 0.2]).expect("they lie apart");
+        let made =
+            TraceCalibration::new("hops", 3, TraceHeads::Mean, vec![0.5, 0.4], vec![0.1, 0.2]).expect("they lie apart");
         made.write(folder.path()).expect("written");
         assert_eq!(read().expect("a file"), Some(made.clone()));
         let write = |text: String| std::fs::write(TraceCalibration::path(folder.path()), text).expect("written");
@@ -115,6 +146,7 @@ mod tests {
             text.replace("trace/1", "trace/2"),
             text.replace("\"alpha\":0.3", "\"alpha\":0.0"),
             text.replace("\"seed\"", "\"weed\""),
+            text.replace("mean", "sharpest:2"),
         ] {
             assert_ne!(damaged, text, "the damage is none");
             write(damaged.clone());

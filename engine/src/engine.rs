@@ -59,7 +59,7 @@ impl<'a> Engine<'a> {
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
         let mut planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
         if let Some(calibrated) = TraceCalibration::from_folder(&folder.path)? {
-            planner.trace_by(calibrated.alpha);
+            planner.trace_by(calibrated.alpha, calibrated.heads);
         }
         Ok(Self {
             config: config.clone(),

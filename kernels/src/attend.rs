@@ -141,6 +141,35 @@ impl Kernels {
     }
 }
 
+impl Kernels {
+    /// The largest attention that each query row pays to any of the keys, in each head, given the rows' log-sum-exp over all that they see:
+    /// `[queries, heads]` f32, 0 for a row that sees none of them. Plain on every device.
+    ///
+    /// # Errors
+    /// Shapes that do not fit.
+    pub fn peaks(
+        self,
+        q: &Tensor,
+        at_q: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+        scale: f32,
+        lse: &Tensor,
+    ) -> Result<Tensor> {
+        check("peaks", q, at_q, keys)?;
+        let (queries, heads, _) = q.dims3()?;
+        expect("peaks", "rows of lse", queries, lse.dim(0)?)?;
+        expect("peaks", "heads of lse", heads, lse.dim(1)?)?;
+        if let Some(heads) = per_head::split(q, keys)? {
+            let of_head =
+                |head: &per_head::HeadCall| self.peaks(&head.q, at_q, &head.keys, rope, scale, &head.part_of(lse)?);
+            let parts = heads.iter().map(of_head).collect::<Result<Vec<_>>>()?;
+            return join(&parts.iter().collect::<Vec<_>>(), 1);
+        }
+        plain::peaks(q, at_q, keys, rope, scale, lse)
+    }
+}
+
 /// Whether each row's readings are those of the CPU's own kernel, which adds to what is there.
 ///
 /// # Errors

@@ -133,6 +133,41 @@ pub fn readings(
     Ok(seen.spread(&read.t()?.contiguous()?, total)?.t()?.contiguous()?)
 }
 
+/// See [`crate::Kernels::peaks`].
+pub fn peaks(
+    q: &Tensor,
+    at_q: &Positions,
+    keys: &[Keys],
+    rope: Option<&Rope>,
+    scale: f32,
+    lse: &Tensor,
+) -> Result<Tensor> {
+    let (queries, heads, _) = q.dims3()?;
+    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    // A tile's scores are held at once.
+    let tile = (PEAK_SCORES / (heads * total).max(1)).clamp(1, queries.max(1));
+    let mut found = Vec::new();
+    for from in (0..queries).step_by(tile) {
+        let count = tile.min(queries - from);
+        let places: Vec<u32> = (from as u32..(from + count) as u32).collect();
+        let (q, at_q) = (q.narrow(0, from, count)?, at_q.select(&places));
+        found.push(match Seen::new(&q, &at_q, keys, rope)? {
+            None => Tensor::zeros((count, heads), wide(&q), q.device())?,
+            Some(seen) => {
+                let p = seen.probabilities(&q, &at_q, rope, scale, &lse.narrow(0, from, count)?)?;
+                p.max(D::Minus1)?.permute((2, 0, 1))?.reshape((count, heads))?
+            }
+        });
+    }
+    match found.as_slice() {
+        [] => cuda::nothing((0, heads), wide(q), q.device()),
+        found => Ok(Tensor::cat(found, 0)?),
+    }
+}
+
+/// Scores that a tile of query rows may have in all heads.
+const PEAK_SCORES: usize = 1 << 24;
+
 /// The keys that at least one query sees, out of all blocks, as one.
 struct Seen {
     k: Tensor,         // [keys, kv_heads, head_dim], rotated

@@ -52,6 +52,32 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
+/// A key's attention is the share of its own log-sum-exp in that of all keys.
+#[test]
+fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
+    let model = Model::new(DType::F32);
+    let (lse, keys, rope) = (model.lse(), model.keys(), Some(&model.rope));
+    let peaks = Kernels::Auto.peaks(&model.q, &model.at_q, &keys, rope, SCALE, &lse).unwrap();
+    assert_eq!(peaks.dims(), &[3, HEADS]);
+    let mut expected = [0f64; 3 * HEADS];
+    for key in 0..6 {
+        let pick = |x: &Var| x.narrow(0, key, 1).unwrap();
+        let one = [Keys { k: pick(&model.k), v: pick(&model.v), at: model.at_k.select(&[key as u32]) }];
+        let alone = Kernels::Auto.attend(&model.q, &model.at_q, &one, rope, SCALE).unwrap().lse;
+        for (most, (alone, all)) in expected.iter_mut().zip(values(&alone).into_iter().zip(values(&lse))) {
+            *most = most.max(if alone.is_finite() { (alone - all).exp() } else { 0.0 });
+        }
+    }
+    let found = values(&peaks);
+    assert!(
+        found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-5),
+        "{found:?}, {expected:?}"
+    );
+    assert!(found[..HEADS].iter().all(|&peak| peak == 0.0) && found[HEADS..].iter().all(|&peak| peak > 0.2));
+    let none = Kernels::Auto.peaks(&model.q, &model.at_q, &[], rope, SCALE, &lse).unwrap();
+    assert_eq!(values(&none), [0.0; 3 * HEADS]);
+}
+
 #[test]
 fn readings_add_up_to_the_mass_of_a_column() {
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F64, 1e-12)] {

@@ -11,7 +11,7 @@ use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
     Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, OrderFor, Passing, Returns, SamKv, SamKvVariant,
-    Sampling, Score,
+    Sampling, Score, TraceHeads,
 };
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
@@ -161,6 +161,8 @@ pub struct MethodArgs {
     pub drift_layers: usize,
     #[arg(long, value_name = "X", help = help::trace_alpha())]
     pub trace_alpha: Option<f32>,
+    #[arg(long, value_name = "mean|sharpest:SHARE", help = help::trace_heads())]
+    pub trace_heads: Option<TraceHeads>,
     #[arg(long, help = help::keep_order())]
     pub keep_order: bool,
     #[arg(long, value_name = "N", help = help::block_tokens())]
@@ -314,6 +316,7 @@ pub fn settings(
         per_chunk: options.per_chunk,
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
         trace_alpha: options.trace_alpha,
+        trace_heads: options.trace_heads,
         keep_order: options.keep_order,
         block_tokens: options.block_tokens,
         passing: Passing { anchor_tokens: options.anchor_tokens, passing_tokens: options.passing_tokens },

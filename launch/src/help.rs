@@ -145,6 +145,14 @@ pub fn trace_alpha() -> String {
     )
 }
 
+/// `--trace-heads`.
+pub fn trace_heads() -> String {
+    format!(
+        "{}: the heads whose attention counts in free probes: all, or of each row the share that reads sharpest [default: the model's trace.json, or mean]",
+        taking(Choice::TraceHeads)
+    )
+}
+
 /// `--keep-order`.
 pub fn keep_order() -> String {
     format!(

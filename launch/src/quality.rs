@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
-use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
+use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling, TraceHeads};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
 };
@@ -132,6 +132,9 @@ pub struct EvaluationArgs {
     /// such: pairs, or hops for the demo model
     #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios"])]
     calibrate_trace: bool,
+    /// The heads whose attention it reads [default: mean]
+    #[arg(long, value_name = "mean|sharpest:SHARE", help_heading = "Run", requires = "calibrate_trace")]
+    trace_heads: Option<TraceHeads>,
     /// Machine profile that predicts times of a dry run: a name, or a file of `bench --calibrate` [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
     profile: Option<String>,
@@ -263,7 +266,13 @@ fn calibrated(evaluation: &Evaluation, suite: &dyn Suite, engine: Engine<'_>) ->
 fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     let mut specs = vec![MethodSpec::bare(REFERENCE)];
     match args.calibrate_trace {
-        true => specs = vec![format!("trace:alpha={LEAST_ALPHA}").parse().map_err(usage)?],
+        true => {
+            let heads = match args.trace_heads {
+                Some(TraceHeads::Sharpest(share)) => format!(":sharpest={share}"),
+                _ => String::new(),
+            };
+            specs = vec![format!("trace:alpha={LEAST_ALPHA}{heads}").parse().map_err(usage)?];
+        }
         false => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
     }
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();

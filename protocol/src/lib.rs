@@ -27,7 +27,7 @@ pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_lim
 pub use method::{
     Ape, CHUNKS_ALONE, COST_LETTERS, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence,
     Exchange, Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, OrderFor, Passing, Prefill,
-    REFERENCE, SamKv, SamKvVariant, Score, Selection, Trace, Wishes,
+    REFERENCE, SamKv, SamKvVariant, Score, Selection, Trace, TraceHeads, Wishes,
 };
 pub use order::Order;
 pub use phase::Phase;

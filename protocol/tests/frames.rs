@@ -7,8 +7,8 @@ use tributary_protocol::{
     Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
     HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
     OrderFor, Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant,
-    Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum,
-    decode, decode_frame, encode, encode_frame,
+    Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads,
+    checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -47,7 +47,8 @@ fn methods() -> impl Strategy<Value = Method> {
             })
         }),
         (0f32..1.0, 0usize..9, any::<bool>()).prop_map(|(alpha, rounds, keep_order)| {
-            Method::Trace(Trace { alpha, rounds, keep_order, ..Trace::default() })
+            let heads = if keep_order { TraceHeads::Sharpest(alpha) } else { TraceHeads::Mean };
+            Method::Trace(Trace { alpha, rounds, keep_order, heads, ..Trace::default() })
         }),
         (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
             let score = if norm { Score::Norm } else { Score::Mass };

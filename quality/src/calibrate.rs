@@ -43,7 +43,8 @@ pub fn calibrate(
     engine.end()?;
     let most = |readings: &[f32]| readings.iter().copied().fold(0.0, f32::max);
     let found = [most(&referring), most(&apart)];
-    TraceCalibration::new(name, evaluation.design.seed, referring, apart).ok_or_else(|| {
+    let heads = evaluation.arms.first().and_then(|arm| arm.run_config.settings.trace_heads).unwrap_or_default();
+    TraceCalibration::new(name, evaluation.design.seed, heads, referring, apart).ok_or_else(|| {
         let [refers, apart] = found;
         Error::usage(format!(
             "--calibrate-trace: no α tells references from chance: requests with one read it at up to {refers:.3}, requests without read up to \

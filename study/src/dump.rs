@@ -91,6 +91,8 @@ pub struct Dumped<'a> {
     drift_layers: Option<usize>,
     /// The net reading from which on one row depends on another.
     alpha: Option<f32>,
+    /// The heads whose attention counts in free probes, where not all do.
+    trace_heads: Option<&'a str>,
     /// Whether chunks stay in the request's order whatever free probes find.
     keep_order: Option<bool>,
     /// Rows of a block, where the sequence is computed in blocks.
@@ -143,6 +145,7 @@ fn request(answered: &Answered) -> Dumped<'_> {
         drift_of: settings.drift_of,
         drift_layers: settings.drift_layers,
         alpha: settings.alpha,
+        trace_heads: settings.trace_heads.as_deref(),
         keep_order: settings.keep_order,
         block_tokens: settings.block_tokens,
         anchor_tokens: settings.anchor_tokens,

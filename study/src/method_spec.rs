@@ -67,6 +67,10 @@ impl MethodSpec {
                 "block" => settings.block_tokens = Some(number()?),
                 "anchor" => settings.passing.anchor_tokens = Some(number()?),
                 "passing" => settings.passing.passing_tokens = Some(number()?),
+                "sharpest" => {
+                    let heads = format!("sharpest:{}", text()?).parse().map_err(|why: String| wrong(&why))?;
+                    settings.trace_heads = Some(heads);
+                }
                 "keep-order" => {
                     bare()?;
                     settings.keep_order = true;
@@ -80,7 +84,7 @@ impl MethodSpec {
                 "threads" => run_config.threads = number()?,
                 _ => {
                     let known = "ratio, score, layers, layout, reorder, importance, order-for, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, alpha, keep-order, block, anchor, passing, ape-temperature, ape-scale, \
+                                 drift-layers, alpha, sharpest, keep-order, block, anchor, passing, ape-temperature, ape-scale, \
                                  samkv-variant, samkv-blocks, samkv-theta, world, threads";
                     return Err(wrong(&format!("unknown option; known are {known}")));
                 }

@@ -204,9 +204,10 @@ class Request:
         self.model.forward(self.ids, chosen + self.P, self.fresh_copy(), self.positions("global", order), watch=watch)
         return first + total / total.sum()
 
-    def free_probe(self, rows, chunk, offset):
+    def free_probe(self, rows, chunk, offset, sharpest=None):
         """A[i, t], the mean over layers and heads, of context rows `rows` to all context rows: row i at offset j of its chunk meets that
-        chunk at P + j, causally, and the prefix and all other chunks at P + longest chunk + j. Keys stand at P + offset."""
+        chunk at P + j, causally, and the prefix and all other chunks at P + longest chunk + j. Keys stand at P + offset. With `sharpest`
+        the mean is over that share of all heads of all layers which pay most to one row of another chunk."""
         P, ids = self.P, len(self.ids)
         rope, segment = torch.zeros(ids, dtype=torch.long), torch.full((ids,), -1)
         rope[:P] = torch.arange(P)
@@ -215,16 +216,21 @@ class Request:
         sees = torch.where(own, rope[None, :] <= rope[:, None], True)
         sees[:, :P], sees[:, P + self.T:] = True, False
         also = (rope[rows + P] + max(self.lengths), ~own[rows + P])
-        total = torch.zeros(len(rows), self.T, dtype=DTYPE)
+        read = []
 
         def watch(_layer, attention):
-            total.add_(attention.mean(0)[:, self.context] / self.model.layers)
+            read.append(attention[:, :, self.context])
 
         at = (rope, torch.zeros(ids, dtype=torch.long))
         self.model.forward(self.ids, rows + P, self.fresh_copy(), at, sees, watch=watch, also=also)
-        return total
+        read = torch.cat(read)  # heads of all layers, rows, context
+        if sharpest is None:
+            return read.mean(0)
+        peaks = read.masked_fill(own[rows + P][:, self.context], 0.0).max(-1).values
+        best = peaks.topk(max(1, round(sharpest * len(read))), 0).indices
+        return read.gather(0, best[:, :, None].expand(-1, -1, self.T)).mean(0)
 
-    def trace(self, budget, alpha=0.18, keep_order=False, g=0.4, gamma=0.9, rounds=4):
+    def trace(self, budget, alpha=0.18, keep_order=False, sharpest=None, g=0.4, gamma=0.9, rounds=4):
         """One score a context row, and the order of chunks."""
         K, T, given = len(self.lengths), self.T, list(range(len(self.lengths)))
         s = self.prophetkv("global", given)
@@ -236,7 +242,7 @@ class Request:
         offset = torch.cat([torch.arange(n) for n in self.lengths])
         A, probed = torch.zeros(T, T, dtype=DTYPE), []
         for number in range(rounds):
-            A[rows] = self.free_probe(rows, chunk, offset)
+            A[rows] = self.free_probe(rows, chunk, offset, sharpest)
             probed += rows.tolist()
             X = A - A.T
             X[(X < alpha) | (chunk[:, None] == chunk[None, :])] = 0

@@ -84,7 +84,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
-        traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep_order") or False)
+        heads = s.get("trace_heads")  # "sharpest:0.25"; absent for the mean
+        sharpest = float(heads.split(":")[1]) if heads else None
+        traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep_order") or False, sharpest)
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
     candidates = [row for row in range(r.T) if row not in barred]
@@ -191,7 +193,7 @@ def self_test(model: Model, folder: str) -> bool:
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
                         {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
-                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"reorder": True, "order_for": "selection"},
+                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"method": "trace", "alpha": 0.005, "trace_heads": "sharpest:0.25"}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}):
             expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good

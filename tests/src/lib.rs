@@ -15,7 +15,7 @@ use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport,
-    Returns, SamKv, SamKvVariant, Sampling, Score, Trace,
+    Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
@@ -115,6 +115,12 @@ pub fn infoflow(from: usize, to: usize) -> Method {
 /// Trace with so small an α that readings of random weights are sharp, and chunks move.
 pub fn eager_trace() -> Method {
     Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
+}
+
+/// The same, where the sharpest quarter of the heads counts.
+pub fn sharp_trace() -> Method {
+    let heads = TraceHeads::Sharpest(0.25);
+    Method::Trace(Trace { alpha: 0.004, share: 0.2, heads, ..Trace::default() })
 }
 
 /// SAM-KV with two blocks a document, which scores in the third layer.

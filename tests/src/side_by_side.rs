@@ -11,7 +11,7 @@ use tributary_protocol::{
     Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Passing, Plan, SamKvVariant, Selection,
 };
 
-use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, with_ratio};
+use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, sharp_trace, with_ratio};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -36,6 +36,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
         eager_trace(),
+        sharp_trace(),
     ];
     let split = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }, Method::PassQ];
     let apb =

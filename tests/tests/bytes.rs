@@ -9,7 +9,8 @@ use tributary_protocol::{
     Ape, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, SamKvVariant, Trace,
 };
 use tributary_tests::{
-    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, tiny_config, with_ratio,
+    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, sharp_trace, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -61,6 +62,7 @@ fn selective_methods() -> Vec<Method> {
         Method::Ape(Ape::default()),
         Method::Trace(Trace::default()),
         eager_trace(),
+        sharp_trace(),
     ]
 }
 

@@ -8,7 +8,7 @@ use tributary_protocol::{Chunk, Drift, DriftOf, Exchange, Layout, Method, Outcom
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::{
     can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run, run_all, samkv,
-    tiny_config, with_ratio,
+    sharp_trace, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -176,8 +176,10 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
-            for (number, method) in
-                scoring_methods().into_iter().chain([eager_trace(), samkv(SamKvVariant::Small, 0.9)]).enumerate()
+            for (number, method) in scoring_methods()
+                .into_iter()
+                .chain([eager_trace(), sharp_trace(), samkv(SamKvVariant::Small, 0.9)])
+                .enumerate()
             {
                 let reorders = number % 2 == 0 && can_reorder(&method);
                 let make = |world, exchange| {

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use tributary_protocol::{Exchange, Layout, Method, Plan};
+use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, Trace, TraceHeads};
 use tributary_tests::equal::Largest;
-use tributary_tests::{dummy_model, eager_trace, logits, plan, relative_error, run, tiny_config, with_ratio};
+use tributary_tests::{
+    dummy_model, eager_trace, logits, plan, relative_error, run, sharp_trace, tiny_config, with_ratio,
+};
 use tributary_worker::Model;
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
@@ -32,8 +34,10 @@ fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
             for world in 1..=4 {
-                for exchange in EXACT_EXCHANGES {
-                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, eager_trace(), exchange), 1.0);
+                for (exchange, method) in
+                    EXACT_EXCHANGES.into_iter().flat_map(|e| [(e, eager_trace()), (e, sharp_trace())])
+                {
+                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 1.0);
                     let found = run(model, world, &given).0;
                     let mut sorted = Plan { method: Method::Full, ..given.clone() };
                     sorted.chunks = found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect();
@@ -48,6 +52,37 @@ fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
         }
     }
     assert!(moved > 20 && rounds > 20, "{moved} requests moved chunks, {rounds} had several probes");
+}
+
+/// Where all heads read sharpest nothing is left out, and where some do their readings are larger; every world follows them alike.
+#[test]
+fn the_sharpest_heads_read_more_and_all_of_them_read_the_mean() {
+    let [model, _] = models();
+    let of = |heads, world, exchange| {
+        let trace = Trace { alpha: 0.002, share: 0.2, heads, ..Trace::default() };
+        with_ratio(plan(3, &[7, 31, 2, 18, 1], 4, world, Method::Trace(trace), exchange), 0.3)
+    };
+    let found = |heads, world, exchange| run(&model, world, &of(heads, world, exchange)).0;
+    let mean = found(TraceHeads::Mean, 1, Exchange::PassQ);
+    let all = found(TraceHeads::Sharpest(1.0), 1, Exchange::PassQ);
+    assert_eq!((&all.order, &all.selected, &all.measured), (&mean.order, &mean.selected, &mean.measured));
+    let read = |outcome: &Outcome| outcome.sharpest.any.expect("a reading");
+    assert!((read(&all) - read(&mean)).abs() < 1e-6, "{} and {}", read(&all), read(&mean));
+    let few = found(TraceHeads::Sharpest(0.25), 1, Exchange::PassQ);
+    assert!(read(&few) > 1.2 * read(&mean), "{} and {}", read(&few), read(&mean));
+    for world in 2..=4 {
+        for exchange in EXACT_EXCHANGES {
+            let other = found(TraceHeads::Sharpest(0.25), world, exchange);
+            let what = format!("world {world}, {exchange:?}");
+            assert_eq!(
+                (&other.order, &other.selected, &other.rounds),
+                (&few.order, &few.selected, &few.rounds),
+                "{what}"
+            );
+            assert!((read(&other) - read(&few)).abs() < 1e-5, "{what}");
+            assert!(relative_error(logits(&other), logits(&few)) < 1e-4, "{what}");
+        }
+    }
 }
 
 /// A request whose free probes would stand beyond the model's positions does without them, on every rank.

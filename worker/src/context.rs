@@ -94,6 +94,17 @@ impl Math {
         Ok(())
     }
 
+    /// The largest attention that each query pays to any of the keys in each head, given the queries' log-sum-exp: `[queries, heads]` f32.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn peaks(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor) -> Result<Tensor> {
+        self.progress.attention();
+        let peaks = self.kernels.peaks(q, at, keys, Some(&self.rope), self.scale, lse)?;
+        self.progress.attended();
+        Ok(peaks)
+    }
+
     /// The attention that each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
     ///
     /// # Errors

@@ -17,6 +17,7 @@
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | a free probe of trace over s rows | as relay's first hop, without scores; behind the last one 4 · (T − T_r) |
+//! | the same where some heads count alone | twice that, and e · L · (W − 1) · s |
 //! | ideal's full prefill; the T context rows are dealt to ranks, n_r of them and M more on the owner to rank r, a_r as above, N their sum | L · a_r · κ + (L − 1) · ((N − n_r) · q + (W − 1) · n_r · (q + e)) + M · q, of the owner (W − 1) · M · (q + e); on all but the owner L · M · e |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | kvshare: drift in one layer, and there the attention that its c_0 rows pay each other | as drift + ½ · (T − T_r) · κ / L + ½ · (c_0 − c_0r) · κ / L + 4 · (W − 1) · c_0 |
@@ -159,7 +160,7 @@ impl Flows<'_> {
             Some(drift) => flows.extend(self.drift(drift)),
             None if !self.selected.rounds.is_empty() => {
                 let probes = self.selected.free_probes(self.plan);
-                flows.extend(probes.iter().flat_map(|probe| self.pass(probe)));
+                flows.extend(probes.iter().flat_map(|probe| self.free_probe(probe)));
                 flows.push(self.scores(Phase::Probe));
             }
             None if !self.selected.measured.is_empty() => {
@@ -239,6 +240,19 @@ impl Flows<'_> {
         flows.extend(self.round(Phase::Probe, layers, &counts));
         let rows: Vec<usize> = others(&counts).iter().map(|rows| rows * layers).collect();
         flows.push(self.flow((Phase::Probe, Cargo::Partials, Collective::AllGather), layers, &rows, self.lse_bytes()));
+        flows
+    }
+
+    /// A free probe, and before it, where some heads count alone, another one that finds them, and what every rank found.
+    fn free_probe(&self, probe: &Selected) -> Vec<Flow> {
+        let (shape, rows) = (self.shape, probe.measured.len());
+        let mut flows = self.pass(probe);
+        if self.plan.traces().is_some_and(|trace| trace.heads.count(1).is_some()) {
+            flows.extend(self.pass(probe));
+            let peaks = vec![(self.world - 1) * rows; self.world];
+            let row_bytes = shape.layers as u64 * self.lse_bytes();
+            flows.push(self.flow((Phase::Probe, Cargo::Scores, Collective::AllGather), 1, &peaks, row_bytes));
+        }
         flows
     }
 

@@ -16,6 +16,7 @@
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
+//! | the same where some heads count alone | R · (6 · L + 1) + 1 of scores |
 //! | ideal's full prefill | 3 · L (there, back, log-sum-exp) |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | kvshare | 5 (cached rows twice, distances, fresh keys, attention) |

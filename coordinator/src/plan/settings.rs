@@ -2,7 +2,7 @@
 
 use tributary_protocol::{
     Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor, Passing, Returns,
-    SamKv, Sampling, Score, Wishes,
+    SamKv, Sampling, Score, TraceHeads, Wishes,
 };
 
 use crate::{Error, Result};
@@ -35,6 +35,8 @@ pub struct RequestSettings {
     pub drift: Drift,
     /// The net reading from which on one row depends on another (trace); the model's, or the method's own where absent.
     pub trace_alpha: Option<f32>,
+    /// The heads whose attention counts in free probes (trace); the model's, or all where absent.
+    pub trace_heads: Option<TraceHeads>,
     /// Whether chunks stay in the request's order (trace).
     pub keep_order: bool,
     /// Rows of each block (star, apb); an equal part for every rank where absent.
@@ -83,6 +85,7 @@ impl Default for RequestSettings {
             per_chunk: None,
             drift: Drift::default(),
             trace_alpha: None,
+            trace_heads: None,
             keep_order: false,
             block_tokens: None,
             passing: Passing::default(),
@@ -118,6 +121,7 @@ impl RequestSettings {
             per_chunk: self.per_chunk,
             drift: self.drift,
             trace_alpha: self.trace_alpha,
+            trace_heads: self.trace_heads.unwrap_or_default(),
             keep_order: self.keep_order,
             block_tokens: self.block_tokens,
             passing: self.passing,

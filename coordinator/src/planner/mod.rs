@@ -9,7 +9,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use tributary_protocol::{KeySpace, RankReport};
+use tributary_protocol::{KeySpace, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
@@ -65,7 +65,7 @@ pub struct Planner {
     /// How fast the machine is, if that is known.
     profile: Option<Profile>,
     /// α of trace as it was calibrated for the model, if it was.
-    trace_alpha: Option<f32>,
+    trace: Option<(f32, TraceHeads)>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -85,7 +85,7 @@ impl Planner {
             directories: BTreeMap::new(),
             narrowest: None,
             profile: None,
-            trace_alpha: None,
+            trace: None,
             requests: 0,
         }
     }
@@ -95,9 +95,9 @@ impl Planner {
         self.profile = Some(profile);
     }
 
-    /// From now on trace has this α where a request does not ask for another one.
-    pub fn trace_by(&mut self, alpha: f32) {
-        self.trace_alpha = Some(alpha);
+    /// From now on trace has this α, which belongs to the attention of these heads, where a request asks for no other ones.
+    pub fn trace_by(&mut self, alpha: f32, heads: TraceHeads) {
+        self.trace = Some((alpha, heads));
     }
 
     /// The profile by which exchanges are chosen, if one was given.
@@ -278,8 +278,10 @@ impl Planner {
 
     /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
     fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
-        let trace_alpha = settings.trace_alpha.or(self.trace_alpha);
-        Draft::new(self.tokens(request), &RequestSettings { trace_alpha, ..settings.clone() }, &self.model)
+        let trace_heads = settings.trace_heads.or(self.trace.map(|(_, heads)| heads));
+        let fits = |(alpha, heads)| (trace_heads == Some(heads)).then_some(alpha);
+        let trace_alpha = settings.trace_alpha.or(self.trace.and_then(fits));
+        Draft::new(self.tokens(request), &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
     }
 
     fn tokens(&self, request: &Prepared) -> Tokens {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, Selection};
+use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, Selection, TraceHeads};
 
 use crate::Planned;
 
@@ -90,6 +90,9 @@ pub struct ResolvedSettings {
     /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f32>,
+    /// The heads whose attention counts in them, where not all do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_heads: Option<String>,
     /// Whether documents stay in the request's order whatever those find.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_order: Option<bool>,
@@ -152,6 +155,7 @@ impl ResolvedSettings {
             drift_of: plan.method.drift().map(|drift| drift.of.name()),
             drift_layers: plan.method.drift().map(|drift| drift.layers),
             alpha: traced.map(|trace| trace.alpha),
+            trace_heads: traced.filter(|trace| trace.heads != TraceHeads::Mean).map(|trace| trace.heads.to_string()),
             keep_order: traced.map(|trace| trace.keep_order),
             block_tokens: blocks.as_ref().map(|blocks| blocks.block_rows),
             anchor_tokens: blocks.as_ref().map(|blocks| blocks.anchor.len()),

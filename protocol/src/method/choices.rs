@@ -218,11 +218,61 @@ pub struct Trace {
     pub rounds: usize,
     /// Whether chunks stay in the request's order whatever is found, as the parts of one long document must.
     pub keep_order: bool,
+    /// The heads whose attention counts.
+    pub heads: TraceHeads,
+}
+
+/// The heads whose attention is a row's reading of another row, in free probes: its mean over them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub enum TraceHeads {
+    /// All heads of all layers.
+    #[default]
+    Mean,
+    /// For each row this share of all heads of all layers: those that pay one row of another chunk most. Above 0 and at most 1.
+    Sharpest(f32),
+}
+
+impl TraceHeads {
+    /// The share of `sharpest` where none is said.
+    pub const USUAL_SHARE: f32 = 0.25;
+
+    /// Of so many heads in all layers, the number that counts for a row; none where all count and nothing is chosen.
+    pub fn count(self, heads: usize) -> Option<usize> {
+        match self {
+            TraceHeads::Mean => None,
+            TraceHeads::Sharpest(share) => Some(((f64::from(share) * heads as f64).round() as usize).clamp(1, heads)),
+        }
+    }
+}
+
+impl std::fmt::Display for TraceHeads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TraceHeads::Mean => f.write_str("mean"),
+            TraceHeads::Sharpest(share) => write!(f, "sharpest:{share}"),
+        }
+    }
+}
+
+impl std::str::FromStr for TraceHeads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = match text.split_once(':') {
+            None if text == "mean" => return Ok(TraceHeads::Mean),
+            None if text == "sharpest" => Some(Self::USUAL_SHARE),
+            Some(("sharpest", share)) => share.parse().ok(),
+            _ => None,
+        };
+        let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
+        let wrong = || format!("`{text}` is neither mean nor sharpest:SHARE with a share above 0 and at most 1");
+        share.map(TraceHeads::Sharpest).ok_or_else(wrong)
+    }
 }
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4, keep_order: false }
+        Self { alpha: 0.18, share: 0.4, decay: 0.9, rounds: 4, keep_order: false, heads: TraceHeads::Mean }
     }
 }
 

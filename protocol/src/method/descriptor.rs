@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Ape, Drift, Layout, METHODS, Method, Passing, SamKv, Score, Trace};
+use super::{Ape, Drift, Layout, METHODS, Method, Passing, SamKv, Score, Trace, TraceHeads};
 
 /// The facts about a method that hold for all its parameters.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ pub enum Choice {
     DriftLayers,
     /// The net reading from which on one row depends on another.
     TraceAlpha,
+    /// The heads whose attention counts in free probes.
+    TraceHeads,
     /// Chunks stay in the request's order.
     KeepOrder,
     /// What another order of chunks is for.
@@ -106,6 +108,7 @@ impl Choice {
             Choice::DriftOf => "--drift-of",
             Choice::DriftLayers => "--drift-layers",
             Choice::TraceAlpha => "--trace-alpha",
+            Choice::TraceHeads => "--trace-heads",
             Choice::KeepOrder => "--keep-order",
             Choice::OrderFor => "--order-for",
             Choice::BlockTokens => "--block-tokens",
@@ -152,6 +155,8 @@ pub struct Wishes {
     pub drift: Drift,
     /// The net reading from which on one row depends on another; the method's own where absent.
     pub trace_alpha: Option<f32>,
+    /// The heads whose attention counts in free probes.
+    pub trace_heads: TraceHeads,
     /// Whether chunks stay in the request's order.
     pub keep_order: bool,
     /// Rows of each block; an equal part for every rank where absent.

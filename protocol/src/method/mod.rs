@@ -26,7 +26,8 @@ mod tests;
 mod trace;
 
 pub use choices::{
-    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Passing, SamKv, SamKvVariant, Score, Trace,
+    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Passing, SamKv, SamKvVariant, Score,
+    Trace, TraceHeads,
 };
 pub use descriptor::{
     COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,

@@ -12,6 +12,7 @@ const WISHES: Wishes = Wishes {
     heads_per_gather: Some(2),
     drift: Drift { of: DriftOf::Keys, layers: 3, score: DriftScore::Squared },
     trace_alpha: Some(0.25),
+    trace_heads: TraceHeads::Sharpest(0.5),
     keep_order: true,
     block_tokens: Some(7),
     passing: Passing { anchor_tokens: Some(3), passing_tokens: Some(2) },
@@ -55,6 +56,7 @@ fn a_method_takes_what_it_says() {
             (Choice::HeadsPerGather, Wishes { heads_per_gather: None, ..WISHES }),
             (Choice::DriftOf, Wishes { drift: Drift { of: DriftOf::Values, ..WISHES.drift }, ..WISHES }),
             (Choice::TraceAlpha, Wishes { trace_alpha: None, ..WISHES }),
+            (Choice::TraceHeads, Wishes { trace_heads: TraceHeads::Mean, ..WISHES }),
             (Choice::BlockTokens, Wishes { block_tokens: None, ..WISHES }),
             (Choice::AnchorTokens, Wishes { passing: Passing { anchor_tokens: None, ..WISHES.passing }, ..WISHES }),
             (Choice::PassingTokens, Wishes { passing: Passing { passing_tokens: None, ..WISHES.passing }, ..WISHES }),
@@ -90,7 +92,8 @@ fn evidence_is_what_the_papers_say() {
     let a3 = of("a3");
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     assert_eq!(of("relay"), Evidence { pass_divisor: Some(3), ..prophetkv });
-    let trace = Trace { alpha: 0.25, share: 0.4, decay: 0.9, rounds: 4, keep_order: true };
+    let trace =
+        Trace { alpha: 0.25, share: 0.4, decay: 0.9, rounds: 4, keep_order: true, heads: TraceHeads::Sharpest(0.5) };
     assert_eq!(of("ideal"), Evidence { over_context: false, oracle: true, layout: Layout::Global, ..prophetkv });
     assert_eq!(of("trace"), Evidence { trace: Some(trace), layout: Layout::Global, ..prophetkv });
 }

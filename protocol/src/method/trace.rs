@@ -13,14 +13,19 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::TraceAlpha, Choice::KeepOrder, Choice::OrderFor],
+    takes: &[Choice::Ratio, Choice::TraceAlpha, Choice::TraceHeads, Choice::KeepOrder, Choice::OrderFor],
     default_of: &[],
     make,
 };
 
 fn make(wishes: &Wishes) -> Result<Method, InvalidOption> {
     let usual = Trace::default();
-    let trace = Trace { alpha: wishes.trace_alpha.unwrap_or(usual.alpha), keep_order: wishes.keep_order, ..usual };
+    let trace = Trace {
+        alpha: wishes.trace_alpha.unwrap_or(usual.alpha),
+        keep_order: wishes.keep_order,
+        heads: wishes.trace_heads,
+        ..usual
+    };
     if trace.alpha > 0.0 && trace.alpha <= 1.0 {
         return Ok(Method::Trace(trace));
     }

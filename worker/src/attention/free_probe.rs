@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, RowSums, merge};
+use tributary_kernels::{Keys, Partial, Positions, RowSums, add, merge};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
 
@@ -40,6 +40,50 @@ pub struct FreeProbe<'a> {
     /// Sum over the layers of what rows attend to: all rows; the rows of `stale`, then fresh ones.
     sums: RowSums,
     layers: usize,
+    reads: Reads,
+}
+
+/// What a free probe reads.
+enum Reads {
+    /// The attention of all heads.
+    AllHeads,
+    /// The most that each row pays to one row of another chunk, `[rows, heads]` of each layer so far.
+    Peaks(Vec<Tensor>),
+    /// The attention of chosen heads.
+    Chosen(ChosenHeads),
+}
+
+/// The heads whose attention counts, for each row its own.
+pub struct ChosenHeads {
+    /// What is added to a row's log-sum-exp, `[rows, heads]` f32 of each layer: 0 where the head counts, and else so much that nothing of
+    /// its attention is left.
+    masks: Vec<Tensor>,
+    /// All heads of all layers by those that count.
+    factor: f32,
+}
+
+/// Takes everything from an attention: exp(−1e4) is 0.
+const NOTHING: f32 = 1e4;
+
+impl ChosenHeads {
+    /// Of each row the `count` heads with the highest peaks, `[rows, heads]` of each layer; ties go to the lower layer, then the lower head.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn sharpest(peaks: &[Vec<f32>], heads: usize, count: usize, device: &Device) -> Result<Self> {
+        let rows = peaks.first().map_or(0, Vec::len) / heads.max(1);
+        let mut masks = vec![vec![NOTHING; rows * heads]; peaks.len()];
+        for row in 0..rows {
+            let of = |&(layer, head): &(usize, usize)| peaks[layer][row * heads + head];
+            let mut all: Vec<(usize, usize)> =
+                (0..peaks.len()).flat_map(|layer| (0..heads).map(move |head| (layer, head))).collect();
+            all.sort_by(|a, b| of(b).total_cmp(&of(a)).then(a.cmp(b)));
+            all.iter().take(count).for_each(|&(layer, head)| masks[layer][row * heads + head] = 0.0);
+        }
+        let factor = (peaks.len() * heads) as f32 / count as f32;
+        let mask = |mask: Vec<f32>| Ok(Tensor::from_vec(mask, (rows, heads), device)?);
+        Ok(Self { masks: masks.into_iter().map(mask).collect::<Result<_>>()?, factor })
+    }
 }
 
 /// What the rows of a free probe attend to on this rank.
@@ -70,6 +114,29 @@ impl<'a> FreeProbe<'a> {
             comm,
             sums: RowSums::new(all.len(), columns),
             layers: 0,
+            reads: Reads::AllHeads,
+        }
+    }
+
+    /// Makes the probe read the most that each row pays to one row of another chunk, in every head, and nothing else.
+    #[must_use]
+    pub fn for_peaks(mut self) -> Self {
+        self.reads = Reads::Peaks(Vec::new());
+        self
+    }
+
+    /// Makes the probe read the attention of chosen heads alone.
+    #[must_use]
+    pub fn of_heads(mut self, chosen: ChosenHeads) -> Self {
+        self.reads = Reads::Chosen(chosen);
+        self
+    }
+
+    /// What a probe for peaks has read, `[rows, heads]` of each layer; on this rank's rows alone.
+    pub fn into_peaks(self) -> Vec<Tensor> {
+        match self.reads {
+            Reads::Peaks(peaks) => peaks,
+            Reads::AllHeads | Reads::Chosen(_) => Vec::new(),
         }
     }
 
@@ -82,7 +149,8 @@ impl<'a> FreeProbe<'a> {
         assert_eq!(self.sums.keys(), columns.len(), "readings of stale and fresh rows");
         let places: HashMap<u32, usize> = kept.iter().copied().zip(0..).collect();
         let places: Vec<usize> = columns.iter().map(|row| places[row]).collect();
-        let (rows, layers) = (homes.all_context(), self.layers.max(1) as f32);
+        let factor = if let Reads::Chosen(chosen) = &self.reads { chosen.factor } else { 1.0 };
+        let (rows, layers) = (homes.all_context(), self.layers.max(1) as f32 / factor);
         let mut amounts = self.sums.into_values()?;
         // In place, since there may be gigabytes of them: a row has no more numbers than columns.
         let mut of_row = vec![0.0; kept.len()];
@@ -104,7 +172,15 @@ impl<'a> FreeProbe<'a> {
     }
 
     fn read(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
-        let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
+        let mut lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
+        match &mut self.reads {
+            Reads::AllHeads => {}
+            Reads::Peaks(peaks) => {
+                peaks.push(self.math.peaks(all_q, &self.at_all[1], keys, &lse)?);
+                return Ok(());
+            }
+            Reads::Chosen(chosen) => lse = add(&lse, &chosen.masks[self.layers])?,
+        }
         for at in &self.at_all {
             self.math.add_readings(all_q, at, keys, &lse, &mut self.sums)?; // a row sees a key in one of them
         }

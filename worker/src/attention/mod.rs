@@ -29,7 +29,7 @@ pub use anchored::Anchored;
 pub use chunk_prefill::{ChunkPrefill, ChunkRows, OutgoingRows};
 pub use decode::{Decode, DecodeRow, SharedCaches};
 pub use drift::{CachedLayers, DriftPass, cached_rows};
-pub use free_probe::{FreeProbe, FreeReadings};
+pub use free_probe::{ChosenHeads, FreeProbe, FreeReadings};
 pub use look_ahead::LookAhead;
 pub use mix::Mix;
 pub use oracle::OraclePass;

@@ -4,12 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tributary_kernels::{cuda, join};
+use tributary_protocol::deal::Homes;
 use tributary_protocol::{Exchange, Layout, Plan, Sharpest, Trace};
 
 use super::agree::{agree, collect};
 use super::chunks::Chunks;
 use super::{evidence, recompute};
-use crate::attention::{FreeProbe, FreeReadings};
+use crate::attention::{ChosenHeads, FreeProbe, FreeReadings};
 use crate::context::Context;
 use crate::error::Result;
 use crate::placement::Placement;
@@ -84,11 +86,40 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
 fn probe(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, rows: &[u32], kept: &[u32]) -> Result<FreeReadings> {
     let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
     let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
+    let heads = chosen_heads(cx, plan, chunks, &homes)?;
     let embedded = recompute::embed(cx, plan, &homes)?;
-    let mut attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, plan, &homes, &chunks.cache);
+    let attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, plan, &homes, &chunks.cache);
+    let mut attention = if let Some(heads) = heads { attention.of_heads(heads) } else { attention };
     let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
     cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut awaited)?;
     attention.into_readings(&homes, kept)
+}
+
+/// The heads that count for each row, where not all do: a probe of its own finds them. The same on every rank.
+fn chosen_heads(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, homes: &Homes) -> Result<Option<ChosenHeads>> {
+    let (layers, heads) = (cx.models.main.config().layers, cx.models.main.config().heads);
+    let Some(count) = plan.traces().and_then(|trace| trace.heads.count(layers * heads)) else {
+        return Ok(None);
+    };
+    let embedded = recompute::embed(cx, plan, homes)?;
+    let mut attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, plan, homes, &chunks.cache).for_peaks();
+    let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
+    cx.models.main.up_to_attention(layers - 1, embedded, &mut awaited)?;
+    let own = attention.into_peaks();
+    assert_eq!(own.len(), layers, "layers in which peaks were read");
+    // Every rank has what rows pay to its own columns: the largest of all ranks counts.
+    let own = join(&own.iter().collect::<Vec<_>>(), 1)?;
+    let rows = own.dim(0)?;
+    let mut largest = vec![vec![0f32; rows * heads]; layers];
+    for peaks in cx.comm.all_gather_v(&own, &vec![rows; cx.comm.size()])? {
+        for (row, peaks) in cuda::download(&peaks)?.to_vec2::<f32>()?.into_iter().enumerate() {
+            for (index, peak) in peaks.into_iter().enumerate() {
+                let found = &mut largest[index / heads][row * heads + index % heads];
+                *found = found.max(peak);
+            }
+        }
+    }
+    Ok(Some(ChosenHeads::sharpest(&largest, heads, count, cx.models.main.device())?))
 }
 
 /// Each probed row and what it attends to among `kept`.

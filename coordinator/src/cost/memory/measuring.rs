@@ -9,6 +9,9 @@ use crate::machine::MemoryOf;
 /// on the way there too, the sum of both, and that of the layers before and with it.
 const NUMBERS_A_READING: usize = 6;
 
+/// Scores that a tile of rows has at most where the heads that read sharpest are found.
+const PEAK_SCORES: u64 = 1 << 24;
+
 impl Count<'_> {
     /// Bytes while drift is measured, beside `stale` keys and values: what is cached of the first layers, from all ranks, what is
     /// compared of one once more in one piece, and what passes through.
@@ -42,6 +45,17 @@ impl Count<'_> {
         stale + fresh + passing + slack(queries + (compared + paid) as u64)
     }
 
+    /// Bytes of a probe for peaks: keys and values in f32, the turned keys, a tile's scores, masked, and their exponentials; and the peaks of
+    /// all ranks.
+    fn peaks(&self, rows: usize, kept: usize) -> u64 {
+        let (shape, keys) = (self.shape, (kept + rows) as u64);
+        let wide = 4 * 6 * keys * shape.kv_width() as u64;
+        let row = (shape.heads as u64).saturating_mul(keys);
+        let tile = row.saturating_mul(rows as u64).min(PEAK_SCORES.max(row));
+        let found = (shape.layers * shape.heads * (self.world + 2)) as u64 * rows as u64;
+        wide + 4 * 5 * tile + rows as u64 * keys + 4 * found
+    }
+
     /// Bytes in a free probe, beside `stale` keys and values. The worst case: the first one, which has most rows, and what all of them
     /// together leave on the host.
     pub(super) fn free_probe(&self, rank: usize, stale: u64) -> u64 {
@@ -56,6 +70,10 @@ impl Count<'_> {
         let on_host = if self.memory == MemoryOf::Host { Trace::rows_of_all(plan.budget) } else { 0 };
         let readings = 4 * ((NUMBERS_A_READING * rows + on_host) as u64).saturating_mul(kept as u64);
         let passing = self.activations(rows.div_ceil(self.world), true) + self.rotated(kept + warm + rows);
-        stale + fresh + passing + slack(queries + readings)
+        let peaks = match plan.traces().and_then(|trace| trace.heads.count(1)) {
+            Some(_) => self.peaks(rows, kept),
+            None => 0,
+        };
+        stale + fresh + passing + slack(queries + readings.max(peaks))
     }
 }
