@@ -55,6 +55,9 @@ pub fn assert_same_selection(found: &Outcome, expected: &Outcome, prefix: u32, w
     }
 }
 
+/// Keys and values of some rows in every layer.
+type LayerPairs = Vec<(Tensor, Tensor)>;
+
 /// Naive reuse: every chunk's keys and values computed alone behind the prefix, then concatenated at their places in the
 /// full sequence, and read by the query.
 pub struct Concatenation<'a> {
@@ -129,7 +132,7 @@ impl<'a> Concatenation<'a> {
         let (layers, prefix) = (model.config().layers, plan.prefix.len());
         let given: Vec<u32> = (0..plan.chunks.len() as u32).collect();
         let (moved, own) = (plan.places(order), plan.places(&given));
-        let mut kept: Vec<(Vec<u32>, Vec<(Tensor, Tensor)>)> = Vec::new(); // rows, per layer
+        let mut kept: Vec<(Vec<u32>, LayerPairs)> = Vec::new();
         for (chunk, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
             let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
             let alone = Self::run(model, &ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
