@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
-    HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score,
-    Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, checksum, decode, decode_frame,
-    encode, encode_frame,
+    Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error,
+    Event, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead,
+    MESSAGE_LIMIT_BYTES, Method, Order, Outcome, PROTOCOL_VERSION, Phase, Plan, RankReport, Refusal, Returns, SamKv,
+    SamKvVariant, Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace,
+    checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -23,6 +23,7 @@ fn methods() -> impl Strategy<Value = Method> {
         Just(Method::PassQ),
         prop::option::of(1usize..9).prop_map(|block_tokens| Method::Star { block_tokens }),
         Just(Method::Ideal),
+        Just(Method::CacheClip),
         (any::<bool>(), 1usize..9, 0f32..1.0).prop_map(|(small, blocks, theta)| {
             let variant = if small { SamKvVariant::Small } else { SamKvVariant::Large };
             Method::SamKv { parameters: SamKv { variant, blocks, theta }, layers: (blocks, 9) }
@@ -52,7 +53,10 @@ fn methods() -> impl Strategy<Value = Method> {
 }
 
 fn auxiliary() -> Auxiliary {
-    Auxiliary { model: "small".into(), ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3], memory_bytes: 99 }
+    let prompts = vec![AuxiliaryPrompt { ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3] }];
+    let cost =
+        AuxiliaryCost { memory_bytes: 99, row_flops: 5, pair_flops: 6, row_elementwise: 7, matrix_bytes: 8, layers: 3 };
+    Auxiliary { model: "small".into(), prompts, cost }
 }
 
 fn ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -282,6 +286,7 @@ fn samples() -> (Order, Event) {
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.resident_bytes = 1 << 33;
+    report.auxiliary_s = 0.75;
     report.traffic.count(Collective::AllGather, 3, 4);
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     let key = KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]);

@@ -49,6 +49,7 @@ fn selective_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::CacheClip,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),

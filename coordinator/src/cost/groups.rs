@@ -73,6 +73,7 @@ mod tests {
         {
             let cases = [
                 ("epic", 0),
+                ("cacheclip", 0),
                 ("infoflow", probe),
                 ("prophetkv", full_probe),
                 ("relay", full_probe + hop),
