@@ -50,7 +50,7 @@ impl AuxiliaryReader {
         for (number, chunk) in request.chunks.iter().enumerate() {
             if number >= skipped {
                 let prompt = self.prompt(chunk, first_row as u32, &query);
-                prompts.push(prompt.map_err(|wanted| self.refusal(format!("document {}: {wanted}", number + 1)))?);
+                prompts.push(prompt.map_err(|wanted| self.refusal(format!("chunk {}: {wanted}", number + 1)))?);
             }
             first_row += chunk.ids.len();
         }

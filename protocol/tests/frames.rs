@@ -310,6 +310,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420a000000290100004d8fd1a9");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420a0000000f020000addbe322");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420a00000055010000e87cddb3");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420a00000017020000f804fb1f");
 }

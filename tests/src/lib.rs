@@ -215,9 +215,10 @@ fn group_with(
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    // The first model reads contexts too, for methods that want one beside it.
-    let beside = Arc::new(AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0])));
-    Group::start((models, Some(beside)), &space, settings, store).expect("the group starts")
+    // A model on the host reads contexts too, for methods that want one beside it.
+    let reads = models[0].device().is_cpu();
+    let beside = reads.then(|| Arc::new(AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))));
+    Group::start((models, beside), &space, settings, store).expect("the group starts")
 }
 
 /// A group that computes with one model on the host.

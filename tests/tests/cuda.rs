@@ -131,7 +131,6 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::Epic { per_chunk: None },
         Method::CacheBlend(Drift { layers: 2, ..Drift::default() }),
         Method::KvShare,
-        Method::CacheClip,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),

@@ -71,7 +71,7 @@ fn a_request_that_it_cannot_read_is_refused_in_one_line() {
     assert_eq!(refused(reader(Some(bytes())), &bare), format!("--aux-model small: {no_text}"));
     let mut of_ids = request.clone();
     of_ids.chunks[1] = Piece { ids: vec![4, 5], ..Piece::default() };
-    assert_eq!(refused(reader(Some(bytes())), &of_ids), format!("--aux-model small: document 2: {no_text}"));
+    assert_eq!(refused(reader(Some(bytes())), &of_ids), format!("--aux-model small: chunk 2: {no_text}"));
     assert!(reader(None).read(&of_ids, 1).is_ok(), "ids are enough where they are the same");
     let small =
         |vocab, max_positions| AuxiliaryReader { shape: ModelShape { vocab, max_positions, ..DEMO }, ..reader(None) };
@@ -79,7 +79,7 @@ fn a_request_that_it_cannot_read_is_refused_in_one_line() {
     assert!(found.ends_with("is outside its vocabulary of 3; its tokenizer does not fit it"), "{found}");
     assert_eq!(
         refused(small(378, 6), &request),
-        "--aux-model small: document 2: with the query it is a prompt of 7 tokens, and the model has 6 positions; cut it by --chunk"
+        "--aux-model small: chunk 2: with the query it is a prompt of 7 tokens, and the model has 6 positions; cut it by --chunk"
     );
     assert!(small(378, 7).read(&request, 1).is_ok());
     let mut elsewhere = request.clone();
