@@ -44,7 +44,8 @@ impl AuxiliaryReader {
     /// [`Error::Setting`] for a request of token ids where the tokenizers differ, a text that this model's tokenizer has no tokens for, ids
     /// that the model does not know, a prompt that is longer than its positions.
     pub fn read(&self, request: &Prepared, skipped: usize) -> Result<Auxiliary> {
-        let query = self.query(request)?;
+        // Where there is one chunk alone nothing is selected, and nothing has to be read.
+        let query = if request.chunks.len() > skipped { self.query(request)? } else { Vec::new() };
         let mut first_row = request.prefix.len();
         let mut prompts = Vec::new();
         for (number, chunk) in request.chunks.iter().enumerate() {

@@ -83,12 +83,12 @@ mod tests {
             prompts: vec![
                 // Before the context; two rows; the second half of one of them; nothing.
                 prompt(5, vec![0..0, 3..5, 4..5, 5..5]),
-                prompt(2, vec![6..7]),
+                prompt(3, vec![6..7, 0..0]),
             ],
             cost: AuxiliaryCost::default(),
         };
         assert_eq!(auxiliary.longest_prompt(), 5);
-        let readings = [vec![8.0, 2.0, 4.0, 16.0], vec![0.5]];
+        let readings = [vec![8.0, 2.0, 4.0, 16.0], vec![0.5, 32.0]];
         assert_eq!(auxiliary.mapped(&readings, 3, 5), [1.0, 5.0, 0.0, 0.5, 0.0]);
     }
 }

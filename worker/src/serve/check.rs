@@ -112,23 +112,31 @@ mod tests {
     }
 
     #[test]
+    fn a_method_that_has_the_context_read_wants_one_model_for_it() {
+        let read_by = |models: usize| {
+            refusal(|plan| {
+                (plan.method, plan.budget) = (Method::CacheClip, 3);
+                plan.auxiliary = vec![plan.auxiliary[0].clone(); models];
+            })
+        };
+        for models in [0, 2] {
+            let wanted = format!("plan: method cacheclip wants one model beside the main one, not {models}");
+            assert_eq!(read_by(models), (64, wanted));
+        }
+        assert_eq!(read_by(1).0, 0);
+    }
+
+    #[test]
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 18] = [
+        let table: [(Change, &str); 17] = [
             (
                 |plan| {
                     plan.method = Method::SamKv { parameters: SamKv::default(), layers: (0, 1) };
                     plan.budget = 3;
                 },
                 "plan: a budget of 3 rows, and 17 are kept of its documents",
-            ),
-            (
-                |plan| {
-                    (plan.method, plan.budget) = (Method::CacheClip, 3);
-                    plan.auxiliary.clear();
-                },
-                "plan: method cacheclip wants one model beside the main one, not 0",
             ),
             (
                 |plan| plan.look_ahead = Some(LookAhead { adapter: 4, rows: 2 }),
