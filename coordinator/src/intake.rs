@@ -52,6 +52,8 @@ pub struct Prepared {
     pub chunks: Vec<Piece>,
     /// After the context: the query and the template's tail.
     pub query: Vec<u32>,
+    /// The text of the query without the template's; none where it came as token ids, or is the end of a longer text.
+    pub query_text: Option<String>,
     /// What a reader of the result should know about the choices made here.
     pub notes: Vec<String>,
 }
@@ -83,7 +85,7 @@ pub fn prepare_led(request: &Request, lead: &str, begun: &str, intake: &Intake<'
     let (frame, prefix) = opening(intake, &[], lead, &mut notes)?;
     let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
     let query = read_messages(&[], &request.query, (&frame, begun), intake.tokenizer)?;
-    Ok(Prepared { prefix, chunks, query, notes })
+    Ok(Prepared { prefix, chunks, query, query_text: Some(request.query.clone()), notes })
 }
 
 /// The same with earlier turns of the conversation. They ride with the query: behind the documents and before the last message, as
@@ -96,8 +98,8 @@ pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake
     let mut notes = Vec::new();
     let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
     let chunks = intake.chunking.cut(documents, intake.tokenizer)?;
-    let query = read_messages(turns, query, (&frame, ""), intake.tokenizer)?;
-    Ok(Prepared { prefix, chunks, query, notes })
+    let ids = read_messages(turns, query, (&frame, ""), intake.tokenizer)?;
+    Ok(Prepared { prefix, chunks, query: ids, query_text: Some(query.to_owned()), notes })
 }
 
 /// Reads documents alone, to be prefilled ahead of use: prefix and chunks are those of a request with the same documents, and there
@@ -108,7 +110,7 @@ pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake
 pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
     let (_, prefix) = opening(intake, &[], "", &mut notes)?;
-    Ok(Prepared { prefix, chunks: intake.chunking.cut(documents, intake.tokenizer)?, query: Vec::new(), notes })
+    Ok(Prepared { prefix, chunks: intake.chunking.cut(documents, intake.tokenizer)?, notes, ..Prepared::default() })
 }
 
 /// The tokens of everything behind the documents: earlier turns, the query, the template's tail, and what the answer begins with.
@@ -166,7 +168,7 @@ pub fn prepare_text(turns: &[Turn], text: &str, chunk_tokens: usize, intake: &In
     let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
     let ids = read_messages(turns, text, (&frame, ""), intake.tokenizer)?;
     let (chunks, query) = text_chunks(ids, chunk_tokens)?;
-    Ok(Prepared { prefix, chunks, query, notes })
+    Ok(Prepared { prefix, chunks, query, query_text: None, notes })
 }
 
 /// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query, and the prefix is as it is for
@@ -189,7 +191,7 @@ pub fn prepare_ids(
     }
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
     let (chunks, query) = text_chunks(ids, chunk_tokens)?;
-    Ok(Prepared { prefix, chunks, query, notes: Vec::new() })
+    Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
 }
 
 /// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them.

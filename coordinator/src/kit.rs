@@ -1,11 +1,14 @@
 //! Plans for tests of what they cost and how long they take.
 
-use tributary_protocol::{Exchange, Plan};
+use tributary_protocol::{Auxiliary, Choice, Exchange, Plan};
 
 use crate::ModelShape;
+use crate::auxiliary::AuxiliaryReader;
+use crate::intake::Prepared;
 use crate::machine::{Machine, MemoryOf};
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, method_named, plan};
-use crate::shape::tests::QWEN3_14B;
+use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
+use crate::tokenize::Piece;
 
 /// A machine that never says no.
 pub(crate) const ANY: Machine = Machine {
@@ -20,6 +23,11 @@ pub(crate) const ANY: Machine = Machine {
 
 /// Qwen3-14B, for as many positions as there are.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
+
+/// A model beside another one: models/dummy-25m, without a token that begins prompts.
+pub(crate) fn small() -> AuxiliaryReader {
+    AuxiliaryReader { name: "small".to_owned(), shape: DUMMY_25M, bos: None, tokenizer: None }
+}
 
 /// The plan of a method under `replicate`, with its own defaults.
 pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
@@ -42,6 +50,14 @@ pub(crate) fn with_settings(
     shape: &ModelShape,
 ) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
+    let auxiliary: Vec<Auxiliary> = if settings.method.takes(Choice::AuxModel) {
+        let piece = |ids: &Vec<u32>| Piece { ids: ids.clone(), ..Piece::default() };
+        let chunks = chunks.iter().map(piece).collect();
+        let request = Prepared { prefix: vec![1], chunks, query: vec![3; 32], ..Prepared::default() };
+        vec![small().read(&request, 1).unwrap()]
+    } else {
+        Vec::new()
+    };
     let input = PlanInput {
         request: 1,
         prefix: &[1],
@@ -49,7 +65,7 @@ pub(crate) fn with_settings(
         cached: Cached::default(),
         query: &[3; 32],
         eos: &[],
-        method_inputs: MethodInputs::default(),
+        method_inputs: MethodInputs { auxiliary: &auxiliary, look_ahead: None },
     };
     Plan::clone(&plan(&input, settings, shape, &ANY, None).unwrap().plan)
 }

@@ -1,6 +1,7 @@
 //! A request from its intake to its answer: chunks, plan, dispatch, report. Knows token ids and times; touches no tensor,
 //! and the workers only through [`tributary_protocol`].
 
+mod auxiliary;
 mod chunking;
 pub mod conductor;
 pub mod cost;
@@ -24,6 +25,7 @@ mod template;
 mod tokenize;
 mod trace_calibration;
 
+pub use auxiliary::AuxiliaryReader;
 pub use chunking::Chunking;
 pub use directory::{Directory, StoreInventory};
 pub use dispatch::{Answer, Clock};

@@ -10,6 +10,7 @@ use tributary_coordinator::{
     Document, Environment, Intake, Machine, ModelShape, Prefix, Prepared, RequestSettings, Turn,
 };
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
+use tributary_protocol::{Choice, Descriptor};
 
 use crate::answered::Answered;
 use crate::config::IntakeConfig;
@@ -105,6 +106,11 @@ impl Client {
     /// How requests are answered that do not say otherwise.
     pub fn settings(&self) -> &RequestSettings {
         &self.shared.settings
+    }
+
+    /// Whether requests may ask for a method: one that has a model beside the main one read wants it to be there.
+    pub fn offers(&self, method: &Descriptor) -> bool {
+        self.shared.folder.auxiliary.is_some() || !method.takes(Choice::AuxModel)
     }
 
     /// The machine of the ranks, as they see it.

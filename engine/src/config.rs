@@ -1,6 +1,6 @@
 //! How an engine is set up, as plain values: which model, how requests are read, which ranks there are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candle_core::DType;
@@ -39,6 +39,16 @@ pub struct ModelConfig {
     pub dtype: Dtype,
     /// Kernels that compute.
     pub kernels: Kernels,
+    /// The folder of a small model beside it that reads the context for methods which want one.
+    pub auxiliary: Option<PathBuf>,
+}
+
+impl ModelConfig {
+    /// How the model of `folder` beside this one runs: on the host, in f32, from weights of the same kind.
+    pub(crate) fn beside(&self, folder: &Path) -> Self {
+        let (device, dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, None);
+        Self { folder: folder.to_owned(), device, dtype, device_memory_bytes, auxiliary: None, ..self.clone() }
+    }
 }
 
 /// Where ranks compute.

@@ -12,6 +12,7 @@ use tributary_store::Store;
 use tributary_worker::Model;
 
 use crate::answered::Answered;
+use crate::auxiliary::{self, AuxiliaryModel};
 use crate::carrier::Carrier;
 use crate::chunk_store::ChunkStoreConfig;
 use crate::config::Config;
@@ -33,6 +34,8 @@ pub struct Engine<'a> {
     rank_device: RankDevice,
     /// The weights: one for all of this process's ranks, or one a rank.
     models: Vec<Arc<dyn Model>>,
+    /// The model beside it, once it is loaded.
+    auxiliary: Option<Arc<AuxiliaryModel>>,
     pub(crate) planner: Planner,
     pub(crate) ranks: &'a mut Ranks,
     /// The store behind the chunk caches of this process's ranks.
@@ -54,12 +57,15 @@ impl<'a> Engine<'a> {
     pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
         let rank_device = ranks.open_device(&config.model, &config.group)?;
         let folder = Arc::new(ModelFolder::open(&config.model, &config.intake)?);
-        let environment = environment(config, ranks.backend().label(), &rank_device, folder.template.is_some());
+        let environment = environment(config, ranks.backend().label(), &rank_device, &folder)?;
         let side_by_side = ranks.fixed_world().is_none();
         let (shape, eos) = (folder.shape(), folder.config.eos.clone());
         let mut planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
         if let Some(calibrated) = TraceCalibration::from_folder(&folder.path)? {
             planner.trace_by(calibrated.alpha, calibrated.heads);
+        }
+        if let Some(reader) = auxiliary::reader(&folder)? {
+            planner.read_by(reader);
         }
         Ok(Self {
             config: config.clone(),
@@ -67,6 +73,7 @@ impl<'a> Engine<'a> {
             environment,
             rank_device,
             models: Vec::new(),
+            auxiliary: None,
             planner,
             ranks,
             store: config.group.chunk_store.as_ref().map(ChunkStoreConfig::open).transpose()?,
@@ -154,10 +161,14 @@ impl<'a> Engine<'a> {
         self.survey(group);
         let Config { model, group: run, .. } = &self.config;
         carrier.load(&self.folder, &self.rank_device, model, self.ranks.in_process(world), &mut self.models)?;
+        if self.auxiliary.is_none() {
+            self.auxiliary = AuxiliaryModel::load(&self.folder, true)?.map(Arc::new);
+        }
         let (kernels, timeout) = (model.kernels, run.collective_timeout);
         let chunk_cache_bytes = self.planner.chunk_cache_bytes(group);
         let start = Start {
             models: &self.models,
+            auxiliary: self.auxiliary.clone(),
             settings: GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier },
             identity: Identity::new(&self.folder, model, run, self.ranks.count(world))?,
             keeps_chunks: self.planner.keeps_chunks(),

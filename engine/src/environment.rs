@@ -6,9 +6,20 @@ use tributary_worker::LoadFormat;
 
 use crate::config::{Config, TemplateUse};
 use crate::device::RankDevice;
+use crate::error::{Error, Result};
+use crate::model::ModelFolder;
 
-/// What of the configuration a report names. `templated` says whether the model's chat template is used.
-pub fn environment(config: &Config, backend: String, rank_device: &RankDevice, templated: bool) -> Environment {
+/// What of the configuration a report names.
+///
+/// # Errors
+/// A file of the model beside the main one that cannot be read.
+pub fn environment(
+    config: &Config,
+    backend: String,
+    rank_device: &RankDevice,
+    folder: &ModelFolder,
+) -> Result<Environment> {
+    let templated = folder.template.is_some();
     let Config { model, intake, group } = config;
     let template = match (intake.template, templated) {
         (TemplateUse::None, _) => "none",
@@ -16,8 +27,14 @@ pub fn environment(config: &Config, backend: String, rank_device: &RankDevice, t
         (TemplateUse::Auto, true) => "auto: the model's",
         (TemplateUse::Auto, false) => "auto: the model has none",
     };
-    Environment {
+    let auxiliary =
+        |beside: &ModelFolder| Ok::<_, Error>((beside.path.display().to_string(), hex(&beside.hash().get()?)));
+    let auxiliary = folder.auxiliary.as_deref().map(auxiliary).transpose()?;
+    let (auxiliary_model, auxiliary_hash) = auxiliary.unzip();
+    Ok(Environment {
         model: model.folder.display().to_string(),
+        auxiliary_model,
+        auxiliary_hash,
         load_format: match model.load_format {
             LoadFormat::Safetensors => "safetensors".to_owned(),
             LoadFormat::Dummy { seed } => format!("dummy, seed {seed}"),
@@ -34,5 +51,9 @@ pub fn environment(config: &Config, backend: String, rank_device: &RankDevice, t
         chunking: intake.synthetic.map_or_else(|| intake.chunking.to_string(), |shape| format!("synthetic {shape}")),
         prefix: intake.prefix.to_string(),
         template: template.to_owned(),
-    }
+    })
+}
+
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,10 @@
 //! The part of a process that is not rank 0.
 
+use std::sync::Arc;
+
 use tributary_coordinator::{GroupShape, Machine, check_weights, chunk_cache_bytes};
 
+use crate::auxiliary::AuxiliaryModel;
 use crate::chunk_store::ChunkStoreConfig;
 use crate::config::Config;
 use crate::error::Result;
@@ -31,7 +34,8 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     check_weights(&folder.shape(), &Machine { of_rank: ranks.rank(), ..machine })?;
     let serve = || {
         let models = [folder.load(&rank_device)?];
-        let start = Start { models: &models, settings, identity, keeps_chunks: true, machine, store };
+        let auxiliary = AuxiliaryModel::load(&folder, false)?.map(Arc::new);
+        let start = Start { models: &models, auxiliary, settings, identity, keeps_chunks: true, machine, store };
         ranks.backend_mut().start(start)?;
         ranks.backend_mut().end()
     };

@@ -7,6 +7,7 @@
 mod answer;
 mod answered;
 mod asking;
+mod auxiliary;
 mod carrier;
 mod chunk_store;
 mod client;
@@ -31,6 +32,7 @@ mod warming;
 
 pub use answered::Answered;
 pub use asking::ask_all;
+pub use auxiliary::AuxiliaryModel;
 pub use carrier::Carrier;
 pub use chunk_store::ChunkStoreConfig;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_worker::{Config, LoadFormat, Model, fingerprint, load};
@@ -22,6 +22,8 @@ pub struct ModelFolder {
     pub tokenizer: Option<Tokenizer>,
     /// Its chat template, if it has one and it is wanted.
     pub template: Option<Template>,
+    /// The small model beside it, if there is one.
+    pub auxiliary: Option<Box<ModelFolder>>,
     dtype: DType,
     format: LoadFormat,
     hash: ModelHash,
@@ -98,8 +100,10 @@ impl ModelFolder {
             return Err(Error::configuration(format!("--device cuda: no attention kernel for {found}: {there}")));
         }
         let format = wanted.load_format;
+        let beside = |folder: &PathBuf| Self::open_for(&wanted.beside(folder), intake, false);
+        let auxiliary = wanted.auxiliary.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
-        Ok(Self { path, config, tokenizer, template, dtype, format, hash })
+        Ok(Self { path, config, tokenizer, template, auxiliary, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -107,7 +111,12 @@ impl ModelFolder {
     /// # Errors
     /// Damaged, missing or misshapen weights.
     pub fn load(&self, rank_device: &RankDevice) -> Result<Arc<dyn Model>> {
-        Ok(load(&self.path, self.format, self.dtype, &rank_device.device)?)
+        self.load_on(&rank_device.device)
+    }
+
+    /// The same onto a device.
+    pub(crate) fn load_on(&self, device: &Device) -> Result<Arc<dyn Model>> {
+        Ok(load(&self.path, self.format, self.dtype, device)?)
     }
 
     /// What names the model.

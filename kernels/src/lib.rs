@@ -25,6 +25,7 @@ mod rope;
 mod rotate;
 mod row_sums;
 mod rows;
+mod threads;
 
 pub use attend::Kernels;
 pub use attention::{Keys, Partial, Readings, Reduce};
@@ -39,3 +40,4 @@ pub use positions::{PAD, Positions, Rule, SHARED};
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use row_sums::RowSums;
 pub use rows::{contiguous, gather, gather_list, join, write_rows};
+pub use threads::Threads;

@@ -41,6 +41,8 @@ pub struct ModelArgs {
     /// Kernels that compute: the fastest for the device, or the plain reference
     #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
     pub kernels: KernelChoice,
+    #[arg(long, value_name = "DIR", help = help::aux_model())]
+    pub aux_model: Option<PathBuf>,
 }
 
 /// Where ranks compute.

@@ -29,6 +29,7 @@ impl ModelArgs {
             device_memory_bytes: self.device_memory,
             dtype: self.dtype.unwrap_or(self.device.dtype()).into(),
             kernels: self.kernels.into(),
+            auxiliary: self.aux_model.clone(),
         }
     }
 }

@@ -97,11 +97,18 @@ pub fn bench_methods() -> String {
     format!("Methods, NAME[:OPTION[=VALUE]].. [default: {}]", names_of(Command::Bench).join(" "))
 }
 
+/// The methods that need nothing beside the model: what comparisons run where nobody names some.
+pub fn methods_by_themselves() -> Vec<&'static str> {
+    let names = METHODS.into_iter().filter(|method| !method.takes(Choice::AuxModel));
+    names.map(|method| method.name).collect()
+}
+
 /// `--methods` of a comparison.
 pub fn compared() -> String {
     let reference = REFERENCE.name;
     format!(
-        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all]"
+        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all but {}]",
+        taking(Choice::AuxModel)
     )
 }
 
@@ -113,6 +120,12 @@ pub fn ratio() -> String {
     let usual = ratios.iter().map(|(_, ratio)| *ratio).max_by_key(|&ratio| count(ratio)).unwrap_or(0.0);
     let others = ratios.iter().filter(|(_, ratio)| *ratio != usual).map(|(name, ratio)| format!("; {name} {ratio:.2}"));
     format!("Share of the context to recompute [default: {usual:.2}{}]", others.collect::<String>())
+}
+
+/// `--aux-model`.
+pub fn aux_model() -> String {
+    let names = taking(Choice::AuxModel);
+    format!("{names}: folder of a small model that reads the documents for it, on the CPUs of rank 0's host")
 }
 
 /// `--heads-per-gather`.

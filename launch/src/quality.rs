@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
-use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling, TraceHeads};
+use tributary_protocol::{Importance, REFERENCE, Sampling, TraceHeads};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
 };
@@ -18,6 +18,7 @@ use tributary_study::scalar::Ratio;
 
 use crate::args::{ModelArgs, ReachArgs, TemplateChoice};
 use crate::failure::usage;
+use crate::help;
 use crate::progress::Progress;
 use crate::ranks;
 use crate::stdout::print;
@@ -116,7 +117,7 @@ pub struct EvaluationArgs {
     /// The model's chat template, where it has one and the suite has a use for it
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
     template: TemplateChoice,
-    /// The methods; full is added where it is missing: the others are measured against it [default: all, and infoflow:reorder]
+    /// The methods; full is added where it is missing: the others are measured against it [default: all but cacheclip, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
@@ -159,7 +160,7 @@ pub struct EvaluationArgs {
 
 /// Every method, and one with documents in another order.
 fn methods() -> Vec<&'static str> {
-    Descriptor::names().into_iter().chain(["infoflow:reorder"]).collect()
+    help::methods_by_themselves().into_iter().chain(["infoflow:reorder"]).collect()
 }
 
 /// Runs the command; says what went wrong. `once` runs what no ranks do.

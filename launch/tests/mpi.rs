@@ -51,7 +51,8 @@ fn long_messages_go_in_pieces() {
 #[test]
 fn processes_answer_as_threads_do() {
     let (model, request) = (demo(), request("hop2-0"));
-    let ways: [&[&str]; 6] = [
+    let ways: [&[&str]; 7] = [
+        &["--method", "cacheclip", "--aux-model", &model],
         &["--method", "infoflow"],
         &["--method", "infoflow", "--exchange", "pass-q", "--reorder"],
         &["--method", "infoflow", "--exchange", "selected"],

@@ -101,7 +101,8 @@ fn fits(name: &str, output: &Value) {
         assert!(!validator.is_valid(&with(key, json!({"a": [1]}))), "{name}: {key} of another type");
         let mut damaged = output.clone();
         damaged.as_object_mut().expect("an object").remove(key);
-        let is_optional = matches!(key.as_str(), "selected_rows" | "trace");
+        let optional = ["selected_rows", "trace", "auxiliary", "auxiliary_model", "auxiliary_prompts"];
+        let is_optional = optional.contains(&key.as_str());
         assert_eq!(validator.is_valid(&damaged), is_optional, "{name}: without {key}");
     }
 }
@@ -145,7 +146,7 @@ fn prefill_prints_what_its_schema_says() {
     let (demo, request) = (demo(), request("hop2-0"));
     let base = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "2", "--json", "--world-size"];
     for method in METHODS {
-        fits("prefill", &json(&[&base[..], &["2", "--method", method.name]].concat()));
+        fits("prefill", &json(&[&base[..], &["2", "--method", method.name, "--aux-model", &demo]].concat()));
     }
     fits("prefill", &json(&[&base[..], &["1", "--show-selected", "--reorder"]].concat()));
 }
@@ -167,7 +168,8 @@ fn lines_of_many_requests_and_a_dump_fit_theirs() {
         fits("prefill", &serde_json::from_str(line).expect("JSON"));
     }
     let request = request("hop2-0");
-    json(&["prefill", "--model", &demo, "--request", &request, "--world-size", "2", "--json", "--dump", &dump]);
+    let base = ["prefill", "--model", &demo, "--request", &request, "--world-size", "2", "--json", "--dump", &dump];
+    json(&[&base[..], &["--method", "cacheclip", "--aux-model", &demo]].concat());
     let dumped = std::fs::read_to_string(folder.path().join("dump/request.json")).expect("a dump");
     fits("dump", &serde_json::from_str(&dumped).expect("JSON"));
 }

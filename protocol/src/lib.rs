@@ -20,7 +20,7 @@ mod rows;
 mod tier;
 mod traffic;
 
-pub use auxiliary::Auxiliary;
+pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt};
 pub use chunk_key::{ChunkKey, KeySpace, NoKey};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};

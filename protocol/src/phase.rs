@@ -17,6 +17,8 @@ pub enum Phase {
     Dispatch,
     /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
     ChunkPrefill,
+    /// Waiting for what an auxiliary model reads of the chunks, which it does beside their prefill (CacheClip).
+    Auxiliary,
     /// The query's probe in the HL-TP layout and the new order of the chunks.
     Reorder,
     /// The query's probe of the cache, and what later evidence a selector asks for.
@@ -33,11 +35,12 @@ pub enum Phase {
 
 impl Phase {
     /// All phases that count towards the time to first token, in their order.
-    pub const TO_FIRST_TOKEN: [Phase; 9] = [
+    pub const TO_FIRST_TOKEN: [Phase; 10] = [
         Phase::Tokenize,
         Phase::Queue,
         Phase::Dispatch,
         Phase::ChunkPrefill,
+        Phase::Auxiliary,
         Phase::Reorder,
         Phase::Probe,
         Phase::Select,
@@ -54,6 +57,7 @@ impl Phase {
             Phase::Queue => "queue",
             Phase::Dispatch => "dispatch",
             Phase::ChunkPrefill => "chunk_prefill",
+            Phase::Auxiliary => "auxiliary",
             Phase::Reorder => "reorder",
             Phase::Probe => "probe",
             Phase::Select => "select",

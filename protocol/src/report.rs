@@ -161,6 +161,8 @@ pub struct RankReport {
     pub prefilled_rows: usize,
     /// Rows computed in the recompute pass, the query's included.
     pub recomputed_rows: usize,
+    /// Seconds that auxiliary models ran on this rank, beside other work or not; 0 where they do not.
+    pub auxiliary_s: f64,
     /// The report of the chunk cache on the request.
     pub chunk_cache: ChunkCacheReport,
     /// The memory of its device; none on a CPU.

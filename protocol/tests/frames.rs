@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Ape, Auxiliary, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error, Event, Exchange, FromStore,
-    HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order,
-    OrderFor, Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant,
-    Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads,
-    checksum, decode, decode_frame, encode, encode_frame,
+    Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error,
+    Event, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead,
+    MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal,
+    Returns, SamKv, SamKvVariant, Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport,
+    Tier, Trace, TraceHeads, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -28,6 +28,7 @@ fn methods() -> impl Strategy<Value = Method> {
             }
         ),
         Just(Method::Ideal),
+        Just(Method::CacheClip),
         (any::<bool>(), 1usize..9, 0f32..1.0).prop_map(|(small, blocks, theta)| {
             let variant = if small { SamKvVariant::Small } else { SamKvVariant::Large };
             Method::SamKv { parameters: SamKv { variant, blocks, theta }, layers: (blocks, 9) }
@@ -58,7 +59,10 @@ fn methods() -> impl Strategy<Value = Method> {
 }
 
 fn auxiliary() -> Auxiliary {
-    Auxiliary { model: "small".into(), ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3], memory_bytes: 99 }
+    let prompts = vec![AuxiliaryPrompt { ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3] }];
+    let cost =
+        AuxiliaryCost { memory_bytes: 99, row_flops: 5, pair_flops: 6, row_elementwise: 7, matrix_bytes: 8, layers: 3 };
+    Auxiliary { model: "small".into(), prompts, cost }
 }
 
 fn ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -290,6 +294,7 @@ fn samples() -> (Order, Event) {
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.resident_bytes = 1 << 33;
+    report.auxiliary_s = 0.75;
     report.traffic.count(Collective::AllGather, 3, 4);
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     let key = KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]);
@@ -313,6 +318,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420a000000290100004d8fd1a9");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420a0000000f020000addbe322");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420a00000055010000e87cddb3");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420a00000017020000f804fb1f");
 }

@@ -12,8 +12,8 @@ pub const PAGE: &str = include_str!("page/index.html");
 /// computes the two anew.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; \
-    style-src 'sha256-loayQZdEWGUkIBiQ8m2ar864JcU7D1/U+WDKBfFV+Ck='; \
-    script-src 'sha256-53gqh4QFDWQX9Q46gxV1dr+h0yvj/g2u1ZPG077JENA='";
+    style-src 'sha256-55iGEIe5+aCJoecj7M4BHJteLFH2gCuqihiVTjBspIk='; \
+    script-src 'sha256-JsTZLQdXeKN4Z4SYTxpvcLIPC0zWM32M1+D6KZnb044='";
 
 /// Answers with the page.
 pub async fn page() -> impl IntoResponse {

@@ -206,7 +206,7 @@ fn of(shared: &Shared) -> Status {
         model: model.to_string(),
         method: settings.method.name,
         world_size: settings.world,
-        methods: METHODS.iter().map(described).collect(),
+        methods: METHODS.iter().filter(|method| client.offers(method)).map(described).collect(),
         ranks: (0..settings.world).map(rank).collect(),
         requests: RequestCounts { waiting: client.desk().waiting(), running: client.desk().running() },
         chunk_cache: ChunkCacheStatus::new(&totals),

@@ -11,6 +11,7 @@ use candle_core::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_engine::Answered;
+use tributary_protocol::Auxiliary;
 
 use crate::error::{Error, Result};
 use tributary_system::file::write_whole;
@@ -111,6 +112,12 @@ pub struct Dumped<'a> {
     ape_temperature: Option<f32>,
     /// The scale of what they weigh beside the rest.
     ape_scale: Option<f32>,
+    /// The model that reads chunks for the method, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auxiliary_model: Option<&'a str>,
+    /// What it reads, a prompt after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auxiliary_prompts: Option<Vec<AuxiliaryPrompt<'a>>>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -121,6 +128,25 @@ pub struct Dumped<'a> {
     dtype: &'a str,
     /// Generated token ids.
     generated: &'a [u32],
+}
+
+/// A prompt of the model that reads chunks for the method.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AuxiliaryPrompt<'a> {
+    /// Token ids of its own tokenizer, the query's at the end.
+    ids: &'a [u32],
+    /// How many are the query's.
+    query: usize,
+    /// For each of the others the first of the rows that it stands for, numbered as `selected`, and the one behind the last.
+    stands_for: Vec<(u32, u32)>,
+}
+
+fn prompts(auxiliary: &Auxiliary) -> Vec<AuxiliaryPrompt<'_>> {
+    let prompt = |prompt: &'_ tributary_protocol::AuxiliaryPrompt| {
+        prompt.stands_for.iter().map(|rows| (rows.start, rows.end)).collect::<Vec<_>>()
+    };
+    let all = auxiliary.prompts.iter();
+    all.map(|of| AuxiliaryPrompt { ids: &of.ids, query: of.query, stands_for: prompt(of) }).collect()
 }
 
 fn request(answered: &Answered) -> Dumped<'_> {
@@ -155,6 +181,8 @@ fn request(answered: &Answered) -> Dumped<'_> {
         samkv_theta: settings.samkv_theta,
         ape_temperature: settings.ape_temperature,
         ape_scale: settings.ape_scale,
+        auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
+        auxiliary_prompts: plan.auxiliary.first().map(prompts),
         seed: settings.seed,
         exchange: settings.exchange,
         world: settings.world,

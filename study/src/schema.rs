@@ -69,6 +69,9 @@ pub struct Provenance {
 pub struct Design {
     /// The model folder as the user named it.
     pub model: String,
+    /// The folder of the model beside it, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auxiliary_model: Option<String>,
     /// `safetensors`, or `dummy, seed N`.
     pub load_format: String,
     /// Type of numbers.

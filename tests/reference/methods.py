@@ -427,6 +427,26 @@ class Request:
         x = self.model.forward(self.ids[origin], self.query, cache, (origin, origin), real[None, :].expand(len(origin), -1))
         return self.model.logits(x[-1])
 
+    def cacheclip(self, auxiliary, prompts):
+        """Per context row: the attention of a prompt's query rows in the auxiliary model's last layer, mean over them and over heads,
+        softmax over all that a row sees. A prompt's row shares its attention among the rows that it stands for."""
+        total = torch.zeros(len(self.ids), dtype=DTYPE)
+        for prompt in prompts:
+            ids, paid = torch.tensor(prompt["ids"]), []
+            shape = (len(ids), auxiliary.kv_heads, auxiliary.head_dim)
+            cache = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(auxiliary.layers)]
+            rows = torch.arange(len(ids))
+            auxiliary.forward(ids, rows, cache, (rows, rows), watch=lambda layer, a: paid.append(a[:, -prompt["query"]:].mean((0, 1))))
+            for (start, end), attention in zip(prompt["stands_for"], paid[-1]):
+                total[start:end] += attention / max(1, end - start)
+        return total[self.context]
+
+    def together(self, order, chosen):
+        """Those of the rows `chosen` that stand in windows of 8 tokens of a chunk of which more than 5 in 8 are chosen."""
+        windows = [window for chunk in order for window in self.rows_of(chunk).split(8)]
+        kept = [window[torch.isin(window, chosen)] for window in windows if 8 * torch.isin(window, chosen).sum() > 5 * len(window)]
+        return torch.cat([torch.tensor([], dtype=torch.long), *kept]).sort()[0]
+
     def epic(self, per_chunk):
         """The first rows of each chunk but the first."""
         rows = [self.rows_of(chunk)[:per_chunk] for chunk in range(1, len(self.lengths))]

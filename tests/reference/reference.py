@@ -5,6 +5,7 @@ one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders w
 
     python reference.py --model MODEL DUMP [DUMP ...]
     python reference.py --model MODEL --self-test
+A dump of cacheclip names its auxiliary model, a folder that is looked for where this program runs.
 Needs torch and safetensors; the self-test also compares with transformers where it is installed.
 """
 
@@ -46,6 +47,8 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.kvshare(order, candidates)
     if s["method"] == "ideal":
         return r.ideal(order)
+    if s["method"] == "cacheclip":
+        return r.cacheclip(s.get("auxiliary") or Model(s["auxiliary_model"]), s["auxiliary_prompts"])
     return r.relay(layout, order, budget, candidates)
 
 
@@ -81,7 +84,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     ratio = s["ratio"] if s["method"] != "none" else 0.0
     budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
     asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
-    scored = asks or s["method"] in ("cacheblend", "kvshare", "trace")
+    scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
         heads = s.get("trace_heads")  # "sharpest:0.25"; absent for the mean
@@ -95,6 +98,8 @@ def solve(r: Request, s: dict, selected=None, order=None):
         scores = traced if s["method"] == "trace" else method_scores(r, s, s["layout"], order, budget, candidates)
         chosen = top(scores, budget, candidates) + r.P
         cut = scores[chosen - r.P].min().item() if len(chosen) else None
+        if s["method"] == "cacheclip":
+            chosen = r.together(order, chosen)
     elif s["method"] == "epic":
         chosen = r.epic(s.get("per_chunk") or budget // max(1, len(order) - 1))
     elif s["method"] == "random" and selected is not None:
@@ -171,6 +176,7 @@ def self_test(model: Model, folder: str) -> bool:
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
         expect("kvshare at ratio 1 = full", relative(run(method="kvshare", ratio=1.0)[4], full))
         expect("ideal at ratio 1 = full", relative(run(method="ideal", ratio=1.0)[4], full))
+        expect("cacheclip at ratio 1 = full", relative(run(**read_by(model, folder, r, request), ratio=1.0)[4], full))
         order, _, _, _, logits = run(method="trace", ratio=1.0, alpha=0.001)
         moved = Request(model, request["prefix"], [request["chunks"][c] for c in order], request["query"])
         expect(f"trace at ratio 1 = full in the order {order}", relative(logits, solve(moved, settings(model, method="full"))[4]))
@@ -194,9 +200,17 @@ def self_test(model: Model, folder: str) -> bool:
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
                         {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"method": "trace", "alpha": 0.005, "trace_heads": "sharpest:0.25"}, {"reorder": True, "order_for": "selection"},
-                        {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}):
-            expect(f"dump {changes}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
+                        {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
+            name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
+            expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
     return good
+
+
+def read_by(model: Model, folder: str, r: Request, request: dict) -> dict:
+    """Settings of cacheclip with the model as its own auxiliary."""
+    prompts = [{"ids": chunk + request["query"], "query": len(request["query"]),
+                "stands_for": [[row, row + 1] for row in r.rows_of(number).tolist()]} for number, chunk in enumerate(request["chunks"])]
+    return {"method": "cacheclip", "auxiliary_model": str(folder), "auxiliary_prompts": prompts}
 
 
 def round_trip(model: Model, r: Request, s: dict) -> bool:

@@ -3,6 +3,7 @@
 pub mod equal;
 pub mod side_by_side;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +11,18 @@ use std::time::Duration;
 use candle_core::{DType, Device};
 use tributary_coordinator::dispatch;
 use tributary_coordinator::{Clock, ModelShape};
-use tributary_engine::{Carrier, Group, GroupSettings, shape_of};
+use tributary_engine::{AuxiliaryModel, Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport,
-    Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method,
+    OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
+
+/// The name of the model that reads contexts for methods which want one beside the model that answers: it is that very model.
+const AUXILIARY: &str = "small";
 
 /// How long a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -79,7 +83,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         };
         (0..count).map(draw).collect()
     };
-    Plan {
+    let plan = Plan {
         request: 1,
         prefix: ids(prefix),
         chunks: chunks
@@ -104,6 +108,23 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         returns: Returns { logits: true, scores: true, logprobs: None },
         auxiliary: Vec::new(),
         look_ahead: None,
+    };
+    Plan { auxiliary: read_by_itself(&plan), ..plan }
+}
+
+/// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.
+fn read_by_itself(plan: &Plan) -> Vec<Auxiliary> {
+    let prompt = |(chunk, rows): (&Chunk, Range<u32>)| AuxiliaryPrompt {
+        ids: chunk.ids.iter().chain(&plan.query).copied().collect(),
+        query: plan.query.len(),
+        stands_for: rows.map(|row| row..row + 1).collect(),
+    };
+    let prompts = plan.chunks.iter().zip(plan.chunk_rows()).map(prompt).collect();
+    let cost = AuxiliaryCost::default();
+    if plan.method.reads_by_auxiliary() {
+        vec![Auxiliary { model: AUXILIARY.to_owned(), prompts, cost }]
+    } else {
+        Vec::new()
     }
 }
 
@@ -201,7 +222,10 @@ fn group_with(
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    Group::start(models, &space, settings, store).expect("the group starts")
+    // A model on the host reads contexts too, for methods that want one beside it.
+    let reads = models[0].device().is_cpu();
+    let beside = reads.then(|| Arc::new(AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))));
+    Group::start((models, beside), &space, settings, store).expect("the group starts")
 }
 
 /// A group that computes with one model on the host.

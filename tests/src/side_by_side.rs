@@ -33,6 +33,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::Ideal,
+        Method::CacheClip,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
         eager_trace(),

@@ -57,6 +57,7 @@ fn selective_methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
+        Method::CacheClip,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
@@ -184,6 +185,11 @@ fn what_is_expected_is_near_what_comes() {
             }
             let counted: u64 = reports.iter().map(|report| report.traffic.tensor_bytes_received()).sum();
             let expected: u64 = bytes::expected(&plan, 4, &model_shape).iter().sum();
+            if plan.method.reads_by_auxiliary() {
+                // How much of the budget stands together is not known: all of it is the most.
+                assert!(counted <= expected, "{:?} {exchange:?}: {expected}, and {counted} came", plan.method);
+                continue;
+            }
             let ratio = expected as f64 / counted as f64;
             assert!((ratio - 1.0).abs() < 0.05, "{:?} {exchange:?}: {expected} of {counted}", plan.method);
             // Rows that are measured go to their keepers, and the others do not.

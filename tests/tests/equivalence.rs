@@ -66,6 +66,7 @@ fn scoring_methods() -> Vec<Method> {
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
         Method::Ideal,
+        Method::CacheClip,
         samkv(SamKvVariant::Large, 1.0),
         Method::Trace(Trace::default()),
         Method::Random { seed: 3 },

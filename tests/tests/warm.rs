@@ -28,6 +28,7 @@ fn methods() -> Vec<Method> {
         Method::Relay { layout: Layout::Global },
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
+        Method::CacheClip,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),

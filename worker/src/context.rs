@@ -129,6 +129,8 @@ pub struct Context<'a> {
     pub timeline: Timeline,
     /// Context, prefix and query rows computed by chunk prefill or exact prefill.
     pub prefilled_rows: usize,
+    /// Seconds that auxiliary models ran on this rank, beside other work or not.
+    pub auxiliary_s: f64,
     /// Rows computed by the recompute pass.
     pub recomputed_rows: usize,
     /// Chunks of earlier requests.
@@ -160,6 +162,7 @@ impl<'a> Context<'a> {
             comm,
             timeline,
             prefilled_rows: 0,
+            auxiliary_s: 0.0,
             recomputed_rows: 0,
             chunk_cache,
         })

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
 use tributary_kernels::{Kernels, Rope};
-use tributary_protocol::{Auxiliary, Chunk, Exchange, Method, OrderFor, Plan, Returns, Sampling};
+use tributary_protocol::{
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Exchange, Method, OrderFor, Plan, Returns, Sampling,
+};
 
 use crate::context::Math;
 use crate::error::Result;
@@ -40,7 +42,8 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
 /// A plan's entry for an auxiliary model named `small`; the ids behind those that stand for rows are its query's.
 pub fn auxiliary(ids: Vec<u32>, stands_for: Vec<Range<u32>>) -> Auxiliary {
     let query = ids.len() - stands_for.len();
-    Auxiliary { model: "small".to_owned(), ids, query, stands_for, memory_bytes: 0 }
+    let prompts = vec![AuxiliaryPrompt { ids, query, stands_for }];
+    Auxiliary { model: "small".to_owned(), prompts, cost: AuxiliaryCost::default() }
 }
 
 /// Kernels and constants of a model, for positions up to a bound.

@@ -226,7 +226,7 @@ pub fn with_conductor(
 
 pub fn prepared(context: usize) -> Prepared {
     let piece = Piece { ids: vec![3; context], ..Piece::default() };
-    Prepared { prefix: vec![1], chunks: vec![piece.clone(), piece], query: vec![4, 5], notes: Vec::new() }
+    Prepared { prefix: vec![1], chunks: vec![piece.clone(), piece], query: vec![4, 5], ..Prepared::default() }
 }
 
 pub fn settings(max_tokens: usize) -> RequestSettings {

@@ -76,6 +76,7 @@ mod tests {
         {
             let cases = [
                 ("epic", 0),
+                ("cacheclip", 0),
                 ("infoflow", probe),
                 ("prophetkv", full_probe),
                 ("relay", full_probe + hop),

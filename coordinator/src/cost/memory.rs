@@ -68,6 +68,13 @@ pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryO
     ranks(plan, world, shape, cached_bytes, false, memory).into_iter().map(with_weights).collect()
 }
 
+/// Bytes that a model beside the main one takes on a host: its weights, and what prompts of `rows` rows, read one by one, hold at once:
+/// activations, a layer's keys and values, and what the last layer's queries pay them.
+pub fn beside_bytes(shape: &ModelShape, rows: usize) -> u64 {
+    let passing = activations(shape, MemoryOf::Host, rows, false);
+    shape.weight_bytes + passing + rows as u64 * (shape.layer_kv_bytes() + 4 * shape.heads as u64)
+}
+
 /// Bytes that are neither weights nor a request's.
 fn besides(memory: MemoryOf) -> u64 {
     match memory {
@@ -151,7 +158,8 @@ impl Count<'_> {
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
         let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
         let moments = [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all), measured];
-        let auxiliary = if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.memory_bytes).sum() } else { 0 };
+        let auxiliary =
+            if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.cost.memory_bytes).sum() } else { 0 };
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
     }
 
@@ -245,31 +253,14 @@ impl Count<'_> {
         }
     }
 
-    /// Bytes of a pass of `rows` rows beside keys and values: the larger of attention (residual, query, and one result, or, where
-    /// it `merges` partial ones, two of them and the merged one) and what follows it (residual before and after, attention's
-    /// output, and the result in tiles and in one piece; in place of the piece, the wide rows of a tile).
+    /// [`activations`] of the plan's model.
     fn activations(&self, rows: usize, merges: bool) -> u64 {
-        let shape = self.shape;
-        let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
-        let results = if merges { 3 } else { 1 };
-        let before = 2 * hidden + 2 * query + 4 * kv;
-        let attention = hidden + query + results * (query + shape.heads);
-        let finish = 3 * hidden + query;
-        let tile_rows = match self.memory {
-            MemoryOf::Host => MLP_TILE_ROWS,
-            MemoryOf::Device => DEVICE_MLP_TILE_ROWS,
-        };
-        let tile = rows.min(tile_rows) * (2 * hidden + 3 * shape.intermediate);
-        let behind = rows * finish + tile.max(rows * hidden);
-        slack(self.number_bytes() * (rows * before.max(attention)).max(behind) as u64)
+        activations(self.shape, self.memory, rows, merges)
     }
 
     /// Bytes of a number between layers.
     fn number_bytes(&self) -> u64 {
-        match self.memory {
-            MemoryOf::Host => 4,
-            MemoryOf::Device => self.shape.dtype_bytes as u64,
-        }
+        number_bytes(self.shape, self.memory)
     }
 
     /// Bytes of one layer's keys and values of so many rows, put together, its keys once more rotated, and of the rotary
@@ -284,6 +275,32 @@ impl Count<'_> {
                 slack(layer + layer / 2 + tables as u64)
             }
         }
+    }
+}
+
+/// Bytes of a pass of `rows` rows beside keys and values: the larger of attention (residual, query, and one result, or, where
+/// it `merges` partial ones, two of them and the merged one) and what follows it (residual before and after, attention's
+/// output, and the result in tiles and in one piece; in place of the piece, the wide rows of a tile).
+fn activations(shape: &ModelShape, memory: MemoryOf, rows: usize, merges: bool) -> u64 {
+    let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
+    let results = if merges { 3 } else { 1 };
+    let before = 2 * hidden + 2 * query + 4 * kv;
+    let attention = hidden + query + results * (query + shape.heads);
+    let finish = 3 * hidden + query;
+    let tile_rows = match memory {
+        MemoryOf::Host => MLP_TILE_ROWS,
+        MemoryOf::Device => DEVICE_MLP_TILE_ROWS,
+    };
+    let tile = rows.min(tile_rows) * (2 * hidden + 3 * shape.intermediate);
+    let behind = rows * finish + tile.max(rows * hidden);
+    slack(number_bytes(shape, memory) * (rows * before.max(attention)).max(behind) as u64)
+}
+
+/// Bytes of a number between layers.
+fn number_bytes(shape: &ModelShape, memory: MemoryOf) -> u64 {
+    match memory {
+        MemoryOf::Host => 4,
+        MemoryOf::Device => shape.dtype_bytes as u64,
     }
 }
 

@@ -40,7 +40,10 @@ impl Selected {
             Some(Selection::Nothing | Selection::Parallel(_)) => Vec::new(),
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
             Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => kept(&runs, sparse, plan.budget),
-            Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_)) => spread(&runs, plan.budget),
+            // Rows that stand alone are dropped by what an auxiliary model reads: as many as the budget are the most.
+            Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_) | Selection::Auxiliary) => {
+                spread(&runs, plan.budget)
+            }
         };
         let traces = plan.traces().filter(|_| plan.traced_positions() <= shape.max_positions);
         let measured = match (plan.method.drift(), traces) {

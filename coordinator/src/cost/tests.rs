@@ -5,7 +5,7 @@ use tributary_protocol::{Exchange, Method, Phase, Plan};
 use super::{Work, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
 use crate::plan::{RequestSettings, method_named};
-use crate::shape::tests::DEMO;
+use crate::shape::tests::{DEMO, DUMMY_25M};
 
 /// FLOPs on the critical path.
 fn critical(plan: &Plan) -> f64 {
@@ -115,6 +115,21 @@ fn methods_cost_what_they_do() {
     let floor = RequestSettings { exchange: Some(Exchange::Selected), ..pass_q.clone() };
     let total = |settings| work(&with_settings(settings, 32_768, 2048, &QWEN), 4, &QWEN).total_flops();
     assert!(total(&floor) < total(&pass_q), "rows that see less cost less");
+}
+
+#[test]
+fn an_auxiliary_model_costs_its_prompts_on_rank_0() {
+    let plan = planned("cacheclip", 32_768, 2048, 4, &QWEN);
+    let counted = work(&plan, 4, &QWEN);
+    let ranks = &counted.phase(Phase::Auxiliary).expect("a phase of its own").ranks;
+    assert!(ranks[1..].iter().all(|rank| rank.flops() == 0.0), "{ranks:?}");
+    // A prompt for each chunk but the first, as long as that and the query. The last layer ends at the attention of the query's rows.
+    let (prompts, rows) = (15.0, 2048 + 32);
+    let whole = prompts * DUMMY_25M.prefill_flops(rows, 0);
+    let found = ranks[0].flops() / whole;
+    assert!((0.80..0.90).contains(&found), "{found} of a prefill of the same prompts");
+    assert_eq!(ranks[0].products.len(), 15);
+    assert!(work(&Plan { budget: 0, ..plan }, 4, &QWEN).phase(Phase::Auxiliary).is_none(), "nothing to select");
 }
 
 #[test]

@@ -129,6 +129,9 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
     let of = Count { plan, world, shape, selected };
     let mut phases = vec![(Phase::ChunkPrefill, of.prefill())];
     if plan.method.selection().is_some() {
+        if plan.budget > 0 {
+            phases.push((Phase::Auxiliary, of.auxiliary()));
+        }
         let probed = plan.probed_layers(shape.layers);
         if plan.reorders() {
             phases.push((Phase::Reorder, of.probe(&probed)));

@@ -95,6 +95,35 @@ fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
 }
 
 #[test]
+fn an_auxiliary_model_shares_a_host_with_the_prefill_and_hides_under_that_of_a_device() {
+    let device = profile();
+    let mut host = device.clone();
+    host.rank.memory_of = crate::MemoryOf::Host;
+    let seconds = |plan: &Plan, profile: &Profile, phase| {
+        let predicted = ttft(plan, 1, &QWEN, profile);
+        predicted.phases.iter().find(|found| found.phase == phase).map_or(0.0, |found| found.seconds)
+    };
+    let plan = planned("cacheclip", 8192, 2048, 1, &QWEN);
+    let alone = Plan { auxiliary: Vec::new(), ..plan.clone() };
+    let of_both = |profile: &Profile, plan: &Plan| {
+        seconds(plan, profile, Phase::ChunkPrefill) + seconds(plan, profile, Phase::Auxiliary)
+    };
+    let read_s = of_both(&host, &warm(plan.clone())) - of_both(&host, &warm(alone.clone()));
+    assert!(read_s > 0.0, "{read_s}");
+    let beside_s = of_both(&host, &plan) - of_both(&host, &alone);
+    assert!((beside_s / read_s - 1.0).abs() < 1e-9, "cores are shared: {beside_s} beside the prefill, {read_s} alone");
+    assert_eq!(seconds(&plan, &host, Phase::Auxiliary), 0.0, "it ends before the prefill of a large model");
+    let exposed_s = seconds(&warm(plan.clone()), &device, Phase::Auxiliary);
+    let prefill_s = of_both(&device, &alone);
+    assert!(exposed_s > prefill_s, "nothing to hide under: {exposed_s}");
+    assert!((of_both(&device, &plan) - exposed_s).abs() < 1e-9, "the longer of the two counts");
+    let mut light = plan.clone();
+    light.auxiliary[0].cost.row_flops /= 100;
+    light.auxiliary[0].cost.pair_flops /= 100;
+    assert_eq!(of_both(&device, &light), prefill_s, "hidden");
+}
+
+#[test]
 fn two_hosts_are_slower_between_than_inside() {
     let two = Profile::by_name("h100x8x2").unwrap();
     let one = Profile { ranks_per_host: 16, ..two.clone() };

@@ -9,6 +9,9 @@
 //! Transfers: a latency for every group of messages ([`groups`](crate::cost::groups())) and bytes over the link's rate. Between hosts
 //! that is what a gather takes whose rows cross once to each host, and so the NCCL backend sends them.
 //!
+//! An auxiliary model runs on rank 0's host beside the prefill of chunks. Where ranks calculate on that host both share its cores, so that
+//! neither hides under the other; beside a device, what is left behind the prefill counts, at an assumed rate of the host.
+//!
 //! What hides, where transfers overlap: a ring's step under the attention to what is in hand; the stale rows of one layer
 //! under the prefill of the next; where all chunks are warm, stale rows in slices under the layers of the probes, and if
 //! there is none, not at all; fresh rows under `replicate` under the attention to the stale ones. Everything else keeps ranks
@@ -26,6 +29,9 @@ use crate::ModelShape;
 use crate::cost::bytes::{Cargo, Flow, flows};
 use crate::cost::{Decoding, PhaseWork, Products, RankWork, Selected, Work, work_of};
 use crate::machine::MemoryOf;
+
+/// FLOPs of the host of a device in a second, which no profile of a device says: what 16 cores do in f32.
+const HOST_FLOPS_PER_S: f64 = 4e11;
 
 /// What a request is predicted to take.
 #[derive(Debug, Clone, PartialEq)]
@@ -149,6 +155,7 @@ impl Clock<'_> {
             let work = self.work.phase(phase);
             let rank = |rank: usize| {
                 let busy = work.map_or(0.0, |work| self.busy_s(work, rank));
+                let busy = self.beside_s(phase, rank, busy);
                 let read = reading.iter().find(|(of, _)| *of == phase).map_or(0.0, |(_, seconds)| seconds[rank]);
                 (busy, self.exposed_s(phase, rank, work) + read)
             };
@@ -159,6 +166,23 @@ impl Clock<'_> {
             }
         }
         phases
+    }
+
+    /// Seconds of a rank in a phase that takes `busy` by itself, given what an auxiliary model does beside the prefill of chunks: on a host of
+    /// ranks each of the two takes half of the cores until the shorter one ends.
+    fn beside_s(&self, phase: Phase, rank: usize, busy: f64) -> f64 {
+        let Some(auxiliary) = self.work.phase(Phase::Auxiliary).filter(|_| rank == 0) else { return busy };
+        let on_device = self.profile.rank.memory_of == MemoryOf::Device;
+        let prefill_s = || self.work.phase(Phase::ChunkPrefill).map_or(0.0, |work| self.busy_s(work, 0));
+        let auxiliary_s = || match on_device {
+            true => auxiliary.ranks[0].flops() / HOST_FLOPS_PER_S,
+            false => self.work_s(&auxiliary.ranks[0], &self.profile.rank),
+        };
+        match phase {
+            Phase::ChunkPrefill if !on_device => busy + busy.min(auxiliary_s()),
+            Phase::Auxiliary => (auxiliary_s() - prefill_s()).max(0.0),
+            _ => busy,
+        }
     }
 
     /// Seconds that each rank waits for chunks from the store, in each phase that looks at them.

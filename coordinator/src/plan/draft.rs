@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_protocol::deal::usual_owner;
-use tributary_protocol::{Auxiliary, Chunk, Evidence, Exchange, LookAhead, Plan, Selection, leading_counts};
+use tributary_protocol::{Auxiliary, Choice, Chunk, Evidence, Exchange, LookAhead, Plan, Selection, leading_counts};
 
 use super::exchange;
 use super::settings::{RequestSettings, budget, setting};
@@ -162,6 +162,11 @@ impl Draft {
         (&self.plan.prefix, self.plan.chunks.iter().map(|chunk| chunk.ids.as_slice()))
     }
 
+    /// Whether a model beside the main one reads the context.
+    pub fn has_auxiliary(&self) -> bool {
+        !self.plan.auxiliary.is_empty()
+    }
+
     /// Whether chunks in ranks' memories are passed over.
     pub fn is_from_store(&self) -> bool {
         self.plan.from_store
@@ -252,6 +257,13 @@ fn check(tokens: &Tokens, settings: &RequestSettings, shape: &ModelShape) -> Res
     }
     if query.is_empty() {
         return Err(Error::EmptyQuery);
+    }
+    if settings.method.takes(Choice::AuxModel) && tokens.auxiliary.is_empty() {
+        let wanted = format!(
+            "needs {} DIR, the folder of a small model that reads the documents for it",
+            Choice::AuxModel.option()
+        );
+        return Err(setting("--method", settings.method.name, wanted));
     }
     let context_tokens: usize = chunks.iter().map(Vec::len).sum();
     let prompt_tokens = prefix.len() + context_tokens + query.len();

@@ -1,6 +1,6 @@
 //! What a method has beside the prompt stands in the plan, and its memory counts where it is.
 
-use tributary_protocol::{Auxiliary, Exchange, LookAhead};
+use tributary_protocol::{Auxiliary, AuxiliaryCost, Exchange, LookAhead};
 
 use super::*;
 use crate::machine::MemoryOf;
@@ -24,8 +24,11 @@ fn planned(method_inputs: MethodInputs<'_>, available_bytes: Option<u64>) -> Res
 
 #[test]
 fn a_model_beside_the_main_one_must_fit_too() {
-    let auxiliary =
-        [Auxiliary { model: "small".into(), ids: vec![1, 2], query: 2, stands_for: Vec::new(), memory_bytes: 1 << 20 }];
+    let auxiliary = [Auxiliary {
+        model: "small".into(),
+        prompts: Vec::new(),
+        cost: AuxiliaryCost { memory_bytes: 1 << 20, ..AuxiliaryCost::default() },
+    }];
     let method_inputs = MethodInputs { auxiliary: &auxiliary, ..MethodInputs::default() };
     let (bare, listed) = (planned(MethodInputs::default(), None).unwrap(), planned(method_inputs, None).unwrap());
     assert_eq!(listed.plan.auxiliary, auxiliary);

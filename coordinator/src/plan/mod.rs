@@ -20,6 +20,7 @@ use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
 pub use self::draft::{Draft, Tokens};
+pub(crate) use self::settings::setting;
 pub use self::settings::{RequestSettings, method_named};
 
 /// A request as token ids.

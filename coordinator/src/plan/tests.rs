@@ -231,7 +231,7 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0, seed: 0 };
-    let cases: [(&[usize], RequestSettings, &[&str]); 21] = [
+    let cases: [(&[usize], RequestSettings, &[&str]); 22] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
         (&[4], RequestSettings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
@@ -257,6 +257,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], RequestSettings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
         (&[], base(), &["no documents"]),
         (&[3, 0, 2], base(), &["document 2 of 3"]),
+        (&[4], method("cacheclip"), &["--method cacheclip", "needs --aux-model DIR"]),
     ];
     for (lengths, settings, wanted) in cases {
         let error = planned(lengths, &settings, &MACHINE).unwrap_err();

@@ -8,16 +8,18 @@ mod taken;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tributary_protocol::{KeySpace, RankReport, TraceHeads};
+use tributary_protocol::{Choice, KeySpace, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
+use crate::auxiliary::AuxiliaryReader;
 use crate::cost::running_bytes;
 use crate::directory::{Directory, StoreInventory};
 use crate::forecast::Profile;
 use crate::intake::Prepared;
-use crate::machine::{FreeMemory, GroupShape, Machine};
+use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
 use crate::{ModelShape, Result};
 
@@ -66,6 +68,8 @@ pub struct Planner {
     profile: Option<Profile>,
     /// α of trace as it was calibrated for the model, if it was.
     trace: Option<(f32, TraceHeads)>,
+    /// The model beside the main one that reads contexts for methods which want one.
+    auxiliary: Option<Arc<AuxiliaryReader>>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -86,6 +90,7 @@ impl Planner {
             narrowest: None,
             profile: None,
             trace: None,
+            auxiliary: None,
             requests: 0,
         }
     }
@@ -98,6 +103,11 @@ impl Planner {
     /// From now on trace has this α, which belongs to the attention of these heads, where a request asks for no other ones.
     pub fn trace_by(&mut self, alpha: f32, heads: TraceHeads) {
         self.trace = Some((alpha, heads));
+    }
+
+    /// From now on this model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
+    pub fn read_by(&mut self, auxiliary: AuxiliaryReader) {
+        self.auxiliary = Some(Arc::new(auxiliary));
     }
 
     /// The profile by which exchanges are chosen, if one was given.
@@ -268,7 +278,15 @@ impl Planner {
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, bytes: &bytes };
-        draft.place(number, owner, cached, &self.model, (&self.machine(group), self.profile.as_ref()))
+        draft.place(number, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
+    }
+
+    /// The machine of a group for a request: a model that reads contexts for other requests takes of it too.
+    fn machine_of(&self, group: GroupShape, draft: &Draft) -> Machine {
+        let machine = self.machine(group);
+        let others = self.auxiliary.iter().filter(|_| machine.memory == MemoryOf::Host && !draft.has_auxiliary());
+        let taken: u64 = others.map(|auxiliary| auxiliary.weight_bytes()).sum();
+        Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
     }
 
     /// Bytes that each rank keeps of a planned request while it is decoded.
@@ -281,7 +299,12 @@ impl Planner {
         let trace_heads = settings.trace_heads.or(self.trace.map(|(_, heads)| heads));
         let fits = |(alpha, heads)| (trace_heads == Some(heads)).then_some(alpha);
         let trace_alpha = settings.trace_alpha.or(self.trace.and_then(fits));
-        Draft::new(self.tokens(request), &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
+        let mut tokens = self.tokens(request);
+        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.takes(Choice::AuxModel)) {
+            let skipped = usize::from(!settings.include_first_chunk);
+            tokens.auxiliary = vec![reader.read(request, skipped)?];
+        }
+        Draft::new(tokens, &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
     }
 
     fn tokens(&self, request: &Prepared) -> Tokens {
@@ -302,7 +325,7 @@ impl Planner {
         chunks: &[Held],
     ) -> Result<()> {
         let cached = Cached { chunks, bytes: &self.full_caches(group) };
-        draft.place(0, owner, cached, &self.model, (&self.machine(group), self.profile.as_ref()))
+        draft.place(0, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 
     /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests

@@ -28,7 +28,7 @@ fn planner(side_by_side: bool) -> Planner {
 
 fn request() -> Prepared {
     let chunk = |first: u32| Piece { ids: (first..first + 32).collect(), ..Piece::default() };
-    Prepared { prefix: vec![1], chunks: vec![chunk(3), chunk(40), chunk(80)], query: vec![5, 6], notes: Vec::new() }
+    Prepared { prefix: vec![1], chunks: vec![chunk(3), chunk(40), chunk(80)], query: vec![5, 6], ..Prepared::default() }
 }
 
 fn settings() -> RequestSettings {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, Selection, TraceHeads};
+use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection, TraceHeads};
 
 use crate::Planned;
 
@@ -12,6 +12,12 @@ use crate::Planned;
 pub struct Environment {
     /// The model folder, as the user named it.
     pub model: String,
+    /// The folder of the model beside it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auxiliary_model: Option<String>,
+    /// The hash of that model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auxiliary_hash: Option<String>,
     /// Where the weights come from: the folder, or a seed.
     pub load_format: String,
     /// Type of the numbers.
@@ -192,6 +198,41 @@ pub struct TraceRow {
     pub sharpest: Option<f32>,
     /// The same among rows of documents that stand behind its own in the request, which is what moves documents.
     pub sharpest_behind: Option<f32>,
+}
+
+/// What a model beside the main one read for a method.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct AuxiliaryRow {
+    /// Its prompts: the chunks that may be selected.
+    pub prompts: usize,
+    /// Tokens of all of them, each with the query.
+    pub tokens: usize,
+    /// How long it ran, beside other work or not.
+    pub read_ms: f64,
+    /// Rows of the budget that stand so far from others that they were not recomputed.
+    pub unspent_rows: usize,
+}
+
+/// What a model beside the main one read for a plan; none where it reads nothing.
+pub(super) fn auxiliary(plan: &Plan, outcome: &Outcome, reports: &[RankReport]) -> Option<AuxiliaryRow> {
+    let auxiliary = plan.auxiliary.first().filter(|_| plan.budget > 0)?;
+    Some(AuxiliaryRow {
+        prompts: auxiliary.prompts.len(),
+        tokens: auxiliary.prompts.iter().map(|prompt| prompt.ids.len()).sum(),
+        read_ms: 1e3 * reports.iter().map(|report| report.auxiliary_s).sum::<f64>(),
+        unspent_rows: plan.budget.saturating_sub(outcome.selected.len()),
+    })
+}
+
+impl AuxiliaryRow {
+    /// The same for a reader.
+    pub(super) fn note(&self) -> String {
+        let Self { prompts, tokens, read_ms, unspent_rows } = *self;
+        format!(
+            "the auxiliary model read {prompts} documents, {tokens} tokens, in {read_ms:.2} ms beside their prefill; {unspent_rows} rows of \
+             the budget are unspent"
+        )
+    }
 }
 
 /// What free probes found for a plan; none where the method has no such probes.

@@ -17,7 +17,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
-pub use self::facts::{Environment, ResolvedSettings, TraceRow};
+pub use self::facts::{AuxiliaryRow, Environment, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 
 /// Name and version of the report as JSON (`docs/schemas/prefill.v1.json`). A field that goes, or means something else, makes another
@@ -67,6 +67,9 @@ pub struct Report {
     /// How chunks came into that order, where free probes followed what rows depend on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceRow>,
+    /// What the model beside the main one read, where the method has one read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auxiliary: Option<AuxiliaryRow>,
     /// Numbers of the context rows that were recomputed, with chunks in the request's own order; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_rows: Option<Vec<u32>>,
@@ -223,6 +226,8 @@ pub fn report(
         notes.extend(path::stragglers(answer));
     }
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
+    let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
+    notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
@@ -256,6 +261,7 @@ pub fn report(
         chunk_cache: chunk_cache(plan.chunks.len(), &answer.reports),
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
+        auxiliary,
         selected_rows: None,
         answer: text,
         token_ids: outcome.tokens.clone(),

@@ -12,6 +12,7 @@ use super::group::GroupSettings;
 use super::identity::Identity;
 use super::pulses::Pulses;
 use super::seat::Seat;
+use crate::auxiliary::AuxiliaryModel;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
 
@@ -84,6 +85,8 @@ pub struct Neighbours {
 pub struct Start<'a> {
     /// The weights: one for all ranks of this process, or one a rank.
     pub models: &'a [Arc<dyn Model>],
+    /// The model beside them, if there is one.
+    pub auxiliary: Option<Arc<AuxiliaryModel>>,
     /// How it runs.
     pub settings: GroupSettings,
     /// What its ranks must have in common.

@@ -12,6 +12,7 @@ use tributary_protocol::{Event, KeySpace};
 use tributary_store::Store;
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
+use crate::auxiliary::AuxiliaryModel;
 use crate::carrier::Carrier;
 
 /// How many plans may wait for rank 0.
@@ -50,13 +51,13 @@ pub struct GroupSettings {
 }
 
 impl Group {
-    /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device; `space` names the chunks that
+    /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device, and rank 0 may run another one beside it; `space` names the chunks that
     /// they keep, in memory and in the `store` behind it.
     ///
     /// # Errors
     /// The system has no thread to give.
     pub fn start(
-        models: &[Arc<dyn Model>],
+        (models, auxiliary): (&[Arc<dyn Model>], Option<Arc<AuxiliaryModel>>),
         space: &KeySpace,
         settings: GroupSettings,
         store: Option<Arc<Store>>,
@@ -79,14 +80,15 @@ impl Group {
                 .map_err(std::io::Error::other)?;
             let chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
             let mut chunk_cache = chunk_cache.backed_by(store.clone());
-            let tell = tell.clone();
+            let (tell, auxiliary) = (tell.clone(), auxiliary.clone());
             let run = move || {
                 pool.install(move || {
                     let mut comm = settings.carrier.on_thread(seat, model.device())?;
                     // Whether anybody listens does not matter.
                     let _ = tell.send(comm.message_bytes());
                     drop(tell);
-                    serve(&*model, settings.kernels, &mut *comm, link.as_ref(), settings.timeout, &mut chunk_cache)
+                    let models = AuxiliaryModel::beside(auxiliary.as_deref(), &*model);
+                    serve(models, settings.kernels, &mut *comm, link.as_ref(), settings.timeout, &mut chunk_cache)
                 })
             };
             ranks.push(std::thread::Builder::new().name(format!("rank-{rank}")).spawn(run)?);

@@ -13,6 +13,7 @@ use crate::model::{ModelFolder, ModelHash};
 /// What the facts of this rank are made of.
 pub struct Identity {
     model: ModelHash,
+    auxiliary: Option<ModelHash>,
     dtype: String,
     settings: String,
     world: usize,
@@ -33,6 +34,7 @@ impl Identity {
             stores: stored.is_some(),
             secret: secret.map(|secret| secret.of_keys()),
             model: folder.hash().clone(),
+            auxiliary: folder.auxiliary.as_ref().map(|beside| beside.hash().clone()),
             dtype: format!("{:?}", model.dtype),
             settings: settings(model, group),
             world,
@@ -63,11 +65,13 @@ impl Identity {
     /// A file of the model or the program that cannot be read.
     pub fn facts(&self) -> Result<(AgreementFacts, KeySpace)> {
         let hash = self.model.get()?;
+        let auxiliary = self.auxiliary.as_ref().map(ModelHash::get).transpose()?;
         let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),
             ("build", build()?),
             ("config", self.settings.clone()),
             ("model", model_hash(&hash)),
+            ("auxiliary model", auxiliary.map_or("none".to_owned(), |hash| model_hash(&hash))),
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),
             ("chunk store", if self.stores { "yes" } else { "no" }.to_owned()),

@@ -94,12 +94,12 @@ impl Backend for Processes {
         if self.serving.is_some() {
             return Ok(None);
         }
-        let Start { models, settings, identity, machine, store, .. } = start;
+        let Start { models, auxiliary, settings, identity, machine, store, .. } = start;
         // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
         let is_on_gpu = !models[0].device().is_cpu();
         let speaks = self.process.leads() || is_on_gpu || self.process.facts.local_rank == 0;
         let free_memory = speaks.then(|| FreeMemory::of(&machine));
-        let serving = self.process.serve(&models[0], settings, identity, (free_memory, store))?;
+        let serving = self.process.serve((&models[0], auxiliary), settings, identity, (free_memory, store))?;
         let Some(agreed) = serving.ready() else {
             serving.end()?;
             return Ok(None);

@@ -75,7 +75,7 @@ impl Backend for Threads {
     }
 
     fn start(&mut self, start: Start<'_>) -> Result<Option<Started>> {
-        let Start { models, settings, identity, keeps_chunks, store, .. } = start;
+        let Start { models, auxiliary, settings, identity, keeps_chunks, store, .. } = start;
         let group = GroupShape { world: settings.world, threads: settings.threads };
         if self.groups.contains_key(&group) {
             return Ok(None);
@@ -86,11 +86,8 @@ impl Backend for Threads {
         };
         let models = &models[..settings.carrier.weight_copies(group.world)];
         let GroupShape { world, threads } = group;
-        let running = Group::start(models, space, settings, store.clone()).map_err(|cause| Error::Exhausted {
-            world,
-            threads,
-            cause,
-        })?;
+        let running = Group::start((models, auxiliary), space, settings, store.clone())
+            .map_err(|cause| Error::Exhausted { world, threads, cause })?;
         // What messages take of the GPU's budget is known now.
         let message_bytes = running.message_bytes();
         let lookout = running.lookout();

@@ -28,6 +28,8 @@ pub struct Choices {
     /// Hugging Face folder: config.json and safetensors weights; no tokenizer is needed
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    #[arg(long, help = help::aux_model(), value_name = "DIR")]
+    pub aux_model: Option<PathBuf>,
     /// Where weights come from; `dummy` draws them from --seed [default: safetensors]
     #[arg(long, value_enum)]
     pub load_format: Option<Load>,
@@ -84,6 +86,7 @@ impl Choices {
     pub fn or(self, others: Self) -> Self {
         Self {
             model: self.model.or(others.model),
+            aux_model: self.aux_model.or(others.aux_model),
             load_format: self.load_format.or(others.load_format),
             device: self.device.or(others.device),
             dtype: self.dtype.or(others.dtype),
@@ -112,6 +115,7 @@ impl Choices {
         let dummy_seed = design.load_format.strip_prefix("dummy, seed ");
         Ok(Self {
             model: Some(design.model.clone().into()),
+            aux_model: design.auxiliary_model.clone().map(Into::into),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
             // A report from before there were devices names none.
             device: if design.device.is_empty() {
@@ -151,6 +155,7 @@ impl Choices {
         let caches: Vec<Cache> = self.caches.map_or(vec![Cache::Cold], |all| all.iter().map(|state| state.0).collect());
         let design = Design {
             model: model.display().to_string(),
+            auxiliary_model: self.aux_model.map(|folder| folder.display().to_string()),
             load_format: match self.load_format.unwrap_or(Load::Safetensors) {
                 Load::Safetensors => "safetensors".to_owned(),
                 Load::Dummy => format!("dummy, seed {seed}"),

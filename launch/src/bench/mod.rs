@@ -105,6 +105,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         device_memory: args.device_memory,
         dtype: choices.dtype,
         kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
+        aux_model: choices.aux_model.clone(),
     };
     let intake = IntakeConfig {
         synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),

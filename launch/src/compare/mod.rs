@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_engine::{Config, Engine, Question, Ranks, RunConfig};
-use tributary_protocol::{Descriptor, REFERENCE, Returns};
+use tributary_protocol::{REFERENCE, Returns};
 use tributary_study::compare::{Compared, Comparison, Runs, measure_one, render};
 use tributary_study::method_spec::MethodSpec;
 
@@ -45,7 +45,7 @@ pub struct CompareArgs {
         help = help::compared(),
         value_name = "METHOD",
         num_args = 1..,
-        default_values = Descriptor::names(),
+        default_values = help::methods_by_themselves(),
         hide_default_value = true,
         help_heading = "Method"
     )]

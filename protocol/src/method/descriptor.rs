@@ -92,6 +92,8 @@ pub enum Choice {
     SamKvBlocks,
     /// The share of what is fresh in what is kept.
     SamKvTheta,
+    /// The model beside the main one that reads the context for it.
+    AuxModel,
 }
 
 impl Choice {
@@ -119,6 +121,7 @@ impl Choice {
             Choice::SamKvVariant => "--samkv-variant",
             Choice::SamKvBlocks => "--samkv-blocks",
             Choice::SamKvTheta => "--samkv-theta",
+            Choice::AuxModel => "--aux-model",
         }
     }
 }
@@ -222,6 +225,8 @@ pub enum Selection {
     Random,
     /// The best by scores that the query decides.
     Evidence(Evidence),
+    /// The best by what an auxiliary model reads, where they lie close together.
+    Auxiliary,
     /// The best by how far they drift from what is cached of them.
     Drift(Drift),
     /// No rows; chunks stand beside each other, all right behind the prefix, and the query attends to them like this.

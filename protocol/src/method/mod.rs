@@ -6,6 +6,7 @@ mod all_gather;
 mod apb;
 mod ape;
 mod cacheblend;
+mod cacheclip;
 mod choices;
 mod descriptor;
 mod epic;
@@ -107,10 +108,12 @@ pub enum Method {
         /// What blocks see beside their own.
         passing: Passing,
     },
+    /// Recomputes what the query attends to in an auxiliary model, in windows.
+    CacheClip,
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 19] = [
+pub static METHODS: [&Descriptor; 20] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -130,6 +133,7 @@ pub static METHODS: [&Descriptor; 19] = [
     &ideal::DESCRIPTOR,
     &ape::DESCRIPTOR,
     &samkv::DESCRIPTOR,
+    &cacheclip::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -166,6 +170,7 @@ impl Method {
             Method::Ideal => (&ideal::DESCRIPTOR, ideal::prefill()),
             &Method::Ape(parameters) => (&ape::DESCRIPTOR, ape::prefill(parameters)),
             &Method::SamKv { parameters, layers } => (&samkv::DESCRIPTOR, samkv::prefill(parameters, layers)),
+            Method::CacheClip => (&cacheclip::DESCRIPTOR, cacheclip::prefill()),
         }
     }
 
@@ -208,6 +213,11 @@ impl Method {
     /// What is kept of every document, if the rest is dropped.
     pub fn sparse(&self) -> Option<SamKv> {
         self.evidence().and_then(|evidence| evidence.sparse)
+    }
+
+    /// Whether an auxiliary model reads the context for it.
+    pub fn reads_by_auxiliary(&self) -> bool {
+        self.selection() == Some(Selection::Auxiliary)
     }
 
     /// How the query attends to contexts that stand beside each other, if they do.

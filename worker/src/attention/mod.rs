@@ -37,7 +37,7 @@ pub use parallel::Parallel;
 pub use pass_q::PassQ;
 pub use passing::{Passing, PassingBlock};
 pub use query_probe::QueryProbe;
-pub use reading::Reading;
+pub use reading::{Reading, Watched};
 pub use replicated::Replicated;
 pub use replication::Replication;
 pub use ring::Ring;

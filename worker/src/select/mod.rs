@@ -4,6 +4,7 @@
 
 mod a3;
 mod cacheblend;
+mod cacheclip;
 mod epic;
 mod ideal;
 mod infoflow;
@@ -158,6 +159,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         Method::Relay { .. } => Box::new(relay::Relay::default()),
         Method::A3 { .. } => Box::new(a3::A3),
         Method::CacheBlend(_) => Box::new(cacheblend::CacheBlend),
+        Method::CacheClip => Box::new(cacheclip::CacheClip),
         Method::KvShare => Box::new(kvshare::KvShare),
         Method::Trace(_) => Box::new(trace::Traced::default()),
         Method::Ideal => Box::new(ideal::Ideal),

@@ -1,9 +1,9 @@
 //! The checks that a plan must pass before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, LookAhead, Plan};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, LookAhead, Plan};
 
 use crate::error::{Error, Result};
-use crate::model::Models;
+use crate::model::{Config, Models};
 use crate::strategy;
 
 /// Checks a plan against this model and world. The coordinator has checked it too; a wrong plan must not hang the group.
@@ -43,6 +43,13 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.drops().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
     }
+    if plan.method.reads_by_auxiliary() && plan.budget > 0 && plan.auxiliary.len() != 1 {
+        return bad(format!(
+            "method {} wants one model beside the main one, not {}",
+            plan.method.name(),
+            plan.auxiliary.len()
+        ));
+    }
     plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
     strategy::check(&plan.method, config)
@@ -50,11 +57,16 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
 
 /// Checks that an auxiliary model of the plan exists and fits the context.
 fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
-    let Auxiliary { model, ids, query, stands_for, .. } = auxiliary;
-    let bad = |what: String| Err(Error::Plan(what));
+    let Auxiliary { model, prompts, .. } = auxiliary;
     let Some(config) = models.auxiliary_config(model) else {
-        return bad(format!("there is no model `{model}` beside the main one"));
+        return Err(Error::Plan(format!("there is no model `{model}` beside the main one")));
     };
+    prompts.iter().try_for_each(|prompt| check_prompt(plan, model, prompt, config))
+}
+
+fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Config) -> Result<()> {
+    let AuxiliaryPrompt { ids, query, stands_for } = prompt;
+    let bad = |what: String| Err(Error::Plan(what));
     if *query == 0 || ids.len() != query + stands_for.len() {
         let rows = format!("{} rows and {query} of its query", stands_for.len());
         return bad(format!("model `{model}` has {} tokens for {rows}; the query needs one at least", ids.len()));
@@ -100,6 +112,21 @@ mod tests {
     }
 
     #[test]
+    fn a_method_that_has_the_context_read_wants_one_model_for_it() {
+        let read_by = |models: usize| {
+            refusal(|plan| {
+                (plan.method, plan.budget) = (Method::CacheClip, 3);
+                plan.auxiliary = vec![plan.auxiliary[0].clone(); models];
+            })
+        };
+        for models in [0, 2] {
+            let wanted = format!("plan: method cacheclip wants one model beside the main one, not {models}");
+            assert_eq!(read_by(models), (64, wanted));
+        }
+        assert_eq!(read_by(1).0, 0);
+    }
+
+    #[test]
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
@@ -121,19 +148,19 @@ mod tests {
             ),
             (|plan| plan.auxiliary[0].model = "tiny".into(), "plan: there is no model `tiny` beside the main one"),
             (
-                |plan| plan.auxiliary[0].query = 0,
+                |plan| plan.auxiliary[0].prompts[0].query = 0,
                 "plan: model `small` has 4 tokens for 2 rows and 0 of its query; the query needs one at least",
             ),
             (
-                |plan| plan.auxiliary[0].ids[1] = 61,
+                |plan| plan.auxiliary[0].prompts[0].ids[1] = 61,
                 "plan: token id 61 is outside the vocabulary of 61 of model `small`",
             ),
             (
-                |plan| plan.auxiliary[0].stands_for[1] = 17..20,
+                |plan| plan.auxiliary[0].prompts[0].stands_for[1] = 17..20,
                 "plan: a row of model `small` stands for the rows 17..20, and the context has 2..19",
             ),
             (
-                |plan| (plan.auxiliary[0].ids, plan.auxiliary[0].query) = (vec![1; 600], 598),
+                |plan| (plan.auxiliary[0].prompts[0].ids, plan.auxiliary[0].prompts[0].query) = (vec![1; 600], 598),
                 "600 prompt tokens and 0 to generate exceed the model's positions of 512 tokens",
             ),
             (around, "plan: a chunk wants 1 rows of adapter 3, which is not here or has fewer"),

@@ -111,7 +111,7 @@ impl Rank<'_> {
 /// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
 fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
     let device_memory = device_memory(&cx)?;
-    let Context { comm, timeline, prefilled_rows, recomputed_rows, chunk_cache, .. } = cx;
+    let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm)?;
     if plan.method.selection().is_some() {
         let of_chunks = spans.iter().filter(|span| span.phase == Phase::ChunkPrefill);
@@ -128,6 +128,7 @@ fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind
         decode_traffic,
         prefilled_rows,
         recomputed_rows,
+        auxiliary_s,
         chunk_cache: chunk_cache.report(),
         device_memory,
         resident_bytes: memory::resident_bytes().unwrap_or(0),

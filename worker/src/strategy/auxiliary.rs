@@ -1,50 +1,155 @@
 //! Evidence of auxiliary models: the attention of the last rows of their own prompts, read as numbers of the main model's
-//! context rows. Rank 0 runs them and tells the others.
+//! context rows. Rank 0 runs them on threads of its host, beside what it computes meanwhile, and tells the others.
 
-use tributary_kernels::cuda;
-use tributary_protocol::{Auxiliary, Plan, Refusal};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
-use crate::attention::Reading;
-use crate::context::Context;
+use tributary_kernels::{Threads, cuda};
+use tributary_protocol::{Auxiliary, AuxiliaryPrompt, Phase, Plan, Refusal};
+
+use crate::attention::{Reading, Watched};
+use crate::context::{Context, Math};
 use crate::error::{Error, Result};
+use crate::model::{Model, Models};
+use crate::progress::Progress;
 
-/// For each auxiliary model that the plan lists, one number a context row: the attention of the query's rows of its own prompt in its
-/// last layer, mean over query rows and heads, softmax over its whole prompt. The same on every rank.
+/// How often a rank that waits for its auxiliary models looks whether they get on.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// For each auxiliary model, one number a context row; or the request's own failure, which all ranks know.
+pub(super) type Readings = Result<Vec<Vec<f32>>>;
+
+/// An auxiliary model of a plan with all that it needs to run, wherever it does.
+struct Reader<'a> {
+    model: &'a dyn Model,
+    math: Math,
+    auxiliary: &'a Auxiliary,
+}
+
+/// What the readers' thread has found, and how long it took, in seconds.
+type Found = (Result<Vec<Vec<Vec<f32>>>>, f64);
+
+/// Does `work` on this rank, and beside it, on rank 0, runs the auxiliary models that the plan lists, which get as many threads as the
+/// rank has. What is left of that behind `work` is a phase of its own, in which the other ranks wait. The readings are, for each model,
+/// one number a context row: the attention of the query's rows in its last layer, mean over them and over heads. The softmax is over all
+/// that a row sees of its own prompt, so that what a chunk's rows receive also says how much of the prompt's attention the chunk gets;
+/// the columns of prefix and query are then dropped.
 ///
 /// # Errors
-/// [`Error::Refused`] on every rank if readings are not finite; kernels' and communicator's.
-pub(super) fn readings(cx: &mut Context<'_>, plan: &Plan) -> Result<Vec<Vec<f32>>> {
-    if plan.auxiliary.is_empty() {
-        return Ok(Vec::new());
+/// Those of `work`; kernels' and communicator's. Readings that are not finite are the request's failure, on every rank.
+pub(super) fn beside<T>(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    work: impl FnOnce(&mut Context<'_>) -> Result<T>,
+) -> Result<(T, Readings)> {
+    if plan.auxiliary.is_empty() || plan.budget == 0 {
+        return Ok((work(cx)?, Ok(Vec::new())));
     }
-    let bytes = match cx.rank() {
-        0 => Some(tributary_protocol::encode(&read_all(cx, plan)?)?),
-        _ => None,
+    if cx.rank() != 0 {
+        let done = work(cx)?;
+        cx.enter(Phase::Auxiliary, plan)?;
+        return Ok((done, told(cx, None)?));
+    }
+    let models = cx.models.clone();
+    let readers = readers(cx, &models, plan)?;
+    let (watched, threads) = (Watched::default(), Threads::beside("auxiliary")?);
+    let (done, (read, seconds)) = std::thread::scope(|scope| {
+        let (tell, found) = channel();
+        let (watched, threads, readers) = (&watched, &threads, &readers);
+        let run = move || {
+            let since = Instant::now();
+            let read = threads.run(|| readers.iter().map(|reader| reader.read(watched)).collect());
+            // Where the rank has failed meanwhile nobody listens.
+            let _ = tell.send((read, since.elapsed().as_secs_f64()));
+        };
+        let spawned = std::thread::Builder::new().name("auxiliary".to_owned()).spawn_scoped(scope, run);
+        spawned.map_err(|error| Error::Comm(tributary_comm::Error::Start(format!("no thread to read on: {error}"))))?;
+        let ended = EndOf(watched);
+        let done = work(cx)?;
+        cx.enter(Phase::Auxiliary, plan)?;
+        let found = wait(&found, watched, &cx.math.progress)?;
+        drop(ended);
+        Ok::<_, Error>((done, found))
+    })?;
+    cx.auxiliary_s = seconds;
+    let read = read.and_then(|read| finite(plan, read));
+    Ok((done, told(cx, Some(read))?))
+}
+
+/// Tells the readers' thread to end, whatever has become of the rank.
+struct EndOf<'a>(&'a Watched);
+
+impl Drop for EndOf<'_> {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for the readers; as long as they get on, the rank does.
+fn wait(found: &Receiver<Found>, watched: &Watched, progress: &Progress) -> Result<Found> {
+    let mut seen = 0;
+    loop {
+        match found.recv_timeout(LOOK) {
+            Ok(found) => return Ok(found),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Bug("the thread of auxiliary models panicked")),
+            Err(RecvTimeoutError::Timeout) => {
+                let steps = watched.steps.load(Ordering::Relaxed);
+                if steps != seen {
+                    progress.layer(0)?;
+                    seen = steps;
+                }
+            }
+        }
+    }
+}
+
+fn readers<'r>(cx: &Context<'_>, models: &'r Models<'_>, plan: &'r Plan) -> Result<Vec<Reader<'r>>> {
+    let reader = |auxiliary: &'r Auxiliary| {
+        let model = models.auxiliary(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
+        let math = cx.math_of(model, auxiliary.longest_prompt())?;
+        // Its steps are told by the rank's thread: a rank that waits for others is not to be taken for one that computes.
+        Ok(Reader { model, math: Math { progress: Progress::default(), ..math }, auxiliary })
     };
+    plan.auxiliary.iter().map(reader).collect()
+}
+
+impl Reader<'_> {
+    /// Of each prompt, one number a row before its query's.
+    fn read(&self, watched: &Watched) -> Result<Vec<Vec<f32>>> {
+        self.auxiliary.prompts.iter().map(|prompt| self.read_prompt(prompt, watched)).collect()
+    }
+
+    fn read_prompt(&self, prompt: &AuxiliaryPrompt, watched: &Watched) -> Result<Vec<f32>> {
+        let rows = self.model.embed(&prompt.ids)?;
+        let read = Reading::of(self.model, self.math.clone(), rows, prompt.query, watched)?;
+        let read = cuda::download(&read)?.to_vec1::<f32>()?;
+        assert_eq!(read.len(), prompt.ids.len(), "readings of an auxiliary model's rows");
+        Ok(read[..prompt.stands_for.len()].iter().map(|sum| sum / prompt.query as f32).collect())
+    }
+}
+
+/// The readings of the main model's rows.
+fn finite(plan: &Plan, read: Vec<Vec<Vec<f32>>>) -> Readings {
+    if !read.iter().flatten().flatten().all(|reading| reading.is_finite()) {
+        return Err(Error::NotFinite { what: "an auxiliary model's readings", rank: 0 });
+    }
+    let mapped = |(auxiliary, read): (&Auxiliary, Vec<Vec<f32>>)| {
+        auxiliary.mapped(&read, plan.prefix_tokens() as u32, plan.context_rows())
+    };
+    Ok(plan.auxiliary.iter().zip(read).map(mapped).collect())
+}
+
+/// What rank 0 has read, on every rank. A failure that is the request's own is told to all; another one ends the group.
+fn told(cx: &mut Context<'_>, read: Option<Readings>) -> Result<Readings> {
+    let told: Option<std::result::Result<Vec<Vec<f32>>, Refusal>> = match read {
+        Some(Ok(read)) => Some(Ok(read)),
+        Some(Err(error)) if error.is_the_requests() => Some(Err(error.refusal())),
+        Some(Err(error)) => return Err(error),
+        None => None,
+    };
+    let bytes = told.map(|told| tributary_protocol::encode(&told)).transpose()?;
     let read: std::result::Result<Vec<Vec<f32>>, Refusal> =
         tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?;
-    read.map_err(Error::Refused)
-}
-
-/// All of them on rank 0. A failure that is the request's own is told to the other ranks.
-fn read_all(cx: &Context<'_>, plan: &Plan) -> Result<std::result::Result<Vec<Vec<f32>>, Refusal>> {
-    let read = plan.auxiliary.iter().map(|auxiliary| read(cx, plan, auxiliary)).collect::<Result<Vec<_>>>();
-    match read {
-        Ok(read) => Ok(Ok(read)),
-        Err(error) if error.is_the_requests() => Ok(Err(error.refusal())),
-        Err(error) => Err(error),
-    }
-}
-
-fn read(cx: &Context<'_>, plan: &Plan, auxiliary: &Auxiliary) -> Result<Vec<f32>> {
-    let model = cx.models.auxiliary(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
-    let math = cx.math_of(model, auxiliary.ids.len())?;
-    let read = Reading::of(model, math, model.embed(&auxiliary.ids)?, auxiliary.query)?;
-    let read = cuda::download(&read)?.to_vec1::<f32>()?;
-    assert_eq!(read.len(), auxiliary.ids.len(), "readings of an auxiliary model's rows");
-    if !read.iter().all(|reading| reading.is_finite()) {
-        return Err(Error::NotFinite { what: "an auxiliary model's readings", rank: cx.rank() });
-    }
-    let means: Vec<f32> = read[..auxiliary.stands_for.len()].iter().map(|sum| sum / auxiliary.query as f32).collect();
-    Ok(auxiliary.mapped(&means, plan.prefix_tokens() as u32, plan.context_rows()))
+    Ok(read.map_err(Error::Refused))
 }

@@ -2,9 +2,9 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Readings};
-use tributary_protocol::{Auxiliary, Chunk, Exchange, InfoFlow, Layout, Method, Plan, Score};
+use tributary_protocol::{AuxiliaryPrompt, Chunk, Exchange, InfoFlow, Layout, Method, Plan, Score};
 
-use super::auxiliary::readings;
+use super::auxiliary::beside;
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
@@ -80,12 +80,17 @@ impl Attention for Direct {
 }
 
 /// What the model reads, worked out directly: one number a row before the query.
-fn direct(model: &dyn Model, auxiliary: &Auxiliary) -> Vec<f32> {
-    let (query, last) = (auxiliary.query, model.config().layers - 1);
+fn direct(model: &dyn Model, prompt: &AuxiliaryPrompt) -> Vec<f32> {
+    let (query, last) = (prompt.query, model.config().layers - 1);
     let mut attention = Direct { math: kit::math(model, 64), query, last, read: Vec::new() };
-    model.layers(0..last + 1, model.embed(&auxiliary.ids).expect("ids"), &mut attention).expect("layers");
+    model.layers(0..last + 1, model.embed(&prompt.ids).expect("ids"), &mut attention).expect("layers");
     let mean = |row: usize| attention.read.iter().map(|read| read[row]).sum::<f32>() / query as f32;
-    (0..auxiliary.stands_for.len()).map(mean).collect()
+    (0..prompt.stands_for.len()).map(mean).collect()
+}
+
+/// What the models beside the main one read, beside no other work.
+fn read(cx: &mut Context<'_>, plan: &Plan) -> Result<Vec<Vec<f32>>> {
+    beside(cx, plan, |_| Ok(()))?.1
 }
 
 #[test]
@@ -93,8 +98,8 @@ fn rank_0_runs_the_model_and_every_rank_has_its_readings_of_context_rows() {
     let beside = kit::model(&small());
     for world in [1, 3] {
         let plan = plan(world, Exchange::PassQ);
-        let expected = direct(&*beside, &plan.auxiliary[0]);
-        for found in on_ranks(world, &plan, |cx| readings(cx, &plan)) {
+        let expected = direct(&*beside, &plan.auxiliary[0].prompts[0]);
+        for found in on_ranks(world, &plan, |cx| read(cx, &plan)) {
             let found = found.expect("readings").swap_remove(0);
             assert_eq!(found.len(), 15, "one number a context row");
             for (row, found) in found.iter().enumerate() {
@@ -121,7 +126,7 @@ fn selectors_are_given_the_readings_and_those_that_do_not_ask_select_as_without(
     let beside = kit::model(&small());
     for (world, exchange) in [(1, Exchange::Replicate), (2, Exchange::Replicate), (2, Exchange::PassQ)] {
         let listed = plan(world, exchange);
-        let read = listed.auxiliary[0].mapped(&direct(&*beside, &listed.auxiliary[0]), 2, 15);
+        let read = listed.auxiliary[0].mapped(&[direct(&*beside, &listed.auxiliary[0].prompts[0])], 2, 15);
         let candidates = Candidates::new(&listed, &listed.request_order());
         for found in on_ranks(world, &listed, |cx| Selective { selector: Box::new(ByAuxiliary) }.prefill(cx, &listed)) {
             assert_eq!(found.expect("prefilled").selection.rows, candidates.top(&read, 4), "{exchange:?}, {world}");
@@ -145,7 +150,7 @@ fn readings_that_are_no_numbers_are_that_requests_failure_on_every_rank() {
     let main = kit::model(&kit::config());
     let spoilt = kit::Spoilt { model: kit::model(&small()), token: 9 };
     let mut plan = plan(2, Exchange::Replicate);
-    plan.auxiliary[0].ids[4] = 9;
+    plan.auxiliary[0].prompts[0].ids[4] = 9;
     let config: &Config = spoilt.config();
     let causes = kit::on_ranks(2, |comm| {
         let (mut cache, progress) = (ChunkCache::none(), Progress::default());
@@ -168,6 +173,6 @@ fn chunks_with_rows_of_an_adapter_have_numbers_too() {
     let around = tributary_protocol::Around { adapter: 3, head: 1, tail: 0 };
     plan.chunks[0] = Chunk { around: Some(around), ids: plan.chunks[0].ids[1..].to_vec(), ..plan.chunks[0].clone() };
     assert_eq!((plan.context_rows(), plan.context_tokens()), (15, 14));
-    let found = on_ranks(1, &plan, |cx| readings(cx, &plan)).swap_remove(0).expect("readings");
+    let found = on_ranks(1, &plan, |cx| read(cx, &plan)).swap_remove(0).expect("readings");
     assert_eq!(found[0].len(), 15, "one number a row");
 }

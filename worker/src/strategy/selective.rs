@@ -19,8 +19,11 @@ pub struct Selective {
 
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
-        let mut chunks = chunks::prefill(cx, plan)?;
-        let selection = reorder(cx, plan, &mut chunks).and_then(|order| self.select(cx, plan, &mut chunks, order));
+        let (mut chunks, read) = auxiliary::beside(cx, plan, |cx| chunks::prefill(cx, plan))?;
+        let selection = read.and_then(|read| {
+            let order = reorder(cx, plan, &mut chunks)?;
+            self.select(cx, plan, &mut chunks, (order, read))
+        });
         let selection = match selection {
             Err(error) if error.is_the_requests() => {
                 // The group lives on: messages on their way have to arrive, so that no later call meets them.
@@ -56,23 +59,21 @@ impl Strategy for Selective {
 }
 
 impl Selective {
-    /// Asks the selector stage by stage. Rank 0 takes the best rows and broadcasts them.
+    /// Asks the selector stage by stage, given the order of the chunks and what auxiliary models read. Rank 0 takes the best rows and
+    /// broadcasts them.
     pub(super) fn select(
         &mut self,
         cx: &mut Context<'_>,
         plan: &Plan,
         chunks: &mut Chunks,
-        mut order: Vec<u32>,
+        (mut order, read): (Vec<u32>, Vec<Vec<f32>>),
     ) -> Result<Selection> {
         let mut candidates = Candidates::new(plan, &order);
         let mut count = candidates.rows.len();
         if plan.budget == 0 {
             return Ok(Selection { order, candidates: count, ..Selection::default() });
         }
-        if !plan.auxiliary.is_empty() {
-            cx.enter(Phase::Probe, plan)?;
-            candidates.auxiliary = auxiliary::readings(cx, plan)?;
-        }
+        candidates.auxiliary = read;
         let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         let mut sharpest = Sharpest::default();
         loop {

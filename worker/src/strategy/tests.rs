@@ -62,7 +62,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
     let mut chunks = Chunks { cache, replication: None, arrivals };
     let order = reorder(cx, plan, &mut chunks).expect("reordered");
     let selector = select::build(&plan.method).expect("a selector");
-    let selection = Selective { selector }.select(cx, plan, &mut chunks, order).expect("selected");
+    let selection = Selective { selector }.select(cx, plan, &mut chunks, (order, Vec::new())).expect("selected");
     let order = selection.order;
     let (mut cache, mut arrivals) = (chunks.cache, chunks.arrivals);
     assert_eq!(selection.rows.len(), plan.budget);

@@ -1,6 +1,6 @@
 //! Memory predicted beside what was measured, and what adds to it.
 
-use tributary_protocol::Auxiliary;
+use tributary_protocol::{Auxiliary, AuxiliaryCost};
 
 use super::*;
 use crate::kit::{ANY, planned, warm};
@@ -90,10 +90,8 @@ fn a_model_beside_the_main_one_takes_its_memory_on_rank_0() {
     let plan = planned("infoflow", 32_768, 2048, 4, &shape);
     let small = Auxiliary {
         model: "small".to_owned(),
-        ids: vec![1],
-        query: 1,
-        stands_for: Vec::new(),
-        memory_bytes: 270_000_000,
+        prompts: Vec::new(),
+        cost: AuxiliaryCost { memory_bytes: 270_000_000, ..AuxiliaryCost::default() },
     };
     let listed = Plan { auxiliary: vec![small], ..plan.clone() };
     let of = |plan: &Plan| rank_bytes(plan, 4, &shape, MemoryOf::Host, &[]);

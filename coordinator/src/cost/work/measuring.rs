@@ -9,6 +9,36 @@ use crate::cost::homes::{Row, drifting, homes};
 use crate::cost::sight::Sight;
 
 impl Count<'_> {
+    /// The prompts of auxiliary models, one after the other, on rank 0's host. Pairs of a row and a key count with the width of that model's
+    /// heads, and so many of the main model's attend as come to the same number.
+    pub(super) fn auxiliary(&self) -> Vec<RankWork> {
+        let mut ranks = vec![RankWork::default(); self.world];
+        for auxiliary in &self.plan.auxiliary {
+            let cost = &auxiliary.cost;
+            for prompt in &auxiliary.prompts {
+                let (rows, looking, layers) = (prompt.ids.len(), prompt.query as f64, f64::from(cost.layers));
+                let asked = triangle(rows) - triangle(rows - prompt.query);
+                // In the last layer only the query's rows ask, and then score.
+                let attention = cost.pair_flops as f64 * ((layers - 1.0) * triangle(rows) + 1.5 * asked);
+                let flops = rows as f64 * cost.row_flops as f64;
+                let products = vec![Products { rows, flops, weight_bytes: cost.matrix_bytes as f64 }];
+                let scale = cost.pair_flops as f64 / self.pair_flops();
+                let attending_rows = scale * ((layers - 1.0) * rows as f64 + looking);
+                let elementwise = rows as f64 * cost.row_elementwise as f64;
+                let layers = cost.layers as usize;
+                ranks[0].add(&RankWork {
+                    products,
+                    attention,
+                    attending_rows,
+                    elementwise,
+                    layers,
+                    ..RankWork::default()
+                });
+            }
+        }
+        ranks
+    }
+
     /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
     /// a score of every row and key.
     pub(super) fn hop(&self) -> Vec<RankWork> {

@@ -1,0 +1,142 @@
+//! The model beside the main one as the planner knows it: how it reads a request, and what that costs.
+//!
+//! Each chunk that may be selected is a prompt of its own: the model's beginning-of-sequence token if it has one, the chunk, the query.
+//! Where its tokenizer is the main model's the ids are taken as they are. Otherwise texts are encoded anew, and each of its tokens stands
+//! for those of the main tokenizer with which it has a letter in common.
+
+use std::fmt;
+use std::ops::Range;
+
+use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt};
+
+use crate::cost::memory;
+use crate::intake::Prepared;
+use crate::plan::setting;
+use crate::tokenize::{Piece, Tokenizer};
+use crate::{Error, ModelShape, Result};
+
+/// The option that names its folder.
+const OPTION: &str = "--aux-model";
+
+/// A model that reads contexts for the main one.
+pub struct AuxiliaryReader {
+    /// The name that ranks know it by.
+    pub name: String,
+    /// Its shape.
+    pub shape: ModelShape,
+    /// Its beginning-of-sequence token, if it has one.
+    pub bos: Option<u32>,
+    /// Its tokenizer; none where it is the main model's.
+    pub tokenizer: Option<Tokenizer>,
+}
+
+impl fmt::Debug for AuxiliaryReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own_tokenizer = self.tokenizer.is_some();
+        f.debug_struct("AuxiliaryReader").field("name", &self.name).field("own_tokenizer", &own_tokenizer).finish()
+    }
+}
+
+impl AuxiliaryReader {
+    /// The plan's entry for a request: a prompt for each of its chunks but the first `skipped`.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a request of token ids where the tokenizers differ, a text that this model's tokenizer has no tokens for, ids
+    /// that the model does not know, a prompt that is longer than its positions.
+    pub fn read(&self, request: &Prepared, skipped: usize) -> Result<Auxiliary> {
+        // Where there is one chunk alone nothing is selected, and nothing has to be read.
+        let query = if request.chunks.len() > skipped { self.query(request)? } else { Vec::new() };
+        let mut first_row = request.prefix.len();
+        let mut prompts = Vec::new();
+        for (number, chunk) in request.chunks.iter().enumerate() {
+            if number >= skipped {
+                let prompt = self.prompt(chunk, first_row as u32, &query);
+                prompts.push(prompt.map_err(|wanted| self.refusal(format!("chunk {}: {wanted}", number + 1)))?);
+            }
+            first_row += chunk.ids.len();
+        }
+        let auxiliary = Auxiliary { model: self.name.clone(), prompts, cost: AuxiliaryCost::default() };
+        Ok(Auxiliary { cost: self.cost(&auxiliary), ..auxiliary })
+    }
+
+    /// Bytes of its weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.shape.weight_bytes
+    }
+
+    fn refusal(&self, wanted: String) -> Error {
+        setting(OPTION, &self.name, wanted)
+    }
+
+    fn query(&self, request: &Prepared) -> Result<Vec<u32>> {
+        let Some(tokenizer) = &self.tokenizer else { return Ok(request.query.clone()) };
+        let text = request.query_text.as_deref().ok_or_else(|| self.refusal(NO_TEXT.to_owned()))?;
+        let ids = tokenizer.encode(text)?.ids;
+        if ids.is_empty() {
+            return Err(self.refusal("its tokenizer has no token for the query".to_owned()));
+        }
+        Ok(ids)
+    }
+
+    /// The prompt of a chunk whose first row has this number, or what would have to be otherwise.
+    fn prompt(&self, chunk: &Piece, first_row: u32, query: &[u32]) -> std::result::Result<AuxiliaryPrompt, String> {
+        let (read, mapped) = match &self.tokenizer {
+            None => (chunk.ids.clone(), (0..chunk.ids.len() as u32).map(|row| row..row + 1).collect()),
+            Some(tokenizer) => {
+                if chunk.text.is_empty() || chunk.spans.len() != chunk.ids.len() {
+                    return Err(NO_TEXT.to_owned());
+                }
+                let piece = tokenizer.encode(&chunk.text).map_err(|error| error.to_string())?;
+                (piece.ids, mapped(&piece.spans, &chunk.spans))
+            }
+        };
+        if mapped.iter().all(Range::is_empty) {
+            return Err("none of its tokenizer's tokens has a letter in common with one of the model's".to_owned());
+        }
+        let ids: Vec<u32> = self.bos.into_iter().chain(read).chain(query.iter().copied()).collect();
+        let (known, positions) = (self.shape.vocab, self.shape.max_positions);
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= known) {
+            return Err(format!("token id {id} is outside its vocabulary of {known}; its tokenizer does not fit it"));
+        }
+        if ids.len() > positions {
+            let all = ids.len();
+            return Err(format!(
+                "with the query it is a prompt of {all} tokens, and the model has {positions} positions; cut it by --chunk"
+            ));
+        }
+        let of_bos = self.bos.map(|_| 0..0);
+        let rows = mapped.into_iter().map(|rows| rows.start + first_row..rows.end + first_row);
+        Ok(AuxiliaryPrompt { ids, query: query.len(), stands_for: of_bos.into_iter().chain(rows).collect() })
+    }
+
+    fn cost(&self, auxiliary: &Auxiliary) -> AuxiliaryCost {
+        let shape = &self.shape;
+        let layers = shape.layers as f64;
+        let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
+        AuxiliaryCost {
+            memory_bytes: memory::beside_bytes(shape, auxiliary.longest_prompt()),
+            row_flops: (layers * before + (layers - 1.0) * behind) as u64,
+            pair_flops: 4 * shape.query_width() as u64,
+            row_elementwise: (layers * shape.layer_elementwise()) as u64,
+            matrix_bytes: shape.layers as u64 * shape.layer_matrix_parameters() * shape.dtype_bytes as u64,
+            layers: shape.layers as u32,
+        }
+    }
+}
+
+/// What a request needs where texts are encoded anew.
+const NO_TEXT: &str = "its tokenizer is not the model's, so that it needs texts, and the request is made of token ids";
+
+/// For each span of letters the tokens of `main`, by their places, that have a letter in common with it. Both lists lie in the order of
+/// the text.
+fn mapped(spans: &[Range<usize>], main: &[Range<usize>]) -> Vec<Range<u32>> {
+    let places = |span: &Range<usize>| {
+        let first = main.partition_point(|other| other.end <= span.start);
+        let end = main.partition_point(|other| other.start < span.end);
+        if span.is_empty() || end < first { first as u32..first as u32 } else { first as u32..end as u32 }
+    };
+    spans.iter().map(places).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Prompts of an auxiliary model: ids of the same tokenizer, letters of another one, and requests that it cannot read.
+
+use super::*;
+use crate::shape::tests::DEMO;
+use crate::tokenize::tests::{bytes, demo};
+
+fn reader(tokenizer: Option<Tokenizer>) -> AuxiliaryReader {
+    AuxiliaryReader { name: "small".to_owned(), shape: DEMO, bos: Some(1), tokenizer }
+}
+
+fn request() -> Prepared {
+    let chunk = |text: &str| demo().encode(text).expect("tokens");
+    Prepared {
+        prefix: vec![1, 1],
+        chunks: vec![chunk("hugo stays in paris"), chunk("hugo stays in")],
+        query: vec![9, 8, 7],
+        query_text: Some("hugo".to_owned()),
+        ..Prepared::default()
+    }
+}
+
+#[test]
+fn ids_of_the_same_tokenizer_are_taken_as_they_are() {
+    let request = request();
+    let found = reader(None).read(&request, 1).expect("an entry");
+    let [prompt] = &found.prompts[..] else { panic!("the first chunk is not read: {found:?}") };
+    let ids: Vec<u32> = [1].into_iter().chain(request.chunks[1].ids.clone()).chain([9, 8, 7]).collect();
+    assert_eq!((&prompt.ids, prompt.query), (&ids, 3));
+    let first = 2 + request.chunks[0].ids.len() as u32;
+    assert_eq!(prompt.stands_for, [0..0, first..first + 1, first + 1..first + 2, first + 2..first + 3]);
+    let all = reader(None).read(&request, 0).expect("an entry");
+    assert_eq!((all.prompts.len(), all.prompts[0].stands_for[1].clone()), (2, 2..3));
+    assert!(all.cost.memory_bytes > DEMO.weight_bytes && all.cost.layers == 5, "{:?}", all.cost);
+}
+
+#[test]
+fn tokens_of_another_tokenizer_stand_for_those_with_which_they_share_letters() {
+    let request = request();
+    let shape = ModelShape { vocab: 256, ..DEMO };
+    let found = AuxiliaryReader { shape, ..reader(Some(bytes())) }.read(&request, 1).expect("an entry");
+    let prompt = &found.prompts[0];
+    assert_eq!((prompt.ids.len(), prompt.query), (1 + "hugo stays in".len() + 4, 4), "a token a letter");
+    let first = 2 + request.chunks[0].ids.len() as u32;
+    let mut expected = Vec::new();
+    for (word, row) in ["hugo", "stays", "in"].into_iter().zip(first..) {
+        expected.extend(vec![row..row + 1; word.len()]);
+    }
+    // Between words there are spaces, which no token of the main model has.
+    let letters: Vec<_> = prompt.stands_for.iter().filter(|rows| !rows.is_empty()).cloned().collect();
+    assert_eq!(letters, expected);
+    assert!(prompt.stands_for[5].is_empty() && prompt.stands_for[11].is_empty(), "{:?}", prompt.stands_for);
+}
+
+#[test]
+fn spans_meet_where_they_have_a_letter_in_common() {
+    let words = [0..4, 5..10, 11..13];
+    assert_eq!(mapped(&[0..2, 2..7, 4..5, 7..13, 13..13, 20..22], &words), [0..1, 0..2, 1..1, 1..3, 3..3, 3..3]);
+    assert_eq!(mapped(&[0..1, 1..2], &[]), [0..0, 0..0]);
+}
+
+#[test]
+fn a_request_that_it_cannot_read_is_refused_in_one_line() {
+    let request = request();
+    let refused = |reader: AuxiliaryReader, request: &Prepared| {
+        let error = reader.read(request, 1).expect_err("refused");
+        assert_eq!(error.exit_code(), 64, "{error}");
+        error.to_string()
+    };
+    let no_text = "its tokenizer is not the model's, so that it needs texts, and the request is made of token ids";
+    let bare = Prepared { query_text: None, ..request.clone() };
+    assert_eq!(refused(reader(Some(bytes())), &bare), format!("--aux-model small: {no_text}"));
+    let one_chunk = Prepared { chunks: vec![Piece { ids: vec![4], ..Piece::default() }], ..bare.clone() };
+    assert_eq!(reader(Some(bytes())).read(&one_chunk, 1).expect("nothing to read").prompts, []);
+    let mut of_ids = request.clone();
+    of_ids.chunks[1] = Piece { ids: vec![4, 5], ..Piece::default() };
+    assert_eq!(refused(reader(Some(bytes())), &of_ids), format!("--aux-model small: chunk 2: {no_text}"));
+    assert!(reader(None).read(&of_ids, 1).is_ok(), "ids are enough where they are the same");
+    let small =
+        |vocab, max_positions| AuxiliaryReader { shape: ModelShape { vocab, max_positions, ..DEMO }, ..reader(None) };
+    let found = refused(small(3, 4096), &request);
+    assert!(found.ends_with("is outside its vocabulary of 3; its tokenizer does not fit it"), "{found}");
+    assert_eq!(
+        refused(small(378, 6), &request),
+        "--aux-model small: chunk 2: with the query it is a prompt of 7 tokens, and the model has 6 positions; cut it by --chunk"
+    );
+    assert!(small(378, 7).read(&request, 1).is_ok());
+    let mut elsewhere = request.clone();
+    elsewhere.chunks[1].spans = vec![90..91; 3];
+    let found =
+        refused(AuxiliaryReader { shape: ModelShape { vocab: 256, ..DEMO }, ..reader(Some(bytes())) }, &elsewhere);
+    assert!(found.ends_with("has a letter in common with one of the model's"), "{found}");
+}
