@@ -228,11 +228,12 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
     let before = output.begin(&evaluation, &origin, &environment)?;
     let progress = Progress::start("loading the weights");
-    let answers = tributary_quality::run(&evaluation, engine, &output, &|what, _| progress.now(what));
+    let answers = tributary_quality::run(&evaluation, &mut engine, &output, &|what, _| progress.now(what));
     drop(progress);
     let answers = answers?;
     let report = report(&evaluation, (origin, environment), &answers, before);
     output.finish(&report, &page(&evaluation, &report, &answers))?;
+    engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     Ok(report.check()?)
 }

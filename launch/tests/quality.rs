@@ -97,6 +97,16 @@ fn methods_answer_the_suite_side_by_side() {
         let is_right = text.starts_with(&format!("{} ", answer["references"][0].as_str().expect("a text")));
         assert_eq!(answer["score"], f64::from(u8::from(is_right)), "{answer}");
     }
+    // Full prefill is not measured against itself; every other first token is.
+    let nats = |answer: &Value| answer["kl_nats"].as_f64();
+    assert!(answers.iter().all(|answer| nats(answer).is_some() == (answer["method"] != "full")));
+    assert!(answers.iter().filter_map(nats).all(|nats| nats.is_finite() && nats >= 0.0));
+    let mean = |method: &str| point(&report, method, "all")["agreement"]["kl_nats"]["mean"].as_f64().expect("a mean");
+    assert!(mean("none") > 2.0 * mean("infoflow") && mean("infoflow") > 1e-3, "{} {}", mean("none"), mean("infoflow"));
+    assert_eq!(point(&report, "full", "all")["agreement"], Value::Null);
+    let first = &none["agreement"]["first_token"];
+    assert!(first["low"].as_f64() < first["share"].as_f64() && first["share"].as_f64() < first["high"].as_f64());
+    assert!(table.contains("token 1 as full [%]") && table.contains("KL [nats]"), "{table}");
     let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
     assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
     assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
@@ -123,6 +133,9 @@ fn an_interrupted_evaluation_goes_on() {
     let (code, table, errors) = hops(&[&asked[..], &["--resume"]].concat());
     assert_eq!(code, Some(0), "{errors}");
     assert!(table.contains("# 12 answers to 6 requests; 5 of them were there before"), "{table}");
+    let measured = |answer: &Value| answer["kl_nats"].as_f64().is_some_and(|nats| nats < 10.0);
+    let others = |answers: &[Value]| answers.iter().filter(|answer| answer["method"] == "infoflow").all(measured);
+    assert!(others(&lines(folder.path())), "what came after the interruption is measured too");
     let text = std::fs::read_to_string(&file).expect("answers");
     assert!(text.starts_with(&kept), "what was answered is kept");
     let texts = |answers: &[Value]| {

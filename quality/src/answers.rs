@@ -71,6 +71,9 @@ pub struct Reply {
     pub received_bytes: u64,
     /// Whether documents stood in another order than the request's.
     pub moved: bool,
+    /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats; absent for full prefill itself, and
+    /// where that gave no answer.
+    pub kl_nats: Option<f64>,
 }
 
 /// A part of the time to first token.
@@ -104,6 +107,7 @@ struct Line {
     phases: Option<Vec<PhaseTime>>,
     received_bytes: Option<u64>,
     moved: Option<bool>,
+    kl_nats: Option<f64>,
     failure: Option<String>,
     exit_code: Option<u8>,
 }
@@ -132,6 +136,7 @@ impl From<Answer> for Line {
             ttft_ms: reply.as_ref().map(|reply| reply.ttft_ms),
             received_bytes: reply.as_ref().map(|reply| reply.received_bytes),
             moved: reply.as_ref().map(|reply| reply.moved),
+            kl_nats: reply.as_ref().and_then(|reply| reply.kl_nats),
             phases: reply.as_ref().map(|reply| reply.phases.clone()),
             answer: reply.map(|reply| reply.answer),
             failure,
@@ -156,6 +161,7 @@ impl Line {
             phases: self.phases?,
             received_bytes: self.received_bytes?,
             moved: self.moved?,
+            kl_nats: self.kl_nats,
         }))
     }
 
@@ -185,6 +191,7 @@ impl Reply {
             phases: report.phases.iter().map(phase).collect(),
             received_bytes: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
             moved: !report.order.is_sorted(),
+            kl_nats: None,
         }
     }
 }
@@ -287,19 +294,10 @@ pub fn read(path: &Path) -> Result<(Vec<Answer>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kit;
 
     fn reply() -> Reply {
-        Reply {
-            answer: "red .".to_owned(),
-            first_token: 7,
-            selected_rows: 76,
-            measured_rows: 0,
-            context_rows: 512,
-            ttft_ms: 1.5,
-            phases: vec![PhaseTime { phase: "chunks".to_owned(), ms: 0.25 }],
-            received_bytes: 1024,
-            moved: false,
-        }
+        Reply { answer: "red .".to_owned(), first_token: 7, ttft_ms: 1.5, kl_nats: Some(0.25), ..kit::reply() }
     }
 
     fn answer(sample: usize, outcome: Outcome) -> Answer {

@@ -60,6 +60,22 @@ pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
     }
 }
 
+/// An answer that says nothing, to change what matters of it.
+pub fn reply() -> crate::answers::Reply {
+    crate::answers::Reply {
+        answer: String::new(),
+        first_token: 1,
+        selected_rows: 1,
+        measured_rows: 0,
+        context_rows: 10,
+        ttft_ms: 1.0,
+        phases: vec![crate::answers::PhaseTime { phase: "chunks".to_owned(), ms: 0.25 }],
+        received_bytes: 0,
+        moved: false,
+        kl_nats: None,
+    }
+}
+
 /// A method with a ratio.
 pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
     let settings = tributary_coordinator::RequestSettings::default();

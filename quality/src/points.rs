@@ -7,7 +7,7 @@ use tributary_charts::statistics::median;
 use crate::answers::{Answer, Answers, Reply};
 use crate::design::Arm;
 use crate::error::Result;
-use crate::statistics::{Mean, difference, mcnemar, mean};
+use crate::statistics::{Mean, Share, difference, mcnemar, mean, share};
 use crate::suite::Cell;
 
 /// What stands for all tasks.
@@ -50,6 +50,20 @@ pub struct Point {
     pub median_received_bytes: u64,
     /// The same requests answered by full prefill; absent for that itself.
     pub against_full: Option<Paired>,
+    /// How near its first tokens come to full prefill's; absent for that itself, and where no request was answered by both.
+    pub agreement: Option<Agreement>,
+}
+
+/// A method's first tokens beside full prefill's on the requests that both have answered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Agreement {
+    /// Those requests.
+    pub requests: usize,
+    /// Share of them whose first token is full prefill's, with Wilson's interval.
+    pub first_token: Share,
+    /// Mean of KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats, and its interval; absent where
+    /// none was measured.
+    pub kl_nats: Option<Mean>,
 }
 
 /// Two methods on the same requests.
@@ -92,6 +106,11 @@ struct Row<'a> {
     measured_share: f64,
     moved_share: f64,
     median_received_bytes: u64,
+    first_token_low: Option<f64>,
+    first_token_high: Option<f64>,
+    kl_nats: Option<f64>,
+    kl_nats_low: Option<f64>,
+    kl_nats_high: Option<f64>,
 }
 
 /// Cells that are looked at together, under the name of one.
@@ -161,7 +180,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         failures: own.len() - replies.len(),
         score: mean(&scores, seed).expect("there is a request"),
         share_of_full: share_of_full(&scores, full),
-        first_token_agrees: full.map_or(1.0, |full| agreement(own, full)),
+        first_token_agrees: full.map_or(1.0, |full| first_tokens(own, full).map_or(0.0, |share| share.share)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
         selected_share: match arm.run_config.settings.method.in_chunks {
             true => rows(|reply| reply.selected_rows),
@@ -171,6 +190,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         moved_share: share(&|reply| f64::from(u8::from(reply.moved))),
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
         against_full: full.map(|full| paired(&scores, full, seed)),
+        agreement: full.and_then(|full| agreement(own, full, seed)),
     }
 }
 
@@ -181,11 +201,25 @@ fn share_of_full(scores: &[f64], full: Option<&Vec<Option<Answer>>>) -> Option<f
     (theirs > 0.0).then(|| scores.iter().sum::<f64>() / theirs)
 }
 
+/// The answers of both to the requests that both have answered.
+fn both<'a>(own: &'a [Option<Answer>], full: &'a [Option<Answer>]) -> impl Iterator<Item = (&'a Reply, &'a Reply)> {
+    let reply = |answer: &'a Option<Answer>| answer.as_ref().and_then(Answer::reply);
+    own.iter().zip(full).filter_map(move |(own, full)| Some((reply(own)?, reply(full)?)))
+}
+
 /// Share of the requests that both have answered where their first tokens are the same.
-fn agreement(own: &[Option<Answer>], full: &[Option<Answer>]) -> f64 {
-    let first = |answer: &Option<Answer>| answer.as_ref().and_then(Answer::reply).map(|reply| reply.first_token);
-    let both: Vec<bool> = own.iter().zip(full).filter_map(|(own, full)| Some(first(own)? == first(full)?)).collect();
-    both.iter().filter(|same| **same).count() as f64 / both.len().max(1) as f64
+fn first_tokens(own: &[Option<Answer>], full: &[Option<Answer>]) -> Option<Share> {
+    let same: Vec<bool> = both(own, full).map(|(own, full)| own.first_token == full.first_token).collect();
+    share(same.iter().filter(|same| **same).count(), same.len())
+}
+
+fn agreement(own: &[Option<Answer>], full: &[Option<Answer>], seed: u64) -> Option<Agreement> {
+    let nats: Vec<f64> = both(own, full).filter_map(|(own, _)| own.kl_nats).collect();
+    Some(Agreement {
+        requests: both(own, full).count(),
+        first_token: first_tokens(own, full)?,
+        kl_nats: mean(&nats, seed),
+    })
 }
 
 fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
@@ -207,7 +241,8 @@ fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
 pub fn csv(points: &[Point]) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for point in points {
-        let pair = point.against_full.as_ref();
+        let (pair, near) = (point.against_full.as_ref(), point.agreement.as_ref());
+        let nats = near.and_then(|near| near.kl_nats);
         writer.serialize(Row {
             method: &point.method,
             ratio: point.ratio,
@@ -232,6 +267,11 @@ pub fn csv(points: &[Point]) -> Result<String> {
             measured_share: point.measured_share,
             moved_share: point.moved_share,
             median_received_bytes: point.median_received_bytes,
+            first_token_low: near.map(|near| near.first_token.low),
+            first_token_high: near.map(|near| near.first_token.high),
+            kl_nats: nats.map(|nats| nats.mean),
+            kl_nats_low: nats.map(|nats| nats.low),
+            kl_nats_high: nats.map(|nats| nats.high),
         })?;
     }
     let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
@@ -246,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::answers::Outcome;
+    use crate::kit;
 
     fn arm(method: &'static Descriptor) -> Arm {
         let settings = RequestSettings { method, ..RequestSettings::default() };
@@ -258,15 +299,15 @@ mod tests {
 
     fn answer(arm: &Arm, task: &str, sample: usize, score: f64) -> Answer {
         let reply = Reply {
-            answer: String::new(),
             first_token: score as u32,
             selected_rows: 15,
             measured_rows: 5,
             context_rows: 100,
             ttft_ms: 1.0 + sample as f64,
-            phases: Vec::new(),
             received_bytes: 10,
             moved: sample == 0,
+            kl_nats: (arm.method != "full").then_some(0.5 * sample as f64),
+            ..kit::reply()
         };
         Answer {
             cell: Cell::of(task),
@@ -309,7 +350,19 @@ mod tests {
         assert_eq!((pair.difference.mean, all.requests, all.ratio), (0.0, 8, Some(0.15)));
         assert!((all.selected_share - 0.15).abs() < 1e-12 && (all.measured_share - 0.05).abs() < 1e-12, "{all:?}");
         assert!((all.moved_share - 2.0 / 7.0).abs() < 1e-12 && (all.first_token_agrees - 6.0 / 7.0).abs() < 1e-12);
+        // 6 of the 7 that were answered have full's first token; 0, 0.5, 1, 0, 0.5, 1, 1.5 nats.
+        let near = all.agreement.unwrap();
+        assert_eq!((near.requests, of("full", "all").agreement), (7, None));
+        assert!((near.first_token.share - 6.0 / 7.0).abs() < 1e-12 && near.first_token.low < 0.5, "{near:?}");
+        let nats = near.kl_nats.unwrap();
+        assert!((nats.mean - 4.5 / 7.0).abs() < 1e-12 && nats.low < nats.mean && nats.mean < nats.high, "{nats:?}");
         let text = csv(&points).unwrap();
+        assert!(
+            text.lines()
+                .next()
+                .unwrap()
+                .ends_with(",first_token_low,first_token_high,kl_nats,kl_nats_low,kl_nats_high")
+        );
         assert!(text.starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
         assert!(text.lines().nth(1).unwrap().starts_with("full,,single,,,4,0,1.0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
     }

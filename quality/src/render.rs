@@ -4,7 +4,7 @@ use tributary_charts::table::{Layout, cells, table};
 
 use crate::points::{ALL, Point};
 use crate::report::{FailureRow, Report};
-use crate::statistics::Mean;
+use crate::statistics::{Mean, Share};
 use crate::suite::Cell;
 
 /// The most failures that are shown one by one.
@@ -27,7 +27,8 @@ pub fn render(report: &Report) -> String {
     text += &beside_full(report);
     text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n\
              # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right, or better.\n\
-             # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n";
+             # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n\
+             # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
     text += &failures(&report.failures);
     text
 }
@@ -107,10 +108,19 @@ fn interval(Mean { mean, low, high }: &Mean) -> String {
     format!("{mean:.3} [{low:.3} to {high:.3}]")
 }
 
+/// The first token beside full prefill's: the share that is the same, and how far the distributions are apart.
+fn agreement(point: &Point) -> [String; 2] {
+    let none = || "-".to_owned();
+    let Some(near) = &point.agreement else { return [none(), none()] };
+    let Share { share, low, high } = near.first_token;
+    let same = format!("{:.1} [{:.1} to {:.1}]", 100.0 * share, 100.0 * low, 100.0 * high);
+    [same, near.kl_nats.map_or_else(none, |Mean { mean, low, high }| format!("{mean:.2e} [{low:.1e} to {high:.1e}]"))]
+}
+
 fn beside_full(report: &Report) -> String {
     let names =
-        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full"];
-    let names = names.into_iter().chain(["TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
+        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full [%]"];
+    let names = names.into_iter().chain(["KL [nats]", "TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
     let all: Vec<&Point> = report.points.iter().filter(|point| point.task == ALL && point.length.is_none()).collect();
     let full_ms = all.first().map_or(0.0, |full| full.median_ttft_ms);
@@ -130,7 +140,7 @@ fn beside_full(report: &Report) -> String {
             .to_vec(),
             None => cells(["-", "-", "-", "-"]),
         });
-        row.push(percent(point.first_token_agrees));
+        row.extend(agreement(point));
         row.push(format!("{:.1}", point.median_ttft_ms));
         row.push(format!("{:.2}", point.median_ttft_ms / full_ms));
         row.push(format!("{}{measured}", percent(point.selected_share)));

@@ -39,6 +39,10 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> Stri
     );
     page.table(&scores(report), &[0]);
     page.heading("Beside full prefill");
+    page.paragraph(
+        "Differences of scores on the same requests; the share of first tokens that are full prefill's, with Wilson's interval; KL(full prefill ‖ method) of \
+         the first token's distribution over the whole vocabulary, mean and the interval that holds 95 % of the means of requests drawn anew.",
+    );
     page.table(&beside_full(report), &[0]);
     page.heading("Furthest behind full prefill");
     falls(&mut page, &worst(evaluation, answers));
@@ -80,13 +84,24 @@ fn scores(report: &Report) -> Vec<Vec<String>> {
 
 /// A row a method, over all tasks.
 fn beside_full(report: &Report) -> Vec<Vec<String>> {
-    let heads =
-        ["method", "score", "× full", "less full's", "p", "token 1 as full", "TTFT [ms]", "rows", "moved", "bytes"];
+    let heads = [
+        "method",
+        "score",
+        "× full",
+        "less full's",
+        "p",
+        "token 1 as full [%]",
+        "KL [nats]",
+        "TTFT [ms]",
+        "rows",
+        "moved",
+        "bytes",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for own in report.methods() {
         let Some(point) = own.last() else { continue };
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let pair = point.against_full.as_ref();
+        let (pair, near) = (point.against_full.as_ref(), point.agreement.as_ref());
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         rows.push(vec![
             label(point),
@@ -100,7 +115,15 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
                 ..0.001 => "<0.001".to_owned(),
                 p => format!("{p:.3}"),
             })),
-            percent(point.first_token_agrees),
+            or_none(near.map(|near| {
+                let [same, low, high] =
+                    [near.first_token.share, near.first_token.low, near.first_token.high].map(|share| 100.0 * share);
+                format!("{same:.1} [{low:.1} – {high:.1}]")
+            })),
+            or_none(
+                near.and_then(|near| near.kl_nats)
+                    .map(|nats| format!("{:.2e} [{:.1e} – {:.1e}]", nats.mean, nats.low, nats.high)),
+            ),
             format!("{:.1}", point.median_ttft_ms),
             percent(point.selected_share + point.measured_share),
             percent(point.moved_share),

@@ -5,7 +5,7 @@ use tributary_engine::{Question, Synthetic};
 use super::*;
 use crate::answers::{Answer, Outcome, Reply};
 use crate::evaluation::Request;
-use crate::kit::{arm, environment, origin};
+use crate::kit::{self, arm, environment, origin};
 use crate::report::report;
 use crate::score::Metric;
 use crate::suite::Scoring;
@@ -43,17 +43,8 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
     for request in &evaluation.requests {
         for arm in &evaluation.arms {
             let is_wrong = arm.ratio == Some(0.1) && request.number == 1;
-            let reply = Reply {
-                answer: if is_wrong { "<nothing>" } else { "it is <7>" }.to_owned(),
-                first_token: 1,
-                selected_rows: 1,
-                measured_rows: 0,
-                context_rows: 10,
-                ttft_ms: 1.0,
-                phases: Vec::new(),
-                received_bytes: 0,
-                moved: false,
-            };
+            let answer = if is_wrong { "<nothing>" } else { "it is <7>" }.to_owned();
+            let reply = Reply { answer, ..kit::reply() };
             answers.add(Answer::new(request, arm, Outcome::Answered(reply)));
         }
     }
