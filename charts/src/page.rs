@@ -77,6 +77,13 @@ impl Page {
         );
     }
 
+    /// Parts that stand folded behind a line until a reader opens them.
+    pub fn folded(&mut self, line: &str, fill: impl FnOnce(&mut Self)) {
+        let _ = writeln!(self.body, "<details><summary>{}</summary>", escaped(line));
+        fill(self);
+        self.body += "</details>\n";
+    }
+
     /// Names with what they stand for.
     pub fn definitions(&mut self, pairs: &[(&str, String)]) {
         self.body += "<dl>\n";
@@ -114,6 +121,7 @@ mod tests {
         page.charts(&[Drawing::default().finish("empty", "empty", (10.0, 10.0))]);
         page.definitions(&[("model", "a & b".to_owned())]);
         page.list(&["one".to_owned()]);
+        page.folded("<more>", |page| page.paragraph("hidden"));
         let text = page.finish();
         assert!(text.starts_with("<!DOCTYPE html>\n") && text.ends_with("</html>\n"), "{text}");
         assert!(
@@ -122,6 +130,7 @@ mod tests {
         assert!(
             text.contains("<td class=\"text\">&lt;none&gt;</td>\n<td>0.5</td>") && text.contains("<dd>a &amp; b</dd>")
         );
+        assert!(text.contains("<details><summary>&lt;more&gt;</summary>\n<p>hidden</p>\n</details>\n"), "{text}");
         assert_eq!(text.matches("<svg class=\"chart\"").count(), 1, "charts are not escaped");
         let links = text.replace("http://www.w3.org/2000/svg", "");
         for word in ["http", "src=", "url(", "@import", "<script", "<link"] {

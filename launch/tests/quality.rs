@@ -114,6 +114,49 @@ fn methods_answer_the_suite_side_by_side() {
 }
 
 #[test]
+fn selections_of_layers_and_layouts_stand_beside_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().display().to_string();
+    let methods = [
+        "infoflow",
+        "infoflow:layers=2..4",
+        "infoflow:layers=0..1",
+        "infoflow:layout=hl-tp",
+        "relay",
+        "random",
+        "none",
+    ];
+    let asked = ["--tasks", "vt3,hop2_back", "--samples", "4", "--ratios", "0.05,0.15", "--out", &out, "--methods"];
+    let (code, _, errors) = hops(&[&asked[..], &methods[..]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let report = json(&folder.path().join("report.json"));
+    let all = report["overlaps"].as_array().expect("overlaps");
+    assert_eq!(all.iter().map(|one| one["ratio"].as_f64().expect("a ratio")).collect::<Vec<_>>(), [0.05, 0.15]);
+    for overlap in all {
+        let names: Vec<&str> =
+            overlap["methods"].as_array().expect("methods").iter().filter_map(Value::as_str).collect();
+        assert_eq!(names, methods[..6], "who selects nothing is left out");
+        let of = |one: &str, other: &str| {
+            let at = |name| names.iter().position(|known| *known == name).expect("a method");
+            overlap["jaccard"][at(one)][at(other)]["mean"].as_f64().expect("a mean")
+        };
+        // The demo model has five layers: 2..4 are those that infoflow takes.
+        assert_eq!(of("infoflow", "infoflow:layers=2..4"), 1.0);
+        let (layers, layout) = (of("infoflow", "infoflow:layers=0..1"), of("infoflow", "infoflow:layout=hl-tp"));
+        let chance = of("random", "relay");
+        assert!(layers < 1.0 && layout < 1.0 && layout > chance && chance < 0.2, "{layers} {layout} {chance}");
+    }
+    let answers = lines(folder.path());
+    let selected = |answer: &Value| -> u64 {
+        let ranges = answer["selected"].as_array().expect("ranges");
+        ranges.iter().map(|range| range[1].as_u64().expect("an end") - range[0].as_u64().expect("a row")).sum()
+    };
+    assert!(answers.iter().all(|answer| selected(answer) == answer["selected_rows"].as_u64().expect("a number")));
+    let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
+    assert!(page.contains("Shared rows at 0.15") && page.contains("<details><summary>Every pair"), "{page}");
+}
+
+#[test]
 fn an_interrupted_evaluation_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().display().to_string();

@@ -11,6 +11,7 @@ use tributary_engine::Answered;
 use crate::design::Arm;
 use crate::error::{Error, Result};
 use crate::evaluation::Request;
+use crate::selected::Rows;
 use crate::suite::Cell;
 
 /// One answer of a method to a request, or its failure.
@@ -74,6 +75,10 @@ pub struct Reply {
     /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats; absent for full prefill itself, and
     /// where that gave no answer.
     pub kl_nats: Option<f64>,
+    /// The context rows that were selected and recomputed.
+    pub selected: Rows,
+    /// The documents' chunks in the order in which they stood; empty for the request's own.
+    pub order: Vec<u32>,
 }
 
 /// A part of the time to first token.
@@ -108,6 +113,9 @@ struct Line {
     received_bytes: Option<u64>,
     moved: Option<bool>,
     kl_nats: Option<f64>,
+    selected: Option<Rows>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    order: Option<Vec<u32>>,
     failure: Option<String>,
     exit_code: Option<u8>,
 }
@@ -138,6 +146,8 @@ impl From<Answer> for Line {
             moved: reply.as_ref().map(|reply| reply.moved),
             kl_nats: reply.as_ref().and_then(|reply| reply.kl_nats),
             phases: reply.as_ref().map(|reply| reply.phases.clone()),
+            selected: reply.as_ref().map(|reply| reply.selected.clone()),
+            order: reply.as_ref().map(|reply| reply.order.clone()).filter(|order| !order.is_empty()),
             answer: reply.map(|reply| reply.answer),
             failure,
             exit_code,
@@ -162,6 +172,8 @@ impl Line {
             received_bytes: self.received_bytes?,
             moved: self.moved?,
             kl_nats: self.kl_nats,
+            selected: self.selected?,
+            order: self.order.unwrap_or_default(),
         }))
     }
 
@@ -192,6 +204,8 @@ impl Reply {
             received_bytes: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
             moved: !report.order.is_sorted(),
             kl_nats: None,
+            selected: Rows::of_context(&answered.planned.plan, &answered.answer.outcome.selected),
+            order: if report.order.is_sorted() { Vec::new() } else { report.order.clone() },
         }
     }
 }
@@ -297,7 +311,8 @@ mod tests {
     use crate::kit;
 
     fn reply() -> Reply {
-        Reply { answer: "red .".to_owned(), first_token: 7, ttft_ms: 1.5, kl_nats: Some(0.25), ..kit::reply() }
+        let selected = Rows::of([3, 4, 9].into_iter());
+        Reply { answer: "red .".to_owned(), kl_nats: Some(0.25), selected, order: vec![1, 0], ..kit::reply() }
     }
 
     fn answer(sample: usize, outcome: Outcome) -> Answer {

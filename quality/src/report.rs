@@ -10,6 +10,7 @@ use crate::answers::{Answers, Outcome};
 use crate::design::Design;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
+use crate::overlap::{Overlap, overlaps};
 use crate::points::{Point, points};
 
 /// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means something else, makes another version.
@@ -37,6 +38,8 @@ pub struct Report {
     pub failures: Vec<FailureRow>,
     /// What the answers come to: for each method its tasks, at each length and depth where there are such, then all of them.
     pub points: Vec<Point>,
+    /// How far methods at one ratio select the same rows: one entry a ratio at which two or more select any.
+    pub overlaps: Vec<Overlap>,
 }
 
 /// Where the numbers come from.
@@ -135,6 +138,7 @@ pub fn report(
         answers_before,
         failures,
         points: points(cells, design.seed, arms, answers),
+        overlaps: overlaps(evaluation, answers),
     }
 }
 

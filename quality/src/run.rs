@@ -198,46 +198,13 @@ pub(crate) fn duration(seconds: f64) -> String {
 mod tests {
     use std::cell::RefCell;
 
-    use tributary_coordinator::RequestSettings;
-    use tributary_engine::{Question, RunConfig, Synthetic};
-
     use super::*;
     use crate::answers;
-    use crate::design::Asked;
     use crate::kit;
-    use crate::score::Metric;
-    use crate::suite::{Cell, Scoring};
-    use crate::suites;
+    use crate::suite::Cell;
 
     fn evaluation() -> Evaluation {
-        let asked = Asked {
-            suite: "hops".to_owned(),
-            tasks: vec!["single".to_owned()],
-            samples: 2,
-            seed: 1,
-            world: 1,
-            threads: 1,
-            ..Asked::default()
-        };
-        let request = |number: usize| Request {
-            cell: Cell::of("single"),
-            number,
-            id: None,
-            question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
-            scoring: Scoring::new(Metric::BeginsWith, vec!["1 2 3".to_owned()]),
-            prompt_hash: number.to_string(),
-            prompt_tokens: 2,
-            answer_tokens: 4,
-        };
-        let arm =
-            |method: &str| Arm::new(method.to_owned(), RunConfig { settings: RequestSettings::default(), threads: 1 });
-        Evaluation {
-            design: suites::open(&asked).unwrap().0,
-            arms: vec![arm("a"), arm("b")],
-            cells: vec![(Cell::of("single"), 2)],
-            requests: vec![request(0), request(1)],
-            longest: Vec::new(),
-        }
+        kit::evaluation(vec![kit::arm("a", None), kit::arm("b", None)], 2)
     }
 
     /// Runs on made-up answers, of which some fail; gives who was asked, for how many tokens.

@@ -50,6 +50,11 @@ pub fn share(some: usize, all: usize) -> Option<Share> {
 
 /// The mean of scores, one a request; nothing of none. The draws follow from the seed.
 pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
+    mean_of(scores, seed, DRAWS)
+}
+
+/// The same with so many draws.
+pub(crate) fn mean_of(scores: &[f64], seed: u64, draws: usize) -> Option<Mean> {
     if scores.is_empty() {
         return None;
     }
@@ -57,9 +62,9 @@ pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
     let of = |sum: f64| sum / count as f64;
     let mut random = Random::of(&format!("bootstrap {seed}"));
     let mut draw = || of((0..count).map(|_| scores[random.below(count)]).sum());
-    let mut means: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
+    let mut means: Vec<f64> = (0..draws).map(|_| draw()).collect();
     means.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| means[(share * (DRAWS - 1) as f64).round() as usize];
+    let at = |share: f64| means[(share * (draws - 1) as f64).round() as usize];
     Some(Mean { mean: of(scores.iter().sum()), low: at(TAIL), high: at(1.0 - TAIL) })
 }
 

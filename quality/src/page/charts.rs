@@ -3,8 +3,10 @@
 use tributary_charts::svg::{Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale};
 
 use super::label;
+use crate::overlap::Overlap;
 use crate::points::Point;
 use crate::report::Report;
+use crate::statistics::Mean;
 
 /// Pixels of the place for values.
 const HEIGHT: f64 = 300.0;
@@ -133,6 +135,26 @@ fn ratios(all: &[&Point]) -> Option<Chart> {
         }
     }
     Some(plot.finish("quality-ratio"))
+}
+
+/// Which methods select the same rows, at one ratio: rows are named, columns have their numbers.
+pub fn overlap(overlap: &Overlap) -> Chart {
+    let columns: Vec<String> = (1..=overlap.methods.len()).map(|number| number.to_string()).collect();
+    let rows: Vec<String> =
+        columns.iter().zip(&overlap.methods).map(|(number, name)| format!("{number} {name}")).collect();
+    let mean = |row: &Vec<Option<Mean>>| row.iter().map(|value| value.map(|value| value.mean)).collect::<Vec<_>>();
+    let values: Vec<Vec<Option<f64>>> = overlap.jaccard.iter().map(mean).collect();
+    let title = format!("Shared rows at {}", overlap.ratio);
+    let map = HeatMap {
+        title: &title,
+        below: "both methods' rows over those of either, mean over requests",
+        across: "method",
+        down: "",
+        columns: &columns,
+        rows: &rows,
+        values: &values,
+    };
+    map.chart(&format!("overlap-{}", overlap.ratio.to_string().replace('.', "-")))
 }
 
 /// A heat map for each method, where there are depths.

@@ -44,6 +44,7 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> Stri
          the first token's distribution over the whole vocabulary, mean and the interval that holds 95 % of the means of requests drawn anew.",
     );
     page.table(&beside_full(report), &[0]);
+    shared_rows(&mut page, report);
     page.heading("Furthest behind full prefill");
     falls(&mut page, &worst(evaluation, answers));
     page.heading("Failures");
@@ -131,6 +132,29 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+/// How far methods select the same rows, at each ratio: a map, and behind it every pair with its interval.
+fn shared_rows(page: &mut Page, report: &Report) {
+    if report.overlaps.is_empty() {
+        return;
+    }
+    page.heading("Rows that methods share");
+    page.paragraph(
+        "Of two methods at one ratio: rows that both select over rows that at least one does (Jaccard), mean over the requests that both have answered.",
+    );
+    page.charts(&report.overlaps.iter().map(charts::overlap).collect::<Vec<_>>());
+    let mut rows = vec![["ratio", "method", "other method", "shared rows"].map(str::to_owned).to_vec()];
+    for overlap in &report.overlaps {
+        for (index, (one, values)) in overlap.methods.iter().zip(&overlap.jaccard).enumerate() {
+            for (other, value) in overlap.methods.iter().zip(values).skip(index + 1) {
+                let shown =
+                    value.map_or_else(|| "–".to_owned(), |v| format!("{:.2} [{:.2} – {:.2}]", v.mean, v.low, v.high));
+                rows.push(vec![overlap.ratio.to_string(), one.clone(), other.clone(), shown]);
+            }
+        }
+    }
+    page.folded("Every pair with its interval", |page| page.table(&rows, &[1, 2]));
 }
 
 /// The requests on which methods fall behind most, with what was said.
