@@ -92,18 +92,19 @@ pub struct EvaluationArgs {
     /// hops: documents of a request [default: 8]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops: tokens of each document, at most [default: 64]
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
-    document_tokens: Option<usize>,
+    /// hops: tokens of each document, at most, or several, each asked on its own, such as 32,64 [default: 64]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
+    document_tokens: Vec<usize>,
     /// ruler, niah, longbench: tokens of prompt and answer together, at most, such as 4096,8k [default: 4096; niah: 2048,4096; longbench: no limit]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     lengths: Vec<usize>,
     /// niah: where the needle stands, in per cent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops: tokens of a chunk, at most [default: a chunk a document, and 2048 where there are none]
-    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Evaluation")]
-    chunk_tokens: Option<usize>,
+    /// All but hops: tokens of a chunk, at most, or several, each asked on its own, such as 128,256,512 [default: a chunk a document, and 2048 where
+    /// there are none]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
+    chunk_tokens: Vec<usize>,
     /// Folder of data that is no part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
     #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]
     data: Option<PathBuf>,
@@ -202,10 +203,10 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         samples: args.samples,
         seed: args.seed,
         documents: args.documents,
-        document_tokens: args.document_tokens,
+        document_tokens: args.document_tokens.clone(),
         lengths: args.lengths.clone(),
         depths: args.depths.clone(),
-        chunk_tokens: args.chunk_tokens,
+        chunk_tokens: args.chunk_tokens.clone(),
         data: args.data.clone(),
         essays: args.essays.clone(),
         squad: args.squad.clone(),

@@ -337,6 +337,68 @@ fn a_needle_is_looked_for_at_lengths_and_depths() {
 }
 
 #[test]
+fn sizes_of_chunks_are_an_axis() {
+    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
+    let (out, demo) = (folder.path().display().to_string(), demo());
+    let given = data.path().display().to_string();
+    let asked = |sizes: &str| {
+        let fixed =
+            ["quality", "--suite", "niah", "--model", &demo, "--data", &given, "--methods", "none", "--lengths", "300"];
+        run(&[&fixed[..], &["--depths", "0,100", "--samples", "1", "--out", &out, "--resume", "--chunk-tokens", sizes]]
+            .concat())
+    };
+    let first = ["--depths", "0,100", "--lengths", "300", "--samples", "1", "--out", &out, "--chunk-tokens", "64,100"];
+    let (code, table, errors) = run(&[
+        &["quality", "--suite", "niah", "--model", &demo, "--data", &given, "--methods", "none"][..],
+        &first[..],
+    ]
+    .concat());
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(
+        table.contains("# in chunks of 64 tokens") && table.contains("# all tasks, by tokens of a chunk"),
+        "{table}"
+    );
+    let (code, table, errors) = asked("64,100,128");
+    assert!(
+        code == Some(0) && table.contains("# 12 answers to 6 requests; 8 of them were there before"),
+        "{table}{errors}"
+    );
+    let report = json(&folder.path().join("report.json"));
+    assert_eq!(report["design"]["chunk_sizes"], serde_json::json!([64, 100, 128]));
+    let points = report["points"].as_array().expect("points");
+    let all = points.iter().filter(|point| point["task"] == "all" && point["chunk_tokens"] == 128);
+    assert_eq!(all.map(|point| point["requests"].as_u64()).collect::<Vec<_>>(), [Some(2); 2], "of each method");
+    // The same texts, cut otherwise: full prefill answers them alike.
+    let answers = lines(folder.path());
+    let of = |size: u64, depth: u64| {
+        let is =
+            |answer: &&Value| answer["method"] == "full" && answer["chunk_tokens"] == size && answer["depth"] == depth;
+        answers.iter().find(is).expect("an answer")
+    };
+    assert_eq!((&of(64, 0)["references"], &of(64, 0)["answer"]), (&of(128, 0)["references"], &of(128, 0)["answer"]));
+    assert_ne!(of(64, 0)["prompt_hash"], of(128, 0)["prompt_hash"]);
+    let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
+    assert!(page.contains("Quality and chunks") && page.contains("none in chunks of 128"), "{page}");
+    refused(asked("64"), &["--resume: chunk_tokens was null and is 64"]);
+    refused(asked("64,0"), &["`0`: at least 1 token"]);
+
+    let hops_out = folder.path().join("hops").display().to_string();
+    let (code, table, errors) = hops(&[
+        "--tasks",
+        "single",
+        "--samples",
+        "2",
+        "--methods",
+        "none",
+        "--document-tokens",
+        "32,64",
+        "--out",
+        &hops_out,
+    ]);
+    assert!(code == Some(0) && table.contains("# in chunks of 32 tokens"), "{table}{errors}");
+}
+
+#[test]
 fn rows_of_files_are_asked() {
     let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
     let out = folder.path().display().to_string();

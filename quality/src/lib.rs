@@ -5,6 +5,7 @@
 
 pub mod answers;
 mod calibrate;
+mod chunk_sizes;
 pub mod cut;
 mod design;
 mod dry_run;

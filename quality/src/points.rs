@@ -28,6 +28,8 @@ pub struct Point {
     pub length: Option<usize>,
     /// Where the needed fact stands, in per cent of the context; absent for all depths, and where nobody asks for a depth.
     pub depth: Option<usize>,
+    /// Tokens of a chunk, at most, or of a document of `hops`; absent for all sizes, and where nobody asks for several.
+    pub chunk_tokens: Option<usize>,
     /// Requests.
     pub requests: usize,
     /// Those that failed: their score is 0.
@@ -52,6 +54,14 @@ pub struct Point {
     pub against_full: Option<Paired>,
     /// How near its first tokens come to full prefill's; absent for that itself, and where no request was answered by both.
     pub agreement: Option<Agreement>,
+}
+
+impl Point {
+    /// What it is about.
+    pub fn cell(&self) -> Cell {
+        let Self { task, length, depth, chunk_tokens, .. } = self;
+        Cell { task: task.clone(), length: *length, depth: *depth, chunk_tokens: *chunk_tokens }
+    }
 }
 
 /// A method's first tokens beside full prefill's on the requests that both have answered.
@@ -111,6 +121,7 @@ struct Row<'a> {
     kl_nats: Option<f64>,
     kl_nats_low: Option<f64>,
     kl_nats_high: Option<f64>,
+    chunk_tokens: Option<usize>,
 }
 
 /// Cells that are looked at together, under the name of one.
@@ -120,22 +131,32 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// Every cell alone; where there are several lengths, all of each; and all together.
+/// Every cell alone; where there are several lengths, all of each; where there are several sizes of chunks, all of each, at each length too; and
+/// all together.
 fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
     let alone = cells.iter().enumerate().map(|(index, (cell, _))| Group { name: cell.clone(), members: vec![index] });
     let mut groups: Vec<Group> = alone.collect();
-    let mut lengths: Vec<Option<usize>> = cells.iter().map(|(cell, _)| cell.length).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    if lengths.len() > 1 {
-        for length in lengths {
-            let members: Vec<usize> = (0..cells.len()).filter(|&index| cells[index].0.length == length).collect();
-            if members.len() > 1 {
-                groups.push(Group { name: Cell { length, ..Cell::of(ALL) }, members });
-            }
+    let several = |of: fn(&Cell) -> Option<usize>| -> Vec<Option<usize>> {
+        let mut found: Vec<Option<usize>> = cells.iter().map(|(cell, _)| of(cell)).collect();
+        found.sort_unstable();
+        found.dedup();
+        if found.len() > 1 { found } else { Vec::new() }
+    };
+    let (lengths, sizes) = (several(|cell| cell.length), several(|cell| cell.chunk_tokens));
+    let mut add = |name: Cell, is_alone_too: bool| {
+        let agrees = |wanted: Option<usize>, own: Option<usize>| wanted.is_none() || wanted == own;
+        let is_member = |cell: &Cell| agrees(name.length, cell.length) && agrees(name.chunk_tokens, cell.chunk_tokens);
+        let members: Vec<usize> = (0..cells.len()).filter(|&index| is_member(&cells[index].0)).collect();
+        if members.len() > 1 || is_alone_too {
+            groups.push(Group { name, members });
         }
+    };
+    lengths.iter().for_each(|&length| add(Cell { length, ..Cell::of(ALL) }, false));
+    for &chunk_tokens in &sizes {
+        lengths.iter().for_each(|&length| add(Cell { length, chunk_tokens, ..Cell::of(ALL) }, false));
+        add(Cell { chunk_tokens, ..Cell::of(ALL) }, true);
     }
-    groups.push(Group { name: Cell::of(ALL), members: (0..cells.len()).collect() });
+    add(Cell::of(ALL), true);
     groups
 }
 
@@ -176,6 +197,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         task: cell.task.clone(),
         length: cell.length,
         depth: cell.depth,
+        chunk_tokens: cell.chunk_tokens,
         requests: own.len(),
         failures: own.len() - replies.len(),
         score: mean(&scores, seed).expect("there is a request"),
@@ -272,10 +294,16 @@ pub fn csv(points: &[Point]) -> Result<String> {
             kl_nats: nats.map(|nats| nats.mean),
             kl_nats_low: nats.map(|nats| nats.low),
             kl_nats_high: nats.map(|nats| nats.high),
+            chunk_tokens: point.chunk_tokens,
         })?;
     }
     let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Nats for a reader: three digits behind the point, or so few as there are.
+pub fn nats(value: f64) -> String {
+    if value == 0.0 || value >= 0.01 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
 
 #[cfg(test)]
@@ -361,7 +389,7 @@ mod tests {
             text.lines()
                 .next()
                 .unwrap()
-                .ends_with(",first_token_low,first_token_high,kl_nats,kl_nats_low,kl_nats_high")
+                .ends_with(",first_token_low,first_token_high,kl_nats,kl_nats_low,kl_nats_high,chunk_tokens")
         );
         assert!(text.starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
         assert!(text.lines().nth(1).unwrap().starts_with("full,,single,,,4,0,1.0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
@@ -378,5 +406,14 @@ mod tests {
         assert_eq!(names[4..], ["all at 512", "all at 1024", "all"]);
         assert_eq!(groups(&cells)[5].members, [2, 3]);
         assert_eq!(groups(&cells[..2]).len(), 3, "one length is all of them");
+        let sized = |length, size| (Cell { chunk_tokens: Some(size), ..Cell::at("niah", length) }, 1);
+        let names =
+            |cells: &[(Cell, usize)]| groups(cells).iter().map(|group| group.name.to_string()).collect::<Vec<_>>();
+        let all = names(&[sized(512, 64), sized(1024, 64), sized(512, 128), sized(1024, 128)]);
+        assert_eq!(all[4..], ["all at 512", "all at 1024", "all in chunks of 64", "all in chunks of 128", "all"]);
+        assert_eq!(
+            names(&[sized(512, 64), sized(512, 128)])[2..],
+            ["all in chunks of 64", "all in chunks of 128", "all"]
+        );
     }
 }

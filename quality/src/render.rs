@@ -2,7 +2,7 @@
 
 use tributary_charts::table::{Layout, cells, table};
 
-use crate::points::{ALL, Point};
+use crate::points::{ALL, Point, nats};
 use crate::report::{FailureRow, Report};
 use crate::statistics::{Mean, Share};
 use crate::suite::Cell;
@@ -22,7 +22,17 @@ pub fn render(report: &Report) -> String {
         text += &format!("# {line}\n");
     }
     text += &format!("# {answers} answers to {requests} requests; {before} of them were there before\n\n");
-    text += &scores(report);
+    match report.design.chunk_sizes.as_slice() {
+        [] => text += &scores(report, None),
+        sizes => {
+            for &size in sizes {
+                text += &format!("# in chunks of {size} tokens\n");
+                text += &scores(report, Some(size));
+                text.push('\n');
+            }
+            text += &by_chunk_size(report, sizes);
+        }
+    }
     text.push('\n');
     text += &beside_full(report);
     text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n\
@@ -38,10 +48,10 @@ fn ratio(point: &Point) -> String {
 }
 
 /// Methods by tasks, a table a length; or by lengths and depths.
-fn scores(report: &Report) -> String {
+fn scores(report: &Report, size: Option<usize>) -> String {
     let design = &report.design;
     if !design.depths.is_empty() {
-        return by_depth(report);
+        return by_depth(report, size);
     }
     let several = design.lengths.len() > 1;
     let mut text = String::new();
@@ -53,7 +63,7 @@ fn scores(report: &Report) -> String {
         let names = design.tasks.iter().map(|task| (task.as_str(), length));
         let columns: Vec<(&str, Option<usize>)> =
             if several && design.tasks.len() == 1 { names.collect() } else { names.chain([all]).collect() };
-        text += &methods(report, &columns, |(task, _)| task.to_owned());
+        text += &methods(report, size, &columns, |(task, _)| task.to_owned());
     }
     if several {
         text += "# all tasks, by length\n";
@@ -62,7 +72,8 @@ fn scores(report: &Report) -> String {
             _ => (ALL, Some(length)),
         };
         let columns: Vec<(&str, Option<usize>)> = design.lengths.iter().map(of).chain([(ALL, None)]).collect();
-        text += &methods(report, &columns, |(_, length)| length.map_or_else(|| ALL.to_owned(), |at| at.to_string()));
+        text +=
+            &methods(report, size, &columns, |(_, length)| length.map_or_else(|| ALL.to_owned(), |at| at.to_string()));
     }
     text
 }
@@ -70,6 +81,7 @@ fn scores(report: &Report) -> String {
 /// A table of mean scores: a row a method, a column for each task at a length.
 fn methods(
     report: &Report,
+    size: Option<usize>,
     columns: &[(&str, Option<usize>)],
     name: impl Fn((&str, Option<usize>)) -> String,
 ) -> String {
@@ -78,7 +90,8 @@ fn methods(
     for own in report.methods() {
         let mut row = vec![own[0].method.clone(), ratio(&own[0])];
         for &(task, length) in columns {
-            let point = own.iter().find(|point| point.task == task && point.length == length);
+            let wanted = (task, length, size);
+            let point = own.iter().find(|point| (point.task.as_str(), point.length, point.chunk_tokens) == wanted);
             row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
         }
         rows.push(row);
@@ -87,7 +100,7 @@ fn methods(
 }
 
 /// A table of mean scores: a row a method and depth, a column a length.
-fn by_depth(report: &Report) -> String {
+fn by_depth(report: &Report, size: Option<usize>) -> String {
     let lengths = &report.design.lengths;
     let mut rows = vec![cells(["method", "ratio", "depth [%]"])];
     rows[0].extend(lengths.iter().map(usize::to_string));
@@ -95,13 +108,30 @@ fn by_depth(report: &Report) -> String {
         for &depth in &report.design.depths {
             let mut row = vec![own[0].method.clone(), ratio(&own[0]), depth.to_string()];
             for &length in lengths {
-                let point = own.iter().find(|point| (point.depth, point.length) == (Some(depth), Some(length)));
+                let wanted = (Some(depth), Some(length), size);
+                let point = own.iter().find(|point| (point.depth, point.length, point.chunk_tokens) == wanted);
                 row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
             }
             rows.push(row);
         }
     }
     table(&rows, Layout { left: &[0], commented_rows: Some(1) })
+}
+
+/// A table of mean scores over all tasks: a row a method, a column a size of chunks.
+fn by_chunk_size(report: &Report, sizes: &[usize]) -> String {
+    let mut rows = vec![cells(["method", "ratio"])];
+    rows[0].extend(sizes.iter().map(usize::to_string));
+    for own in report.methods() {
+        let mut row = vec![own[0].method.clone(), ratio(&own[0])];
+        for &size in sizes {
+            let wanted = Cell { chunk_tokens: Some(size), ..Cell::of(ALL) };
+            let point = own.iter().find(|point| point.cell() == wanted);
+            row.push(point.map_or_else(|| "-".to_owned(), |point| interval(&point.score)));
+        }
+        rows.push(row);
+    }
+    format!("# all tasks, by tokens of a chunk\n{}", table(&rows, Layout { left: &[0], commented_rows: Some(1) }))
 }
 
 fn interval(Mean { mean, low, high }: &Mean) -> String {
@@ -114,7 +144,11 @@ fn agreement(point: &Point) -> [String; 2] {
     let Some(near) = &point.agreement else { return [none(), none()] };
     let Share { share, low, high } = near.first_token;
     let same = format!("{:.1} [{:.1} to {:.1}]", 100.0 * share, 100.0 * low, 100.0 * high);
-    [same, near.kl_nats.map_or_else(none, |Mean { mean, low, high }| format!("{mean:.2e} [{low:.1e} to {high:.1e}]"))]
+    [
+        same,
+        near.kl_nats
+            .map_or_else(none, |Mean { mean, low, high }| format!("{} [{} to {}]", nats(mean), nats(low), nats(high))),
+    ]
 }
 
 fn beside_full(report: &Report) -> String {
@@ -122,7 +156,7 @@ fn beside_full(report: &Report) -> String {
         ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full [%]"];
     let names = names.into_iter().chain(["KL [nats]", "TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
-    let all: Vec<&Point> = report.points.iter().filter(|point| point.task == ALL && point.length.is_none()).collect();
+    let all: Vec<&Point> = report.points.iter().filter(|point| point.cell() == Cell::of(ALL)).collect();
     let full_ms = all.first().map_or(0.0, |full| full.median_ttft_ms);
     for point in all {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
@@ -158,7 +192,7 @@ fn failures(rows: &[FailureRow]) -> String {
     let mut text = format!("# {} requests got no answer:\n", rows.len());
     for row in rows.iter().take(SHOWN_FAILURES) {
         let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
-        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
+        let cell = row.cell();
         text += &format!("#   {cell}, request {}, {}{ratio}: {}\n", row.sample, row.method, row.failure);
     }
     if rows.len() > SHOWN_FAILURES {

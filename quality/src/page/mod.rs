@@ -10,9 +10,8 @@ use self::charts::charts;
 use self::worst::{Worst, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
-use crate::points::Point;
+use crate::points::{Point, nats};
 use crate::report::Report;
-use crate::suite::Cell;
 
 /// The page of an evaluation of which every answer is there.
 pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> String {
@@ -64,7 +63,7 @@ fn label(point: &Point) -> String {
 }
 
 fn name(point: &Point) -> String {
-    Cell { task: point.task.clone(), length: point.length, depth: point.depth }.to_string()
+    point.cell().to_string()
 }
 
 /// A row a task, a column a method.
@@ -106,7 +105,7 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         rows.push(vec![
             label(point),
-            format!("{:.3}", point.score.mean),
+            format!("{:.3} [{:.3} – {:.3}]", point.score.mean, point.score.low, point.score.high),
             or_none(point.share_of_full.map(|share| format!("{share:.2}"))),
             or_none(pair.map(|pair| {
                 let difference = pair.difference;
@@ -123,7 +122,7 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
             })),
             or_none(
                 near.and_then(|near| near.kl_nats)
-                    .map(|nats| format!("{:.2e} [{:.1e} – {:.1e}]", nats.mean, nats.low, nats.high)),
+                    .map(|kl| format!("{} [{} – {}]", nats(kl.mean), nats(kl.low), nats(kl.high))),
             ),
             format!("{:.1}", point.median_ttft_ms),
             percent(point.selected_share + point.measured_share),
@@ -187,11 +186,10 @@ fn failures(report: &Report) -> Vec<Vec<String>> {
     let heads = ["task", "request", "method", "exit code", "failure"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for row in &report.failures {
-        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
         let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
         let method = format!("{}{ratio}", row.method);
         rows.push(vec![
-            cell.to_string(),
+            row.cell().to_string(),
             row.sample.to_string(),
             method,
             row.exit_code.to_string(),
@@ -225,7 +223,10 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         ("depths [%]", list(&design.depths)),
         (
             "tokens of a chunk",
-            design.chunk_tokens.map_or_else(|| "the suite's own".to_owned(), |tokens| tokens.to_string()),
+            match design.chunk_sizes.is_empty() {
+                true => design.chunk_tokens.map_or_else(|| "the suite's own".to_owned(), |tokens| tokens.to_string()),
+                false => list(&design.chunk_sizes),
+            },
         ),
         ("answers before", report.answers_before.to_string()),
     ]

@@ -8,7 +8,7 @@ use crate::evaluation::Request;
 use crate::kit::{self, arm, environment, origin};
 use crate::report::report;
 use crate::score::Metric;
-use crate::suite::Scoring;
+use crate::suite::{Cell, Scoring};
 
 fn evaluation() -> Evaluation {
     let asked = crate::Asked { suite: "hops".to_owned(), samples: 2, world: 2, threads: 1, ..crate::Asked::default() };
