@@ -233,7 +233,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     drop(progress);
     let answers = answers?;
     let report = report(&evaluation, (origin, environment), &answers, before);
-    output.finish(&report, &page(&evaluation, &report, &answers))?;
+    output.finish(&report, &page(&evaluation, &report, &answers, &|question| engine.read(question).ok()))?;
     engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     Ok(report.check()?)

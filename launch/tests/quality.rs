@@ -107,6 +107,10 @@ fn methods_answer_the_suite_side_by_side() {
     let first = &none["agreement"]["first_token"];
     assert!(first["low"].as_f64() < first["share"].as_f64() && first["share"].as_f64() < first["high"].as_f64());
     assert!(table.contains("token 1 as full [%]") && table.contains("KL [nats]"), "{table}");
+    // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
+    let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
+    assert!(page.contains("<details><summary>hop2") && page.matches("<mark>").count() > 8, "{page}");
+    assert!(page.contains("; chunks moved; “"), "{page}");
     let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
     assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
     assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");

@@ -92,6 +92,17 @@ pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
     }
 }
 
+/// A text of which every word is a token.
+pub fn piece(text: &str) -> tributary_coordinator::Piece {
+    let (mut at, mut spans) = (0, Vec::new());
+    for word in text.split(' ') {
+        spans.push(at..at + word.len());
+        at += word.len() + 1;
+    }
+    spans.retain(|span| !span.is_empty());
+    tributary_coordinator::Piece { title: None, ids: vec![0; spans.len()], text: text.to_owned(), spans }
+}
+
 /// So many requests of the task `single`, and who answers them.
 pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluation::Evaluation {
     let asked = crate::design::Asked {

@@ -2,11 +2,13 @@
 //! requests on which methods fall behind full prefill most, with both answers.
 
 mod charts;
+mod contexts;
 mod worst;
 
 use tributary_charts::page::Page;
 
 use self::charts::charts;
+use self::contexts::{Read, contexts};
 use self::worst::{Worst, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
@@ -14,7 +16,9 @@ use crate::points::{Point, nats};
 use crate::report::Report;
 
 /// The page of an evaluation of which every answer is there.
-pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> String {
+///
+/// `read` gives a request as tokens with their texts, or nothing; the contexts of the worst requests are shown by it.
+pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: Read<'_>) -> String {
     let design = &report.design;
     let title = format!("What answers are worth: {} on {}", design.suite, report.environment.model);
     let lead = format!(
@@ -45,7 +49,14 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> Stri
     page.table(&beside_full(report), &[0]);
     shared_rows(&mut page, report);
     page.heading("Furthest behind full prefill");
-    falls(&mut page, &worst(evaluation, answers));
+    let worst = worst(evaluation, answers);
+    falls(&mut page, &worst);
+    if contexts(&mut page, evaluation, answers, &worst, read) {
+        page.paragraph(
+            "Behind each line: the context as methods read it, the rows that they recomputed marked, those that fall behind first; of a long context what \
+             stands around marks.",
+        );
+    }
     page.heading("Failures");
     if report.failures.is_empty() {
         page.paragraph("No request failed.");
