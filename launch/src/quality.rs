@@ -139,7 +139,7 @@ pub struct EvaluationArgs {
     /// Go on with the evaluation in --out: the same suite, seed, shape, model and program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
-    /// Folder for answers.jsonl, report.json, points.csv and quality.html [default: tributary-quality-DATE]
+    /// Folder for answers.jsonl, report.json, points.csv, answers.csv and quality.html [default: tributary-quality-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Overwrite an evaluation in --out
@@ -233,7 +233,12 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     drop(progress);
     let answers = answers?;
     let report = report(&evaluation, (origin, environment), &answers, before);
-    output.finish(&report, &page(&evaluation, &report, &answers, &|question| engine.read(question).ok()))?;
+    output.finish(
+        &evaluation,
+        &answers,
+        &report,
+        &page(&evaluation, &report, &answers, &|question| engine.read(question).ok()),
+    )?;
     engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     Ok(report.check()?)

@@ -37,6 +37,7 @@ mod selected;
 pub mod statistics;
 pub mod suite;
 mod suites;
+mod tables;
 
 pub use calibrate::{LEAST_ALPHA, calibrate};
 pub use design::{Arm, Asked, Design};

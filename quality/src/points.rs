@@ -6,7 +6,6 @@ use tributary_charts::statistics::median;
 
 use crate::answers::{Answer, Answers, Reply};
 use crate::design::Arm;
-use crate::error::Result;
 use crate::statistics::{Mean, Share, difference, mcnemar, mean, share};
 use crate::suite::Cell;
 
@@ -88,40 +87,6 @@ pub struct Paired {
     /// McNemar's exact p, two-sided: how likely a difference as large is where both are as good. Where scores lie between 0 and 1 it is the
     /// sign test.
     pub mcnemar_p: f64,
-}
-
-/// A row of points.csv.
-#[derive(Serialize)]
-struct Row<'a> {
-    method: &'a str,
-    ratio: Option<f64>,
-    task: &'a str,
-    length: Option<usize>,
-    depth: Option<usize>,
-    requests: usize,
-    failures: usize,
-    score: f64,
-    score_low: f64,
-    score_high: f64,
-    share_of_full: Option<f64>,
-    difference_to_full: Option<f64>,
-    difference_low: Option<f64>,
-    difference_high: Option<f64>,
-    right_alone: Option<usize>,
-    full_alone: Option<usize>,
-    mcnemar_p: Option<f64>,
-    first_token_agrees: f64,
-    median_ttft_ms: f64,
-    selected_share: f64,
-    measured_share: f64,
-    moved_share: f64,
-    median_received_bytes: u64,
-    first_token_low: Option<f64>,
-    first_token_high: Option<f64>,
-    kl_nats: Option<f64>,
-    kl_nats_low: Option<f64>,
-    kl_nats_high: Option<f64>,
-    chunk_tokens: Option<usize>,
 }
 
 /// Cells that are looked at together, under the name of one.
@@ -256,51 +221,6 @@ fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
     }
 }
 
-/// All points as CSV.
-///
-/// # Errors
-/// A row that cannot be written, which is a bug.
-pub fn csv(points: &[Point]) -> Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for point in points {
-        let (pair, near) = (point.against_full.as_ref(), point.agreement.as_ref());
-        let nats = near.and_then(|near| near.kl_nats);
-        writer.serialize(Row {
-            method: &point.method,
-            ratio: point.ratio,
-            task: &point.task,
-            length: point.length,
-            depth: point.depth,
-            requests: point.requests,
-            failures: point.failures,
-            score: point.score.mean,
-            score_low: point.score.low,
-            score_high: point.score.high,
-            share_of_full: point.share_of_full,
-            difference_to_full: pair.map(|pair| pair.difference.mean),
-            difference_low: pair.map(|pair| pair.difference.low),
-            difference_high: pair.map(|pair| pair.difference.high),
-            right_alone: pair.map(|pair| pair.right_alone),
-            full_alone: pair.map(|pair| pair.full_alone),
-            mcnemar_p: pair.map(|pair| pair.mcnemar_p),
-            first_token_agrees: point.first_token_agrees,
-            median_ttft_ms: point.median_ttft_ms,
-            selected_share: point.selected_share,
-            measured_share: point.measured_share,
-            moved_share: point.moved_share,
-            median_received_bytes: point.median_received_bytes,
-            first_token_low: near.map(|near| near.first_token.low),
-            first_token_high: near.map(|near| near.first_token.high),
-            kl_nats: nats.map(|nats| nats.mean),
-            kl_nats_low: nats.map(|nats| nats.low),
-            kl_nats_high: nats.map(|nats| nats.high),
-            chunk_tokens: point.chunk_tokens,
-        })?;
-    }
-    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// Nats for a reader: three digits behind the point, or so few as there are.
 pub fn nats(value: f64) -> String {
     if value == 0.0 || value >= 0.01 { format!("{value:.3}") } else { format!("{value:.1e}") }
@@ -384,15 +304,6 @@ mod tests {
         assert!((near.first_token.share - 6.0 / 7.0).abs() < 1e-12 && near.first_token.low < 0.5, "{near:?}");
         let nats = near.kl_nats.unwrap();
         assert!((nats.mean - 4.5 / 7.0).abs() < 1e-12 && nats.low < nats.mean && nats.mean < nats.high, "{nats:?}");
-        let text = csv(&points).unwrap();
-        assert!(
-            text.lines()
-                .next()
-                .unwrap()
-                .ends_with(",first_token_low,first_token_high,kl_nats,kl_nats_low,kl_nats_high,chunk_tokens")
-        );
-        assert!(text.starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
-        assert!(text.lines().nth(1).unwrap().starts_with("full,,single,,,4,0,1.0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
     }
 
     #[test]
