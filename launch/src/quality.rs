@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
-use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
+use tributary_coordinator::{Chunking, GroupShape, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_protocol::{Descriptor, Importance, REFERENCE, Sampling};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
@@ -126,7 +126,11 @@ pub struct EvaluationArgs {
     /// Seed of requests, of the order of methods, of intervals and of random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
-    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing
+    /// Published numbers that are looked at again, in words: stands above the tables and in the report
+    #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
+    reproduces: Option<String>,
+    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing; of the model only its
+    /// config.json is needed
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
     /// Measure how sharply the model reads references between documents, and write α of trace beside it (trace.json); wants a suite that has
@@ -176,8 +180,14 @@ fn score(file: &PathBuf) -> anyhow::Result<()> {
 }
 
 fn evaluate(args: &EvaluationArgs) -> ExitCode {
+    // What is only told of needs no tokenizer: tokens are estimated.
+    let has_tokenizer = args.model.model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
-        synthetic: None,
+        synthetic: (args.dry_run && !has_tokenizer).then_some(Synthetic {
+            chunks: 1,
+            chunk_tokens: 1,
+            query_tokens: 1,
+        }),
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
@@ -212,13 +222,16 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         squad: args.squad.clone(),
         world,
         threads: args.threads,
+        reproduces: args.reproduces.clone(),
     };
     let ((design, suite), arms) = (open(&asked)?, arms(args, world)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut engine = Engine::open(config, ranks)?;
+    let group = GroupShape { world, threads: args.threads };
+    let free_bytes = if args.dry_run { engine.plan_beyond_memory(group) } else { None };
     let evaluation = Evaluation::new(design, suite.as_ref(), arms, &mut engine)?;
     if args.dry_run {
-        print(&dry_run(&evaluation, &engine.folder().shape(), profile.as_ref()))?;
+        print(&dry_run(&evaluation, &engine.folder().shape(), profile.as_ref(), free_bytes))?;
         drop(engine);
         return Ok(ranks.leave()?);
     }

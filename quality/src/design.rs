@@ -42,6 +42,8 @@ pub struct Asked {
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
+    /// What published numbers are looked at again, for the reader.
+    pub reproduces: Option<String>,
 }
 
 /// What is evaluated.
@@ -73,6 +75,8 @@ pub struct Design {
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
+    /// What published numbers are looked at again, in words; absent where nobody says.
+    pub reproduces: Option<String>,
 }
 
 /// A method with a ratio, as it answers requests.

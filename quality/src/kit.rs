@@ -131,6 +131,7 @@ pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluat
         requests: (0..count).map(request).collect(),
         cells: vec![(cell, count)],
         longest: Vec::new(),
+        is_estimated: false,
     }
 }
 

@@ -18,6 +18,9 @@ pub fn render(report: &Report) -> String {
         "# suite {} on {}: {} requests a task, seed {}, {} ranks of {} threads\n",
         design.suite, report.environment.model, design.samples, design.seed, design.world, design.threads
     );
+    if let Some(reproduces) = &design.reproduces {
+        text += &format!("# reproduces: {reproduces}\n");
+    }
     for line in &design.made_of {
         text += &format!("# {line}\n");
     }

@@ -119,6 +119,7 @@ fn design(asked: &Asked, shape: Option<Shape>, suite: &dyn Suite) -> Design {
         chunk_sizes,
         world: asked.world,
         threads: asked.threads,
+        reproduces: asked.reproduces.clone(),
     }
 }
 

@@ -220,6 +220,7 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         ("command", origin.command.join(" ")),
         ("program", format!("tributary {}, build {}", origin.version, origin.build)),
         ("commit", origin.revision.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("reproduces", design.reproduces.clone().unwrap_or_else(|| "–".to_owned())),
         ("backend", environment.backend.clone()),
         (
             "model",
