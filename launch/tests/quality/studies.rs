@@ -85,7 +85,7 @@ fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
         assert!(row[0] > 14_000.0 && row[1] > 0.0 && row[2] > 0.0, "{name}: {line}");
         let all = text.lines().find(|line| line.trim_start().starts_with("all ")).expect("a sum");
         let all: Vec<usize> = all.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
-        assert!(all[1] % all[0] == 0 && all[2] > all[1], "requests, answers, tokens: {name}: {all:?}");
+        assert!(all[1].is_multiple_of(all[0]) && all[2] > all[1], "requests, answers, tokens: {name}: {all:?}");
     }
 }
 
