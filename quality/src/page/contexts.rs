@@ -21,17 +21,15 @@ const LETTERS: usize = 4000;
 /// Letters on either side of marked rows.
 const AROUND: usize = 60;
 
+/// What a reader sees behind each line.
+const EXPLAINED: &str = "Behind each line the context as methods read it, with the rows that they recomputed marked, those first that fall behind; of a long context what \
+     stands around marks.";
+
 /// How a request becomes tokens with their texts; nothing where it does not.
 pub type Read<'a> = &'a dyn Fn(&Question) -> Option<Prepared>;
 
-/// Adds the contexts of the worst requests, folded. Gives whether there was any.
-pub fn contexts(
-    page: &mut Page,
-    evaluation: &Evaluation,
-    answers: &Answers,
-    worst: &[Worst<'_>],
-    read: Read<'_>,
-) -> bool {
+/// Adds the contexts of the worst requests, folded.
+pub fn contexts(page: &mut Page, evaluation: &Evaluation, answers: &Answers, worst: &[Worst<'_>], read: Read<'_>) {
     let mut requests: Vec<&Request> = Vec::new();
     for fall in worst {
         let is_its = |request: &&Request| request.cell == fall.own.cell && request.number == fall.own.sample;
@@ -55,6 +53,9 @@ pub fn contexts(
         let Some(prepared) = (!answered.is_empty()).then(|| read(&request.question)).flatten() else { continue };
         let columns: Vec<Column> = answered.iter().map(|(arm, answer)| column(arm, answer, &prepared.chunks)).collect();
         let name = request.id.clone().unwrap_or_else(|| format!("request {}", request.number));
+        if shown_requests == 0 {
+            page.paragraph(EXPLAINED);
+        }
         page.folded(&format!("{}, {name}", request.cell), |page| {
             page.paragraph(&format!("{} → {}", asked(request), shown(&request.scoring.references.join("; "))));
             page.side_by_side(&columns);
@@ -64,7 +65,6 @@ pub fn contexts(
             break;
         }
     }
-    shown_requests > 0
 }
 
 fn asked(request: &Request) -> String {

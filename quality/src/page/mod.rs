@@ -51,12 +51,7 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
     page.heading("Furthest behind full prefill");
     let worst = worst(evaluation, answers);
     falls(&mut page, &worst);
-    if contexts(&mut page, evaluation, answers, &worst, read) {
-        page.paragraph(
-            "Behind each line: the context as methods read it, the rows that they recomputed marked, those that fall behind first; of a long context what \
-             stands around marks.",
-        );
-    }
+    contexts(&mut page, evaluation, answers, &worst, read);
     page.heading("Failures");
     if report.failures.is_empty() {
         page.paragraph("No request failed.");
