@@ -22,6 +22,26 @@ pub fn framed(title: &str, body: &str) -> String {
     )
 }
 
+/// Something that stands beside others of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its heading.
+    pub head: String,
+    /// What stands below that.
+    pub lead: String,
+    /// Its texts.
+    pub passages: Vec<Passage>,
+}
+
+/// A text of which parts are marked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passage {
+    /// Its name.
+    pub head: String,
+    /// The parts, one behind the other, and whether each is marked.
+    pub parts: Vec<(String, bool)>,
+}
+
 /// A page in the making. Every text that it is given is escaped.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
@@ -77,6 +97,31 @@ impl Page {
         );
     }
 
+    /// Parts that stand folded behind a line until a reader opens them.
+    pub fn folded(&mut self, line: &str, fill: impl FnOnce(&mut Self)) {
+        let _ = writeln!(self.body, "<details><summary>{}</summary>", escaped(line));
+        fill(self);
+        self.body += "</details>\n";
+    }
+
+    /// Texts with marked parts, side by side, as many as there is room for.
+    pub fn side_by_side(&mut self, columns: &[Column]) {
+        self.body += "<div class=\"sides\">\n";
+        for Column { head, lead, passages } in columns {
+            let _ = writeln!(self.body, "<section><h3>{}</h3>\n<p>{}</p>", escaped(head), escaped(lead));
+            for Passage { head, parts } in passages {
+                let _ = write!(self.body, "<p><b>{}</b> ", escaped(head));
+                for (text, is_marked) in parts {
+                    let (begin, end) = if *is_marked { ("<mark>", "</mark>") } else { ("", "") };
+                    let _ = write!(self.body, "{begin}{}{end}", escaped(text));
+                }
+                self.body += "</p>\n";
+            }
+            self.body += "</section>\n";
+        }
+        self.body += "</div>\n";
+    }
+
     /// Names with what they stand for.
     pub fn definitions(&mut self, pairs: &[(&str, String)]) {
         self.body += "<dl>\n";
@@ -114,6 +159,10 @@ mod tests {
         page.charts(&[Drawing::default().finish("empty", "empty", (10.0, 10.0))]);
         page.definitions(&[("model", "a & b".to_owned())]);
         page.list(&["one".to_owned()]);
+        let parts = vec![("c".to_owned(), false), ("<d>".to_owned(), true)];
+        let passages = vec![Passage { head: "one".to_owned(), parts }];
+        page.side_by_side(&[Column { head: "A".to_owned(), lead: "b".to_owned(), passages }]);
+        page.folded("<more>", |page| page.paragraph("hidden"));
         let text = page.finish();
         assert!(text.starts_with("<!DOCTYPE html>\n") && text.ends_with("</html>\n"), "{text}");
         assert!(
@@ -122,6 +171,9 @@ mod tests {
         assert!(
             text.contains("<td class=\"text\">&lt;none&gt;</td>\n<td>0.5</td>") && text.contains("<dd>a &amp; b</dd>")
         );
+        let column = "<section><h3>A</h3>\n<p>b</p>\n<p><b>one</b> c<mark>&lt;d&gt;</mark></p>\n</section>\n";
+        assert!(text.contains(&format!("<div class=\"sides\">\n{column}</div>\n")), "{text}");
+        assert!(text.contains("<details><summary>&lt;more&gt;</summary>\n<p>hidden</p>\n</details>\n"), "{text}");
         assert_eq!(text.matches("<svg class=\"chart\"").count(), 1, "charts are not escaped");
         let links = text.replace("http://www.w3.org/2000/svg", "");
         for word in ["http", "src=", "url(", "@import", "<script", "<link"] {

@@ -1,4 +1,5 @@
-//! What samples come to: median, its confidence interval, percentiles where there are enough samples for them.
+//! What samples come to: median, its confidence interval, percentiles where there are enough samples for them; and how far two distributions
+//! are apart.
 
 /// What some samples come to, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +45,25 @@ pub fn summary(samples: &[f64]) -> Option<Summary> {
         p95: (count >= P95_SAMPLES).then(|| percentile(&sorted, 0.95)),
         p99: (count >= P99_SAMPLES).then(|| percentile(&sorted, 0.99)),
     })
+}
+
+/// KL(p ‖ q) of the softmaxes of two logit vectors, in nats: in f64, over all entries.
+///
+/// # Panics
+/// If there are more of one than of the other: only a bug can do that.
+pub fn kl_nats(p: &[f32], q: &[f32]) -> f64 {
+    assert_eq!(p.len(), q.len(), "logits of one vocabulary");
+    let log_softmax = |logits: &[f32]| -> Vec<f64> {
+        let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let shifted: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) - largest).collect();
+        let log_total = shifted.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        shifted.into_iter().map(|logit| logit - log_total).collect()
+    };
+    let (p, q) = (log_softmax(p), log_softmax(q));
+    // What p gives no probability adds nothing, whatever q gives it.
+    let terms = p.iter().zip(&q).filter(|(p, _)| p.exp() > 0.0).map(|(p, q)| p.exp() * (p - q));
+    // Below 0 it comes only by rounding.
+    terms.sum::<f64>().max(0.0)
 }
 
 /// The middle one, or the mean of the two in the middle; 0 of nothing.
@@ -98,6 +118,17 @@ fn middle(sorted: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn divergence_of_known_distributions() {
+        let logs = |p: [f32; 2]| p.map(f32::ln);
+        let expected = 0.5 * (0.5f64 / 0.9).ln() + 0.5 * (0.5f64 / 0.1).ln();
+        assert!((kl_nats(&logs([0.5, 0.5]), &logs([0.9, 0.1])) - expected).abs() < 1e-6);
+        assert!(kl_nats(&[1.0, 2.0, 3.0], &[11.0, 12.0, 13.0]) < 1e-12, "a constant changes nothing");
+        assert!(kl_nats(&[0.0, -2000.0], &[0.0, -3000.0]) < 1e-12, "what is beyond f64 adds nothing");
+        let many: Vec<f32> = (0..150_000).map(|index| (index % 7) as f32).collect();
+        assert!(kl_nats(&many, &many) < 1e-9);
+    }
 
     #[test]
     fn medians_of_even_and_odd_counts() {

@@ -44,6 +44,8 @@ pub struct Engine<'a> {
     pub(crate) observed: Observed,
     /// Who is shown the answers that this engine gives itself.
     pub(crate) shown: Option<Shown>,
+    /// Whether requests are planned whatever memory they need.
+    beyond_memory: bool,
 }
 
 /// Is shown an answer.
@@ -79,6 +81,7 @@ impl<'a> Engine<'a> {
             store: config.group.chunk_store.as_ref().map(ChunkStoreConfig::open).transpose()?,
             observed: Observed::default(),
             shown: None,
+            beyond_memory: false,
         })
     }
 
@@ -92,6 +95,14 @@ impl<'a> Engine<'a> {
     pub fn observe(&mut self, observer: Arc<dyn Observer>, shown: impl Fn(&Answered) + 'static) {
         self.observed.by(observer);
         self.shown = Some(Box::new(shown));
+    }
+
+    /// From now on requests are planned whatever memory they need, for what is told of them and never asked. Gives the bytes that are free for such a
+    /// group here, where that is known.
+    pub fn plan_beyond_memory(&mut self, group: GroupShape) -> Option<u64> {
+        let free_bytes = self.machine(group).1.available_bytes;
+        self.beyond_memory = true;
+        free_bytes
     }
 
     /// The store behind the chunk caches of this process's ranks, if there is one.
@@ -278,7 +289,9 @@ impl<'a> Engine<'a> {
     pub(crate) fn machine(&self, group: GroupShape) -> (Carrier, Machine) {
         // What cannot run was refused before.
         let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
-        (carrier, self.ranks.machine(&self.rank_device, carrier, group))
+        let machine = self.ranks.machine(&self.rank_device, carrier, group);
+        let available_bytes = machine.available_bytes.filter(|_| !self.beyond_memory);
+        (carrier, Machine { available_bytes, ..machine })
     }
 }
 

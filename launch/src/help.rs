@@ -34,7 +34,7 @@ const OUTPUTS: [(&str, &str); 13] = [
     ),
     (
         "quality",
-        "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json) and points.csv. With --dry-run \
+        "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json), points.csv and answers.csv. With --dry-run \
          numbers alone, with `score` a number a line.",
     ),
     (

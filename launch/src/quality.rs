@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
-use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, TemplateUse, follow};
+use tributary_coordinator::{Chunking, GroupShape, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_protocol::{Importance, REFERENCE, Sampling, TraceHeads};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
@@ -93,18 +93,19 @@ pub struct EvaluationArgs {
     /// hops: documents of a request [default: 8]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops: tokens of each document, at most [default: 64]
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
-    document_tokens: Option<usize>,
+    /// hops: tokens of each document, at most, or several, each asked on its own, such as 32,64 [default: 64]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
+    document_tokens: Vec<usize>,
     /// ruler, niah, longbench: tokens of prompt and answer together, at most, such as 4096,8k [default: 4096; niah: 2048,4096; longbench: no limit]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     lengths: Vec<usize>,
     /// niah: where the needle stands, in per cent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops: tokens of a chunk, at most [default: a chunk a document, and 2048 where there are none]
-    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Evaluation")]
-    chunk_tokens: Option<usize>,
+    /// All but hops: tokens of a chunk, at most, or several, each asked on its own, such as 128,256,512 [default: a chunk a document, and 2048 where
+    /// there are none]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
+    chunk_tokens: Vec<usize>,
     /// Folder of data that is no part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
     #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]
     data: Option<PathBuf>,
@@ -126,7 +127,11 @@ pub struct EvaluationArgs {
     /// Seed of requests, of the order of methods, of intervals and of random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
-    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing
+    /// Published numbers that are looked at again, in words: stands above the tables and in the report
+    #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
+    reproduces: Option<String>,
+    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing; of the model only its
+    /// config.json is needed
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
     /// Measure how sharply the model reads references between documents, and write α of trace beside it (trace.json); wants a suite that has
@@ -142,7 +147,7 @@ pub struct EvaluationArgs {
     /// Go on with the evaluation in --out: the same suite, seed, shape, model and program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
-    /// Folder for answers.jsonl, report.json, points.csv and quality.html [default: tributary-quality-DATE]
+    /// Folder for answers.jsonl, report.json, points.csv, answers.csv and quality.html [default: tributary-quality-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Overwrite an evaluation in --out
@@ -179,8 +184,14 @@ fn score(file: &PathBuf) -> anyhow::Result<()> {
 }
 
 fn evaluate(args: &EvaluationArgs) -> ExitCode {
+    // What is only told of needs no tokenizer: tokens are estimated.
+    let has_tokenizer = args.model.model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
-        synthetic: None,
+        synthetic: (args.dry_run && !has_tokenizer).then_some(Synthetic {
+            chunks: 1,
+            chunk_tokens: 1,
+            query_tokens: 1,
+        }),
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
@@ -206,22 +217,25 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         samples: args.samples,
         seed: args.seed,
         documents: args.documents,
-        document_tokens: args.document_tokens,
+        document_tokens: args.document_tokens.clone(),
         lengths: args.lengths.clone(),
         depths: args.depths.clone(),
-        chunk_tokens: args.chunk_tokens,
+        chunk_tokens: args.chunk_tokens.clone(),
         data: args.data.clone(),
         essays: args.essays.clone(),
         squad: args.squad.clone(),
         world,
         threads: args.threads,
+        reproduces: args.reproduces.clone(),
     };
     let ((design, suite), arms) = (open(&asked)?, arms(args, world)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut engine = Engine::open(config, ranks)?;
+    let group = GroupShape { world, threads: args.threads };
+    let free_bytes = if args.dry_run { engine.plan_beyond_memory(group) } else { None };
     let evaluation = Evaluation::new(design, suite.as_ref(), arms, &mut engine)?;
     if args.dry_run {
-        print(&dry_run(&evaluation, &engine.folder().shape(), profile.as_ref()))?;
+        print(&dry_run(&evaluation, &engine.folder().shape(), profile.as_ref(), free_bytes))?;
         drop(engine);
         return Ok(ranks.leave()?);
     }
@@ -232,11 +246,17 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
     let before = output.begin(&evaluation, &origin, &environment)?;
     let progress = Progress::start("loading the weights");
-    let answers = tributary_quality::run(&evaluation, engine, &output, &|what, _| progress.now(what));
+    let answers = tributary_quality::run(&evaluation, &mut engine, &output, &|what, _| progress.now(what));
     drop(progress);
     let answers = answers?;
     let report = report(&evaluation, (origin, environment), &answers, before);
-    output.finish(&report, &page(&evaluation, &report, &answers))?;
+    output.finish(
+        &evaluation,
+        &answers,
+        &report,
+        &page(&evaluation, &report, &answers, &|question| engine.read(question).ok()),
+    )?;
+    engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     Ok(report.check()?)
 }

@@ -236,3 +236,42 @@ fn processes_that_were_started_for_different_work_say_so() {
     assert_eq!(ended.code, 70, "{:#?}", ended.errors);
     assert!(ended.cause().contains("measures"), "{:#?}", ended.errors);
 }
+
+#[test]
+fn a_request_that_fails_is_listed_counts_as_wrong_and_is_asked_once_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (rows, out) = (folder.path().join("codes.jsonl"), folder.path().join("out"));
+    let row = "{\"chunks\": [\"passage code of lamp is 1 2 3 .\", \"passage a dog sits .\"], \"question\": \"question : code of lamp is\", \
+        \"references\": [\"1\"], \"metric\": \"begins_with\", \"max_tokens\": 1}\n";
+    std::fs::write(&rows, row.repeat(3)).expect("written");
+    let asked = |failpoint: &str, more: &[&str]| {
+        let (suite, model, shown) = (rows.display().to_string(), demo(), out.display().to_string());
+        let fixed = ["quality", "--suite", &suite, "--model", &model, "--methods", "infoflow", "--out", &shown];
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"));
+        let output = command.args(fixed).args(more).env("FAILPOINTS", failpoint).output().expect("the command starts");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let report = std::fs::read_to_string(out.join("report.json")).expect("a report");
+        let table = std::fs::read_to_string(out.join("answers.csv")).expect("a table");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), serde_json::from_str(&report).expect("JSON"), table)
+    };
+    // One token an answer, full prefill first: the third is full prefill's of the second row.
+    let (printed, report, table): (String, serde_json::Value, String) =
+        asked("worker::logits=2*off->1*return->off", &[]);
+    assert!(printed.contains("# 1 requests got no answer:\n#   codes, request 1, full: "), "{printed}");
+    let failures = report["failures"].as_array().expect("failures");
+    assert_eq!((failures.len(), &failures[0]["sample"], &failures[0]["method"]), (1, &1.into(), &"full".into()));
+    let of = |report: &serde_json::Value, method: &str| -> serde_json::Value {
+        let points = report["points"].as_array().expect("points");
+        points.iter().find(|point| point["method"] == method && point["task"] == "all").expect("a point").clone()
+    };
+    let full = of(&report, "full");
+    assert_eq!((&full["requests"], &full["failures"]), (&3.into(), &1.into()), "it is not dropped");
+    assert!((full["score"]["mean"].as_f64().expect("a mean") - 2.0 / 3.0).abs() < 1e-9, "{full}");
+    let near = &of(&report, "infoflow")["agreement"];
+    assert_eq!(near["requests"], 2, "requests that both have answered: {near}");
+    assert!(table.lines().count() == 1 + 6 && table.contains("NaN"), "{table}");
+
+    let (printed, report, _) = asked("", &["--resume"]);
+    assert!(printed.contains("5 of them were there before") && !printed.contains("got no answer"), "{printed}");
+    assert_eq!((&of(&report, "full")["score"]["mean"], &report["failures"]), (&1.0.into(), &serde_json::json!([])));
+}

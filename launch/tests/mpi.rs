@@ -327,11 +327,21 @@ fn an_evaluation_on_processes_answers_as_on_threads_and_goes_on() {
         let text = std::fs::read_to_string(folder.join("answers.jsonl")).expect("answers");
         let line = |line: &str| -> Vec<serde_json::Value> {
             let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            ["task", "sample", "method", "answer", "score", "selected_rows"].map(|key| line[key].clone()).to_vec()
+            ["task", "sample", "method", "answer", "score", "selected_rows", "selected"]
+                .map(|key| line[key].clone())
+                .to_vec()
         };
         text.lines().map(line).collect::<Vec<_>>()
     };
     assert_eq!(answers(&threads), answers(&processes));
+    let nats = |folder: &std::path::Path| -> Vec<f64> {
+        let text = std::fs::read_to_string(folder.join("answers.jsonl")).expect("answers");
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["kl_nats"].as_f64();
+        text.lines().filter_map(line).collect()
+    };
+    let (here, there) = (nats(&threads), nats(&processes));
+    assert_eq!((here.len(), there.len()), (6, 6), "of each of relay's answers");
+    assert!(here.iter().zip(&there).all(|(a, b)| (a - b).abs() < 1e-4), "{here:?} {there:?}");
     let again = started(&["--resume"]);
     assert_eq!(again.code, 0, "{:#?}", again.errors);
     assert!(again.stdout.contains("12 answers to 6 requests; 12 of them were there before"), "{}", again.stdout);

@@ -11,6 +11,7 @@ use tributary_engine::Answered;
 use crate::design::Arm;
 use crate::error::{Error, Result};
 use crate::evaluation::Request;
+use crate::selected::Rows;
 use crate::suite::Cell;
 
 /// One answer of a method to a request, or its failure.
@@ -71,6 +72,13 @@ pub struct Reply {
     pub received_bytes: u64,
     /// Whether documents stood in another order than the request's.
     pub moved: bool,
+    /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats; absent for full prefill itself, and
+    /// where that gave no answer.
+    pub kl_nats: Option<f64>,
+    /// The context rows that were selected and recomputed.
+    pub selected: Rows,
+    /// The documents' chunks in the order in which they stood; empty for the request's own.
+    pub order: Vec<u32>,
 }
 
 /// A part of the time to first token.
@@ -104,6 +112,10 @@ struct Line {
     phases: Option<Vec<PhaseTime>>,
     received_bytes: Option<u64>,
     moved: Option<bool>,
+    kl_nats: Option<f64>,
+    selected: Option<Rows>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    order: Option<Vec<u32>>,
     failure: Option<String>,
     exit_code: Option<u8>,
 }
@@ -132,7 +144,10 @@ impl From<Answer> for Line {
             ttft_ms: reply.as_ref().map(|reply| reply.ttft_ms),
             received_bytes: reply.as_ref().map(|reply| reply.received_bytes),
             moved: reply.as_ref().map(|reply| reply.moved),
+            kl_nats: reply.as_ref().and_then(|reply| reply.kl_nats),
             phases: reply.as_ref().map(|reply| reply.phases.clone()),
+            selected: reply.as_ref().map(|reply| reply.selected.clone()),
+            order: reply.as_ref().map(|reply| reply.order.clone()).filter(|order| !order.is_empty()),
             answer: reply.map(|reply| reply.answer),
             failure,
             exit_code,
@@ -156,6 +171,9 @@ impl Line {
             phases: self.phases?,
             received_bytes: self.received_bytes?,
             moved: self.moved?,
+            kl_nats: self.kl_nats,
+            selected: self.selected?,
+            order: self.order.unwrap_or_default(),
         }))
     }
 
@@ -185,6 +203,9 @@ impl Reply {
             phases: report.phases.iter().map(phase).collect(),
             received_bytes: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
             moved: !report.order.is_sorted(),
+            kl_nats: None,
+            selected: Rows::of_context(&answered.planned.plan, &answered.answer.outcome.selected),
+            order: if report.order.is_sorted() { Vec::new() } else { report.order.clone() },
         }
     }
 }
@@ -287,19 +308,11 @@ pub fn read(path: &Path) -> Result<(Vec<Answer>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kit;
 
     fn reply() -> Reply {
-        Reply {
-            answer: "red .".to_owned(),
-            first_token: 7,
-            selected_rows: 76,
-            measured_rows: 0,
-            context_rows: 512,
-            ttft_ms: 1.5,
-            phases: vec![PhaseTime { phase: "chunks".to_owned(), ms: 0.25 }],
-            received_bytes: 1024,
-            moved: false,
-        }
+        let selected = Rows::of([3, 4, 9].into_iter());
+        Reply { answer: "red .".to_owned(), kl_nats: Some(0.25), selected, order: vec![1, 0], ..kit::reply() }
     }
 
     fn answer(sample: usize, outcome: Outcome) -> Answer {

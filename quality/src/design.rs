@@ -24,14 +24,14 @@ pub struct Asked {
     pub seed: u64,
     /// Documents of a request.
     pub documents: Option<usize>,
-    /// Tokens of each document, at most.
-    pub document_tokens: Option<usize>,
+    /// Tokens of each document, at most; of several each is asked on its own.
+    pub document_tokens: Vec<usize>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
     /// Where the needed fact stands, in per cent of the context.
     pub depths: Vec<usize>,
-    /// Tokens of a chunk, at most.
-    pub chunk_tokens: Option<usize>,
+    /// Tokens of a chunk, at most; of several each is asked on its own.
+    pub chunk_tokens: Vec<usize>,
     /// The folder of data that is not part of the program.
     pub data: Option<PathBuf>,
     /// A text, or a JSON object with `text`, for haystacks.
@@ -42,6 +42,8 @@ pub struct Asked {
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
+    /// What published numbers are looked at again, for the reader.
+    pub reproduces: Option<String>,
 }
 
 /// What is evaluated.
@@ -59,18 +61,22 @@ pub struct Design {
     pub seed: u64,
     /// Documents of a request; absent where nobody asked for them.
     pub documents: Option<usize>,
-    /// Tokens of each document, at most; absent where nobody asked for them.
+    /// Tokens of each document, at most; absent where nobody asked for them, or for several.
     pub document_tokens: Option<usize>,
     /// Tokens of prompt and answer together, at most; empty where nobody asked for lengths.
     pub lengths: Vec<usize>,
     /// Where the needed fact stands, in per cent of the context; empty where nobody asked for depths.
     pub depths: Vec<usize>,
-    /// Tokens of a chunk, at most; absent where the suite's own holds.
+    /// Tokens of a chunk, at most; absent where the suite's own holds, or several were asked for.
     pub chunk_tokens: Option<usize>,
+    /// Sizes of chunks, or of documents of `hops`, with each of which all is asked; empty where nobody asked for several.
+    pub chunk_sizes: Vec<usize>,
     /// Number of ranks.
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
+    /// What published numbers are looked at again, in words; absent where nobody says.
+    pub reproduces: Option<String>,
 }
 
 /// A method with a ratio, as it answers requests.
@@ -112,7 +118,7 @@ impl Asked {
         let Self { samples, threads, .. } = *self;
         at_least("--samples", samples, 1)?;
         at_least("--threads", threads, 1)?;
-        self.chunk_tokens.map_or(Ok(()), |tokens| at_least("--chunk-tokens", tokens, 1))?;
+        self.chunk_tokens.iter().try_for_each(|&tokens| at_least("--chunk-tokens", tokens, 1))?;
         self.lengths.iter().try_for_each(|&length| at_least("--lengths", length, 1))?;
         match self.depths.iter().find(|depth| **depth > 100) {
             Some(depth) => Err(Error::usage(format!("--depths {depth}: from 0 to 100, in per cent of the context"))),

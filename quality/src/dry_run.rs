@@ -11,18 +11,40 @@ use crate::run::duration;
 
 /// Requests, answers, tokens and memory in tables, and times on the machine of a profile if there is one. Every request of a cell is
 /// counted as its longest. Ends with a line break.
-pub fn dry_run(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profile>) -> String {
+///
+/// `free_bytes` is the memory that is free here, where that is known.
+pub fn dry_run(
+    evaluation: &Evaluation,
+    shape: &ModelShape,
+    profile: Option<&Profile>,
+    free_bytes: Option<u64>,
+) -> String {
     let Evaluation { design, arms, .. } = evaluation;
     let profile = profile.filter(|profile| design.world <= profile.ranks);
     let mut text = format!("# dry run of suite {}: nothing was asked; seed {}\n", design.suite, design.seed);
+    if let Some(reproduces) = &design.reproduces {
+        text += &format!("# reproduces: {reproduces}\n");
+    }
     for line in &design.made_of {
         text += &format!("# {line}\n");
+    }
+    if evaluation.is_estimated {
+        text += "# the model's folder has no tokenizer.json: tokens are estimated, four bytes each; to ask, it takes that and the weights\n";
     }
     text += &by_cell(evaluation);
     let labels: Vec<String> = arms.iter().map(Arm::label).collect();
     text += &format!("# {} methods and ratios: {}\n", arms.len(), labels.join(", "));
     let (methods, all_s) = by_method(evaluation, shape, profile);
     text += &methods;
+    let needed = evaluation.longest.iter().flatten().map(|planned| planned.memory_bytes).max().unwrap_or(0);
+    if let Some(free) = free_bytes.filter(|free| *free < needed) {
+        let mib = |bytes: u64| bytes as f64 / MIB as f64;
+        text += &format!(
+            "# here are {:.1} MiB free, and up to {:.1} needed: it would be refused\n",
+            mib(free),
+            mib(needed)
+        );
+    }
     text += &match profile {
         Some(profile) => format!(
             "# predicted by the profile {}, nothing was measured: about {} for all answers, one after the other\n",

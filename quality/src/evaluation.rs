@@ -1,12 +1,15 @@
 //! An evaluation that can be run: every request, checked with every method before anything is loaded.
 
 use tributary_coordinator::Planned;
-use tributary_engine::{Engine, Question, RunConfig};
+use tributary_engine::{Engine, Question, RunConfig, Synthetic};
 
 use crate::design::{Arm, Design};
 use crate::error::{Error, Result};
 use crate::score::Metric;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
+
+/// Bytes of text that stand for a token where there is no tokenizer: English has somewhat more with vocabularies of today.
+const BYTES_A_TOKEN: usize = 4;
 
 /// A design with all that it comes to.
 pub struct Evaluation {
@@ -20,6 +23,8 @@ pub struct Evaluation {
     pub requests: Vec<Request>,
     /// The plans of the longest request of each cell: one a method, in their order.
     pub longest: Vec<Vec<Planned>>,
+    /// Whether tokens are estimated, since the model has no tokenizer here: good for a dry run and nothing else.
+    pub is_estimated: bool,
 }
 
 /// A request of a task.
@@ -75,7 +80,8 @@ impl Evaluation {
             let plans = arms.iter().map(|arm| Ok(engine.check(&request.question, &request.run_config(arm))?));
             longest.push(plans.collect::<Result<Vec<_>>>()?);
         }
-        Ok(Self { design, arms, cells, requests, longest })
+        let is_estimated = engine.folder().tokenizer.is_none();
+        Ok(Self { design, arms, cells, requests, longest, is_estimated })
     }
 
     /// Number of answers.
@@ -98,11 +104,15 @@ fn check_length(request: &Request, limit: usize, suite: &dyn Suite) -> Result<()
 
 fn requests(design: &Design, cells: &[(Cell, usize)], suite: &dyn Suite, engine: &Engine<'_>) -> Result<Vec<Request>> {
     let folder = engine.folder();
-    let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))?;
-    suite.check(&folder.path.display().to_string(), tokenizer)?;
-    let count = |text: &str| Ok(tokenizer.encode(text)?.ids.len());
+    if let Some(tokenizer) = &folder.tokenizer {
+        suite.check(&folder.path.display().to_string(), tokenizer)?;
+    }
+    let count = |text: &str| match &folder.tokenizer {
+        Some(tokenizer) => Ok(tokenizer.encode(text)?.ids.len()),
+        None => Ok(text.len().div_ceil(BYTES_A_TOKEN)),
+    };
     let measure = Measure::new(&count);
-    let around = around(engine, &measure)?;
+    let around = if folder.tokenizer.is_some() { around(engine, &measure)? } else { 0 };
     let mut found = Vec::new();
     for number in 0..design.samples {
         for (cell, _) in cells.iter().filter(|(_, samples)| number < *samples) {
@@ -130,6 +140,17 @@ fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
     Ok(tokens.saturating_sub(measure.length(&sample)?))
 }
 
+/// Random tokens, as many as a sample is measured to have.
+fn random(sample: &Sample, measure: &Measure<'_>) -> Result<Question> {
+    let sum = |texts: &[String]| texts.iter().map(|text| measure.tokens(text)).sum::<Result<usize>>();
+    let chunks = sample.chunks.len().max(1);
+    // What stands before the context counts as a part of it here.
+    let context = sum(&sample.chunks)? + measure.tokens(&sample.lead)?;
+    let query_tokens = sum(&[sample.query.clone(), sample.begun.clone()])?.max(1);
+    let chunk_tokens = context.div_ceil(chunks).max(1);
+    Ok(Question::Random(Synthetic { chunks, chunk_tokens, query_tokens }, 0))
+}
+
 /// A request of a cell, of so many tokens as the cell has at most. Texts that are encoded together may have other tokens than each alone: where a
 /// prompt comes out longer than it was measured, it is made anew, shorter by that.
 fn request(
@@ -141,7 +162,10 @@ fn request(
 ) -> Result<Request> {
     loop {
         let sample = suite.sample(cell, number, measure)?;
-        let question = sample.question()?;
+        let question = match engine.folder().tokenizer {
+            Some(_) => sample.question()?,
+            None => random(&sample, measure)?,
+        };
         let prompt_tokens = engine.read(&question)?.token_count();
         let length = prompt_tokens + sample.answer_tokens;
         if let Some(limit) = cell.length.filter(|limit| length > *limit) {

@@ -1,7 +1,11 @@
 //! What tests of several suites share.
 
+use tributary_engine::{Question, Synthetic};
+
 use crate::cut::words;
 use crate::error::Result;
+use crate::score::Metric;
+use crate::suite::Scoring;
 
 /// Tokens of a tokenizer that has a token for every word: for tests.
 ///
@@ -60,6 +64,24 @@ pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
     }
 }
 
+/// An answer that says nothing, to change what matters of it.
+pub fn reply() -> crate::answers::Reply {
+    crate::answers::Reply {
+        answer: String::new(),
+        first_token: 1,
+        selected_rows: 1,
+        measured_rows: 0,
+        context_rows: 10,
+        ttft_ms: 1.0,
+        phases: vec![crate::answers::PhaseTime { phase: "chunks".to_owned(), ms: 0.25 }],
+        received_bytes: 0,
+        moved: false,
+        kl_nats: None,
+        selected: crate::selected::Rows::default(),
+        order: Vec::new(),
+    }
+}
+
 /// A method with a ratio.
 pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
     let settings = tributary_coordinator::RequestSettings::default();
@@ -67,6 +89,49 @@ pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
         method: method.to_owned(),
         ratio,
         run_config: tributary_engine::RunConfig { settings, threads: 1 },
+    }
+}
+
+/// A text of which every word is a token.
+pub fn piece(text: &str) -> tributary_coordinator::Piece {
+    let (mut at, mut spans) = (0, Vec::new());
+    for word in text.split(' ') {
+        spans.push(at..at + word.len());
+        at += word.len() + 1;
+    }
+    spans.retain(|span| !span.is_empty());
+    tributary_coordinator::Piece { title: None, ids: vec![0; spans.len()], text: text.to_owned(), spans }
+}
+
+/// So many requests of the task `single`, and who answers them.
+pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluation::Evaluation {
+    let asked = crate::design::Asked {
+        suite: "hops".to_owned(),
+        tasks: vec!["single".to_owned()],
+        samples: count,
+        seed: 1,
+        world: 1,
+        threads: 1,
+        ..crate::design::Asked::default()
+    };
+    let cell = crate::suite::Cell::of("single");
+    let request = |number: usize| crate::evaluation::Request {
+        cell: cell.clone(),
+        number,
+        id: None,
+        question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
+        scoring: Scoring::new(Metric::BeginsWith, vec!["1 2 3".to_owned()]),
+        prompt_hash: number.to_string(),
+        prompt_tokens: 2,
+        answer_tokens: 4,
+    };
+    crate::evaluation::Evaluation {
+        design: crate::suites::open(&asked).expect("a suite").0,
+        arms,
+        requests: (0..count).map(request).collect(),
+        cells: vec![(cell, count)],
+        longest: Vec::new(),
+        is_estimated: false,
     }
 }
 

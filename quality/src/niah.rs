@@ -50,7 +50,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     Ok(Box::new(Niah {
         lengths: numbers(&asked.lengths, &LENGTHS),
         depths: numbers(&asked.depths, &DEPTHS),
-        chunk_tokens: asked.chunk_tokens.unwrap_or(TEXT_CHUNK_TOKENS),
+        chunk_tokens: asked.chunk_tokens.first().copied().unwrap_or(TEXT_CHUNK_TOKENS),
         seed: asked.seed,
         words: material.words()?,
         essay: material.essay()?,
@@ -135,7 +135,7 @@ mod tests {
     fn needles_stand_at_their_depths() {
         let folder = data();
         let measure = Measure::new(&count_words);
-        let asked = Asked { lengths: vec![1000, 3000], chunk_tokens: Some(100), ..asked("niah", folder.path()) };
+        let asked = Asked { lengths: vec![1000, 3000], chunk_tokens: vec![100], ..asked("niah", folder.path()) };
         let suite = open(&asked).unwrap();
         assert_eq!(suite.cells().len(), 10);
         for cell in suite.cells() {

@@ -1,5 +1,5 @@
 //! The folder of an evaluation: answers.jsonl from the first answer on, with design.json beside it, so that an interrupted one can
-//! go on; report.json, points.csv and quality.html at its end.
+//! go on; report.json, points.csv, answers.csv and quality.html at its end.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -9,17 +9,18 @@ use serde_json::{Value, json};
 use tributary_coordinator::{Environment, date};
 use tributary_system::file::write_whole;
 
-use crate::answers::{self, Answer};
+use crate::answers::{self, Answer, Answers};
 use crate::design::Design;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
-use crate::points::csv;
 use crate::report::{Origin, Report};
+use crate::tables;
 
 const ANSWERS: &str = "answers.jsonl";
 const DESIGN: &str = "design.json";
 const REPORT: &str = "report.json";
 const POINTS: &str = "points.csv";
+const TABLE: &str = "answers.csv";
 const PAGE: &str = "quality.html";
 
 /// Where an evaluation is written, and what was answered of it before.
@@ -84,7 +85,7 @@ impl Output {
         let design = identity(&evaluation.design, origin, environment);
         let Some(earlier) = &self.earlier else {
             fs::create_dir_all(&self.folder).map_err(Error::file("cannot make", &self.folder))?;
-            for path in [PAGE, POINTS, REPORT, ANSWERS, DESIGN].map(|name| self.folder.join(name)) {
+            for path in [PAGE, TABLE, POINTS, REPORT, ANSWERS, DESIGN].map(|name| self.folder.join(name)) {
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         return Err(Error::file("cannot remove", &path)(error));
@@ -102,14 +103,15 @@ impl Output {
         Ok(there)
     }
 
-    /// Writes report.json, points.csv and the page.
+    /// Writes report.json, both tables and the page.
     ///
     /// # Errors
     /// The system's.
-    pub fn finish(&self, report: &Report, page: &str) -> Result<()> {
+    pub fn finish(&self, evaluation: &Evaluation, answers: &Answers, report: &Report, page: &str) -> Result<()> {
         self.whole(PAGE, page)?;
         self.whole(REPORT, &format!("{}\n", serde_json::to_string_pretty(report)?))?;
-        self.whole(POINTS, &csv(&report.points)?)
+        self.whole(TABLE, &tables::answers(evaluation, answers)?)?;
+        self.whole(POINTS, &tables::points(&report.points)?)
     }
 
     fn whole(&self, name: &str, text: &str) -> Result<()> {

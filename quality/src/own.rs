@@ -93,7 +93,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
         return Err(Error::usage(format!("--suite {file}: it has no rows")));
     }
     let tasks = chosen(&file, &asked.tasks, &known)?;
-    Ok(Box::new(Own { file, tasks, rows, chunk_tokens: asked.chunk_tokens }))
+    Ok(Box::new(Own { file, tasks, rows, chunk_tokens: asked.chunk_tokens.first().copied() }))
 }
 
 /// A row, or what is wrong with it.
@@ -194,7 +194,12 @@ mod tests {
         let file = folder.path().join("mine.jsonl");
         std::fs::write(&file, rows.join("\n")).unwrap();
         let tasks = tasks.iter().map(|task| (*task).to_owned()).collect();
-        open(&Asked { suite: file.display().to_string(), tasks, chunk_tokens, ..Asked::default() })
+        open(&Asked {
+            suite: file.display().to_string(),
+            tasks,
+            chunk_tokens: chunk_tokens.into_iter().collect(),
+            ..Asked::default()
+        })
     }
 
     #[test]

@@ -6,8 +6,7 @@ use tributary_charts::statistics::median;
 
 use crate::answers::{Answer, Answers, Reply};
 use crate::design::Arm;
-use crate::error::Result;
-use crate::statistics::{Mean, difference, mcnemar, mean};
+use crate::statistics::{Mean, Share, difference, mcnemar, mean, share};
 use crate::suite::Cell;
 
 /// What stands for all tasks.
@@ -28,6 +27,8 @@ pub struct Point {
     pub length: Option<usize>,
     /// Where the needed fact stands, in per cent of the context; absent for all depths, and where nobody asks for a depth.
     pub depth: Option<usize>,
+    /// Tokens of a chunk, at most, or of a document of `hops`; absent for all sizes, and where nobody asks for several.
+    pub chunk_tokens: Option<usize>,
     /// Requests.
     pub requests: usize,
     /// Those that failed: their score is 0.
@@ -50,6 +51,28 @@ pub struct Point {
     pub median_received_bytes: u64,
     /// The same requests answered by full prefill; absent for that itself.
     pub against_full: Option<Paired>,
+    /// How near its first tokens come to full prefill's; absent for that itself, and where no request was answered by both.
+    pub agreement: Option<Agreement>,
+}
+
+impl Point {
+    /// What it is about.
+    pub fn cell(&self) -> Cell {
+        let Self { task, length, depth, chunk_tokens, .. } = self;
+        Cell { task: task.clone(), length: *length, depth: *depth, chunk_tokens: *chunk_tokens }
+    }
+}
+
+/// A method's first tokens beside full prefill's on the requests that both have answered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Agreement {
+    /// Those requests.
+    pub requests: usize,
+    /// Share of them whose first token is full prefill's, with Wilson's interval.
+    pub first_token: Share,
+    /// Mean of KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats, and its interval; absent where
+    /// none was measured.
+    pub kl_nats: Option<Mean>,
 }
 
 /// Two methods on the same requests.
@@ -66,34 +89,6 @@ pub struct Paired {
     pub mcnemar_p: f64,
 }
 
-/// A row of points.csv.
-#[derive(Serialize)]
-struct Row<'a> {
-    method: &'a str,
-    ratio: Option<f64>,
-    task: &'a str,
-    length: Option<usize>,
-    depth: Option<usize>,
-    requests: usize,
-    failures: usize,
-    score: f64,
-    score_low: f64,
-    score_high: f64,
-    share_of_full: Option<f64>,
-    difference_to_full: Option<f64>,
-    difference_low: Option<f64>,
-    difference_high: Option<f64>,
-    right_alone: Option<usize>,
-    full_alone: Option<usize>,
-    mcnemar_p: Option<f64>,
-    first_token_agrees: f64,
-    median_ttft_ms: f64,
-    selected_share: f64,
-    measured_share: f64,
-    moved_share: f64,
-    median_received_bytes: u64,
-}
-
 /// Cells that are looked at together, under the name of one.
 struct Group {
     name: Cell,
@@ -101,22 +96,32 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// Every cell alone; where there are several lengths, all of each; and all together.
+/// Every cell alone; where there are several lengths, all of each; where there are several sizes of chunks, all of each, at each length too; and
+/// all together.
 fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
     let alone = cells.iter().enumerate().map(|(index, (cell, _))| Group { name: cell.clone(), members: vec![index] });
     let mut groups: Vec<Group> = alone.collect();
-    let mut lengths: Vec<Option<usize>> = cells.iter().map(|(cell, _)| cell.length).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    if lengths.len() > 1 {
-        for length in lengths {
-            let members: Vec<usize> = (0..cells.len()).filter(|&index| cells[index].0.length == length).collect();
-            if members.len() > 1 {
-                groups.push(Group { name: Cell { length, ..Cell::of(ALL) }, members });
-            }
+    let several = |of: fn(&Cell) -> Option<usize>| -> Vec<Option<usize>> {
+        let mut found: Vec<Option<usize>> = cells.iter().map(|(cell, _)| of(cell)).collect();
+        found.sort_unstable();
+        found.dedup();
+        if found.len() > 1 { found } else { Vec::new() }
+    };
+    let (lengths, sizes) = (several(|cell| cell.length), several(|cell| cell.chunk_tokens));
+    let mut add = |name: Cell, is_alone_too: bool| {
+        let agrees = |wanted: Option<usize>, own: Option<usize>| wanted.is_none() || wanted == own;
+        let is_member = |cell: &Cell| agrees(name.length, cell.length) && agrees(name.chunk_tokens, cell.chunk_tokens);
+        let members: Vec<usize> = (0..cells.len()).filter(|&index| is_member(&cells[index].0)).collect();
+        if members.len() > 1 || is_alone_too {
+            groups.push(Group { name, members });
         }
+    };
+    lengths.iter().for_each(|&length| add(Cell { length, ..Cell::of(ALL) }, false));
+    for &chunk_tokens in &sizes {
+        lengths.iter().for_each(|&length| add(Cell { length, chunk_tokens, ..Cell::of(ALL) }, false));
+        add(Cell { chunk_tokens, ..Cell::of(ALL) }, true);
     }
-    groups.push(Group { name: Cell::of(ALL), members: (0..cells.len()).collect() });
+    add(Cell::of(ALL), true);
     groups
 }
 
@@ -157,11 +162,12 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         task: cell.task.clone(),
         length: cell.length,
         depth: cell.depth,
+        chunk_tokens: cell.chunk_tokens,
         requests: own.len(),
         failures: own.len() - replies.len(),
         score: mean(&scores, seed).expect("there is a request"),
         share_of_full: share_of_full(&scores, full),
-        first_token_agrees: full.map_or(1.0, |full| agreement(own, full)),
+        first_token_agrees: full.map_or(1.0, |full| first_tokens(own, full).map_or(0.0, |share| share.share)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
         selected_share: match arm.run_config.settings.method.in_chunks {
             true => rows(|reply| reply.selected_rows),
@@ -171,6 +177,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         moved_share: share(&|reply| f64::from(u8::from(reply.moved))),
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
         against_full: full.map(|full| paired(&scores, full, seed)),
+        agreement: full.and_then(|full| agreement(own, full, seed)),
     }
 }
 
@@ -181,11 +188,25 @@ fn share_of_full(scores: &[f64], full: Option<&Vec<Option<Answer>>>) -> Option<f
     (theirs > 0.0).then(|| scores.iter().sum::<f64>() / theirs)
 }
 
+/// The answers of both to the requests that both have answered.
+fn both<'a>(own: &'a [Option<Answer>], full: &'a [Option<Answer>]) -> impl Iterator<Item = (&'a Reply, &'a Reply)> {
+    let reply = |answer: &'a Option<Answer>| answer.as_ref().and_then(Answer::reply);
+    own.iter().zip(full).filter_map(move |(own, full)| Some((reply(own)?, reply(full)?)))
+}
+
 /// Share of the requests that both have answered where their first tokens are the same.
-fn agreement(own: &[Option<Answer>], full: &[Option<Answer>]) -> f64 {
-    let first = |answer: &Option<Answer>| answer.as_ref().and_then(Answer::reply).map(|reply| reply.first_token);
-    let both: Vec<bool> = own.iter().zip(full).filter_map(|(own, full)| Some(first(own)? == first(full)?)).collect();
-    both.iter().filter(|same| **same).count() as f64 / both.len().max(1) as f64
+fn first_tokens(own: &[Option<Answer>], full: &[Option<Answer>]) -> Option<Share> {
+    let same: Vec<bool> = both(own, full).map(|(own, full)| own.first_token == full.first_token).collect();
+    share(same.iter().filter(|same| **same).count(), same.len())
+}
+
+fn agreement(own: &[Option<Answer>], full: &[Option<Answer>], seed: u64) -> Option<Agreement> {
+    let nats: Vec<f64> = both(own, full).filter_map(|(own, _)| own.kl_nats).collect();
+    Some(Agreement {
+        requests: both(own, full).count(),
+        first_token: first_tokens(own, full)?,
+        kl_nats: mean(&nats, seed),
+    })
 }
 
 fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
@@ -200,42 +221,9 @@ fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
     }
 }
 
-/// All points as CSV.
-///
-/// # Errors
-/// A row that cannot be written, which is a bug.
-pub fn csv(points: &[Point]) -> Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for point in points {
-        let pair = point.against_full.as_ref();
-        writer.serialize(Row {
-            method: &point.method,
-            ratio: point.ratio,
-            task: &point.task,
-            length: point.length,
-            depth: point.depth,
-            requests: point.requests,
-            failures: point.failures,
-            score: point.score.mean,
-            score_low: point.score.low,
-            score_high: point.score.high,
-            share_of_full: point.share_of_full,
-            difference_to_full: pair.map(|pair| pair.difference.mean),
-            difference_low: pair.map(|pair| pair.difference.low),
-            difference_high: pair.map(|pair| pair.difference.high),
-            right_alone: pair.map(|pair| pair.right_alone),
-            full_alone: pair.map(|pair| pair.full_alone),
-            mcnemar_p: pair.map(|pair| pair.mcnemar_p),
-            first_token_agrees: point.first_token_agrees,
-            median_ttft_ms: point.median_ttft_ms,
-            selected_share: point.selected_share,
-            measured_share: point.measured_share,
-            moved_share: point.moved_share,
-            median_received_bytes: point.median_received_bytes,
-        })?;
-    }
-    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// Nats for a reader: three digits behind the point, or so few as there are.
+pub fn nats(value: f64) -> String {
+    if value == 0.0 || value >= 0.01 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
 
 #[cfg(test)]
@@ -246,6 +234,7 @@ mod tests {
 
     use super::*;
     use crate::answers::Outcome;
+    use crate::kit;
 
     fn arm(method: &'static Descriptor) -> Arm {
         let settings = RequestSettings { method, ..RequestSettings::default() };
@@ -258,15 +247,15 @@ mod tests {
 
     fn answer(arm: &Arm, task: &str, sample: usize, score: f64) -> Answer {
         let reply = Reply {
-            answer: String::new(),
             first_token: score as u32,
             selected_rows: 15,
             measured_rows: 5,
             context_rows: 100,
             ttft_ms: 1.0 + sample as f64,
-            phases: Vec::new(),
             received_bytes: 10,
             moved: sample == 0,
+            kl_nats: (arm.method != "full").then_some(0.5 * sample as f64),
+            ..kit::reply()
         };
         Answer {
             cell: Cell::of(task),
@@ -309,9 +298,12 @@ mod tests {
         assert_eq!((pair.difference.mean, all.requests, all.ratio), (0.0, 8, Some(0.15)));
         assert!((all.selected_share - 0.15).abs() < 1e-12 && (all.measured_share - 0.05).abs() < 1e-12, "{all:?}");
         assert!((all.moved_share - 2.0 / 7.0).abs() < 1e-12 && (all.first_token_agrees - 6.0 / 7.0).abs() < 1e-12);
-        let text = csv(&points).unwrap();
-        assert!(text.starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
-        assert!(text.lines().nth(1).unwrap().starts_with("full,,single,,,4,0,1.0,1.0,1.0,1.0,,,,,,,1.0,"), "{text}");
+        // 6 of the 7 that were answered have full's first token; 0, 0.5, 1, 0, 0.5, 1, 1.5 nats.
+        let near = all.agreement.unwrap();
+        assert_eq!((near.requests, of("full", "all").agreement), (7, None));
+        assert!((near.first_token.share - 6.0 / 7.0).abs() < 1e-12 && near.first_token.low < 0.5, "{near:?}");
+        let nats = near.kl_nats.unwrap();
+        assert!((nats.mean - 4.5 / 7.0).abs() < 1e-12 && nats.low < nats.mean && nats.mean < nats.high, "{nats:?}");
     }
 
     #[test]
@@ -325,5 +317,14 @@ mod tests {
         assert_eq!(names[4..], ["all at 512", "all at 1024", "all"]);
         assert_eq!(groups(&cells)[5].members, [2, 3]);
         assert_eq!(groups(&cells[..2]).len(), 3, "one length is all of them");
+        let sized = |length, size| (Cell { chunk_tokens: Some(size), ..Cell::at("niah", length) }, 1);
+        let names =
+            |cells: &[(Cell, usize)]| groups(cells).iter().map(|group| group.name.to_string()).collect::<Vec<_>>();
+        let all = names(&[sized(512, 64), sized(1024, 64), sized(512, 128), sized(1024, 128)]);
+        assert_eq!(all[4..], ["all at 512", "all at 1024", "all in chunks of 64", "all in chunks of 128", "all"]);
+        assert_eq!(
+            names(&[sized(512, 64), sized(512, 128)])[2..],
+            ["all in chunks of 64", "all in chunks of 128", "all"]
+        );
     }
 }

@@ -2,9 +2,9 @@
 
 use tributary_charts::table::{Layout, cells, table};
 
-use crate::points::{ALL, Point};
+use crate::points::{ALL, Point, nats};
 use crate::report::{FailureRow, Report};
-use crate::statistics::Mean;
+use crate::statistics::{Mean, Share};
 use crate::suite::Cell;
 
 /// The most failures that are shown one by one.
@@ -18,16 +18,30 @@ pub fn render(report: &Report) -> String {
         "# suite {} on {}: {} requests a task, seed {}, {} ranks of {} threads\n",
         design.suite, report.environment.model, design.samples, design.seed, design.world, design.threads
     );
+    if let Some(reproduces) = &design.reproduces {
+        text += &format!("# reproduces: {reproduces}\n");
+    }
     for line in &design.made_of {
         text += &format!("# {line}\n");
     }
     text += &format!("# {answers} answers to {requests} requests; {before} of them were there before\n\n");
-    text += &scores(report);
+    match report.design.chunk_sizes.as_slice() {
+        [] => text += &scores(report, None),
+        sizes => {
+            for &size in sizes {
+                text += &format!("# in chunks of {size} tokens\n");
+                text += &scores(report, Some(size));
+                text.push('\n');
+            }
+            text += &by_chunk_size(report, sizes);
+        }
+    }
     text.push('\n');
     text += &beside_full(report);
     text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n\
              # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right, or better.\n\
-             # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n";
+             # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n\
+             # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
     text += &failures(&report.failures);
     text
 }
@@ -37,10 +51,10 @@ fn ratio(point: &Point) -> String {
 }
 
 /// Methods by tasks, a table a length; or by lengths and depths.
-fn scores(report: &Report) -> String {
+fn scores(report: &Report, size: Option<usize>) -> String {
     let design = &report.design;
     if !design.depths.is_empty() {
-        return by_depth(report);
+        return by_depth(report, size);
     }
     let several = design.lengths.len() > 1;
     let mut text = String::new();
@@ -52,7 +66,7 @@ fn scores(report: &Report) -> String {
         let names = design.tasks.iter().map(|task| (task.as_str(), length));
         let columns: Vec<(&str, Option<usize>)> =
             if several && design.tasks.len() == 1 { names.collect() } else { names.chain([all]).collect() };
-        text += &methods(report, &columns, |(task, _)| task.to_owned());
+        text += &methods(report, size, &columns, |(task, _)| task.to_owned());
     }
     if several {
         text += "# all tasks, by length\n";
@@ -61,7 +75,8 @@ fn scores(report: &Report) -> String {
             _ => (ALL, Some(length)),
         };
         let columns: Vec<(&str, Option<usize>)> = design.lengths.iter().map(of).chain([(ALL, None)]).collect();
-        text += &methods(report, &columns, |(_, length)| length.map_or_else(|| ALL.to_owned(), |at| at.to_string()));
+        text +=
+            &methods(report, size, &columns, |(_, length)| length.map_or_else(|| ALL.to_owned(), |at| at.to_string()));
     }
     text
 }
@@ -69,6 +84,7 @@ fn scores(report: &Report) -> String {
 /// A table of mean scores: a row a method, a column for each task at a length.
 fn methods(
     report: &Report,
+    size: Option<usize>,
     columns: &[(&str, Option<usize>)],
     name: impl Fn((&str, Option<usize>)) -> String,
 ) -> String {
@@ -77,7 +93,8 @@ fn methods(
     for own in report.methods() {
         let mut row = vec![own[0].method.clone(), ratio(&own[0])];
         for &(task, length) in columns {
-            let point = own.iter().find(|point| point.task == task && point.length == length);
+            let wanted = (task, length, size);
+            let point = own.iter().find(|point| (point.task.as_str(), point.length, point.chunk_tokens) == wanted);
             row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
         }
         rows.push(row);
@@ -86,7 +103,7 @@ fn methods(
 }
 
 /// A table of mean scores: a row a method and depth, a column a length.
-fn by_depth(report: &Report) -> String {
+fn by_depth(report: &Report, size: Option<usize>) -> String {
     let lengths = &report.design.lengths;
     let mut rows = vec![cells(["method", "ratio", "depth [%]"])];
     rows[0].extend(lengths.iter().map(usize::to_string));
@@ -94,7 +111,8 @@ fn by_depth(report: &Report) -> String {
         for &depth in &report.design.depths {
             let mut row = vec![own[0].method.clone(), ratio(&own[0]), depth.to_string()];
             for &length in lengths {
-                let point = own.iter().find(|point| (point.depth, point.length) == (Some(depth), Some(length)));
+                let wanted = (Some(depth), Some(length), size);
+                let point = own.iter().find(|point| (point.depth, point.length, point.chunk_tokens) == wanted);
                 row.push(point.map_or_else(|| "-".to_owned(), |point| format!("{:.2}", point.score.mean)));
             }
             rows.push(row);
@@ -103,16 +121,45 @@ fn by_depth(report: &Report) -> String {
     table(&rows, Layout { left: &[0], commented_rows: Some(1) })
 }
 
+/// A table of mean scores over all tasks: a row a method, a column a size of chunks.
+fn by_chunk_size(report: &Report, sizes: &[usize]) -> String {
+    let mut rows = vec![cells(["method", "ratio"])];
+    rows[0].extend(sizes.iter().map(usize::to_string));
+    for own in report.methods() {
+        let mut row = vec![own[0].method.clone(), ratio(&own[0])];
+        for &size in sizes {
+            let wanted = Cell { chunk_tokens: Some(size), ..Cell::of(ALL) };
+            let point = own.iter().find(|point| point.cell() == wanted);
+            row.push(point.map_or_else(|| "-".to_owned(), |point| interval(&point.score)));
+        }
+        rows.push(row);
+    }
+    format!("# all tasks, by tokens of a chunk\n{}", table(&rows, Layout { left: &[0], commented_rows: Some(1) }))
+}
+
 fn interval(Mean { mean, low, high }: &Mean) -> String {
     format!("{mean:.3} [{low:.3} to {high:.3}]")
 }
 
+/// The first token beside full prefill's: the share that is the same, and how far the distributions are apart.
+fn agreement(point: &Point) -> [String; 2] {
+    let none = || "-".to_owned();
+    let Some(near) = &point.agreement else { return [none(), none()] };
+    let Share { share, low, high } = near.first_token;
+    let same = format!("{:.1} [{:.1} to {:.1}]", 100.0 * share, 100.0 * low, 100.0 * high);
+    [
+        same,
+        near.kl_nats
+            .map_or_else(none, |Mean { mean, low, high }| format!("{} [{} to {}]", nats(mean), nats(low), nats(high))),
+    ]
+}
+
 fn beside_full(report: &Report) -> String {
     let names =
-        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full"];
-    let names = names.into_iter().chain(["TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
+        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full [%]"];
+    let names = names.into_iter().chain(["KL [nats]", "TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
-    let all: Vec<&Point> = report.points.iter().filter(|point| point.task == ALL && point.length.is_none()).collect();
+    let all: Vec<&Point> = report.points.iter().filter(|point| point.cell() == Cell::of(ALL)).collect();
     let full_ms = all.first().map_or(0.0, |full| full.median_ttft_ms);
     for point in all {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
@@ -130,7 +177,7 @@ fn beside_full(report: &Report) -> String {
             .to_vec(),
             None => cells(["-", "-", "-", "-"]),
         });
-        row.push(percent(point.first_token_agrees));
+        row.extend(agreement(point));
         row.push(format!("{:.1}", point.median_ttft_ms));
         row.push(format!("{:.2}", point.median_ttft_ms / full_ms));
         row.push(format!("{}{measured}", percent(point.selected_share)));
@@ -148,7 +195,7 @@ fn failures(rows: &[FailureRow]) -> String {
     let mut text = format!("# {} requests got no answer:\n", rows.len());
     for row in rows.iter().take(SHOWN_FAILURES) {
         let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
-        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
+        let cell = row.cell();
         text += &format!("#   {cell}, request {}, {}{ratio}: {}\n", row.sample, row.method, row.failure);
     }
     if rows.len() > SHOWN_FAILURES {

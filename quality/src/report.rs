@@ -10,7 +10,9 @@ use crate::answers::{Answers, Outcome};
 use crate::design::Design;
 use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
+use crate::overlap::{Overlap, overlaps};
 use crate::points::{Point, points};
+use crate::suite::Cell;
 
 /// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means something else, makes another version.
 pub const SCHEMA: &str = "tributary.quality/1";
@@ -37,6 +39,8 @@ pub struct Report {
     pub failures: Vec<FailureRow>,
     /// What the answers come to: for each method its tasks, at each length and depth where there are such, then all of them.
     pub points: Vec<Point>,
+    /// How far methods at one ratio select the same rows: one entry a ratio at which two or more select any.
+    pub overlaps: Vec<Overlap>,
 }
 
 /// Where the numbers come from.
@@ -69,6 +73,8 @@ pub struct FailureRow {
     pub length: Option<usize>,
     /// Where the needed fact stands, in per cent of the context; absent where nobody asks for a depth.
     pub depth: Option<usize>,
+    /// Tokens of a chunk, at most; absent where nobody asks for several sizes.
+    pub chunk_tokens: Option<usize>,
     /// The request's number in the task.
     pub sample: usize,
     /// The method and its options.
@@ -116,6 +122,7 @@ pub fn report(
                     task: request.cell.task.clone(),
                     length: request.cell.length,
                     depth: request.cell.depth,
+                    chunk_tokens: request.cell.chunk_tokens,
                     sample: request.number,
                     method: arm.method.clone(),
                     ratio: arm.ratio,
@@ -135,6 +142,15 @@ pub fn report(
         answers_before,
         failures,
         points: points(cells, design.seed, arms, answers),
+        overlaps: overlaps(evaluation, answers),
+    }
+}
+
+impl FailureRow {
+    /// What it is about.
+    pub fn cell(&self) -> Cell {
+        let Self { task, length, depth, chunk_tokens, .. } = self;
+        Cell { task: task.clone(), length: *length, depth: *depth, chunk_tokens: *chunk_tokens }
     }
 }
 

@@ -1,8 +1,9 @@
-//! The order of an evaluation: request after request, and on each all methods, in an order that is drawn anew. An answer is kept
-//! before the next is asked for.
+//! The order of an evaluation: request after request, and on each full prefill and then all other methods, in an order that is drawn anew. An
+//! answer is kept before the next is asked for.
 
 use std::time::{Duration, Instant};
 
+use tributary_charts::statistics::kl_nats;
 use tributary_engine::{Engine, one_line};
 
 use crate::answers::{Answer, AnswerFile, Answers, Outcome, Reply};
@@ -20,84 +21,159 @@ struct Failure {
     can_go_on: bool,
 }
 
+/// What a method gave.
+struct Given {
+    reply: Reply,
+    /// The first token's logits.
+    logits: Vec<f32>,
+}
+
+/// What asks one request with one method for so many tokens at most.
+type Ask<'a> = &'a mut dyn FnMut(&Request, &Arm, usize) -> std::result::Result<Given, Failure>;
+
 /// Asks for every answer that is not there yet, and gives all. `tell` is told how far it is, in words and from 0 to 1.
 ///
 /// # Errors
 /// What cannot be written; a failure after which nothing can run.
 pub fn run(
     evaluation: &Evaluation,
-    mut engine: Engine<'_>,
+    engine: &mut Engine<'_>,
     output: &Output,
     tell: &dyn Fn(String, f64),
 ) -> Result<Answers> {
     let mut answers = Answers::default();
     output.earlier.iter().flat_map(|earlier| &earlier.answers).for_each(|answer| answers.add(answer.clone()));
-    let mut file = AnswerFile::open(&output.answers())?;
-    ask_all(evaluation, &mut answers, &mut |request, arm| ask(&mut engine, request, arm), &mut file, tell)?;
-    engine.end()?;
+    let file = AnswerFile::open(&output.answers())?;
+    let mut ask = |request: &Request, arm: &Arm, tokens: usize| ask(engine, request, arm, tokens);
+    let mut asking = Asking { evaluation, answers: &mut answers, file, tell, began: Instant::now(), done: 0, asked: 0 };
+    evaluation.requests.iter().try_for_each(|request| asking.request(request, &mut ask))?;
     Ok(answers)
 }
 
 /// Asks one request with one method, on ranks that are started where they do not run.
-fn ask(engine: &mut Engine<'_>, request: &Request, arm: &Arm) -> std::result::Result<Reply, Failure> {
-    let run_config = request.run_config(arm);
+fn ask(engine: &mut Engine<'_>, request: &Request, arm: &Arm, tokens: usize) -> std::result::Result<Given, Failure> {
+    let mut run_config = request.run_config(arm);
+    run_config.settings.max_tokens = tokens;
+    run_config.settings.returns.logits = true;
     let answered = engine.start(&run_config).and_then(|()| engine.answer(&request.question, &run_config));
-    answered.as_ref().map(Reply::of).map_err(|error| {
+    let given = answered.map(|answered| Given {
+        reply: Reply::of(&answered),
+        logits: answered.answer.outcome.logits.unwrap_or_default(),
+    });
+    given.map_err(|error| {
         let alone = matches!(error, tributary_engine::Error::Coordinator(tributary_coordinator::Error::Refused(_)));
         let can_go_on = alone || engine.can_start_anew();
-        Failure { cause: one_line(error), exit_code: error.exit_code(), can_go_on }
+        Failure { cause: one_line(&error), exit_code: error.exit_code(), can_go_on }
     })
 }
 
-fn ask_all(
-    evaluation: &Evaluation,
-    answers: &mut Answers,
-    ask: &mut dyn FnMut(&Request, &Arm) -> std::result::Result<Reply, Failure>,
-    file: &mut AnswerFile,
-    tell: &dyn Fn(String, f64),
-) -> Result<()> {
-    let (all, began) = (evaluation.answers(), Instant::now());
-    let (mut done, mut asked) = (0, 0);
-    for request in &evaluation.requests {
-        for arm in order(evaluation, request) {
-            let (cell, number) = (&request.cell, request.number);
-            // What failed is asked once more.
-            if answers.get(cell, number, arm).is_none_or(|answer| answer.reply().is_none()) {
-                let left = left(began.elapsed(), asked, all - done);
-                let what = format!("answer {} of {all}: {cell}, request {number}, {}{left}", done + 1, arm.label());
-                tell(what, done as f64 / all as f64);
-                let reply = ask(request, arm);
-                let can_go_on = reply.as_ref().err().is_none_or(|failure| failure.can_go_on);
-                let answer = Answer::new(request, arm, outcome(reply));
-                file.add(&answer)?;
-                if let Outcome::Failed { failure, exit_code } = &answer.outcome {
-                    tracing::warn!(task = cell.to_string(), number, method = arm.label(), "failed: {failure}");
-                    if !can_go_on {
-                        let reason = format!("{failure}; what was answered before is kept: --resume goes on");
-                        return Err(Error::Interrupted { exit_code: *exit_code, reason });
-                    }
-                }
-                answers.add(answer);
-                asked += 1;
+/// An evaluation under way.
+struct Asking<'a> {
+    evaluation: &'a Evaluation,
+    answers: &'a mut Answers,
+    file: AnswerFile,
+    tell: &'a dyn Fn(String, f64),
+    began: Instant,
+    /// Answers that are there or were asked for.
+    done: usize,
+    /// Those that were asked for.
+    asked: usize,
+}
+
+impl Asking<'_> {
+    /// Asks a request with every method that has not answered it. The first tokens of all are measured against full prefill's, which is
+    /// kept while its request lasts; where it was answered before, it is asked for that token alone, and nothing is written.
+    fn request(&mut self, request: &Request, ask: Ask<'_>) -> Result<()> {
+        let (cell, number) = (&request.cell, request.number);
+        let arms = order(self.evaluation, request);
+        // What failed is asked once more.
+        let is_missing =
+            |answers: &Answers, arm: &Arm| answers.get(cell, number, arm).is_none_or(|answer| answer.reply().is_none());
+        let mut full: Option<Vec<f32>> = None;
+        if let Some((reference, others)) = arms.split_first() {
+            let others_miss = others.iter().any(|arm| is_missing(self.answers, arm));
+            if others_miss && !is_missing(self.answers, reference) {
+                self.tell(&format!("{cell}, request {number}: the first token of {} once more", reference.label()));
+                full = self.first_token(request, reference, ask)?;
             }
-            done += 1;
+        }
+        for arm in arms {
+            if is_missing(self.answers, arm) {
+                let given = self.one(request, arm, full.as_deref(), ask)?;
+                if *arm == self.evaluation.arms[0] {
+                    full = given.filter(|logits| !logits.is_empty());
+                }
+            }
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// Asks, and keeps what came. Gives the first token's logits.
+    fn one(&mut self, request: &Request, arm: &Arm, full: Option<&[f32]>, ask: Ask<'_>) -> Result<Option<Vec<f32>>> {
+        let all = self.evaluation.answers();
+        let (cell, number) = (&request.cell, request.number);
+        let left = left(self.began.elapsed(), self.asked, all - self.done);
+        self.tell(&format!("answer {} of {all}: {cell}, request {number}, {}{left}", self.done + 1, arm.label()));
+        self.asked += 1;
+        match ask(request, arm, request.answer_tokens) {
+            Ok(Given { mut reply, logits }) => {
+                reply.kl_nats = full.filter(|_| !logits.is_empty()).map(|full| kl_nats(full, &logits));
+                self.keep(Answer::new(request, arm, Outcome::Answered(reply)))?;
+                Ok(Some(logits))
+            }
+            Err(failure) => {
+                let Failure { cause, exit_code, .. } = &failure;
+                let outcome = Outcome::Failed { failure: cause.clone(), exit_code: *exit_code };
+                self.keep(Answer::new(request, arm, outcome))?;
+                self.failed(request, arm, &failure)?;
+                Ok(None)
+            }
         }
     }
-    Ok(())
-}
 
-fn outcome(reply: std::result::Result<Reply, Failure>) -> Outcome {
-    match reply {
-        Ok(reply) => Outcome::Answered(reply),
-        Err(Failure { cause: failure, exit_code, .. }) => Outcome::Failed { failure, exit_code },
+    /// The logits of the first token alone, of a method that has answered before; nothing where it fails this time.
+    fn first_token(&self, request: &Request, arm: &Arm, ask: Ask<'_>) -> Result<Option<Vec<f32>>> {
+        match ask(request, arm, 1) {
+            Ok(given) => Ok(Some(given.logits).filter(|logits| !logits.is_empty())),
+            Err(failure) => self.failed(request, arm, &failure).map(|()| None),
+        }
+    }
+
+    /// Says that a method failed.
+    ///
+    /// # Errors
+    /// Nothing can be asked after it.
+    fn failed(&self, request: &Request, arm: &Arm, failure: &Failure) -> Result<()> {
+        let Failure { cause, exit_code, can_go_on } = failure;
+        let (task, number) = (request.cell.to_string(), request.number);
+        tracing::warn!(task, number, method = arm.label(), "failed: {cause}");
+        if *can_go_on {
+            return Ok(());
+        }
+        let reason = format!("{cause}; what was answered before is kept: --resume goes on");
+        Err(Error::Interrupted { exit_code: *exit_code, reason })
+    }
+
+    fn keep(&mut self, answer: Answer) -> Result<()> {
+        self.file.add(&answer)?;
+        self.answers.add(answer);
+        Ok(())
+    }
+
+    fn tell(&self, what: &str) {
+        (self.tell)(what.to_owned(), self.done as f64 / self.evaluation.answers() as f64);
     }
 }
 
-/// The methods in the order in which they answer a request.
+/// The methods in the order in which they answer a request: full prefill first, since the others' first tokens are measured against its, and
+/// the others in an order that is drawn.
 fn order<'a>(evaluation: &'a Evaluation, request: &Request) -> Vec<&'a Arm> {
     let (seed, task, number) = (evaluation.design.seed, &request.cell, request.number);
     let mut arms: Vec<&Arm> = evaluation.arms.iter().collect();
-    Random::of(&format!("order {seed} {task} {number}")).shuffle(&mut arms);
+    if let Some((_, others)) = arms.split_first_mut() {
+        Random::of(&format!("order {seed} {task} {number}")).shuffle(others);
+    }
     arms
 }
 
@@ -122,94 +198,98 @@ pub(crate) fn duration(seconds: f64) -> String {
 mod tests {
     use std::cell::RefCell;
 
-    use tributary_coordinator::RequestSettings;
-    use tributary_engine::{Question, RunConfig, Synthetic};
-
     use super::*;
     use crate::answers;
-    use crate::design::Asked;
-    use crate::score::Metric;
-    use crate::suite::{Cell, Scoring};
-    use crate::suites;
+    use crate::kit;
+    use crate::suite::Cell;
 
     fn evaluation() -> Evaluation {
-        let asked = Asked {
-            suite: "hops".to_owned(),
-            tasks: vec!["single".to_owned()],
-            samples: 2,
-            seed: 1,
-            world: 1,
-            threads: 1,
-            ..Asked::default()
-        };
-        let request = |number: usize| Request {
-            cell: Cell::of("single"),
-            number,
-            id: None,
-            question: Question::Random(Synthetic { chunks: 1, chunk_tokens: 1, query_tokens: 1 }, 0),
-            scoring: Scoring::new(Metric::BeginsWith, vec!["1 2 3".to_owned()]),
-            prompt_hash: number.to_string(),
-            prompt_tokens: 2,
-            answer_tokens: 4,
-        };
-        let arm =
-            |method: &str| Arm::new(method.to_owned(), RunConfig { settings: RequestSettings::default(), threads: 1 });
-        Evaluation {
-            design: suites::open(&asked).unwrap().0,
-            arms: vec![arm("a"), arm("b")],
-            cells: vec![(Cell::of("single"), 2)],
-            requests: vec![request(0), request(1)],
-            longest: Vec::new(),
-        }
+        kit::evaluation(vec![kit::arm("a", None), kit::arm("b", None)], 2)
     }
 
-    fn reply(answer: &str) -> Reply {
-        Reply {
-            answer: answer.to_owned(),
-            first_token: 1,
-            selected_rows: 1,
-            measured_rows: 0,
-            context_rows: 2,
-            ttft_ms: 1.0,
-            phases: Vec::new(),
-            received_bytes: 0,
-            moved: false,
-        }
+    /// Runs on made-up answers, of which some fail; gives who was asked, for how many tokens.
+    fn run(
+        evaluation: &Evaluation,
+        answers: &mut Answers,
+        path: &std::path::Path,
+        fails: &dyn Fn(&str, usize) -> Option<bool>,
+    ) -> (Vec<(String, usize)>, Vec<String>, Result<()>) {
+        let (mut asked, told) = (Vec::new(), RefCell::new(Vec::new()));
+        let mut ask = |request: &Request, arm: &Arm, tokens: usize| {
+            asked.push((format!("{}{}", arm.method, request.number), tokens));
+            match fails(&arm.method, request.number) {
+                // The first method's first token is even, the second's three to one.
+                None => Ok(Given {
+                    reply: Reply { answer: "1 2 3 .".to_owned(), ..kit::reply() },
+                    logits: if arm.method == "a" { vec![0.0, 0.0] } else { vec![3.0_f32.ln(), 0.0] },
+                }),
+                Some(can_go_on) => Err(Failure { cause: "no".to_owned(), exit_code: 69, can_go_on }),
+            }
+        };
+        let tell = |what: String, _: f64| told.borrow_mut().push(what);
+        let file = AnswerFile::open(path).unwrap();
+        let mut asking = Asking { evaluation, answers, file, tell: &tell, began: Instant::now(), done: 0, asked: 0 };
+        let result = evaluation.requests.iter().try_for_each(|request| asking.request(request, &mut ask));
+        (asked, told.into_inner(), result)
     }
 
     #[test]
     fn every_answer_is_kept_failures_too_and_what_is_there_is_not_asked_again() {
         let (folder, evaluation) = (tempfile::tempdir().unwrap(), evaluation());
         let path = folder.path().join("answers.jsonl");
-        let (asked, told) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
-        let run = |fails: &dyn Fn(&str, usize) -> Option<bool>, answers: &mut Answers| {
-            let mut ask = |request: &Request, arm: &Arm| {
-                asked.borrow_mut().push(format!("{}{}", arm.method, request.number));
-                match fails(&arm.method, request.number) {
-                    None => Ok(reply("1 2 3 .")),
-                    Some(can_go_on) => Err(Failure { cause: "no".to_owned(), exit_code: 69, can_go_on }),
-                }
-            };
-            let tell = |what: String, share: f64| told.borrow_mut().push((what, share));
-            ask_all(&evaluation, answers, &mut ask, &mut AnswerFile::open(&path).unwrap(), &tell)
-        };
+        let of =
+            |all: &[(&str, usize)]| all.iter().map(|(name, tokens)| ((*name).to_owned(), *tokens)).collect::<Vec<_>>();
         let mut answers = Answers::default();
-        run(&|method, number| (method == "b" && number == 0).then_some(true), &mut answers).unwrap();
-        assert_eq!(asked.take().len(), 4);
+        let fails = |method: &str, number: usize| (method == "b" && number == 0).then_some(true);
+        let (asked, told, result) = run(&evaluation, &mut answers, &path, &fails);
+        result.unwrap();
+        assert_eq!(asked, of(&[("a0", 4), ("b0", 4), ("a1", 4), ("b1", 4)]), "full prefill first");
         let kept = answers::read(&path).unwrap().0;
         assert_eq!((kept.len(), kept.iter().filter(|answer| answer.reply().is_none()).count()), (4, 1));
         assert!(kept.iter().all(|answer| answer.score == f64::from(u8::from(answer.reply().is_some()))));
-        assert!(told.take()[3].0.contains("; about 0 s left"));
+        assert!(told[3].contains("; about 0 s left"), "{told:?}");
 
-        let error = run(&|_, _| Some(false), &mut answers).unwrap_err();
+        let (asked, _, result) = run(&evaluation, &mut answers, &path, &|method, _| (method == "b").then_some(false));
+        let error = result.unwrap_err();
         assert_eq!(
-            (error.exit_code(), asked.take()),
-            (69, vec!["b0".to_owned()]),
+            (error.exit_code(), asked),
+            (69, of(&[("a0", 1), ("b0", 4)])),
             "only what failed, and it is the end"
         );
         assert!(error.to_string().contains("--resume"), "{error}");
-        run(&|_, _| None, &mut answers).unwrap();
-        assert_eq!(asked.take(), ["b0"]);
-        assert_eq!(answers::read(&path).unwrap().0.len(), 6);
+        let (asked, _, result) = run(&evaluation, &mut answers, &path, &|_, _| None);
+        result.unwrap();
+        assert_eq!(asked, of(&[("a0", 1), ("b0", 4)]));
+        assert_eq!(answers::read(&path).unwrap().0.len(), 6, "full prefill's first token alone is no answer");
+        assert_eq!(run(&evaluation, &mut answers, &path, &|_, _| None).0, [], "all is there");
+    }
+
+    #[test]
+    fn first_tokens_are_measured_against_fulls_after_an_interruption_too() {
+        let (folder, evaluation) = (tempfile::tempdir().unwrap(), evaluation());
+        let path = folder.path().join("answers.jsonl");
+        // From even to three to one: half of ln(0.5 / 0.75) and half of ln(0.5 / 0.25).
+        let nats = 0.5 * (0.5f64 / 0.75).ln() + 0.5 * 2f64.ln();
+        let measured = |answers: &Answers, number: usize, arm: usize| {
+            let answer = answers.get(&Cell::of("single"), number, &evaluation.arms[arm]).unwrap();
+            answer.reply().unwrap().kl_nats
+        };
+        let mut answers = Answers::default();
+        let (_, _, result) =
+            run(&evaluation, &mut answers, &path, &|method, number| (method == "b" && number == 1).then_some(true));
+        result.unwrap();
+        assert_eq!(measured(&answers, 0, 0), None, "full prefill is not measured against itself");
+        assert!((measured(&answers, 0, 1).unwrap() - nats).abs() < 1e-7);
+        // Full prefill's first token is asked for once more, but does not come: the other's stays unmeasured.
+        let fails_once = std::cell::Cell::new(true);
+        let (_, _, result) =
+            run(&evaluation, &mut answers, &path, &|method, _| (method == "a" && fails_once.take()).then_some(true));
+        result.unwrap();
+        assert_eq!(measured(&answers, 1, 1), None);
+        // As if the process had been stopped before the second method's last answer: it is measured when it goes on.
+        let mut again = Answers::default();
+        answers::read(&path).unwrap().0.into_iter().filter(|kept| kept.method == "a").for_each(|kept| again.add(kept));
+        run(&evaluation, &mut again, &path, &|_, _| None).2.unwrap();
+        assert!((measured(&again, 1, 1).unwrap() - nats).abs() < 1e-7);
     }
 }

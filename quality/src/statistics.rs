@@ -22,8 +22,39 @@ pub struct Mean {
     pub high: f64,
 }
 
+/// A share of requests and its 95 % interval (Wilson's score interval, 1927), which is wider than a point where all of few agree.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Share {
+    /// The share, from 0 to 1.
+    pub share: f64,
+    /// The least of the interval.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// The 97.5th percentile of the normal distribution.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// The share of so many of so many; nothing of none.
+pub fn share(some: usize, all: usize) -> Option<Share> {
+    if all == 0 {
+        return None;
+    }
+    let (count, share) = (all as f64, some as f64 / all as f64);
+    let scale = 1.0 + Z * Z / count;
+    let middle = (share + Z * Z / (2.0 * count)) / scale;
+    let half = Z / scale * (share * (1.0 - share) / count + Z * Z / (4.0 * count * count)).sqrt();
+    Some(Share { share, low: (middle - half).clamp(0.0, share), high: (middle + half).clamp(share, 1.0) })
+}
+
 /// The mean of scores, one a request; nothing of none. The draws follow from the seed.
 pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
+    mean_of(scores, seed, DRAWS)
+}
+
+/// The same with so many draws.
+pub(crate) fn mean_of(scores: &[f64], seed: u64, draws: usize) -> Option<Mean> {
     if scores.is_empty() {
         return None;
     }
@@ -31,9 +62,9 @@ pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
     let of = |sum: f64| sum / count as f64;
     let mut random = Random::of(&format!("bootstrap {seed}"));
     let mut draw = || of((0..count).map(|_| scores[random.below(count)]).sum());
-    let mut means: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
+    let mut means: Vec<f64> = (0..draws).map(|_| draw()).collect();
     means.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| means[(share * (DRAWS - 1) as f64).round() as usize];
+    let at = |share: f64| means[(share * (draws - 1) as f64).round() as usize];
     Some(Mean { mean: of(scores.iter().sum()), low: at(TAIL), high: at(1.0 - TAIL) })
 }
 
@@ -77,6 +108,24 @@ mod tests {
         // 1.96 standard errors of 100 coins are 0.098.
         assert!((found.low - 0.402).abs() < 0.02 && (found.high - 0.598).abs() < 0.02, "{found:?}");
         assert_eq!(mean(&half, 1), mean(&half, 1), "the seed fixes it");
+    }
+
+    #[test]
+    fn shares_have_wilsons_interval() {
+        assert_eq!(share(0, 0), None);
+        let close = |found: Share, low: f64, high: f64| {
+            assert!((found.low - low).abs() < 1e-4 && (found.high - high).abs() < 1e-4, "{found:?}");
+        };
+        // Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
+        close(share(81, 263).unwrap(), 0.2553, 0.3662);
+        close(share(15, 148).unwrap(), 0.0624, 0.1605);
+        close(share(0, 20).unwrap(), 0.0, 0.1611);
+        close(share(1, 29).unwrap(), 0.0061, 0.1718);
+        let all = share(10, 10).unwrap();
+        assert!(
+            all.share >= 1.0 && all.high >= 1.0 && (0.7..0.73).contains(&all.low),
+            "ten of ten are not sure: {all:?}"
+        );
     }
 
     #[test]

@@ -22,12 +22,14 @@ pub struct Cell {
     pub length: Option<usize>,
     /// Where in the context the needed fact stands, in per cent; absent where nobody asks for a depth.
     pub depth: Option<usize>,
+    /// Tokens of a chunk, at most, or of a document of `hops`; absent where nobody asks for several sizes.
+    pub chunk_tokens: Option<usize>,
 }
 
 impl Cell {
     /// A task without length and depth.
     pub fn of(task: &str) -> Self {
-        Self { task: task.to_owned(), length: None, depth: None }
+        Self { task: task.to_owned(), length: None, depth: None, chunk_tokens: None }
     }
 
     /// A task at a length.
@@ -40,7 +42,8 @@ impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.task)?;
         self.length.map_or(Ok(()), |length| write!(f, " at {length}"))?;
-        self.depth.map_or(Ok(()), |depth| write!(f, " deep {depth} %"))
+        self.depth.map_or(Ok(()), |depth| write!(f, " deep {depth} %"))?;
+        self.chunk_tokens.map_or(Ok(()), |tokens| write!(f, " in chunks of {tokens}"))
     }
 }
 

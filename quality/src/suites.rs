@@ -1,6 +1,7 @@
 //! The suites that there are, and what each can be told.
 
-use crate::design::{Asked, Design};
+use crate::chunk_sizes::ChunkSizes;
+use crate::design::{Asked, Design, numbers};
 use crate::error::{Error, Result};
 use crate::hops::{self, Shape};
 use crate::suite::Suite;
@@ -53,10 +54,10 @@ pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
     };
     let given = [
         ("--documents", asked.documents.is_some()),
-        ("--document-tokens", asked.document_tokens.is_some()),
+        ("--document-tokens", !asked.document_tokens.is_empty()),
         ("--lengths", !asked.lengths.is_empty()),
         ("--depths", !asked.depths.is_empty()),
-        ("--chunk-tokens", asked.chunk_tokens.is_some()),
+        ("--chunk-tokens", !asked.chunk_tokens.is_empty()),
         ("--essays", asked.essays.is_some()),
         ("--squad", asked.squad.is_some()),
     ];
@@ -65,17 +66,38 @@ pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
         return Err(Error::usage(format!("{option}: the suite {} does not take it; it takes {takes}", known.name)));
     }
     asked.check()?;
-    let suite = (known.open)(asked)?;
+    let suite = sized(known, asked)?;
     Ok((design(asked, known.shape, suite.as_ref()), suite))
+}
+
+/// A suite, or one for each size of chunks where there are several.
+fn sized(known: &Known, asked: &Asked) -> Result<Box<dyn Suite>> {
+    let chunks = numbers(&asked.chunk_tokens, &[]);
+    let documents = numbers(&asked.document_tokens, &[]);
+    let of = |size: usize| {
+        let [chunk_tokens, document_tokens] =
+            [&chunks, &documents].map(|sizes| if sizes.len() > 1 { vec![size] } else { sizes.clone() });
+        Ok((size, (known.open)(&Asked { chunk_tokens, document_tokens, ..asked.clone() })?))
+    };
+    match [&chunks, &documents].into_iter().find(|sizes| sizes.len() > 1) {
+        Some(sizes) => Ok(Box::new(ChunkSizes(sizes.iter().map(|&size| of(size)).collect::<Result<_>>()?))),
+        None => (known.open)(asked),
+    }
+}
+
+/// The number that was asked for, if it is one and no other.
+fn only(asked: &[usize]) -> Option<usize> {
+    asked.first().copied().filter(|first| asked.iter().all(|number| number == first))
 }
 
 fn design(asked: &Asked, shape: Option<Shape>, suite: &dyn Suite) -> Design {
     let cells = suite.cells();
     let mut tasks: Vec<String> = Vec::new();
-    let (mut lengths, mut depths) = (Vec::new(), Vec::new());
+    let (mut lengths, mut depths, mut chunk_sizes) = (Vec::new(), Vec::new(), Vec::new());
     for cell in cells {
         lengths.extend(cell.length.filter(|length| !lengths.contains(length)));
         depths.extend(cell.depth.filter(|depth| !depths.contains(depth)));
+        chunk_sizes.extend(cell.chunk_tokens.filter(|size| !chunk_sizes.contains(size)));
         if !tasks.contains(&cell.task) {
             tasks.push(cell.task);
         }
@@ -87,12 +109,17 @@ fn design(asked: &Asked, shape: Option<Shape>, suite: &dyn Suite) -> Design {
         samples: asked.samples,
         seed: asked.seed,
         documents: shape.map(|shape| asked.documents.unwrap_or(shape.documents)),
-        document_tokens: shape.map(|shape| asked.document_tokens.unwrap_or(shape.document_tokens)),
+        document_tokens: shape.and_then(|shape| match asked.document_tokens.is_empty() {
+            true => Some(shape.document_tokens),
+            false => only(&asked.document_tokens),
+        }),
         lengths,
         depths,
-        chunk_tokens: asked.chunk_tokens,
+        chunk_tokens: only(&asked.chunk_tokens),
+        chunk_sizes,
         world: asked.world,
         threads: asked.threads,
+        reproduces: asked.reproduces.clone(),
     }
 }
 
@@ -126,7 +153,7 @@ mod tests {
         let hops = || asked("hops", &["vt4"]);
         assert_eq!(said(Asked { documents: Some(3), ..hops() }), "--documents 3: must be at least 4");
         assert!(said(Asked { samples: 0, ..hops() }).starts_with("--samples 0"));
-        assert!(said(Asked { document_tokens: Some(9), ..hops() }).starts_with("--document-tokens 9"));
+        assert!(said(Asked { document_tokens: vec![9], ..hops() }).starts_with("--document-tokens 9"));
         assert!(said(Asked { samples: 200_000_000, ..hops() }).ends_with("at most 100000000"));
         let lengths = said(Asked { lengths: vec![4096], ..hops() });
         assert_eq!(lengths, "--lengths: the suite hops does not take it; it takes --documents, --document-tokens");

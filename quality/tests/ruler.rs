@@ -17,7 +17,7 @@ fn every_task_fills_its_length_with_real_texts() {
     };
     let asked = Asked { suite: "ruler".to_owned(), samples: 3, data: Some(data), threads: 1, ..Asked::default() };
     let (design, suite) =
-        open(&Asked { lengths: vec![4096], chunk_tokens: Some(512), ..asked }).expect("the suite opens");
+        open(&Asked { lengths: vec![4096], chunk_tokens: vec![512], ..asked }).expect("the suite opens");
     assert_eq!(design.tasks.len(), 13);
     assert!(
         design.made_of.iter().any(|line| line.contains("qa_2: rows derived from HotpotQA")),

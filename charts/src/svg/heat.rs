@@ -1,12 +1,13 @@
 //! A heat map: a value from 0 to 1 in each place of a grid, as a colour and in digits.
 
-use super::{Anchor, Chart, Legend, Plot};
+use super::{Anchor, Chart, Legend, Plot, text_width};
 
 /// Pixels of a row.
 const ROW: f64 = 34.0;
 
-/// Room for the names of rows.
+/// Room for the names of rows, at least, and beside them.
 const LEFT: f64 = 92.0;
+const BESIDE: f64 = 44.0;
 
 /// The least and the most of the colour: a value of 0 still shows where its place is.
 const FAINTEST: f64 = 0.06;
@@ -34,6 +35,12 @@ pub struct HeatMap<'a> {
 }
 
 impl HeatMap<'_> {
+    /// Pixels for the names of rows, and for what rows are.
+    fn left(&self) -> f64 {
+        let widest = self.rows.iter().map(|name| text_width(name)).fold(0.0, f64::max);
+        LEFT.max(widest + BESIDE)
+    }
+
     /// The chart, under a file's name.
     ///
     /// # Panics
@@ -41,7 +48,7 @@ impl HeatMap<'_> {
     pub fn chart(&self, name: &str) -> Chart {
         assert_eq!(self.values.len(), self.rows.len(), "rows of values");
         let height = ROW * self.rows.len() as f64;
-        let mut plot = Plot::with_left(self.title, self.below, &[], Legend::Square, height, LEFT);
+        let mut plot = Plot::with_left(self.title, self.below, &[], Legend::Square, height, self.left());
         let (left, top, right, bottom) = plot.place;
         let width = (right - left) / self.columns.len().max(1) as f64;
         for (row, (row_name, values)) in self.rows.iter().zip(self.values).enumerate() {

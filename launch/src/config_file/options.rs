@@ -23,6 +23,8 @@ is. Under `tributary launch` every rank reads the file that stands behind its co
 pub fn with_options(command: Command) -> Command {
     let add = |command: Command| {
         let config = Arg::new(CONFIG).long(CONFIG).value_name("FILE.toml").value_parser(value_parser!(PathBuf));
+        // A study is nothing but options from a file.
+        let config = if command.get_name() == "quality" { config.visible_alias("study") } else { config };
         let print = Arg::new(PRINT).long(PRINT).action(ArgAction::SetTrue);
         let short = "Read options from a file; the command line and the environment stand before it";
         command.next_help_heading("Configuration").arg(config.help(short).long_help(LONG_HELP)).arg(

@@ -27,7 +27,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();
     let least = tasks.iter().map(|task| task.least_documents()).max().unwrap_or(1);
     let documents = asked.documents.unwrap_or(SHAPE.documents);
-    let document_tokens = asked.document_tokens.unwrap_or(SHAPE.document_tokens);
+    let document_tokens = asked.document_tokens.first().copied().unwrap_or(SHAPE.document_tokens);
     at_least("--documents", documents, least)?;
     at_least("--document-tokens", document_tokens, LEAST_DOCUMENT_TOKENS)?;
     Ok(Box::new(Hops { tasks, shape: Shape { documents, document_tokens }, seed: asked.seed }))

@@ -68,7 +68,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     };
     let lengths = numbers(&asked.lengths, &[]);
     let tasks = names.into_iter().map(task).collect::<Result<Vec<_>>>()?;
-    Ok(Box::new(LongBench { tasks, lengths, chunk_tokens: asked.chunk_tokens }))
+    Ok(Box::new(LongBench { tasks, lengths, chunk_tokens: asked.chunk_tokens.first().copied() }))
 }
 
 fn stem(file: &Path) -> String {

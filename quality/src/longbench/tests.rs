@@ -45,7 +45,7 @@ fn texts_are_chunks_of_so_many_tokens_and_are_cut_in_the_middle() {
     let text: String = (0..200).map(|index| format!("Sentence {index} is here. ")).collect();
     let folder = with("qasper.jsonl", &row("qasper", &text, ""));
     let measure = Measure::new(&count_words);
-    let asked = Asked { chunk_tokens: Some(50), ..asked("longbench", folder.path()) };
+    let asked = Asked { chunk_tokens: vec![50], ..asked("longbench", folder.path()) };
     let of = |lengths: Vec<usize>, cell: Cell| {
         open(&Asked { lengths, ..asked.clone() }).unwrap().sample(&cell, 0, &measure).unwrap()
     };

@@ -3,8 +3,10 @@
 use tributary_charts::svg::{Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale};
 
 use super::label;
-use crate::points::Point;
+use crate::overlap::Overlap;
+use crate::points::{ALL, Point};
 use crate::report::Report;
+use crate::statistics::Mean;
 
 /// Pixels of the place for values.
 const HEIGHT: f64 = 300.0;
@@ -18,6 +20,7 @@ pub fn charts(report: &Report) -> Vec<Chart> {
         front(&all, time, ("quality-ttft", "Quality and time", "time to first token, median [ms]")),
         front(&all, bytes, ("quality-bytes", "Quality and bytes", "received until the first token, median [bytes]")),
         ratios(&all),
+        chunk_sizes(report),
     ];
     beside.into_iter().flatten().chain(depths(report)).collect()
 }
@@ -120,19 +123,73 @@ fn ratios(all: &[&Point]) -> Option<Chart> {
     let ((left, right), full) = (plot.across(), y.at(first.score.mean));
     plot.drawing.path(&[(left, full), (right, full)], false, "ideal");
     for (series, points) in curves {
-        let at = |value: fn(&Point) -> f64| points.iter().map(move |(ratio, point)| (x.at(*ratio), y.at(value(point))));
-        let band: Vec<(f64, f64)> = at(|point| point.score.low)
-            .chain(at(|point| point.score.high).collect::<Vec<_>>().into_iter().rev())
-            .collect();
-        let colour = series % (COLOURS - 1);
-        plot.drawing.path(&band, true, &format!("band s{colour}"));
-        let curve: Vec<(f64, f64)> = at(|point| point.score.mean).collect();
-        plot.drawing.path(&curve, false, &format!("curve s{colour}"));
-        for ((ratio, point), place) in points.iter().zip(curve) {
-            plot.drawing.mark(place, series, &format!("{} at {ratio}: {:.3}", point.method, point.score.mean));
-        }
+        curve(&mut plot, (&x, &y), series, &points, |ratio| format!("{} at {ratio}", names[series]));
     }
     Some(plot.finish("quality-ratio"))
+}
+
+/// A curve of scores with its band and marks.
+fn curve(
+    plot: &mut Plot,
+    (x, y): (&Scale, &Scale),
+    series: usize,
+    points: &[(f64, &Point)],
+    tip: impl Fn(f64) -> String,
+) {
+    let at = |value: fn(&Point) -> f64| points.iter().map(move |(place, point)| (x.at(*place), y.at(value(point))));
+    let band: Vec<(f64, f64)> =
+        at(|point| point.score.low).chain(at(|point| point.score.high).collect::<Vec<_>>().into_iter().rev()).collect();
+    let colour = series % (COLOURS - 1);
+    plot.drawing.path(&band, true, &format!("band s{colour}"));
+    let curve: Vec<(f64, f64)> = at(|point| point.score.mean).collect();
+    plot.drawing.path(&curve, false, &format!("curve s{colour}"));
+    for ((value, point), place) in points.iter().zip(curve) {
+        let Mean { mean, low, high } = point.score;
+        plot.drawing.mark(place, series, &format!("{}: {mean:.3} ({low:.3} to {high:.3})", tip(*value)));
+    }
+}
+
+/// Scores over the size of chunks, of every method with each ratio, where there are several sizes.
+fn chunk_sizes(report: &Report) -> Option<Chart> {
+    let sizes = &report.design.chunk_sizes;
+    if sizes.len() < 2 {
+        return None;
+    }
+    let labels: Vec<String> = report.methods().map(|own| label(&own[0])).collect();
+    let mut plot = Plot::new("Quality and chunks", "bands: 95 % of means", &legend(&labels), Legend::Mark, HEIGHT);
+    let values = sizes.iter().map(|&size| size as f64);
+    let (x, y) = (Scale::log(values.clone(), plot.across()), Scale::between((0.0, 1.05), plot.up()));
+    let marks = values.map(|size| (size, size.to_string())).collect();
+    plot.horizontal(&x, &Axis::new("tokens of a chunk, at most").with(marks));
+    plot.vertical(&y, &scores());
+    for (series, own) in report.methods().enumerate() {
+        let of =
+            |size: &usize| own.iter().find(|p| p.task == ALL && p.length.is_none() && p.chunk_tokens == Some(*size));
+        let points: Vec<(f64, &Point)> = sizes.iter().filter_map(|size| Some((*size as f64, of(size)?))).collect();
+        let tip = |size: f64| format!("{} in chunks of {size}", labels[series]);
+        curve(&mut plot, (&x, &y), series, &points, tip);
+    }
+    Some(plot.finish("quality-chunks"))
+}
+
+/// Which methods select the same rows, at one ratio: rows are named, columns have their numbers.
+pub fn overlap(overlap: &Overlap) -> Chart {
+    let columns: Vec<String> = (1..=overlap.methods.len()).map(|number| number.to_string()).collect();
+    let rows: Vec<String> =
+        columns.iter().zip(&overlap.methods).map(|(number, name)| format!("{number} {name}")).collect();
+    let mean = |row: &Vec<Option<Mean>>| row.iter().map(|value| value.map(|value| value.mean)).collect::<Vec<_>>();
+    let values: Vec<Vec<Option<f64>>> = overlap.jaccard.iter().map(mean).collect();
+    let title = format!("Shared rows at {}", overlap.ratio);
+    let map = HeatMap {
+        title: &title,
+        below: "both methods' rows over those of either, mean over requests",
+        across: "method",
+        down: "",
+        columns: &columns,
+        rows: &rows,
+        values: &values,
+    };
+    map.chart(&format!("overlap-{}", overlap.ratio.to_string().replace('.', "-")))
 }
 
 /// A heat map for each method, where there are depths.
@@ -143,14 +200,15 @@ fn depths(report: &Report) -> Vec<Chart> {
     }
     let texts = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>();
     let (columns, rows) = (texts(&design.lengths), texts(&design.depths));
-    let map = |own: &[Point]| {
+    let map = |own: &[Point], size: Option<usize>| {
         let at = |depth: usize, length: usize| {
-            let found = own.iter().find(|point| (point.depth, point.length) == (Some(depth), Some(length)));
+            let wanted = (Some(depth), Some(length), size);
+            let found = own.iter().find(|point| (point.depth, point.length, point.chunk_tokens) == wanted);
             found.map(|point| point.score.mean)
         };
         let row = |&depth: &usize| design.lengths.iter().map(|&length| at(depth, length)).collect::<Vec<_>>();
         let values: Vec<Vec<Option<f64>>> = design.depths.iter().map(row).collect();
-        let label = label(&own[0]);
+        let label = size.map_or_else(|| label(&own[0]), |size| format!("{} in chunks of {size}", label(&own[0])));
         let map = HeatMap {
             title: &label,
             below: "mean score by length and depth",
@@ -162,7 +220,15 @@ fn depths(report: &Report) -> Vec<Chart> {
         };
         map.chart(&format!("depths-{}", label.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")))
     };
-    report.methods().map(map).collect()
+    let sizes: Vec<Option<usize>> = match design.chunk_sizes.is_empty() {
+        true => vec![None],
+        false => design.chunk_sizes.iter().copied().map(Some).collect(),
+    };
+    report
+        .methods()
+        .flat_map(|own| sizes.iter().map(move |&size| (own, size)))
+        .map(|(own, size)| map(own, size))
+        .collect()
 }
 
 #[cfg(test)]
@@ -180,6 +246,25 @@ mod tests {
         let chart = front(&all, |point| point.median_ttft_ms, ("a", "b", "c")).unwrap();
         assert_eq!(chart.body.matches("class=\"dot").count(), 5 + 5, "marks and their legend");
         assert!(front(&all, |_| 0.0, ("a", "b", "c")).is_none(), "nothing costs anything");
+    }
+
+    #[test]
+    fn sizes_of_chunks_are_curves() {
+        let mut evaluation =
+            crate::kit::evaluation(vec![crate::kit::arm("full", None), crate::kit::arm("none", None)], 1);
+        let report = |evaluation: &crate::Evaluation| {
+            let known = (crate::kit::origin(), crate::kit::environment());
+            crate::report::report(evaluation, known, &crate::answers::Answers::default(), 0)
+        };
+        assert!(chunk_sizes(&report(&evaluation)).is_none());
+        let cell = |size| (crate::suite::Cell { chunk_tokens: Some(size), ..crate::suite::Cell::of("single") }, 1);
+        evaluation.cells = vec![cell(64), cell(128), cell(512)];
+        evaluation.design.chunk_sizes = vec![64, 128, 512];
+        let chart = chunk_sizes(&report(&evaluation)).unwrap();
+        assert_eq!(
+            (chart.body.matches("class=\"curve").count(), chart.body.matches("in chunks of 128: ").count()),
+            (2, 2)
+        );
     }
 
     #[test]

@@ -2,20 +2,23 @@
 //! requests on which methods fall behind full prefill most, with both answers.
 
 mod charts;
+mod contexts;
 mod worst;
 
 use tributary_charts::page::Page;
 
 use self::charts::charts;
+use self::contexts::{Read, contexts};
 use self::worst::{Worst, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
-use crate::points::Point;
+use crate::points::{Point, nats};
 use crate::report::Report;
-use crate::suite::Cell;
 
 /// The page of an evaluation of which every answer is there.
-pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> String {
+///
+/// `read` gives a request as tokens with their texts, or nothing; the contexts of the worst requests are shown by it.
+pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: Read<'_>) -> String {
     let design = &report.design;
     let title = format!("What answers are worth: {} on {}", design.suite, report.environment.model);
     let lead = format!(
@@ -39,9 +42,16 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers) -> Stri
     );
     page.table(&scores(report), &[0]);
     page.heading("Beside full prefill");
+    page.paragraph(
+        "Differences of scores on the same requests; the share of first tokens that are full prefill's, with Wilson's interval; KL(full prefill ‖ method) of \
+         the first token's distribution over the whole vocabulary, mean and the interval that holds 95 % of the means of requests drawn anew.",
+    );
     page.table(&beside_full(report), &[0]);
+    shared_rows(&mut page, report);
     page.heading("Furthest behind full prefill");
-    falls(&mut page, &worst(evaluation, answers));
+    let worst = worst(evaluation, answers);
+    falls(&mut page, &worst);
+    contexts(&mut page, evaluation, answers, &worst, read);
     page.heading("Failures");
     if report.failures.is_empty() {
         page.paragraph("No request failed.");
@@ -59,7 +69,7 @@ fn label(point: &Point) -> String {
 }
 
 fn name(point: &Point) -> String {
-    Cell { task: point.task.clone(), length: point.length, depth: point.depth }.to_string()
+    point.cell().to_string()
 }
 
 /// A row a task, a column a method.
@@ -80,17 +90,28 @@ fn scores(report: &Report) -> Vec<Vec<String>> {
 
 /// A row a method, over all tasks.
 fn beside_full(report: &Report) -> Vec<Vec<String>> {
-    let heads =
-        ["method", "score", "× full", "less full's", "p", "token 1 as full", "TTFT [ms]", "rows", "moved", "bytes"];
+    let heads = [
+        "method",
+        "score",
+        "× full",
+        "less full's",
+        "p",
+        "token 1 as full [%]",
+        "KL [nats]",
+        "TTFT [ms]",
+        "rows",
+        "moved",
+        "bytes",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for own in report.methods() {
         let Some(point) = own.last() else { continue };
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let pair = point.against_full.as_ref();
+        let (pair, near) = (point.against_full.as_ref(), point.agreement.as_ref());
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         rows.push(vec![
             label(point),
-            format!("{:.3}", point.score.mean),
+            format!("{:.3} [{:.3} – {:.3}]", point.score.mean, point.score.low, point.score.high),
             or_none(point.share_of_full.map(|share| format!("{share:.2}"))),
             or_none(pair.map(|pair| {
                 let difference = pair.difference;
@@ -100,7 +121,15 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
                 ..0.001 => "<0.001".to_owned(),
                 p => format!("{p:.3}"),
             })),
-            percent(point.first_token_agrees),
+            or_none(near.map(|near| {
+                let [same, low, high] =
+                    [near.first_token.share, near.first_token.low, near.first_token.high].map(|share| 100.0 * share);
+                format!("{same:.1} [{low:.1} – {high:.1}]")
+            })),
+            or_none(
+                near.and_then(|near| near.kl_nats)
+                    .map(|kl| format!("{} [{} – {}]", nats(kl.mean), nats(kl.low), nats(kl.high))),
+            ),
             format!("{:.1}", point.median_ttft_ms),
             percent(point.selected_share + point.measured_share),
             percent(point.moved_share),
@@ -108,6 +137,29 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+/// How far methods select the same rows, at each ratio: a map, and behind it every pair with its interval.
+fn shared_rows(page: &mut Page, report: &Report) {
+    if report.overlaps.is_empty() {
+        return;
+    }
+    page.heading("Rows that methods share");
+    page.paragraph(
+        "Of two methods at one ratio: rows that both select over rows that at least one does (Jaccard), mean over the requests that both have answered.",
+    );
+    page.charts(&report.overlaps.iter().map(charts::overlap).collect::<Vec<_>>());
+    let mut rows = vec![["ratio", "method", "other method", "shared rows"].map(str::to_owned).to_vec()];
+    for overlap in &report.overlaps {
+        for (index, (one, values)) in overlap.methods.iter().zip(&overlap.jaccard).enumerate() {
+            for (other, value) in overlap.methods.iter().zip(values).skip(index + 1) {
+                let shown =
+                    value.map_or_else(|| "–".to_owned(), |v| format!("{:.2} [{:.2} – {:.2}]", v.mean, v.low, v.high));
+                rows.push(vec![overlap.ratio.to_string(), one.clone(), other.clone(), shown]);
+            }
+        }
+    }
+    page.folded("Every pair with its interval", |page| page.table(&rows, &[1, 2]));
 }
 
 /// The requests on which methods fall behind most, with what was said.
@@ -140,11 +192,10 @@ fn failures(report: &Report) -> Vec<Vec<String>> {
     let heads = ["task", "request", "method", "exit code", "failure"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for row in &report.failures {
-        let cell = Cell { task: row.task.clone(), length: row.length, depth: row.depth };
         let ratio = row.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
         let method = format!("{}{ratio}", row.method);
         rows.push(vec![
-            cell.to_string(),
+            row.cell().to_string(),
             row.sample.to_string(),
             method,
             row.exit_code.to_string(),
@@ -164,6 +215,7 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         ("command", origin.command.join(" ")),
         ("program", format!("tributary {}, build {}", origin.version, origin.build)),
         ("commit", origin.revision.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("reproduces", design.reproduces.clone().unwrap_or_else(|| "–".to_owned())),
         ("backend", environment.backend.clone()),
         (
             "model",
@@ -178,7 +230,10 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         ("depths [%]", list(&design.depths)),
         (
             "tokens of a chunk",
-            design.chunk_tokens.map_or_else(|| "the suite's own".to_owned(), |tokens| tokens.to_string()),
+            match design.chunk_sizes.is_empty() {
+                true => design.chunk_tokens.map_or_else(|| "the suite's own".to_owned(), |tokens| tokens.to_string()),
+                false => list(&design.chunk_sizes),
+            },
         ),
         ("answers before", report.answers_before.to_string()),
     ]

@@ -56,7 +56,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
             false => Questions::default(),
         },
         lengths: numbers(&asked.lengths, &[LENGTH]),
-        chunk_tokens: asked.chunk_tokens,
+        chunk_tokens: asked.chunk_tokens.first().copied(),
         seed: asked.seed,
         tasks,
         sizes: Sizes::default(),

@@ -117,7 +117,7 @@ fn samples_follow_from_seed_and_number() {
 fn needles_are_whole_in_one_chunk() {
     let folder = data();
     let measure = Measure::new(&count_words);
-    let small = opened(&Asked { chunk_tokens: Some(16), ..asked("ruler", folder.path()) });
+    let small = opened(&Asked { chunk_tokens: vec![16], ..asked("ruler", folder.path()) });
     let large = opened(&asked("ruler", folder.path()));
     for cell in small.cells() {
         let sample = small.sample(&cell, 1, &measure).unwrap();

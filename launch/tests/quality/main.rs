@@ -1,7 +1,10 @@
 //! `tributary quality` as a user runs it: scores of answers made elsewhere, the suite of the demo model's language, how an interrupted
 //! evaluation goes on, what it refuses.
 
+mod axes;
+#[path = "../kit/mod.rs"]
 mod kit;
+mod studies;
 
 use std::path::Path;
 
@@ -97,8 +100,25 @@ fn methods_answer_the_suite_side_by_side() {
         let is_right = text.starts_with(&format!("{} ", answer["references"][0].as_str().expect("a text")));
         assert_eq!(answer["score"], f64::from(u8::from(is_right)), "{answer}");
     }
+    // Full prefill is not measured against itself; every other first token is.
+    let nats = |answer: &Value| answer["kl_nats"].as_f64();
+    assert!(answers.iter().all(|answer| nats(answer).is_some() == (answer["method"] != "full")));
+    assert!(answers.iter().filter_map(nats).all(|nats| nats.is_finite() && nats >= 0.0));
+    let mean = |method: &str| point(&report, method, "all")["agreement"]["kl_nats"]["mean"].as_f64().expect("a mean");
+    assert!(mean("none") > 2.0 * mean("infoflow") && mean("infoflow") > 1e-3, "{} {}", mean("none"), mean("infoflow"));
+    assert_eq!(point(&report, "full", "all")["agreement"], Value::Null);
+    let first = &none["agreement"]["first_token"];
+    assert!(first["low"].as_f64() < first["share"].as_f64() && first["share"].as_f64() < first["high"].as_f64());
+    assert!(table.contains("token 1 as full [%]") && table.contains("KL [nats]"), "{table}");
+    // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
+    let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
+    assert!(page.contains("<details><summary>hop2") && page.matches("<mark>").count() > 8, "{page}");
+    assert!(page.contains("; chunks moved; “"), "{page}");
     let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
     assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
+    let csv = std::fs::read_to_string(out.join("answers.csv")).expect("answers");
+    assert!(csv.starts_with("task,length,depth,chunk_tokens,sample,id,method,ratio,score,first_token,"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + 108);
     assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
     assert!(table.contains("hop2_back") && table.contains("less full's"), "{table}");
 }
@@ -123,6 +143,9 @@ fn an_interrupted_evaluation_goes_on() {
     let (code, table, errors) = hops(&[&asked[..], &["--resume"]].concat());
     assert_eq!(code, Some(0), "{errors}");
     assert!(table.contains("# 12 answers to 6 requests; 5 of them were there before"), "{table}");
+    let measured = |answer: &Value| answer["kl_nats"].as_f64().is_some_and(|nats| nats < 10.0);
+    let others = |answers: &[Value]| answers.iter().filter(|answer| answer["method"] == "infoflow").all(measured);
+    assert!(others(&lines(folder.path())), "what came after the interruption is measured too");
     let text = std::fs::read_to_string(&file).expect("answers");
     assert!(text.starts_with(&kept), "what was answered is kept");
     let texts = |answers: &[Value]| {
@@ -229,55 +252,6 @@ fn suite(name: &str, data: &Path, arguments: &[&str]) -> (Option<i32>, String, S
     let (demo, data) = (demo(), data.display().to_string());
     let methods = ["--methods", "none", "--chunk-tokens", "128"];
     run(&[&["quality", "--suite", name, "--model", &demo, "--data", &data], &methods[..], arguments].concat())
-}
-
-#[test]
-fn ruler_is_asked_at_lengths_and_goes_on_after_an_interruption() {
-    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
-    let out = folder.path().display().to_string();
-    let asked = ["--tasks", "niah_single_1,vt,qa_1", "--lengths", "600,900", "--samples", "1", "--out", &out];
-    let (code, table, errors) = suite("ruler", data.path(), &asked);
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(table.contains("# at 600 tokens") && table.contains("# all tasks, by length"), "{table}");
-    assert!(table.contains("# qa_1: XQuAD (English)"), "{table}");
-    let report = json(&folder.path().join("report.json"));
-    assert_eq!(report["design"]["lengths"], serde_json::json!([600, 900]));
-    // Of two methods: six cells, two lengths, all of them.
-    assert_eq!(report["points"].as_array().map(Vec::len), Some(2 * (6 + 2 + 1)));
-    let all = lines(folder.path());
-    assert_eq!(all.len(), 12);
-    for answer in &all {
-        let (context, length) = (answer["context_rows"].as_u64(), answer["length"].as_u64());
-        assert!(context > Some(100) && context < length && answer["depth"].is_null(), "{answer}");
-        assert!(answer["references"].as_array().is_some_and(|references| !references.is_empty()), "{answer}");
-    }
-    let chain = all.iter().find(|answer| answer["task"] == "vt").expect("an answer");
-    assert_eq!(chain["references"].as_array().map(Vec::len), Some(5));
-    let file = folder.path().join("answers.jsonl");
-    let text = std::fs::read_to_string(&file).expect("answers");
-    std::fs::write(&file, &text[..text.trim_end().rfind('\n').expect("lines") + 9]).expect("written");
-    refused(
-        suite("ruler", data.path(), &[&asked[..], &["--resume", "--seed", "7"]].concat()),
-        &["seed was 0 and is 7"],
-    );
-    let (code, table, errors) = suite("ruler", data.path(), &[&asked[..], &["--resume"]].concat());
-    assert!(code == Some(0) && table.contains("; 11 of them were there before"), "{table}{errors}");
-}
-
-#[test]
-fn a_needle_is_looked_for_at_lengths_and_depths() {
-    let (data, folder) = (data(), tempfile::tempdir().expect("a folder"));
-    let out = folder.path().display().to_string();
-    let asked = ["--lengths", "300,500", "--depths", "0,100", "--samples", "1", "--out", &out];
-    let (code, table, errors) = suite("niah", data.path(), &asked);
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(table.contains("depth [%]") && table.contains("# essays: paragraphs of XQuAD"), "{table}");
-    let report = json(&folder.path().join("report.json"));
-    let points = report["points"].as_array().expect("points");
-    let of = |depth: u64| points.iter().filter(|point| point["depth"] == depth && point["task"] == "niah").count();
-    assert_eq!((of(0), of(100), points.len()), (4, 4, 2 * (4 + 2 + 1)));
-    let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
-    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("mean score by length and depth"), "{page}");
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! The study files of `studies/quality`: each is refused by what it lacks, and a dry run needs no more of a model than its config.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::kit::skipped;
+use crate::{data, refused, root};
+
+/// The study files, by name.
+fn studies() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join("studies/quality")).expect("a folder");
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    all.sort();
+    assert!(all.len() >= 8, "{all:?}");
+    all
+}
+
+/// Runs a study in the repository's root, as its page says.
+fn study(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command.current_dir(root()).env_remove("TRIBUTARY_DATA").args(["quality", "--study"]).arg(file).args(arguments);
+    let output = command.output().expect("the command starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Rows of every dataset that the studies ask, made up, beside the made-up lists and paragraphs; there are as many pairs of words as needles want.
+fn whole_data() -> tempfile::TempDir {
+    let folder = data();
+    for (list, count) in [("adjective", 400), ("noun", 400)] {
+        let words: String = (0..count).map(|number| format!("{list}{number}\n")).collect();
+        std::fs::write(folder.path().join(format!("ruler/wordlists/{list}list.txt")), words).expect("written");
+    }
+    for dataset in ["hotpotqa", "2wikimqa", "musique", "qasper", "multifieldqa_en"] {
+        let row = serde_json::json!({"input": "Which?", "context": "Passage 1:\nThe fox runs. The dog sits.\nPassage 2:\nIt rains.", "answers": ["fox"],
+            "length": 9, "dataset": dataset, "language": "en", "all_classes": null, "_id": "row"});
+        std::fs::write(folder.path().join(format!("longbench/{dataset}.jsonl")), format!("{row}\n")).expect("written");
+    }
+    folder
+}
+
+#[test]
+fn every_study_says_in_one_line_what_it_lacks() {
+    let data = whole_data();
+    let given = data.path().display().to_string();
+    let out = data.path().join("out");
+    let shown = out.display().to_string();
+    for file in studies() {
+        // Without data, with or without a model; then without a model, of which the repository has the config alone.
+        for arguments in [&["--dry-run"][..], &["--out", &shown], &["--data", "/nowhere", "--out", &shown]] {
+            let (code, printed, errors) = study(&file, arguments);
+            let names_it = errors.contains("--data DIR or TRIBUTARY_DATA") || errors.contains("/nowhere");
+            assert!(names_it, "{}: {errors}", file.display());
+            refused((code, printed, errors), &[]);
+        }
+        let model = study(&file, &["--data", &given, "--out", &shown]);
+        assert!(model.2.contains("models/") && model.2.contains("tokenizer.json"), "{}: {}", file.display(), model.2);
+        refused(model, &["No such file"]);
+        refused(study(&file, &["--data", &given, "--model", "/nowhere/model"]), &["/nowhere/model"]);
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
+    let data = whole_data();
+    let given = data.path().display().to_string();
+    for file in studies() {
+        let name = file.display();
+        // Made-up rows are short as they are; what is filled to a length is filled to a small one.
+        let is_filled = !name.to_string().contains("longbench");
+        let lengths: &[&str] = if is_filled { &["--lengths", "4096"] } else { &[] };
+        let few = ["--data", &given, "--samples", "1", "--dry-run", "--profile", "h100x4-paper"];
+        let (code, text, errors) = study(&file, &[&few[..], lengths].concat());
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{name}");
+        let reproduces = std::fs::read_to_string(&file).expect("readable");
+        let reproduces =
+            reproduces.lines().find_map(|line| line.strip_prefix("reproduces = \"")).expect("what it is for");
+        assert!(text.contains(&format!("# reproduces: {}\n", reproduces.trim_end_matches('"'))), "{name}: {text}");
+        assert!(text.contains("# the model's folder has no tokenizer.json: tokens are estimated"), "{name}: {text}");
+        assert!(text.contains("# predicted by the profile h100x4-paper"), "{name}: {text}");
+        let line = text.lines().find(|line| line.trim_start().starts_with("full ")).expect("a row");
+        let row: Vec<f64> = line.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
+        // Weights of eight billion and more, in 16 bits.
+        assert!(row[0] > 14_000.0 && row[1] > 0.0 && row[2] > 0.0, "{name}: {line}");
+        let all = text.lines().find(|line| line.trim_start().starts_with("all ")).expect("a sum");
+        let all: Vec<usize> = all.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
+        assert!(all[1].is_multiple_of(all[0]) && all[2] > all[1], "requests, answers, tokens: {name}: {all:?}");
+    }
+}
+
+#[test]
+fn options_stand_before_a_study_and_its_keys_are_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("study.toml");
+    let text = "model = \"models/demo\"\nsuite = \"hops\"\ntasks = [\"single\"]\nsamples = 3\ndocument-tokens = [32]\nmethods = [\"full\", \"none\"]\n\
+        reproduces = \"nothing\"\n";
+    std::fs::write(&file, text).expect("written");
+    let out = folder.path().join("out").display().to_string();
+    let (code, table, errors) = study(&file, &["--samples", "2", "--out", &out]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(table.contains("# reproduces: nothing\n") && table.contains("# 4 answers to 2 requests"), "{table}");
+    let report = crate::json(&Path::new(&out).join("report.json"));
+    assert_eq!(
+        (&report["design"]["reproduces"], &report["design"]["document_tokens"]),
+        (&"nothing".into(), &32.into())
+    );
+    std::fs::write(&file, format!("{text}colour = 3\n")).expect("written");
+    refused(study(&file, &[]), &["study.toml, line 8: no command has an option `colour`"]);
+    refused(study(Path::new("/nowhere.toml"), &[]), &["/nowhere.toml", "No such file"]);
+}
+
+/// Real lists and paragraphs, where they lie beside the repository: a study whose lengths are filled as in earnest.
+#[test]
+fn a_study_on_real_texts_is_counted() {
+    let found = root().join("../shared/data");
+    if !found.join("ruler").is_dir() {
+        return skipped("a study on real texts: no ../shared/data");
+    }
+    let data = found.display().to_string();
+    let file = root().join("studies/quality/prophetkv-ruler.toml");
+    let (code, text, errors) = study(
+        &file,
+        &["--data", &data, "--samples", "1", "--lengths", "4096", "--tasks", "vt,cwe,qa_1,niah_single_2", "--dry-run"],
+    );
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let all = text.lines().find(|line| line.trim_start().starts_with("all ")).expect("a sum");
+    let all: Vec<usize> = all.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let each = (all[2] + all[3]) / all[1];
+    assert!((3800..=4096).contains(&each), "tokens of a request and its answer: {each}: {text}");
+}
