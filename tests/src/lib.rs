@@ -138,6 +138,16 @@ pub fn eager_trace() -> Method {
     Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
 }
 
+/// A Llama, and a Qwen3 with a head width of its own.
+pub fn tiny_models() -> [Arc<dyn Model>; 2] {
+    let qwen3 = [
+        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
+        ("head_dim", 24.into()),
+        ("num_attention_heads", 6.into()),
+    ];
+    [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
+}
+
 /// The same, where the sharpest quarter of the heads counts.
 pub fn sharp_trace() -> Method {
     let heads = TraceHeads::Sharpest(0.25);

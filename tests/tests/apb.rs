@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Reduce, join};
 use tributary_protocol::{Exchange, Method, Outcome, Passing, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
-use tributary_tests::{dummy_model, logits, plan, relative_error, run, run_all, tiny_config};
+use tributary_tests::{logits, plan, relative_error, run, run_all, tiny_models};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// Prefix, chunk lengths, query length.
@@ -19,16 +19,6 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
     (2, &[1], 3),
     (4, &[70, 1, 150, 33, 64, 5, 90], 9),
 ];
-
-/// A Llama, and a Qwen3 with a head width of its own.
-fn models() -> [Arc<dyn Model>; 2] {
-    let qwen3 = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("head_dim", 24.into()),
-        ("num_attention_heads", 6.into()),
-    ];
-    [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
-}
 
 fn apb(shape: (usize, &[usize], usize), world: usize, block: Option<usize>, anchor: usize, passing: usize) -> Plan {
     let passing = Passing { anchor_tokens: Some(anchor), passing_tokens: Some(passing) };
@@ -42,7 +32,7 @@ fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
 #[test]
 fn blocks_that_pass_everything_equal_full_prefill() {
     let mut largest = Largest::new("2: apb that passes all keys = full");
-    for (index, model) in models().iter().enumerate() {
+    for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             let full = full(model, shape);
             for world in 1..=4 {
@@ -61,7 +51,7 @@ fn blocks_that_pass_everything_equal_full_prefill() {
 #[test]
 fn a_whole_block_as_anchor_and_nothing_passed_is_star() {
     let mut largest = Largest::new("2: apb with star's anchor = star");
-    for model in &models() {
+    for model in &tiny_models() {
         for shape in SHAPES {
             let star = |world, block_tokens| {
                 plan(shape.0, shape.1, shape.2, world, Method::Star { block_tokens }, Exchange::PassQ)
@@ -79,7 +69,7 @@ fn a_whole_block_as_anchor_and_nothing_passed_is_star() {
 fn what_is_passed_is_what_one_pass_over_all_blocks_says_in_every_world() {
     let mut largest = Largest::new("2: apb = all blocks in one pass");
     let (mut approximate, mut close) = (0, 0);
-    for (index, model) in models().iter().enumerate() {
+    for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             let full = full(model, shape);
             for (block, anchor, passing) in [(5, 2, 1), (13, 13, 4), (16, 0, 3), (40, 8, 9)] {

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
-use tributary_protocol::{Ape, Drift, Exchange, Layout, Method, Outcome, Plan, RankReport, SamKvVariant, Trace};
+use tributary_protocol::{
+    Ape, Drift, Exchange, Layout, Method, OrderFor, Outcome, Passing, Plan, RankReport, SamKvVariant, Trace,
+};
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
     dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one, samkv,
-    stored_group, tiny_config, with_ratio,
+    sharp_trace, stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -112,6 +114,9 @@ fn exact_methods_answer_as_on_the_cpu() {
     let methods = [
         Method::Full,
         Method::Ring,
+        Method::PassQ,
+        Method::Star { block_tokens: Some(24) },
+        Method::Apb { block_tokens: Some(24), passing: Passing { anchor_tokens: Some(5), passing_tokens: Some(24) } },
         Method::AllGather { heads_per_gather: None },
         Method::AllGather { heads_per_gather: Some(1) },
     ];
@@ -140,7 +145,9 @@ fn selective_methods_answer_as_on_the_cpu() {
     for world in [1, 3] {
         for exchange in EXCHANGES {
             let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, m.clone(), exchange, 0.3)).collect();
-            plans.push(reordered(planned(world, infoflow(0, 2), exchange, 0.3)));
+            let moved = reordered(planned(world, infoflow(0, 2), exchange, 0.3));
+            plans.push(Plan { order_for: OrderFor::Selection, ..moved.clone() });
+            plans.push(moved);
             compared(&models, world, &plans);
         }
     }
@@ -183,6 +190,8 @@ fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
         ];
         plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
         plans.push(reordered(planned(world, infoflow(0, 2), Exchange::PassQ, 0.3)));
+        // Which heads read sharpest is found by candle's operations.
+        plans.push(planned(world, sharp_trace(), Exchange::PassQ, 0.3));
         compared(&models, world, &plans);
     }
 }

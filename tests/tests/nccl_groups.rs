@@ -13,7 +13,7 @@ mod emulated {
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
-    use tributary_protocol::{Drift, Exchange, Layout, Method, Plan, Trace};
+    use tributary_protocol::{Drift, Exchange, Layout, Method, Passing, Plan, Trace};
     use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
     use tributary_worker::Model;
 
@@ -61,6 +61,8 @@ mod emulated {
             ("ring", vec![of(Method::Ring, Exchange::PassQ)], 120),
             ("all-gather", vec![heads(None)], 40),
             ("all-gather, a head at a time", vec![heads(Some(1))], 80),
+            ("star", vec![of(Method::Star { block_tokens: None }, Exchange::PassQ)], 80),
+            ("apb", vec![of(apb(), Exchange::PassQ)], 39 + 80),
             ("none, replicate", vec![of(Method::None, Exchange::Replicate)], 40),
             ("epic, replicate", vec![of(Method::Epic { per_chunk: None }, Exchange::Replicate)], 80),
             ("epic, pass-q", vec![of(Method::Epic { per_chunk: None }, Exchange::PassQ)], 80),
@@ -75,6 +77,10 @@ mod emulated {
             ("relay, pass-q", vec![of(Method::Relay { layout: Layout::Global }, Exchange::PassQ)], 80 + relay),
             ("trace, pass-q", vec![of(Method::Trace(Trace::default()), Exchange::PassQ)], 80 + relay),
         ]
+    }
+
+    fn apb() -> Method {
+        Method::Apb { block_tokens: None, passing: Passing { anchor_tokens: Some(3), passing_tokens: Some(2) } }
     }
 
     /// Rank 0's groups so far.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tributary_kernels::Kernels;
 use tributary_protocol::{Exchange, Method, Outcome, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
-use tributary_tests::{dummy_model, logits, plan, relative_error, run, run_all, tiny_config};
+use tributary_tests::{logits, plan, relative_error, run, run_all, tiny_models};
 use tributary_worker::Model;
 
 /// Prefix, chunk lengths, query length.
@@ -16,16 +16,6 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
     (2, &[1], 3),
     (4, &[70, 1, 150, 33, 64, 5, 90], 9),
 ];
-
-/// A Llama, and a Qwen3 with a head width of its own.
-fn models() -> [Arc<dyn Model>; 2] {
-    let qwen3 = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("head_dim", 24.into()),
-        ("num_attention_heads", 6.into()),
-    ];
-    [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
-}
 
 fn star(shape: (usize, &[usize], usize), world: usize, block_tokens: Option<usize>) -> Plan {
     plan(shape.0, shape.1, shape.2, world, Method::Star { block_tokens }, Exchange::PassQ)
@@ -38,7 +28,7 @@ fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
 #[test]
 fn one_block_or_two_equal_full_prefill() {
     let mut largest = Largest::new("2: star with two blocks = full");
-    for (index, model) in models().iter().enumerate() {
+    for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             let (full, rows) = (full(model, shape), shape.0 + shape.1.iter().sum::<usize>());
             for world in 1..=4 {
@@ -58,7 +48,7 @@ fn one_block_or_two_equal_full_prefill() {
 fn more_blocks_are_what_blocks_computed_one_by_one_say_in_every_world() {
     let mut largest = Largest::new("2: star = blocks one by one");
     let mut differ = 0;
-    for (index, model) in models().iter().enumerate() {
+    for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             let rows = shape.0 + shape.1.iter().sum::<usize>();
             let full = full(model, shape);

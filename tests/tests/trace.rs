@@ -1,14 +1,11 @@
 //! The method `trace` over worlds and exchanges: exact in the order that it finds, alike in every world there, and without its free
 //! probes where those do not fit. What it shares with all methods stands in `equivalence.rs`, `bytes.rs`, `warm.rs` and `stored.rs`.
 
-use std::sync::Arc;
-
 use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, Trace, TraceHeads};
 use tributary_tests::equal::Largest;
 use tributary_tests::{
-    dummy_model, eager_trace, logits, plan, relative_error, run, sharp_trace, tiny_config, with_ratio,
+    dummy_model, eager_trace, logits, plan, relative_error, run, sharp_trace, tiny_config, tiny_models, with_ratio,
 };
-use tributary_worker::Model;
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
 
@@ -16,22 +13,12 @@ const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
 const SHAPES: [(usize, &[usize], usize); 4] =
     [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (4, &[70, 1, 150, 33, 64, 5, 90], 9)];
 
-/// A Llama, and a Qwen3 with a head width of its own.
-fn models() -> [Arc<dyn Model>; 2] {
-    let qwen3 = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("head_dim", 24.into()),
-        ("num_attention_heads", 6.into()),
-    ];
-    [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
-}
-
 /// Free probes put chunks in an order of their own: with every row recomputed the answer is that of a full prefill in this order.
 #[test]
 fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
     let mut largest = Largest::new("2: trace at ratio 1 = full in its order");
     let (mut moved, mut rounds) = (0, 0);
-    for (index, model) in models().iter().enumerate() {
+    for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             for world in 1..=4 {
                 for (exchange, method) in
@@ -57,7 +44,7 @@ fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
 /// Where all heads read sharpest nothing is left out, and where some do their readings are larger; every world follows them alike.
 #[test]
 fn the_sharpest_heads_read_more_and_all_of_them_read_the_mean() {
-    let [model, _] = models();
+    let [model, _] = tiny_models();
     let of = |heads, world, exchange| {
         let trace = Trace { alpha: 0.002, share: 0.2, heads, ..Trace::default() };
         with_ratio(plan(3, &[7, 31, 2, 18, 1], 4, world, Method::Trace(trace), exchange), 0.3)
