@@ -22,7 +22,7 @@ use tributary_store::{Settings, Store};
 use tributary_worker::{LoadFormat, Model, load};
 
 /// The name of the model that reads contexts for methods which want one beside the model that answers: it is that very model.
-const AUXILIARY: &str = "small";
+pub const AUXILIARY: &str = "small";
 
 /// How long a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(120);
