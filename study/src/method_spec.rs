@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tributary_engine::RunConfig;
-use tributary_protocol::{Choice, Descriptor, Exchange, Importance};
+use tributary_protocol::{Choice, Descriptor, Exchange, Importance, OrderFor};
 
 use crate::error::{Error, Result};
 
@@ -28,7 +28,7 @@ impl MethodSpec {
     }
 
     /// The command's configuration with this method's own options in the place of the command's. Reordering is dropped for methods that do not
-    /// ask the query, unless the method itself names it.
+    /// ask the query, and an order for the selection alone for those that move nothing, unless the method itself names them.
     ///
     /// # Errors
     /// An unknown option, a value that cannot be.
@@ -36,6 +36,19 @@ impl MethodSpec {
         if !self.method.takes(Choice::Reorder) {
             run_config.settings.reorder = None;
         }
+        let order_for = run_config.settings.order_for;
+        run_config.settings.order_for = OrderFor::All;
+        let mut run_config = self.with_options(run_config, importance)?;
+        // The command's own choice is for the methods that it makes a difference to.
+        if !self.has("order-for") {
+            run_config.settings.order_for = order_for;
+            run_config.settings = run_config.settings.without_idle_order();
+        }
+        Ok(run_config)
+    }
+
+    /// The configuration with this method's own options in the place of others.
+    fn with_options(&self, mut run_config: RunConfig, importance: Importance) -> Result<RunConfig> {
         for (option, value) in &self.options {
             let wrong = |why: &str| Error::usage(format!("--methods {self}: {option}: {why}"));
             let text = || value.as_deref().ok_or_else(|| wrong("needs a value"));
@@ -172,6 +185,23 @@ mod tests {
         assert_eq!(reorder("relay:importance=selected:reorder"), Some(Importance::Selected), "in either order");
         assert_eq!(reorder("relay"), Some(Importance::Mass));
         assert_eq!(reorder("epic:reorder"), Some(Importance::Mass), "the planner refuses it, by name");
+    }
+
+    #[test]
+    fn an_order_for_the_selection_alone_is_dropped_where_nothing_moves() {
+        let settings = RequestSettings { order_for: OrderFor::Selection, ..RequestSettings::default() };
+        let base = RunConfig { settings, ..run_config() };
+        let found = |spec: &str| {
+            let applied = spec.parse::<MethodSpec>().unwrap().apply(base.clone(), Importance::Mass);
+            applied.unwrap().settings.order_for
+        };
+        let [all, selection] = [OrderFor::All, OrderFor::Selection];
+        let cases = [("epic", all), ("relay", all), ("relay:reorder", selection), ("trace", selection)];
+        for (spec, expected) in
+            [&cases[..], &[("trace:keep-order", all), ("relay:order-for=selection", selection)]].concat()
+        {
+            assert_eq!(found(spec), expected, "{spec}");
+        }
     }
 
     #[test]

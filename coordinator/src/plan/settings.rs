@@ -133,6 +133,14 @@ impl RequestSettings {
         Ok((self.method.make)(&wishes)?)
     }
 
+    /// These, where an order for the selection alone is none that anybody asked for if chunks stay in the request's order whatever is found:
+    /// for settings whose method was put in the place of another one.
+    #[must_use]
+    pub fn without_idle_order(self) -> Self {
+        let order_for = if self.moves_nothing() { OrderFor::All } else { self.order_for };
+        Self { order_for, ..self }
+    }
+
     /// Whether chunks stay in the request's order whatever is found.
     fn moves_nothing(&self) -> bool {
         match self.reorder {
@@ -149,6 +157,7 @@ impl RequestSettings {
             method,
             ratio: None,
             reorder: None,
+            order_for: OrderFor::All,
             exchange: Some(Exchange::PassQ),
             owner: None,
             max_tokens: 1,
@@ -235,4 +244,21 @@ pub(crate) fn budget(ratio: f64, context_tokens: usize) -> usize {
 
 pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
     Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunks are computed ahead of use whatever the requests to come will do with them.
+    #[test]
+    fn settings_of_any_method_serve_chunks_alone() {
+        let method = Descriptor::find("trace").expect("a method");
+        let moved = RequestSettings { method, order_for: OrderFor::Selection, ..RequestSettings::default() };
+        assert!(moved.check().is_ok() && moved.for_chunks().check().is_ok());
+        assert_eq!(moved.clone().without_idle_order(), moved, "trace moves documents");
+        let stays = RequestSettings { keep_order: true, ..moved };
+        assert!(stays.check().is_err());
+        assert_eq!(stays.without_idle_order().order_for, OrderFor::All);
+    }
 }

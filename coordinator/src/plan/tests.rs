@@ -1,6 +1,6 @@
 //! The planner's table: what goes in, what comes out.
 
-use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, Sampling, Score};
+use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, OrderFor, Sampling, Score};
 
 use super::settings::budget;
 use super::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
@@ -231,7 +231,8 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0, seed: 0 };
-    let cases: [(&[usize], RequestSettings, &[&str]); 22] = [
+    let order_for = OrderFor::Selection;
+    let cases: [(&[usize], RequestSettings, &[&str]); 24] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
         (&[4], RequestSettings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
@@ -248,6 +249,8 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], RequestSettings { score_layers: Some((2, 2)), ..base() }, &["2..2", "5 layers"]),
         (&[4], RequestSettings { reorder: Some(Importance::Mass), ..method("epic") }, &["--reorder", "epic"]),
         (&[4], RequestSettings { reorder: Some(Importance::Mass), ..method("full") }, &["--reorder", "full"]),
+        (&[4], RequestSettings { order_for, ..method("infoflow") }, &["--order-for", "needs --reorder"]),
+        (&[4], RequestSettings { order_for, keep_order: true, ..method("trace") }, &["--order-for", "--keep-order"]),
         (&[4], RequestSettings { max_tokens: 0, ..base() }, &["--max-tokens 0"]),
         (&[4000, 80], base(), &["4084 prompt tokens", "32 to generate", "4116", "4096"]),
         (&[4], RequestSettings { per_chunk: Some(65), ..method("epic") }, &["--per-chunk 65", "1 to 64"]),

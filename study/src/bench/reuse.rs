@@ -3,7 +3,7 @@
 use crate::schema::Cache;
 use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
-use tributary_protocol::CHUNKS_ALONE;
+use tributary_protocol::{CHUNKS_ALONE, OrderFor};
 
 /// The run with so much of its context from the chunk cache.
 pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
@@ -22,6 +22,7 @@ pub fn primer(run_config: &RunConfig) -> RunConfig {
         method: CHUNKS_ALONE,
         ratio: None,
         reorder: None,
+        order_for: OrderFor::All,
         reuse: 0.0,
         keep_chunks: true,
         from_store: false,

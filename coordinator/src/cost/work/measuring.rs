@@ -8,6 +8,10 @@ use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
 use crate::cost::sight::Sight;
 
+/// Numbers that are read and written for each score where the heads that read sharpest are found: the score, whether it is seen, what it
+/// is without, less the denominator, its exponential, and the largest.
+const NUMBERS_A_PEAK: f64 = 20.0;
+
 impl Count<'_> {
     /// The prompts of auxiliary models, one after the other, on rank 0's host. Pairs of a row and a key count with the width of that model's
     /// heads, and so many of the main model's attend as come to the same number.
@@ -63,10 +67,15 @@ impl Count<'_> {
                 let behind = chunks.iter().find(|chunk| chunk.contains(&row)).map_or(0, |chunk| chunk.end - 1 - row);
                 seen[keepers[row as usize]] -= f64::from(behind);
             }
-            // Where some heads count alone, another probe finds them: its peaks cost what scores cost.
-            let twice = self.plan.traces().is_some_and(|trace| trace.heads.count(1).is_some());
-            for _ in 0..1 + usize::from(twice) {
-                all.iter_mut().zip(self.measured(&homes, &seen)).for_each(|(sum, work)| sum.add(&work));
+            let measured = self.measured(&homes, &seen);
+            all.iter_mut().zip(&measured).for_each(|(sum, work)| sum.add(work));
+            // Where some heads count alone another probe finds them, by plain operations on every score.
+            if self.plan.traces().is_some_and(|trace| trace.heads.count(1).is_some()) {
+                for ((sum, work), &kept) in all.iter_mut().zip(&measured).zip(&kept) {
+                    sum.add(work);
+                    let scores = self.shape.layers * self.shape.heads * probe.measured.len() * kept;
+                    sum.elementwise += NUMBERS_A_PEAK * scores as f64;
+                }
             }
         }
         all
