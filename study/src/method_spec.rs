@@ -27,12 +27,13 @@ impl MethodSpec {
         self.options.iter().any(|(name, _)| name == option)
     }
 
-    /// The command's configuration with this method's own options in the place of the command's. Reordering is dropped for methods that do not
+    /// The command's configuration with this method, and its own options in the place of the command's. Reordering is dropped for methods that do not
     /// ask the query, and an order for the selection alone for those that move nothing, unless the method itself names them.
     ///
     /// # Errors
     /// An unknown option, a value that cannot be.
     pub fn apply(&self, mut run_config: RunConfig, importance: Importance) -> Result<RunConfig> {
+        run_config.settings.method = self.method;
         if !self.method.takes(Choice::Reorder) {
             run_config.settings.reorder = None;
         }

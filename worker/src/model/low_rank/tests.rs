@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Var};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use tributary_kernels::Positions;
 
 use super::super::tests::prompt;
@@ -39,16 +41,24 @@ fn linears(config: &Config) -> Vec<(Linear, String, (usize, usize), usize)> {
     ]
 }
 
-/// Matrices of all layers.
+/// Matrices of all layers, the same ones every time.
 fn matrices(config: &Config) -> Vec<((usize, Linear), LowRankPair)> {
-    let random = |shape: (usize, usize)| Tensor::randn(0f32, 0.3, shape, &Device::Cpu).expect("numbers");
-    let of_layer = |layer: usize| {
-        let pair = |(linear, _, (out, input), _)| {
-            ((layer, linear), LowRankPair { a: random((RANK, input)), b: random((out, RANK)), scale: SCALE })
-        };
-        linears(config).into_iter().map(pair).collect::<Vec<_>>()
+    let mut numbers = ChaCha8Rng::seed_from_u64(SEED);
+    let mut uniform = || 0.5 * (numbers.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0);
+    let mut random = |shape: (usize, usize)| {
+        let numbers: Vec<f32> = (0..shape.0 * shape.1).map(|_| uniform()).collect();
+        Tensor::from_vec(numbers, shape, &Device::Cpu).expect("numbers")
     };
-    (0..config.layers).flat_map(of_layer).collect()
+    let mut pairs = Vec::new();
+    for layer in 0..config.layers {
+        for (linear, _, (out, input), _) in linears(config) {
+            pairs.push((
+                (layer, linear),
+                LowRankPair { a: random((RANK, input)), b: random((out, RANK)), scale: SCALE },
+            ));
+        }
+    }
+    pairs
 }
 
 /// The seeded model with W + scale · B·A in place of every W.
