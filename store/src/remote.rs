@@ -143,7 +143,8 @@ impl Remote {
         pending.wait(within, || self.work.failed(Operation::List, Reason::Timeout))
     }
 
-    /// Waits until every chunk that waited is sent, at most so long. False if some are not: they still wait, or were lost.
+    /// Waits until every chunk that waited is sent, at most so long. False if some are not: they still wait, or were lost
+    /// since this was asked last.
     pub fn flush(&self, within: Duration) -> bool {
         self.waiting.flush(within)
     }

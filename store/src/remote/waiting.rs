@@ -26,7 +26,7 @@ pub struct Waiting {
 struct Queue {
     chunks: usize,
     bytes: u64,
-    /// Chunks that were given up, ever.
+    /// Chunks that were given up since somebody asked.
     lost: u64,
 }
 
@@ -60,13 +60,13 @@ impl Waiting {
         Ok(Enqueued { waiting: Arc::clone(self), bytes, is_sent: false })
     }
 
-    /// Waits until the queue is empty. Whether it is, and no chunk was given up meanwhile.
+    /// Waits until the queue is empty. Whether it is, and no chunk was given up since this was asked last.
     pub fn flush(&self, within: Duration) -> bool {
         let queue = self.queue();
-        let lost = queue.lost;
         let waited = self.left.wait_timeout_while(queue, within, |queue| queue.chunks > 0);
-        let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        queue.chunks == 0 && queue.lost == lost
+        let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let lost = std::mem::take(&mut queue.lost);
+        queue.chunks == 0 && lost == 0
     }
 
     /// Bytes of chunks that are being sent or wait to be.
