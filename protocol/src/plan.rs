@@ -57,7 +57,7 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LookAhead {
     /// The adapter, by the number that the ranks know it by. Its low-rank matrices, if it has any, are active on these rows.
-    pub adapter: u32,
+    pub adapter: u64,
     /// Number of its rows that are used: the first ones.
     pub rows: u32,
 }
@@ -80,7 +80,7 @@ pub struct Chunk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Around {
     /// The adapter, by the number that the ranks know it by.
-    pub adapter: u32,
+    pub adapter: u64,
     /// Number of its rows that stand before the tokens: the first ones.
     pub head: u32,
     /// Number of its rows that stand behind the tokens: the next ones.
@@ -95,7 +95,7 @@ pub enum Source {
     /// A row of an adapter.
     Adapter {
         /// The adapter's number.
-        adapter: u32,
+        adapter: u64,
         /// The row's number in it.
         row: u32,
     },
@@ -132,7 +132,9 @@ impl Chunk {
 
     /// The bytes that tell its keys and values from those of its tokens alone, for the name of the cached chunk.
     pub fn extra(&self) -> Vec<u8> {
-        let of = |around: Around| [around.adapter, around.head, around.tail].map(u32::to_le_bytes).concat();
+        let of = |Around { adapter, head, tail }: Around| {
+            [&adapter.to_le_bytes()[..], &head.to_le_bytes(), &tail.to_le_bytes()].concat()
+        };
         self.around.map_or_else(Vec::new, of)
     }
 }

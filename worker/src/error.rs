@@ -19,6 +19,14 @@ pub enum Error {
         /// The system's own words.
         cause: String,
     },
+    /// A file cannot be written.
+    #[error("cannot write {}: {cause}", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's own words.
+        cause: std::io::Error,
+    },
     /// config.json does not describe a model that this program can run.
     #[error("{}: {what}", path.display())]
     Config {
@@ -116,6 +124,7 @@ impl Error {
             | Error::Architecture { .. }
             | Error::TooLong { .. }
             | Error::Plan(_) => exit::USAGE,
+            Error::Write { .. } => exit::DISK,
             Error::Weights { .. }
             | Error::MissingTensor { .. }
             | Error::WrongShape { .. }

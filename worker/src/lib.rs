@@ -30,8 +30,8 @@ pub use error::{Error, Result};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use kv::{Block, BlockRows, LayerRows};
 pub use model::{
-    Adapter, Adapters, Attention, Config, Decoder, Linear, LoadFormat, LowRank, LowRankPair, Model, Models, Qkv, Rows,
-    load,
+    Adapter, AdapterConfig, AdapterFolder, AdapterKind, Adapters, Attention, Config, Decoder, Linear, LoadFormat,
+    LowRank, LowRankPair, Model, Models, Qkv, Rows, load,
 };
 pub use progress::Progress;
 pub use serve::{root_cause, serve};

@@ -28,16 +28,16 @@ impl From<Tensor> for Adapter {
 
 /// The adapters of a rank, by the numbers that plans know them by. The same on every rank.
 #[derive(Debug, Clone, Default)]
-pub struct Adapters(BTreeMap<u32, Adapter>);
+pub struct Adapters(BTreeMap<u64, Adapter>);
 
 impl Adapters {
     /// Adapters by their numbers; embeddings alone are one too.
-    pub fn new<A: Into<Adapter>>(adapters: impl IntoIterator<Item = (u32, A)>) -> Self {
+    pub fn new<A: Into<Adapter>>(adapters: impl IntoIterator<Item = (u64, A)>) -> Self {
         Self(adapters.into_iter().map(|(number, adapter)| (number, adapter.into())).collect())
     }
 
     /// Whether there is an adapter of this number with so many rows.
-    pub fn has(&self, adapter: u32, rows: usize) -> bool {
+    pub fn has(&self, adapter: u64, rows: usize) -> bool {
         self.0.get(&adapter).is_some_and(|adapter| adapter.embeddings.dims()[0] >= rows)
     }
 
@@ -45,7 +45,7 @@ impl Adapters {
     ///
     /// # Errors
     /// [`Error::Plan`] where there is none.
-    pub fn get(&self, adapter: u32) -> Result<&Adapter> {
+    pub fn get(&self, adapter: u64) -> Result<&Adapter> {
         self.0.get(&adapter).ok_or_else(|| Error::Plan(format!("there is no adapter {adapter}")))
     }
 }

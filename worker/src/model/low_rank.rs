@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use tributary_kernels::{add, cast, join, linear};
 
+use super::Config;
 use crate::error::{Error, Result};
 
 #[cfg(test)]
@@ -30,6 +31,37 @@ pub enum Linear {
     Up,
     /// The down projection of the MLP.
     Down,
+}
+
+impl Linear {
+    /// The linear layers of a decoder layer.
+    pub const ALL: [Linear; 7] =
+        [Linear::Query, Linear::Key, Linear::Value, Linear::Output, Linear::Gate, Linear::Up, Linear::Down];
+
+    /// Its name in Hugging Face's models, fused or not.
+    pub fn name(self) -> &'static str {
+        match self {
+            Linear::Query => "q_proj",
+            Linear::Key => "k_proj",
+            Linear::Value => "v_proj",
+            Linear::Output => "o_proj",
+            Linear::Gate => "gate_proj",
+            Linear::Up => "up_proj",
+            Linear::Down => "down_proj",
+        }
+    }
+
+    /// Rows that it gives and rows that it takes: (out, in) of its matrix in a model.
+    pub fn shape(self, config: &Config) -> (usize, usize) {
+        let Config { hidden, intermediate, heads, kv_heads, head_dim, .. } = *config;
+        match self {
+            Linear::Query => (heads * head_dim, hidden),
+            Linear::Key | Linear::Value => (kv_heads * head_dim, hidden),
+            Linear::Output => (hidden, heads * head_dim),
+            Linear::Gate | Linear::Up => (intermediate, hidden),
+            Linear::Down => (hidden, intermediate),
+        }
+    }
 }
 
 /// The low-rank matrices of one linear layer. They are on the model's device; on a GPU they have the activations' dtype.
@@ -63,6 +95,11 @@ impl LowRank {
             }
         }
         Ok(Self(pairs))
+    }
+
+    /// The matrices by their places.
+    pub fn pairs(&self) -> impl Iterator<Item = (&(usize, Linear), &LowRankPair)> {
+        self.0.iter()
     }
 }
 

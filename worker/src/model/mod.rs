@@ -1,5 +1,6 @@
 //! The decoder: owns weights and nothing else. What a row attends to is not its business but an [`Attention`]'s.
 
+mod adapter_folder;
 mod adapters;
 mod config;
 mod decoder;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Rope, gather};
 
+pub use adapter_folder::{AdapterConfig, AdapterFolder, AdapterKind};
 pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};

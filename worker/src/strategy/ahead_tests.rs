@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::strategy;
 
 const ROWS: usize = 5;
-const ADAPTER: u32 = 2;
+const ADAPTER: u64 = 2;
 
 /// By layer, KV head and row of the prompt.
 type Received = Vec<Vec<Vec<f32>>>;
