@@ -318,6 +318,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420b0000005901000092f4a2aa");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420b00000017020000d08ff8b1");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420c0000005d010000d205a378");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420c000000170200008a32104d");
 }
