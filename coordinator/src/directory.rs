@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tributary_protocol::{ChunkKey, KeySpace, RankReport, StoreReport};
+use tributary_protocol::{Chunk, ChunkKey, KeySpace, RankReport, StoreReport};
 
 use crate::plan::Held;
 
@@ -62,8 +62,8 @@ impl Directory {
     }
 
     /// Where a chunk behind this prefix lies: in a rank's memory, unless those are passed over (`from_store`), or in a store.
-    pub fn held(&self, prefix: &[u32], ids: &[u32], from_store: bool) -> Held {
-        let key = self.space.chunk(prefix, ids, &[]);
+    pub fn held(&self, prefix: &[u32], chunk: &Chunk, from_store: bool) -> Held {
+        let key = self.space.chunk(prefix, &chunk.ids, &chunk.extra());
         if let Some(&rank) = self.ranks.get(&key).filter(|_| !from_store) {
             return Held::Memory(rank);
         }
@@ -111,9 +111,13 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::ChunkCacheReport;
+    use tributary_protocol::{Around, ChunkCacheReport};
 
     use super::*;
+
+    fn chunk(ids: &[u32]) -> Chunk {
+        Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: None }
+    }
 
     #[test]
     #[should_panic(expected = "the rank whose report comes at this place")]
@@ -137,11 +141,14 @@ mod tests {
             ..RankReport::default()
         };
         let mut directory = Directory::new(space);
-        let at = |directory: &Directory, ids: &[u32]| directory.held(&[1], ids, false);
+        let at = |directory: &Directory, ids: &[u32]| directory.held(&[1], &chunk(ids), false);
         assert_eq!(at(&directory, &[2, 3]), Held::Nowhere);
         directory.note(&[report(0, &[a], &[], 16), report(1, &[b], &[], 8)]);
         assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Memory(0), Held::Memory(1)));
-        assert_eq!(directory.held(&[], &[4], false), Held::Nowhere, "another prefix, another chunk");
+        assert_eq!(directory.held(&[], &chunk(&[4]), false), Held::Nowhere, "another prefix, another chunk");
+        let around = Some(Around { adapter: 9, head: 1, tail: 1 });
+        let between = Chunk { around, ..chunk(&[4]) };
+        assert_eq!(directory.held(&[1], &between, false), Held::Nowhere, "between an adapter's rows, another chunk");
         assert_eq!(directory.used_bytes(), [16, 8]);
         directory.note(&[report(0, &[b], &[a], 8), report(1, &[], &[b], 0)]);
         assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Nowhere, Held::Memory(0)));
@@ -154,7 +161,7 @@ mod tests {
         let inventory = [([0, 1], vec![a]), ([2, 3], vec![b])];
         let inventory = inventory.map(|(ranks, chunks)| StoreInventory { ranks: ranks.to_vec(), chunks });
         let mut directory = Directory::new(space).with(inventory.to_vec());
-        let at = |directory: &Directory, id: u32| directory.held(&[1], &[id], false);
+        let at = |directory: &Directory, id: u32| directory.held(&[1], &chunk(&[id]), false);
         assert_eq!((at(&directory, 2), at(&directory, 3)), (Held::Stored([0, 1].into()), Held::Stored([2, 3].into())));
         let mut reports: Vec<RankReport> = (0..4).map(|rank| RankReport { rank, ..RankReport::default() }).collect();
         // A store is told of by one of its ranks; the other has nothing left to tell.
@@ -166,7 +173,7 @@ mod tests {
         directory.note(&reports);
         assert_eq!(directory.stores(), [(0, 0), (2, 7)]);
         assert_eq!((at(&directory, 2), at(&directory, 4)), (Held::Nowhere, Held::Memory(2)), "memory is nearer");
-        assert_eq!(directory.held(&[1], &[4], true), Held::Stored([0, 1].into()), "unless it is passed over");
+        assert_eq!(directory.held(&[1], &chunk(&[4]), true), Held::Stored([0, 1].into()), "unless it is passed over");
     }
 
     #[test]
@@ -179,7 +186,7 @@ mod tests {
         report.chunk_cache.stored = vec![a];
         report.chunk_cache.store = Some(StoreReport { stored: vec![b], gone: vec![a], ..StoreReport::default() });
         directory.overhear(&[report]);
-        let at = |id: u32| directory.held(&[1], &[id], false);
+        let at = |id: u32| directory.held(&[1], &chunk(&[id]), false);
         assert_eq!((at(2), at(3)), (Held::Nowhere, Held::Stored([0].into())), "its memory is not this group's");
     }
 }

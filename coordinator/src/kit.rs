@@ -1,6 +1,6 @@
 //! Plans for tests of what they cost and how long they take.
 
-use tributary_protocol::{Auxiliary, Choice, Exchange, Plan};
+use tributary_protocol::{Around, Auxiliary, Choice, Exchange, Packets, Plan};
 
 use crate::ModelShape;
 use crate::auxiliary::AuxiliaryReader;
@@ -58,6 +58,8 @@ pub(crate) fn with_settings(
     } else {
         Vec::new()
     };
+    let wants_packets = settings.chunk_packets() == Packets::On;
+    let around = wants_packets.then_some(Around { adapter: 1, head: 8, tail: 8 });
     let input = PlanInput {
         request: 1,
         prefix: &[1],
@@ -65,7 +67,7 @@ pub(crate) fn with_settings(
         cached: Cached::default(),
         query: &[3; 32],
         eos: &[],
-        method_inputs: MethodInputs { auxiliary: &auxiliary, look_ahead: None },
+        method_inputs: MethodInputs { around, auxiliary: &auxiliary, look_ahead: None },
     };
     Plan::clone(&plan(&input, settings, shape, &ANY, None).unwrap().plan)
 }

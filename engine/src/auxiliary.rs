@@ -56,13 +56,11 @@ impl AuxiliaryModel {
         Ok(Some(Self { name: name(folder), config: folder.config.clone(), weights }))
     }
 
-    /// The model that answers, and this one if there is one.
-    pub fn beside<'a>(this: Option<&'a Self>, main: &'a dyn Model) -> Models<'a> {
-        let models = Models::from(main);
-        match this {
-            None => models,
-            Some(Self { name, weights: Some(weights), .. }) => models.with(name, &**weights),
-            Some(Self { name, config, .. }) => models.with_elsewhere(name, config),
+    /// The models of a rank with this one.
+    pub(crate) fn added<'a>(&'a self, models: Models<'a>) -> Models<'a> {
+        match &self.weights {
+            Some(weights) => models.with(&self.name, &**weights),
+            None => models.with_elsewhere(&self.name, &self.config),
         }
     }
 }

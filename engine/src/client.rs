@@ -108,9 +108,12 @@ impl Client {
         &self.shared.settings
     }
 
-    /// Whether requests may ask for a method: one that has a model beside the main one read wants it to be there.
+    /// Whether requests may ask for a method: a model or an adapter that it cannot be without must be there.
     pub fn offers(&self, method: &Descriptor) -> bool {
-        self.shared.folder.auxiliary.is_some() || !method.takes(Choice::AuxModel)
+        let folder = &self.shared.folder;
+        let lacks_model = folder.auxiliary.is_none() && method.takes(Choice::AuxModel);
+        let lacks_rows = folder.adapters.around().is_none() && method.takes(Choice::Adapter);
+        !(lacks_model || lacks_rows)
     }
 
     /// The machine of the ranks, as they see it.

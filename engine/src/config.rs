@@ -41,13 +41,16 @@ pub struct ModelConfig {
     pub kernels: Kernels,
     /// The folder of a small model beside it that reads the context for methods which want one.
     pub auxiliary: Option<PathBuf>,
+    /// Folders of its adapters.
+    pub adapters: Vec<PathBuf>,
 }
 
 impl ModelConfig {
     /// How the model of `folder` beside this one runs: on the host, in f32, from weights of the same kind.
     pub(crate) fn beside(&self, folder: &Path) -> Self {
         let (device, dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, None);
-        Self { folder: folder.to_owned(), device, dtype, device_memory_bytes, auxiliary: None, ..self.clone() }
+        let (folder, auxiliary, adapters) = (folder.to_owned(), None, Vec::new());
+        Self { folder, device, dtype, device_memory_bytes, auxiliary, adapters, ..self.clone() }
     }
 }
 

@@ -69,6 +69,9 @@ impl<'a> Engine<'a> {
         if let Some(reader) = auxiliary::reader(&folder)? {
             planner.read_by(reader);
         }
+        if let Some(around) = folder.adapters.around() {
+            planner.packet_by(around);
+        }
         Ok(Self {
             config: config.clone(),
             folder,
@@ -180,6 +183,7 @@ impl<'a> Engine<'a> {
         let start = Start {
             models: &self.models,
             auxiliary: self.auxiliary.clone(),
+            folder: &self.folder,
             settings: GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier },
             identity: Identity::new(&self.folder, model, run, self.ranks.count(world))?,
             keeps_chunks: self.planner.keeps_chunks(),

@@ -35,6 +35,7 @@ pub fn environment(
         model: model.folder.display().to_string(),
         auxiliary_model,
         auxiliary_hash,
+        adapters: folder.adapters.names(),
         load_format: match model.load_format {
             LoadFormat::Safetensors => "safetensors".to_owned(),
             LoadFormat::Dummy { seed } => format!("dummy, seed {seed}"),

@@ -35,7 +35,16 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     let serve = || {
         let models = [folder.load(&rank_device)?];
         let auxiliary = AuxiliaryModel::load(&folder, false)?.map(Arc::new);
-        let start = Start { models: &models, auxiliary, settings, identity, keeps_chunks: true, machine, store };
+        let start = Start {
+            models: &models,
+            auxiliary,
+            folder: &folder,
+            settings,
+            identity,
+            keeps_chunks: true,
+            machine,
+            store,
+        };
         ranks.backend_mut().start(start)?;
         ranks.backend_mut().end()
     };

@@ -4,10 +4,12 @@
 //! Its configuration is plain; it knows no command line. What goes wrong is an [`Error`] with an exit code; only how a process
 //! ends because of one ([`Ranks::fail`], [`refuse`]) prints a line.
 
+mod adapters;
 mod answer;
 mod answered;
 mod asking;
 mod auxiliary;
+mod beside;
 mod carrier;
 mod chunk_store;
 mod client;
@@ -30,9 +32,11 @@ mod spoilt;
 mod synthetic;
 mod warming;
 
+pub use adapters::ModelAdapters;
 pub use answered::Answered;
 pub use asking::ask_all;
 pub use auxiliary::AuxiliaryModel;
+pub use beside::Beside;
 pub use carrier::Carrier;
 pub use chunk_store::ChunkStoreConfig;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};

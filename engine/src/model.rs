@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{ModelShape, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_worker::{Config, LoadFormat, Model, fingerprint, load};
+use tributary_worker::{Adapters, Config, LoadFormat, Model, fingerprint, load};
 
+use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
 use crate::device::RankDevice;
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ pub struct ModelFolder {
     pub template: Option<Template>,
     /// The small model beside it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
+    /// Its adapters.
+    pub adapters: ModelAdapters,
     dtype: DType,
     format: LoadFormat,
     hash: ModelHash,
@@ -103,7 +106,8 @@ impl ModelFolder {
         let beside = |folder: &PathBuf| Self::open_for(&wanted.beside(folder), intake, false);
         let auxiliary = wanted.auxiliary.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
-        Ok(Self { path, config, tokenizer, template, auxiliary, dtype, format, hash })
+        let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
+        Ok(Self { path, config, tokenizer, template, auxiliary, adapters, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -117,6 +121,14 @@ impl ModelFolder {
     /// The same onto a device.
     pub(crate) fn load_on(&self, device: &Device) -> Result<Arc<dyn Model>> {
         Ok(load(&self.path, self.format, self.dtype, device)?)
+    }
+
+    /// Its adapters on a device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn adapters_on(&self, device: &Device) -> Result<Adapters> {
+        self.adapters.on(device, self.dtype)
     }
 
     /// What names the model.

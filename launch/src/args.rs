@@ -10,8 +10,8 @@ use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
-    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, OrderFor, Passing, Returns, SamKv, SamKvVariant,
-    Sampling, Score, TraceHeads,
+    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns, SamKv,
+    SamKvVariant, Sampling, Score, TraceHeads,
 };
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
@@ -43,6 +43,8 @@ pub struct ModelArgs {
     pub kernels: KernelChoice,
     #[arg(long, value_name = "DIR", help = help::aux_model())]
     pub aux_model: Option<PathBuf>,
+    #[arg(long = "adapter", value_name = "DIR", help = help::adapter())]
+    pub adapters: Vec<PathBuf>,
 }
 
 /// Where ranks compute.
@@ -314,6 +316,7 @@ pub fn settings(
         layout: options.layout,
         reorder: options.reorder.then_some(options.importance),
         order_for: options.order_for,
+        packets: Packets::IfAny,
         include_first_chunk: options.include_first_chunk,
         per_chunk: options.per_chunk,
         drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },

@@ -99,7 +99,9 @@ pub fn bench_methods() -> String {
 
 /// The methods that need nothing beside the model: what comparisons run where nobody names some.
 pub fn methods_by_themselves() -> Vec<&'static str> {
-    let names = METHODS.into_iter().filter(|method| !method.takes(Choice::AuxModel));
+    let names = METHODS
+        .into_iter()
+        .filter(|method| ![Choice::AuxModel, Choice::Adapter].iter().any(|&choice| method.takes(choice)));
     names.map(|method| method.name).collect()
 }
 
@@ -107,8 +109,9 @@ pub fn methods_by_themselves() -> Vec<&'static str> {
 pub fn compared() -> String {
     let reference = REFERENCE.name;
     format!(
-        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all but {}]",
-        taking(Choice::AuxModel)
+        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all but {}, {}]",
+        taking(Choice::AuxModel),
+        taking(Choice::Adapter)
     )
 }
 
@@ -126,6 +129,14 @@ pub fn ratio() -> String {
 pub fn aux_model() -> String {
     let names = taking(Choice::AuxModel);
     format!("{names}: folder of a small model that reads the documents for it, on the CPUs of rank 0's host")
+}
+
+/// `--adapter`.
+pub fn adapter() -> String {
+    let (always, too) = (taking(Choice::Adapter), taking(Choice::Packets));
+    format!(
+        "Folder of an adapter that `tributary train` wrote; one of a kind. {always}: the rows around every chunk. {too}: the same, beside what they recompute"
+    )
 }
 
 /// `--heads-per-gather`.

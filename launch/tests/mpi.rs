@@ -5,8 +5,10 @@
 
 mod kit;
 
+use std::path::Path;
 use std::process::{Command, Output};
 
+use kit::adapter::packet;
 use kit::job::{Fault, Job, LONG_MS, launchers, launches, mpirun};
 use kit::server::{Server, body, streamed};
 use kit::{demo, dump, request, tributary};
@@ -51,7 +53,11 @@ fn long_messages_go_in_pieces() {
 #[test]
 fn processes_answer_as_threads_do() {
     let (model, request) = (demo(), request("hop2-0"));
-    let ways: [&[&str]; 7] = [
+    let packet = packet(Path::new(&model), 0.5);
+    let adapter = packet.path().display().to_string();
+    let ways: [&[&str]; 9] = [
+        &["--method", "kv-packet", "--adapter", &adapter],
+        &["--method", "trace", "--adapter", &adapter],
         &["--method", "cacheclip", "--aux-model", &model],
         &["--method", "infoflow"],
         &["--method", "infoflow", "--exchange", "pass-q", "--reorder"],

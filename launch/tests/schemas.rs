@@ -3,9 +3,10 @@
 
 mod kit;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use boon::{Compiler, SchemaIndex, Schemas};
+use kit::adapter::packet;
 use kit::server::Server;
 use kit::{demo, json, request, root, tributary};
 use schemars::generate::SchemaSettings;
@@ -145,8 +146,11 @@ fn described(schema: &Value) -> Vec<String> {
 fn prefill_prints_what_its_schema_says() {
     let (demo, request) = (demo(), request("hop2-0"));
     let base = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "2", "--json", "--world-size"];
+    let packet = packet(Path::new(&demo), 0.5);
+    let adapter = packet.path().display().to_string();
     for method in METHODS {
-        fits("prefill", &json(&[&base[..], &["2", "--method", method.name, "--aux-model", &demo]].concat()));
+        let beside = ["--aux-model", &demo, "--adapter", &adapter];
+        fits("prefill", &json(&[&base[..], &["2", "--method", method.name], &beside].concat()));
     }
     fits("prefill", &json(&[&base[..], &["1", "--show-selected", "--reorder"]].concat()));
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::Serialize;
+use tributary_coordinator::report::PacketRows;
 use tributary_engine::Answered;
 use tributary_protocol::Auxiliary;
 
@@ -112,6 +113,12 @@ pub struct Dumped<'a> {
     ape_temperature: Option<f32>,
     /// The scale of what they weigh beside the rest.
     ape_scale: Option<f32>,
+    /// The trained rows around every chunk, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packets: Option<&'a PacketRows>,
+    /// The folders of the model's adapters, and the number of each.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    adapters: &'a [String],
     /// The model that reads chunks for the method, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_model: Option<&'a str>,
@@ -181,6 +188,8 @@ fn request(answered: &Answered) -> Dumped<'_> {
         samkv_theta: settings.samkv_theta,
         ape_temperature: settings.ape_temperature,
         ape_scale: settings.ape_scale,
+        packets: settings.packets.as_ref(),
+        adapters: &settings.environment.adapters,
         auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
         seed: settings.seed,

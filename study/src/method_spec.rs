@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tributary_engine::RunConfig;
-use tributary_protocol::{Choice, Descriptor, Exchange, Importance, OrderFor};
+use tributary_protocol::{Choice, Descriptor, Exchange, Importance, OrderFor, Packets};
 
 use crate::error::{Error, Result};
 
@@ -15,6 +15,11 @@ pub struct MethodSpec {
     pub method: &'static Descriptor,
     options: Vec<(String, Option<String>)>,
 }
+
+/// The options that a method may name.
+const OPTIONS: &str = "ratio, score, layers, layout, reorder, importance, order-for, packets, first, exchange, heads, rows, drift-of, \
+    drift-layers, alpha, sharpest, keep-order, block, anchor, passing, ape-temperature, ape-scale, samkv-variant, \
+    samkv-blocks, samkv-theta, world, threads";
 
 impl MethodSpec {
     /// A method with the command's options.
@@ -37,6 +42,8 @@ impl MethodSpec {
         if !self.method.takes(Choice::Reorder) {
             run_config.settings.reorder = None;
         }
+        // In a comparison each method says for itself whether its chunks stand between an adapter's rows.
+        run_config.settings.packets = Packets::Off;
         let order_for = run_config.settings.order_for;
         run_config.settings.order_for = OrderFor::All;
         let mut run_config = self.with_options(run_config, importance)?;
@@ -68,6 +75,10 @@ impl MethodSpec {
                 }
                 "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
                 "order-for" => settings.order_for = text()?.parse().map_err(|why: String| wrong(&why))?,
+                "packets" => {
+                    bare()?;
+                    settings.packets = Packets::On;
+                }
                 "first" => {
                     bare()?;
                     settings.include_first_chunk = true;
@@ -97,10 +108,7 @@ impl MethodSpec {
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
                 _ => {
-                    let known = "ratio, score, layers, layout, reorder, importance, order-for, first, exchange, heads, rows, drift-of, \
-                                 drift-layers, alpha, sharpest, keep-order, block, anchor, passing, ape-temperature, ape-scale, \
-                                 samkv-variant, samkv-blocks, samkv-theta, world, threads";
-                    return Err(wrong(&format!("unknown option; known are {known}")));
+                    return Err(wrong(&format!("unknown option; known are {OPTIONS}")));
                 }
             }
         }

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXACT = ("full", "ring", "all-gather", "pass-q")
 RATIOS = {"random": 0.15, "epic": 0.15, "infoflow": 0.15, "prophetkv": 0.2, "relay": 0.15, "a3": 0.15, "cacheblend": 0.15, "kvshare": 0.2, "trace": 0.15, "ideal": 0.15, "cacheclip": 0.2}
-METHODS = [*EXACT, "star", "apb", "none", "ape", *RATIOS]
+METHODS = [*EXACT, "star", "apb", "none", "ape", *RATIOS, "kv-packet"]
 WORLD = 2
 STARTED = time.time()
 # Requests that have ended, the newest first; methods whose chunks are kept.

@@ -109,7 +109,10 @@ def top(scores, count, candidates):
 class Request:
     """Rows are numbered prefix, chunks in the request's own order, query; `room` more rows are kept for generation."""
 
-    def __init__(self, model: Model, prefix, chunks, query, room=0):
+    def __init__(self, model: Model, prefix, chunks, query, room=0, around=None):
+        """`around` = (rows before a chunk's tokens, rows behind them): ids behind the vocabulary, which stand for an adapter's rows."""
+        head, tail = around or ([], [])
+        self.head, self.tail, chunks = len(head), len(tail), [[*head, *chunk, *tail] for chunk in chunks]
         self.model, self.lengths = model, [len(chunk) for chunk in chunks]
         self.P, self.T, self.M = len(prefix), sum(self.lengths), len(query)
         self.ids = torch.tensor(sum(map(list, [prefix, *chunks, query]), []) + [0] * room)
@@ -122,6 +125,10 @@ class Request:
 
     def rows_of(self, chunk):
         return torch.arange(self.starts[chunk], self.starts[chunk] + self.lengths[chunk])
+
+    def tokens_of(self, chunk):
+        """Its rows but the adapter's around them."""
+        return self.rows_of(chunk)[self.head:self.lengths[chunk] - self.tail]
 
     def positions(self, layout, order):
         """RoPE positions in a layout and orders in the sequence, for chunks standing in `order`."""
@@ -448,6 +455,6 @@ class Request:
         return torch.cat([torch.tensor([], dtype=torch.long), *kept]).sort()[0]
 
     def epic(self, per_chunk):
-        """The first rows of each chunk but the first."""
-        rows = [self.rows_of(chunk)[:per_chunk] for chunk in range(1, len(self.lengths))]
+        """The first tokens of each chunk but the first."""
+        rows = [self.tokens_of(chunk)[:per_chunk] for chunk in range(1, len(self.lengths))]
         return torch.cat([torch.tensor([], dtype=torch.long), *rows])

@@ -81,8 +81,9 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] == "samkv":
         scores, kept, logits = r.samkv(s["samkv_variant"], s["samkv_blocks"], s["samkv_theta"])
         return list(range(len(r.lengths))), scores, kept, 1e-9, logits  # whole blocks go: no row is near the cut
-    ratio = s["ratio"] if s["method"] != "none" else 0.0
-    budget = max(1, math.floor(ratio * r.T + 1e-9)) if ratio > 0 else 0
+    ratio = s["ratio"] if s["method"] not in ("none", "kv-packet") else 0.0
+    tokens = r.T - len(r.lengths) * (r.head + r.tail)
+    budget = max(1, math.floor(ratio * tokens + 1e-9)) if ratio > 0 else 0
     asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
@@ -92,7 +93,8 @@ def solve(r: Request, s: dict, selected=None, order=None):
         traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep_order") or False, sharpest)
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
-    candidates = [row for row in range(r.T) if row not in barred]
+    context = set(torch.cat([r.tokens_of(chunk) - r.P for chunk in range(len(r.lengths))]).tolist())
+    candidates = [row for row in range(r.T) if row in context and row not in barred]
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
     if scored and budget > 0:
         scores = traced if s["method"] == "trace" else method_scores(r, s, s["layout"], order, budget, candidates)
@@ -113,13 +115,28 @@ def relative(found, expected):
     return ((found.to(DTYPE) - expected).abs().max() / expected.abs().max()).item()
 
 
+def with_rows(model: Model, s: dict):
+    """The model with the rows of the adapter behind its embeddings, where chunks of a dump stand between such rows, and the ids that
+    stand for those before and behind a chunk's tokens."""
+    packets = s.get("packets")
+    if not packets:
+        return model, None
+    folder = next(name.rsplit(" (", 1)[0] for name in s["adapters"] if name.endswith(f"({packets['adapter']})"))
+    rows = load_file(pathlib.Path(folder) / "adapter.safetensors")["embeddings"].to(DTYPE)
+    model, name = copy.copy(model), "model.embed_tokens.weight"
+    model.weights = {"lm_head.weight": model.weights[name], **model.weights, name: torch.cat([model.weights[name], rows])}
+    first, head = model.vocab, packets["head"]
+    return model, (list(range(first, first + head)), list(range(first + head, first + head + packets["tail"])))
+
+
 def check(model: Model, folder: str) -> bool:
     """Compares a dump with this implementation; says how far each quantity is off."""
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
     if s.get("dtype", "f32") != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
-    r = Request(model, s["prefix"], s["chunks"], s["query"])
+    model, around = with_rows(model, s)
+    r = Request(model, s["prefix"], s["chunks"], s["query"], around=around)
     selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)
     exact = s["method"] in EXACT
     order, scores, chosen, cut, logits = solve(r, s, None if exact else selected, s["order"])

@@ -11,18 +11,21 @@ use std::time::Duration;
 use candle_core::{DType, Device};
 use tributary_coordinator::dispatch;
 use tributary_coordinator::{Clock, ModelShape};
-use tributary_engine::{AuxiliaryModel, Carrier, Group, GroupSettings, shape_of};
+use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout, Method,
-    OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout,
+    Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
-use tributary_worker::{LoadFormat, Model, load};
+use tributary_worker::{Adapters, LoadFormat, Model, load};
 
 /// The name of the model that reads contexts for methods which want one beside the model that answers: it is that very model.
 pub const AUXILIARY: &str = "small";
+
+/// The number of the adapter that ranks have.
+pub const ADAPTER: u64 = 77;
 
 /// How long a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -109,7 +112,22 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         auxiliary: Vec::new(),
         look_ahead: None,
     };
-    Plan { auxiliary: read_by_itself(&plan), ..plan }
+    let plan = Plan { auxiliary: read_by_itself(&plan), ..plan };
+    if plan.method.descriptor().takes(Choice::Adapter) { between(plan) } else { plan }
+}
+
+/// The plan with an adapter's rows around every chunk.
+pub fn between(mut plan: Plan) -> Plan {
+    let around = Some(Around { adapter: ADAPTER, head: 2, tail: 1 });
+    plan.chunks.iter_mut().for_each(|chunk| chunk.around = around);
+    plan
+}
+
+/// The adapter that ranks have, on a model's device: three rows.
+pub fn adapters(model: &dyn Model) -> Adapters {
+    let rows = model.embed(&[5, 60, 33]).expect("ids").hidden;
+    let embeddings = rows.to_dtype(DType::F32).and_then(|rows| rows * 0.5).expect("numbers");
+    Adapters::new([(ADAPTER, embeddings)])
 }
 
 /// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.
@@ -235,6 +253,7 @@ fn group_with(
     // A model on the host reads contexts too, for methods that want one beside it.
     let reads = models[0].device().is_cpu();
     let beside = reads.then(|| Arc::new(AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))));
+    let beside = Beside::of_parts(beside, models.iter().map(|model| adapters(&**model)));
     Group::start((models, beside), &space, settings, store).expect("the group starts")
 }
 

@@ -34,6 +34,7 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         Method::KvShare,
         Method::Ideal,
         Method::CacheClip,
+        Method::KvPacket,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
         eager_trace(),

@@ -6,10 +6,10 @@ use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
 use tributary_protocol::{
-    Ape, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, SamKvVariant, Trace,
+    Ape, Choice, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, SamKvVariant, Trace,
 };
 use tributary_tests::{
-    can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, sharp_trace, tiny_config,
+    between, can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, sharp_trace, tiny_config,
     with_ratio,
 };
 use tributary_worker::Model;
@@ -58,6 +58,7 @@ fn selective_methods() -> Vec<Method> {
         Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
         Method::KvShare,
         Method::CacheClip,
+        Method::KvPacket,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),
@@ -79,6 +80,9 @@ fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
                     let importance = if ratio < 0.5 { Importance::Mass } else { Importance::Selected };
                     let include_first_chunk = ratio > 0.5;
                     plans.push(Plan { reorder: Some(importance), include_first_chunk, ..plan.clone() });
+                }
+                if ratio == 0.3 && method.descriptor().takes(Choice::Packets) {
+                    plans.push(between(plan.clone()));
                 }
                 plans.push(plan);
             }

@@ -7,7 +7,7 @@ use tributary_comm::{Communicator as _, link, mpi, process};
 use tributary_kernels::Kernels;
 use tributary_protocol::KeySpace;
 use tributary_tests::side_by_side::side_by_side_equals_alone;
-use tributary_tests::{AUXILIARY, dummy_model, tiny_config};
+use tributary_tests::{AUXILIARY, adapters, dummy_model, tiny_config};
 use tributary_worker::{ChunkCache, Models, serve};
 
 /// What rank 0 says last.
@@ -43,7 +43,7 @@ fn a_rank_of_the_job() {
         let mut chunk_cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 1 << 30);
         let timeout = Duration::from_secs(60);
         let worker = leads.then_some(worker);
-        let models = Models::from(&*model).with(AUXILIARY, &*model);
+        let models = Models::from(&*model).with(AUXILIARY, &*model).with_adapters(adapters(&*model));
         let served = serve(models, Kernels::Auto, &mut comm, worker.as_ref(), timeout, &mut chunk_cache);
         if let Err(error) = served {
             // A process whose group has failed cannot leave MPI in order.

@@ -59,6 +59,7 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::CacheClip,
+        Method::KvPacket,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),

@@ -29,6 +29,7 @@ fn methods() -> Vec<Method> {
         Method::CacheBlend(Drift::default()),
         Method::KvShare,
         Method::CacheClip,
+        Method::KvPacket,
         Method::Ideal,
         samkv(SamKvVariant::Small, 0.9),
         Method::Ape(Ape::default()),

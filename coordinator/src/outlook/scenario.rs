@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tributary_protocol::{Exchange, Plan};
+use tributary_protocol::{Around, Exchange, Packets, Plan};
 
 use crate::cost::memory;
 use crate::forecast::overhead::Overhead;
@@ -10,6 +10,9 @@ use crate::forecast::{Counted, Predicted, Profile, TIE};
 use crate::machine::Machine;
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::{Error, ModelShape, Result};
+
+/// The rows around a chunk where nobody says which: as many as in KV Packet's own experiments.
+const USUAL_PACKET: Around = Around { adapter: 0, head: 8, tail: 8 };
 
 /// What is asked of a machine, but for the length of the context.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,6 +167,8 @@ impl Scenario {
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
         let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
         let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
+        // The sizes of the paper, where a method cannot be without an adapter: none need be at hand.
+        let around = (settings.chunk_packets() == Packets::On).then_some(USUAL_PACKET);
         let input = PlanInput {
             request: 0,
             prefix: &prefix,
@@ -171,7 +176,7 @@ impl Scenario {
             cached: Cached::default(),
             query: &query,
             eos: &[],
-            method_inputs: MethodInputs::default(),
+            method_inputs: MethodInputs { around, ..MethodInputs::default() },
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
         let planned = plan(&input, &settings, &boundless, &machine(profile), Some(profile))?;

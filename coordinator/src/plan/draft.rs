@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use tributary_protocol::deal::usual_owner;
-use tributary_protocol::{Auxiliary, Choice, Chunk, Evidence, Exchange, LookAhead, Plan, Selection, leading_counts};
+use tributary_protocol::{
+    Around, Auxiliary, Choice, Chunk, Evidence, Exchange, LookAhead, Packets, Plan, Selection, leading_counts,
+};
 
 use super::exchange;
 use super::settings::{RequestSettings, budget, setting};
@@ -28,6 +30,8 @@ pub struct Tokens {
     pub query: Vec<u32>,
     /// Tokens that end the answer.
     pub eos: Vec<u32>,
+    /// The rows of an adapter around every chunk, if there are any.
+    pub around: Option<Around>,
     /// Models beside the main one that read the context for the method.
     pub auxiliary: Vec<Auxiliary>,
     /// The method's rows of a look-ahead.
@@ -63,7 +67,7 @@ impl Draft {
         settings.check()?;
         let ratio = settings.ratio()?;
         check(&tokens, settings, shape)?;
-        let Tokens { prefix, chunks, query, eos, auxiliary, look_ahead } = tokens;
+        let Tokens { prefix, chunks, query, eos, around, auxiliary, look_ahead } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let context_tokens: usize = lengths.iter().sum();
         let (ratio, budget) = match method.selection() {
@@ -81,7 +85,7 @@ impl Draft {
         let plan = Plan {
             request: 0,
             prefix,
-            chunks: chunks.into_iter().map(|ids| Chunk { ids, rank: 0, warm: false, around: None }).collect(),
+            chunks: chunks.into_iter().map(|ids| Chunk { ids, rank: 0, warm: false, around }).collect(),
             query,
             owner: 0,
             exchange: Exchange::Replicate,
@@ -157,9 +161,9 @@ impl Draft {
         Planned { plan: Arc::new(plan), world, ratio, memory_bytes }
     }
 
-    /// The prefix, and the tokens of each chunk.
-    pub fn context(&self) -> (&[u32], impl Iterator<Item = &[u32]>) {
-        (&self.plan.prefix, self.plan.chunks.iter().map(|chunk| chunk.ids.as_slice()))
+    /// The prefix, and the chunks.
+    pub fn context(&self) -> (&[u32], &[Chunk]) {
+        (&self.plan.prefix, &self.plan.chunks)
     }
 
     /// Whether a model beside the main one reads the context.
@@ -222,7 +226,8 @@ impl Draft {
     /// What chunks weigh when they are dealt.
     fn weights(&self, exchange: Exchange, warm: &[Held], shape: &ModelShape) -> Vec<f64> {
         let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
-        let mut weights = dealing::chunk_weights(&self.lengths, before, after, exchange, shape);
+        let rows: Vec<usize> = self.plan.chunks.iter().map(Chunk::rows).collect();
+        let mut weights = dealing::chunk_weights(&rows, before, after, exchange, shape);
         if exchange != Exchange::PassQ {
             // Nothing is left to compute for a chunk that is there, and little for one that is read.
             weights.iter_mut().zip(warm).for_each(|(weight, warm)| match warm {
@@ -265,8 +270,18 @@ fn check(tokens: &Tokens, settings: &RequestSettings, shape: &ModelShape) -> Res
         );
         return Err(setting("--method", settings.method.name, wanted));
     }
+    let wants_packets = settings.chunk_packets() == Packets::On;
+    if wants_packets && tokens.around.is_none() {
+        let wanted = format!("needs {} DIR, a folder that `tributary train kv-packet` wrote", Choice::Adapter.option());
+        let (option, found) = match settings.method.takes(Choice::Adapter) {
+            true => ("--method", settings.method.name),
+            false => (Choice::Packets.option(), "on"),
+        };
+        return Err(setting(option, found, wanted));
+    }
     let context_tokens: usize = chunks.iter().map(Vec::len).sum();
-    let prompt_tokens = prefix.len() + context_tokens + query.len();
+    let around_rows = tokens.around.map_or(0, |around| (around.head + around.tail) as usize);
+    let prompt_tokens = prefix.len() + context_tokens + chunks.len() * around_rows + query.len();
     // The rows of a look-ahead stand where the first generated ones will.
     let max_tokens = settings.max_tokens.max(tokens.look_ahead.map_or(0, |ahead| ahead.rows as usize));
     if prompt_tokens.saturating_add(max_tokens) > shape.max_positions {

@@ -12,7 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use tributary_protocol::{Auxiliary, LookAhead, Plan};
+use tributary_protocol::{Around, Auxiliary, LookAhead, Plan};
 
 use crate::cost::memory;
 use crate::forecast::Profile;
@@ -45,6 +45,8 @@ pub struct PlanInput<'a> {
 /// What a method has beside the prompt. Nothing for most.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MethodInputs<'a> {
+    /// Rows of an adapter around every chunk.
+    pub around: Option<Around>,
     /// Models beside the main one that read the context for it.
     pub auxiliary: &'a [Auxiliary],
     /// Rows that look at the cache before generation begins.
@@ -117,9 +119,10 @@ pub fn plan(
 ) -> Result<Planned> {
     let PlanInput { request, prefix, chunks, cached, query, eos, method_inputs } = *input;
     let (prefix, chunks, query, eos) = (prefix.to_vec(), chunks.to_vec(), query.to_vec(), eos.to_vec());
-    let MethodInputs { auxiliary, look_ahead } = method_inputs;
+    let MethodInputs { around, auxiliary, look_ahead } = method_inputs;
     let auxiliary = auxiliary.to_vec();
-    let mut draft = Draft::new(Tokens { prefix, chunks, query, eos, auxiliary, look_ahead }, settings, shape)?;
+    let tokens = Tokens { prefix, chunks, query, eos, around, auxiliary, look_ahead };
+    let mut draft = Draft::new(tokens, settings, shape)?;
     draft.place(request, settings.owner, cached, shape, (machine, profile))?;
     Ok(draft.planned())
 }

@@ -1,8 +1,8 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor, Passing, Returns,
-    SamKv, Sampling, Score, TraceHeads, Wishes,
+    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor, Packets, Passing,
+    Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
 };
 
 use crate::{Error, Result};
@@ -27,6 +27,8 @@ pub struct RequestSettings {
     pub reorder: Option<Importance>,
     /// What another order of chunks is for.
     pub order_for: OrderFor,
+    /// Whether the trained rows of an adapter stand around every chunk.
+    pub packets: Packets,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
     /// EPIC's rows a chunk; the budget divided evenly where absent.
@@ -81,6 +83,7 @@ impl Default for RequestSettings {
             layout: Layout::Global,
             reorder: None,
             order_for: OrderFor::All,
+            packets: Packets::Off,
             include_first_chunk: false,
             per_chunk: None,
             drift: Drift::default(),
@@ -141,6 +144,17 @@ impl RequestSettings {
         Self { order_for, ..self }
     }
 
+    /// Whether the trained rows of an adapter stand around every chunk, where another method that takes them is put in the method's place too:
+    /// a method that cannot be without them wants them always, and one that does not take them has none unless somebody asks.
+    #[must_use]
+    pub fn chunk_packets(&self) -> Packets {
+        match self.packets {
+            _ if self.method.takes(Choice::Adapter) => Packets::On,
+            Packets::IfAny if !self.method.takes(Choice::Packets) => Packets::Off,
+            packets => packets,
+        }
+    }
+
     /// Whether chunks stay in the request's order whatever is found.
     fn moves_nothing(&self) -> bool {
         match self.reorder {
@@ -155,6 +169,7 @@ impl RequestSettings {
         let method = METHODS.iter().find(recomputes_nothing).expect("a method takes chunks as they are");
         Self {
             method,
+            packets: self.chunk_packets(),
             ratio: None,
             reorder: None,
             order_for: OrderFor::All,
@@ -204,6 +219,12 @@ impl RequestSettings {
             let able = Descriptor::names_taking(Choice::OrderFor).join(", ");
             let wanted = format!("needs --reorder, or trace without --keep-order, of {able}");
             return Err(setting("--order-for", format!("selection with {}", self.method.name), wanted));
+        }
+        if self.packets == Packets::On
+            && ![Choice::Packets, Choice::Adapter].iter().any(|&choice| self.method.takes(choice))
+        {
+            let able = Descriptor::names_taking(Choice::Packets).join(", ");
+            return Err(setting("--packets", format!("with {}", self.method.name), format!("is for {able}")));
         }
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));

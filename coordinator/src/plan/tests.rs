@@ -1,6 +1,6 @@
 //! The planner's table: what goes in, what comes out.
 
-use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, OrderFor, Sampling, Score};
+use tributary_protocol::{Exchange, Importance, InfoFlow, Layout, Method, OrderFor, Packets, Sampling, Score};
 
 use super::settings::budget;
 use super::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
@@ -231,8 +231,8 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0, seed: 0 };
-    let order_for = OrderFor::Selection;
-    let cases: [(&[usize], RequestSettings, &[&str]); 24] = [
+    let (order_for, packets) = (OrderFor::Selection, Packets::On);
+    let cases: [(&[usize], RequestSettings, &[&str]); 27] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
         (&[4], RequestSettings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),
@@ -260,6 +260,9 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], RequestSettings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
         (&[], base(), &["no documents"]),
         (&[3, 0, 2], base(), &["document 2 of 3"]),
+        (&[4], method("kv-packet"), &["--method kv-packet", "needs --adapter DIR"]),
+        (&[4], RequestSettings { packets, ..base() }, &["--packets on", "needs --adapter DIR"]),
+        (&[4], RequestSettings { packets, ..method("full") }, &["--packets with full", "is for none, random"]),
         (&[4], method("cacheclip"), &["--method cacheclip", "needs --aux-model DIR"]),
     ];
     for (lengths, settings, wanted) in cases {

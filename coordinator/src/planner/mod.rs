@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tributary_protocol::{Choice, KeySpace, RankReport, TraceHeads};
+use tributary_protocol::{Around, Choice, Chunk, KeySpace, Packets, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
@@ -68,6 +68,8 @@ pub struct Planner {
     profile: Option<Profile>,
     /// α of trace as it was calibrated for the model, if it was.
     trace: Option<(f32, TraceHeads)>,
+    /// The rows of an adapter that stand around chunks where requests want some.
+    around: Option<Around>,
     /// The model beside the main one that reads contexts for methods which want one.
     auxiliary: Option<Arc<AuxiliaryReader>>,
     /// How many requests were planned to be answered.
@@ -90,6 +92,7 @@ impl Planner {
             narrowest: None,
             profile: None,
             trace: None,
+            around: None,
             auxiliary: None,
             requests: 0,
         }
@@ -108,6 +111,11 @@ impl Planner {
     /// From now on this model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
     pub fn read_by(&mut self, auxiliary: AuxiliaryReader) {
         self.auxiliary = Some(Arc::new(auxiliary));
+    }
+
+    /// From now on these rows of an adapter stand around chunks where requests want some.
+    pub fn packet_by(&mut self, around: Around) {
+        self.around = Some(around);
     }
 
     /// The profile by which exchanges are chosen, if one was given.
@@ -221,7 +229,7 @@ impl Planner {
     /// # Errors
     /// As [`plan()`](crate::plan()).
     pub fn draft_chunks(&self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Draft> {
-        let mut draft = Draft::of_chunks(self.tokens(request), settings, &self.model)?;
+        let mut draft = Draft::of_chunks(self.tokens(request, settings), settings, &self.model)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
         Ok(draft)
@@ -245,15 +253,16 @@ impl Planner {
     /// As [`plan()`](crate::plan()).
     pub fn plan_chunks(&mut self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Planned> {
         self.requests += 1;
-        let mut draft = Draft::of_chunks(self.tokens(request), settings, &self.model)?;
+        let mut draft = Draft::of_chunks(self.tokens(request, settings), settings, &self.model)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside(self.requests, &mut draft, settings.owner, group, &[])?;
         Ok(draft.planned())
     }
 
-    /// Whether a store of a group has a chunk behind this prefix, as far as is known.
-    pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32]) -> bool {
-        let held = self.directories.get(&group).map(|directory| directory.held(prefix, ids, true));
+    /// Whether a store of a group has a chunk behind this prefix, as requests with these settings want it, as far as is known.
+    pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
+        let chunk = Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: self.around(settings) };
+        let held = self.directories.get(&group).map(|directory| directory.held(prefix, &chunk, true));
         matches!(held, Some(Held::Stored(_)))
     }
 
@@ -273,8 +282,9 @@ impl Planner {
         let directory = self.directories.get(&group);
         let (prefix, chunks) = draft.context();
         let from_store = draft.is_from_store();
-        let held = |ids: &[u32]| directory.map(|directory| directory.held(prefix, ids, from_store)).unwrap_or_default();
-        let held: Vec<Held> = chunks.map(held).collect();
+        let held =
+            |chunk: &Chunk| directory.map(|directory| directory.held(prefix, chunk, from_store)).unwrap_or_default();
+        let held: Vec<Held> = chunks.iter().map(held).collect();
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, bytes: &bytes };
@@ -299,7 +309,7 @@ impl Planner {
         let trace_heads = settings.trace_heads.or(self.trace.map(|(_, heads)| heads));
         let fits = |(alpha, heads)| (trace_heads == Some(heads)).then_some(alpha);
         let trace_alpha = settings.trace_alpha.or(self.trace.and_then(fits));
-        let mut tokens = self.tokens(request);
+        let mut tokens = self.tokens(request, settings);
         if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.takes(Choice::AuxModel)) {
             let skipped = usize::from(!settings.include_first_chunk);
             tokens.auxiliary = vec![reader.read(request, skipped)?];
@@ -307,12 +317,18 @@ impl Planner {
         Draft::new(tokens, &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
     }
 
-    fn tokens(&self, request: &Prepared) -> Tokens {
+    /// The rows of an adapter around every chunk of requests with these settings.
+    fn around(&self, settings: &RequestSettings) -> Option<Around> {
+        self.around.filter(|_| settings.chunk_packets() != Packets::Off)
+    }
+
+    fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Tokens {
         Tokens {
             prefix: request.prefix.clone(),
             chunks: request.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
             query: request.query.clone(),
             eos: self.eos.clone(),
+            around: self.around(settings),
             ..Tokens::default()
         }
     }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{Choice, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection, TraceHeads};
+use tributary_protocol::{Around, Choice, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection, TraceHeads};
 
 use crate::Planned;
 
@@ -18,6 +18,9 @@ pub struct Environment {
     /// The hash of that model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary_hash: Option<String>,
+    /// The folders of the model's adapters, and the number of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<String>,
     /// Where the weights come from: the folder, or a seed.
     pub load_format: String,
     /// Type of the numbers.
@@ -39,6 +42,23 @@ pub struct Environment {
     pub prefix: String,
     /// Whether a chat template is used.
     pub template: String,
+}
+
+/// Rows of an adapter around every chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PacketRows {
+    /// The adapter's number, 16 hexadecimal digits.
+    pub adapter: String,
+    /// Rows before a chunk's tokens.
+    pub head: u32,
+    /// Rows behind them.
+    pub tail: u32,
+}
+
+impl From<Around> for PacketRows {
+    fn from(Around { adapter, head, tail }: Around) -> Self {
+        Self { adapter: format!("{adapter:016x}"), head, tail }
+    }
 }
 
 /// Every setting that shaped the result. What a method does not have is absent.
@@ -102,6 +122,9 @@ pub struct ResolvedSettings {
     /// Whether documents stay in the request's order whatever those find.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_order: Option<bool>,
+    /// The trained rows around every chunk, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<PacketRows>,
     /// Rows of a block, where the sequence is computed in blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_tokens: Option<usize>,
@@ -156,6 +179,7 @@ impl ResolvedSettings {
             reorder: plan.reorder.is_some(),
             importance: plan.reorder.map(|importance| importance.name()),
             order_for: (plan.order_for != OrderFor::All).then(|| plan.order_for.name()),
+            packets: plan.chunks.first().and_then(|chunk| chunk.around).map(PacketRows::from),
             include_first_chunk: plan.include_first_chunk,
             per_chunk,
             drift_of: plan.method.drift().map(|drift| drift.of.name()),

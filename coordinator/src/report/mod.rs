@@ -17,7 +17,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
-pub use self::facts::{AuxiliaryRow, Environment, ResolvedSettings, TraceRow};
+pub use self::facts::{AuxiliaryRow, Environment, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 
 /// Name and version of the report as JSON (`docs/schemas/prefill.v1.json`). A field that goes, or means something else, makes another

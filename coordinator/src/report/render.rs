@@ -53,6 +53,9 @@ fn headline(report: &Report) -> String {
     }
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
+    method.extend(
+        settings.packets.as_ref().map(|rows| format!("{} + {} trained rows around every chunk", rows.head, rows.tail)),
+    );
     method.extend(settings.order_for.map(|order_for| format!("that order for {order_for}")));
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
     let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);

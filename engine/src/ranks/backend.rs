@@ -15,6 +15,7 @@ use super::seat::Seat;
 use crate::auxiliary::AuxiliaryModel;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
+use crate::model::ModelFolder;
 
 /// How this process stands among the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +88,8 @@ pub struct Start<'a> {
     pub models: &'a [Arc<dyn Model>],
     /// The model beside them, if there is one.
     pub auxiliary: Option<Arc<AuxiliaryModel>>,
+    /// The model folder, which has the adapters.
+    pub folder: &'a ModelFolder,
     /// How it runs.
     pub settings: GroupSettings,
     /// What its ranks must have in common.

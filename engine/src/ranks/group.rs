@@ -12,7 +12,7 @@ use tributary_protocol::{Event, KeySpace};
 use tributary_store::Store;
 use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 
-use crate::auxiliary::AuxiliaryModel;
+use crate::beside::Beside;
 use crate::carrier::Carrier;
 
 /// How many plans may wait for rank 0.
@@ -57,12 +57,13 @@ impl Group {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(
-        (models, auxiliary): (&[Arc<dyn Model>], Option<Arc<AuxiliaryModel>>),
+        (models, beside): (&[Arc<dyn Model>], Beside),
         space: &KeySpace,
         settings: GroupSettings,
         store: Option<Arc<Store>>,
     ) -> std::io::Result<Self> {
         assert!(!models.is_empty(), "a group computes with a model");
+        let copies = models.len();
         assert!(settings.world > 0, "a group has at least one rank");
         let (link, worker_link) = link(PLANS_WAITING);
         let alarm = worker_link.alarm();
@@ -80,14 +81,14 @@ impl Group {
                 .map_err(std::io::Error::other)?;
             let chunk_cache = ChunkCache::new(space.clone(), settings.chunk_cache_bytes);
             let mut chunk_cache = chunk_cache.backed_by(store.clone());
-            let (tell, auxiliary) = (tell.clone(), auxiliary.clone());
+            let (tell, beside) = (tell.clone(), beside.clone());
             let run = move || {
                 pool.install(move || {
                     let mut comm = settings.carrier.on_thread(seat, model.device())?;
                     // Whether anybody listens does not matter.
                     let _ = tell.send(comm.message_bytes());
                     drop(tell);
-                    let models = AuxiliaryModel::beside(auxiliary.as_deref(), &*model);
+                    let models = beside.of(&*model, rank % copies);
                     serve(models, settings.kernels, &mut *comm, link.as_ref(), settings.timeout, &mut chunk_cache)
                 })
             };

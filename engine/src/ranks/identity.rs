@@ -14,6 +14,7 @@ use crate::model::{ModelFolder, ModelHash};
 pub struct Identity {
     model: ModelHash,
     auxiliary: Option<ModelHash>,
+    adapters: String,
     dtype: String,
     settings: String,
     world: usize,
@@ -35,6 +36,7 @@ impl Identity {
             secret: secret.map(|secret| secret.of_keys()),
             model: folder.hash().clone(),
             auxiliary: folder.auxiliary.as_ref().map(|beside| beside.hash().clone()),
+            adapters: folder.adapters.fact(),
             dtype: format!("{:?}", model.dtype),
             settings: settings(model, group),
             world,
@@ -72,6 +74,7 @@ impl Identity {
             ("config", self.settings.clone()),
             ("model", model_hash(&hash)),
             ("auxiliary model", auxiliary.map_or("none".to_owned(), |hash| model_hash(&hash))),
+            ("adapters", self.adapters.clone()),
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),
             ("chunk store", if self.stores { "yes" } else { "no" }.to_owned()),

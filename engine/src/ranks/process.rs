@@ -25,7 +25,7 @@ use super::pulses::Pulses;
 use super::seat::Seat;
 use super::watchdog::Watchdog;
 use super::words::end_quietly;
-use crate::auxiliary::AuxiliaryModel;
+use crate::beside::Beside;
 use crate::config::GroupConfig;
 use crate::device;
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl Process {
     /// The system has no thread to give; it runs already.
     pub fn serve(
         &mut self,
-        (model, auxiliary): (&Arc<dyn Model>, Option<Arc<AuxiliaryModel>>),
+        (model, beside): (&Arc<dyn Model>, Beside),
         settings: GroupSettings,
         identity: Identity,
         (free_memory, store): (Option<FreeMemory>, Option<Arc<Store>>),
@@ -174,7 +174,7 @@ impl Process {
                 let _ = tell.send(agreed);
                 watchdog.over();
                 let _reach = worker.as_ref().map(|worker| watchdog.audience.reached_by(worker.alarm()));
-                let models = AuxiliaryModel::beside(auxiliary.as_deref(), &*model);
+                let models = beside.of(&*model, 0);
                 serve(models, kernels, &mut *comm, worker.as_ref(), timeout, &mut chunk_cache)?;
                 watchdog.leave(comm);
                 Ok(())

@@ -9,6 +9,7 @@ use super::backend::{Backend, Neighbours, ProcessFailure, RankProcess, Standing,
 use super::process::{Agreed, Process, Serving};
 use super::pulses::Pulses;
 use super::seat::Seat;
+use crate::beside::Beside;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
 use crate::machine::NETWORK_BYTES_PER_S;
@@ -94,12 +95,13 @@ impl Backend for Processes {
         if self.serving.is_some() {
             return Ok(None);
         }
-        let Start { models, auxiliary, settings, identity, machine, store, .. } = start;
+        let Start { models, auxiliary, folder, settings, identity, machine, store, .. } = start;
         // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
         let is_on_gpu = !models[0].device().is_cpu();
         let speaks = self.process.leads() || is_on_gpu || self.process.facts.local_rank == 0;
         let free_memory = speaks.then(|| FreeMemory::of(&machine));
-        let serving = self.process.serve((&models[0], auxiliary), settings, identity, (free_memory, store))?;
+        let beside = Beside::new(auxiliary, folder, models)?;
+        let serving = self.process.serve((&models[0], beside), settings, identity, (free_memory, store))?;
         let Some(agreed) = serving.ready() else {
             serving.end()?;
             return Ok(None);

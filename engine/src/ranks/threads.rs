@@ -13,6 +13,7 @@ use super::group::Group;
 use super::pulses::Pulses;
 use super::seat::Seat;
 use super::words::refuse;
+use crate::beside::Beside;
 use crate::carrier::Carrier;
 use crate::error::{Error, Result};
 use crate::machine::{LOCAL_BYTES_PER_S, available_bytes};
@@ -75,7 +76,7 @@ impl Backend for Threads {
     }
 
     fn start(&mut self, start: Start<'_>) -> Result<Option<Started>> {
-        let Start { models, auxiliary, settings, identity, keeps_chunks, store, .. } = start;
+        let Start { models, auxiliary, folder, settings, identity, keeps_chunks, store, .. } = start;
         let group = GroupShape { world: settings.world, threads: settings.threads };
         if self.groups.contains_key(&group) {
             return Ok(None);
@@ -86,7 +87,8 @@ impl Backend for Threads {
         };
         let models = &models[..settings.carrier.weight_copies(group.world)];
         let GroupShape { world, threads } = group;
-        let running = Group::start((models, auxiliary), space, settings, store.clone())
+        let beside = Beside::new(auxiliary, folder, models)?;
+        let running = Group::start((models, beside), space, settings, store.clone())
             .map_err(|cause| Error::Exhausted { world, threads, cause })?;
         // What messages take of the GPU's budget is known now.
         let message_bytes = running.message_bytes();

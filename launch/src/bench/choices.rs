@@ -30,6 +30,9 @@ pub struct Choices {
     pub model: Option<PathBuf>,
     #[arg(long, help = help::aux_model(), value_name = "DIR")]
     pub aux_model: Option<PathBuf>,
+    #[arg(long = "adapter", help = help::adapter(), value_name = "DIR")]
+    #[serde(rename = "adapter")]
+    pub adapters: Option<Vec<PathBuf>>,
     /// Where weights come from; `dummy` draws them from --seed [default: safetensors]
     #[arg(long, value_enum)]
     pub load_format: Option<Load>,
@@ -87,6 +90,7 @@ impl Choices {
         Self {
             model: self.model.or(others.model),
             aux_model: self.aux_model.or(others.aux_model),
+            adapters: self.adapters.or(others.adapters),
             load_format: self.load_format.or(others.load_format),
             device: self.device.or(others.device),
             dtype: self.dtype.or(others.dtype),
@@ -116,6 +120,7 @@ impl Choices {
         Ok(Self {
             model: Some(design.model.clone().into()),
             aux_model: design.auxiliary_model.clone().map(Into::into),
+            adapters: (!design.adapters.is_empty()).then(|| design.adapters.iter().map(Into::into).collect()),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
             // A report from before there were devices names none.
             device: if design.device.is_empty() {
@@ -156,6 +161,7 @@ impl Choices {
         let design = Design {
             model: model.display().to_string(),
             auxiliary_model: self.aux_model.map(|folder| folder.display().to_string()),
+            adapters: self.adapters.iter().flatten().map(|folder| folder.display().to_string()).collect(),
             load_format: match self.load_format.unwrap_or(Load::Safetensors) {
                 Load::Safetensors => "safetensors".to_owned(),
                 Load::Dummy => format!("dummy, seed {seed}"),

@@ -1,5 +1,8 @@
 //! Running the command as a user does.
 
+#[allow(dead_code)] // not every test file has adapters
+pub mod adapter;
+
 #[allow(dead_code)] // not every test file runs jobs
 pub mod job;
 

@@ -320,3 +320,15 @@ names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");
 names!(SamKvVariant, SamKvVariant::Large => "large", SamKvVariant::Small => "small");
 names!(Importance, Importance::Mass => "mass", Importance::Selected => "selected");
 names!(Exchange, Exchange::Replicate => "replicate", Exchange::PassQ => "pass-q", Exchange::Selected => "selected");
+
+/// Whether the trained rows of an adapter stand around every chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Packets {
+    /// They do not.
+    #[default]
+    Off,
+    /// They do where there is such an adapter and the method takes them.
+    IfAny,
+    /// They must.
+    On,
+}

@@ -94,6 +94,10 @@ pub enum Choice {
     SamKvTheta,
     /// The model beside the main one that reads the context for it.
     AuxModel,
+    /// The trained rows around chunks, without which it cannot be.
+    Adapter,
+    /// Trained rows around chunks, where they are wanted.
+    Packets,
 }
 
 impl Choice {
@@ -122,6 +126,8 @@ impl Choice {
             Choice::SamKvBlocks => "--samkv-blocks",
             Choice::SamKvTheta => "--samkv-theta",
             Choice::AuxModel => "--aux-model",
+            Choice::Adapter => "--adapter",
+            Choice::Packets => "--packets",
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::PerChunk],
+    takes: &[Choice::Ratio, Choice::PerChunk, Choice::Packets],
     default_of: &[],
     make,
 };

@@ -13,7 +13,15 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows up to depth 0.65, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Score, Choice::ScoreLayers, Choice::Layout],
+    takes: &[
+        Choice::Ratio,
+        Choice::Reorder,
+        Choice::OrderFor,
+        Choice::Score,
+        Choice::ScoreLayers,
+        Choice::Layout,
+        Choice::Packets,
+    ],
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
     make,
 };

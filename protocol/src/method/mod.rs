@@ -13,6 +13,7 @@ mod epic;
 mod full;
 mod ideal;
 mod infoflow;
+mod kv_packet;
 mod kvshare;
 mod none;
 mod pass_q;
@@ -27,8 +28,8 @@ mod tests;
 mod trace;
 
 pub use choices::{
-    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Passing, SamKv, SamKvVariant, Score,
-    Trace, TraceHeads,
+    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, SamKv, SamKvVariant,
+    Score, Trace, TraceHeads,
 };
 pub use descriptor::{
     COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,
@@ -110,10 +111,12 @@ pub enum Method {
     },
     /// Recomputes what the query attends to in an auxiliary model, in windows.
     CacheClip,
+    /// Recomputes nothing: chunks stand between trained rows.
+    KvPacket,
 }
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Descriptor; 20] = [
+pub static METHODS: [&Descriptor; 21] = [
     &full::DESCRIPTOR,
     &ring::DESCRIPTOR,
     &all_gather::DESCRIPTOR,
@@ -134,6 +137,7 @@ pub static METHODS: [&Descriptor; 20] = [
     &ape::DESCRIPTOR,
     &samkv::DESCRIPTOR,
     &cacheclip::DESCRIPTOR,
+    &kv_packet::DESCRIPTOR,
 ];
 
 /// The method that all others are measured against.
@@ -171,6 +175,7 @@ impl Method {
             &Method::Ape(parameters) => (&ape::DESCRIPTOR, ape::prefill(parameters)),
             &Method::SamKv { parameters, layers } => (&samkv::DESCRIPTOR, samkv::prefill(parameters, layers)),
             Method::CacheClip => (&cacheclip::DESCRIPTOR, cacheclip::prefill()),
+            Method::KvPacket => (&kv_packet::DESCRIPTOR, Prefill::Chunks(Selection::Nothing)),
         }
     }
 

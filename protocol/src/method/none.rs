@@ -1,6 +1,6 @@
 //! Naive reuse: chunks as they are.
 
-use super::{Claim, Descriptor, Method};
+use super::{Choice, Claim, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "none",
@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, then M rows of the query",
     ratio: None,
-    takes: &[],
+    takes: &[Choice::Packets],
     default_of: &[],
     make: |_| Ok(Method::None),
 };

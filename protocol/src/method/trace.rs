@@ -13,7 +13,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::TraceAlpha, Choice::TraceHeads, Choice::KeepOrder, Choice::OrderFor],
+    takes: &[
+        Choice::Ratio,
+        Choice::TraceAlpha,
+        Choice::TraceHeads,
+        Choice::KeepOrder,
+        Choice::OrderFor,
+        Choice::Packets,
+    ],
     default_of: &[],
     make,
 };

@@ -20,6 +20,7 @@ pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
 pub fn primer(run_config: &RunConfig) -> RunConfig {
     let settings = RequestSettings {
         method: CHUNKS_ALONE,
+        packets: run_config.settings.chunk_packets(),
         ratio: None,
         reorder: None,
         order_for: OrderFor::All,

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{cast, gather, join};
 use tributary_protocol::Source;
 
-use super::{LowRank, Model, Rows};
+use super::{LowRank, LowRankPair, Model, Rows};
 use crate::error::{Error, Result};
 
 /// An adapter.
@@ -18,6 +18,24 @@ pub struct Adapter {
     pub embeddings: Tensor,
     /// The low-rank matrices that it adds to the model's linear layers.
     pub low_rank: Option<Arc<LowRank>>,
+}
+
+impl Adapter {
+    /// The same on a device, for weights of this dtype: on a GPU that is the matrices' dtype too, on a CPU they stay in f32.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn on(&self, device: &Device, dtype: DType) -> Result<Self> {
+        let dtype = if device.is_cpu() { DType::F32 } else { dtype };
+        let embeddings = self.embeddings.to_device(device)?;
+        let Some(low_rank) = &self.low_rank else { return Ok(Self { embeddings, low_rank: None }) };
+        let placed = |tensor: &Tensor| -> Result<Tensor> { Ok(tensor.to_dtype(dtype)?.to_device(device)?) };
+        let pair = |(place, pair): (&_, &LowRankPair)| -> Result<_> {
+            Ok((*place, LowRankPair { a: placed(&pair.a)?, b: placed(&pair.b)?, scale: pair.scale }))
+        };
+        let pairs = low_rank.pairs().map(pair).collect::<Result<Vec<_>>>()?;
+        Ok(Self { embeddings, low_rank: Some(Arc::new(LowRank::new(pairs)?)) })
+    }
 }
 
 impl From<Tensor> for Adapter {
@@ -96,8 +114,6 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::kit;
 

@@ -151,7 +151,7 @@ pub fn build(method: &Method) -> Result<Box<dyn Selector>> {
         | Method::Apb { .. } => {
             return Err(Error::Bug("a method that does not work in chunks has no selector"));
         }
-        Method::None | Method::Ape(_) => Box::new(none::Nothing),
+        Method::None | Method::Ape(_) | Method::KvPacket => Box::new(none::Nothing),
         Method::Random { seed } => Box::new(random::Random { seed: *seed }),
         Method::Epic { per_chunk } => Box::new(epic::Epic { per_chunk: *per_chunk }),
         Method::InfoFlow(_) => Box::new(infoflow::InfoFlow),
