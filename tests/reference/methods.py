@@ -130,6 +130,11 @@ class Request:
         """Its rows but the adapter's around them."""
         return self.rows_of(chunk)[self.head:self.lengths[chunk] - self.tail]
 
+    def of_tokens(self, scores):
+        """Scores of context rows, 0 for an adapter's."""
+        tokens = torch.cat([self.tokens_of(chunk) - self.P for chunk in range(len(self.lengths))])
+        return scores * torch.zeros(self.T, dtype=DTYPE).index_fill_(0, tokens, 1.0)
+
     def positions(self, layout, order):
         """RoPE positions in a layout and orders in the sequence, for chunks standing in `order`."""
         sequence = torch.arange(len(self.ids))
@@ -197,7 +202,7 @@ class Request:
         return total
 
     def relay(self, layout, order, budget, candidates):
-        first = self.prophetkv(layout, order)
+        first = self.of_tokens(self.prophetkv(layout, order))
         first = first / first.sum()
         chosen = top(first, budget // 3, candidates)
         if len(chosen) == 0:
@@ -209,6 +214,7 @@ class Request:
             total.add_(weight @ attention.mean(0)[:, self.context] / self.model.layers)
 
         self.model.forward(self.ids, chosen + self.P, self.fresh_copy(), self.positions("global", order), watch=watch)
+        total = self.of_tokens(total)
         return first + total / total.sum()
 
     def free_probe(self, rows, chunk, offset, sharpest=None):
@@ -240,16 +246,17 @@ class Request:
     def trace(self, budget, alpha=0.18, keep_order=False, sharpest=None, g=0.4, gamma=0.9, rounds=4):
         """One score a context row, and the order of chunks."""
         K, T, given = len(self.lengths), self.T, list(range(len(self.lengths)))
-        s = self.prophetkv("global", given)
+        tokens = torch.cat([self.tokens_of(c) - self.P for c in range(K)])
+        s = self.of_tokens(self.prophetkv("global", given))
         s = s / s.sum()
-        rows = top(s, budget // 3, range(T))
+        rows = top(s, budget // 3, tokens.tolist())
         if len(rows) == 0 or K == 1:
             return s, given
         chunk = torch.cat([torch.full((n,), c) for c, n in enumerate(self.lengths)])
         offset = torch.cat([torch.arange(n) for n in self.lengths])
         A, probed = torch.zeros(T, T, dtype=DTYPE), []
         for number in range(rounds):
-            A[rows] = self.free_probe(rows, chunk, offset, sharpest)
+            A[rows] = self.of_tokens(self.free_probe(rows, chunk, offset, sharpest))
             probed += rows.tolist()
             X = A - A.T
             X[(X < alpha) | (chunk[:, None] == chunk[None, :])] = 0
@@ -258,7 +265,7 @@ class Request:
                 from_others = torch.where((X > 0) & (omega >= g * omega.max())[:, None], gamma * omega[:, None], 0.0)
                 omega = torch.maximum(s, from_others.max(0).values)
             relevant = omega >= g * omega.max()
-            frontier = [t for t in range(T) if t not in probed and omega[t] > s[t] and relevant[t]]
+            frontier = [t for t in tokens.tolist() if t not in probed and omega[t] > s[t] and relevant[t]]
             rows = top(omega, min(budget // 3, budget // 2 - len(probed)), frontier)
             if len(rows) == 0:
                 break

@@ -55,9 +55,10 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
 def reordered(r: Request, s: dict, budget):
     """Chunks by ascending importance in the HL-TP layout: the best stands next to the query. The formulas leave open what
     relay's importance is; here it is its first probe's score, which needs no recompute."""
-    order, everyone = list(range(len(r.lengths))), list(range(r.T))
+    order = list(range(len(r.lengths)))
+    everyone = torch.cat([r.tokens_of(chunk) - r.P for chunk in order]).tolist()
     probe = {**s, "method": "prophetkv"} if s["method"] == "relay" else s
-    scores = method_scores(r, probe, "hl-tp", order, budget, everyone)
+    scores = r.of_tokens(method_scores(r, probe, "hl-tp", order, budget, everyone))
     if s["importance"] == "selected":
         mark = torch.zeros(r.T, dtype=DTYPE)
         mark[top(scores, budget, everyone)] = 1.0
@@ -98,6 +99,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
     if scored and budget > 0:
         scores = traced if s["method"] == "trace" else method_scores(r, s, s["layout"], order, budget, candidates)
+        scores = r.of_tokens(scores)
         chosen = top(scores, budget, candidates) + r.P
         cut = scores[chosen - r.P].min().item() if len(chosen) else None
         if s["method"] == "cacheclip":

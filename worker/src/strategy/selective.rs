@@ -77,6 +77,7 @@ impl Selective {
         let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         let mut sharpest = Sharpest::default();
         loop {
+            clear_around(plan, &mut seen);
             match self.selector.next(&candidates, &seen)? {
                 Need::Probe => {
                     cx.enter(Phase::Probe, plan)?;
@@ -113,6 +114,19 @@ impl Selective {
                     return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores });
                 }
             }
+        }
+    }
+}
+
+/// Takes the numbers of rows around chunks' tokens out of one a context row: what is paid to them says nothing about any token.
+fn clear_around(plan: &Plan, numbers: &mut [f32]) {
+    if numbers.is_empty() || plan.chunks.iter().all(|chunk| chunk.around.is_none()) {
+        return;
+    }
+    let (first, mut tokens) = (plan.prefix_tokens() as u32, plan.token_rows().into_iter().peekable());
+    for (row, number) in (first..).zip(numbers) {
+        if tokens.next_if_eq(&row).is_none() {
+            *number = 0.0;
         }
     }
 }
@@ -157,7 +171,8 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     }
     cx.enter(Phase::Reorder, plan)?;
     let evidence = Evidence { layout: Layout::HlTp, ..evidence };
-    let scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
+    let mut scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
+    clear_around(plan, &mut scores);
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     let order = agree(cx, order)?;
     assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");

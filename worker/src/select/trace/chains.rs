@@ -62,9 +62,11 @@ impl Chains {
         top_rows(&self.rows, |row| self.scores[self.place(row)], Trace::rows_of_round(self.budget))
     }
 
-    /// Whether a reading may turn out sharp: of another chunk, and not below α before the reverse is taken away.
+    /// Whether a reading may turn out sharp: of a token of another chunk, and not below α before the reverse is taken away.
     pub fn may_be_sharp(&self, read: &Read) -> bool {
-        read.amount >= self.trace.alpha && self.chunk(read.row) != self.chunk(read.of)
+        read.amount >= self.trace.alpha
+            && self.chunk(read.row) != self.chunk(read.of)
+            && self.rows.binary_search(&read.of).is_ok()
     }
 
     /// X[i,t] = A[i,t] − A[t,i] of rows of different chunks, where that is α or more; in the order of rows. `reverse` has A[t,i] by
