@@ -115,10 +115,13 @@ pub struct EvaluationArgs {
     /// ruler: questions of qa_1 in SQuAD's format [default: those in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     squad: Option<PathBuf>,
+    /// What stands before the first document, and is seen by all: a TEXT, the BOS token, or nothing; a template's head stands in its place
+    #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
+    prefix: Prefix,
     /// The model's chat template, where it has one and the suite has a use for it
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
     template: TemplateChoice,
-    /// The methods; full is added where it is missing: the others are measured against it [default: all but cacheclip, and infoflow:reorder]
+    /// The methods; full is added where it is missing: the others are measured against it [default: all but cacheclip and kv-packet, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
@@ -194,7 +197,7 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
         }),
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
-        prefix: Prefix::Bos,
+        prefix: args.prefix.clone(),
         template: match args.template {
             TemplateChoice::Auto => TemplateUse::Auto,
             TemplateChoice::None => TemplateUse::None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tributary_coordinator::{Document, RequestSettings};
 use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed};
-use tributary_protocol::exit;
+use tributary_protocol::{Packets, exit};
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
 use crate::config::config;
@@ -55,7 +55,8 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
     let documents = Document::corpus(&args.documents)?;
     let world = ranks.world();
     let timeout_ms = args.run.group.reach.collective_timeout.saturating_mul(1000);
-    let settings = RequestSettings { world, timeout_ms, keep_chunks: true, ..RequestSettings::default() };
+    let (keep_chunks, packets) = (true, Packets::IfAny);
+    let settings = RequestSettings { world, timeout_ms, keep_chunks, packets, ..RequestSettings::default() };
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);

@@ -153,6 +153,9 @@ impl Earlier {
 
 /// What must not change while an evaluation goes on.
 fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Value {
+    // The numbers of adapters: where their folders lie does not matter.
+    let number = |name: &String| name.rsplit_once(" (").map_or(name.clone(), |(_, number)| number.to_owned());
+    let adapters: Vec<String> = environment.adapters.iter().map(number).collect();
     json!({
         "suite": design.suite,
         "seed": design.seed,
@@ -171,6 +174,10 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "build": origin.build,
         "host": origin.host,
         "cores": origin.cores,
+        // What most evaluations do not have is null, as what the files of earlier builds do not have is.
+        "prefix": (environment.prefix != "bos").then_some(&environment.prefix),
+        "auxiliary_hash": environment.auxiliary_hash,
+        "adapters": (!adapters.is_empty()).then_some(adapters),
     })
 }
 

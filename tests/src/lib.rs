@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use tributary_coordinator::dispatch;
 use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, shape_of};
@@ -19,7 +19,7 @@ use tributary_protocol::{
     Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
-use tributary_worker::{Adapters, LoadFormat, Model, load};
+use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
 
 /// The name of the model that reads contexts for methods which want one beside the model that answers: it is that very model.
 pub const AUXILIARY: &str = "small";
@@ -125,9 +125,11 @@ pub fn between(mut plan: Plan) -> Plan {
 
 /// The adapter that ranks have, on a model's device: three rows.
 pub fn adapters(model: &dyn Model) -> Adapters {
-    let rows = model.embed(&[5, 60, 33]).expect("ids").hidden;
-    let embeddings = rows.to_dtype(DType::F32).and_then(|rows| rows * 0.5).expect("numbers");
-    Adapters::new([(ADAPTER, embeddings)])
+    let number = |i: usize| 0.5 * ((i * 37 % 101) as f32 / 50.0 - 1.0);
+    let numbers: Vec<f32> = (0..3 * model.config().hidden).map(number).collect();
+    let embeddings = Tensor::from_vec(numbers, (3, model.config().hidden), &Device::Cpu).expect("numbers");
+    let adapter = Adapter::from(embeddings).on(model.device(), DType::F32).expect("on the device");
+    Adapters::new([(ADAPTER, adapter)])
 }
 
 /// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.

@@ -12,8 +12,8 @@ use tributary_protocol::{
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one, samkv,
-    sharp_trace, stored_group, tiny_config, with_ratio,
+    between, dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
+    samkv, sharp_trace, stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::{Model, Progress};
 
@@ -141,12 +141,14 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::Ape(Ape::default()),
         Method::Trace(Trace::default()),
         Method::None,
+        Method::KvPacket,
     ];
     for world in [1, 3] {
         for exchange in EXCHANGES {
             let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, m.clone(), exchange, 0.3)).collect();
             let moved = reordered(planned(world, infoflow(0, 2), exchange, 0.3));
             plans.push(Plan { order_for: OrderFor::Selection, ..moved.clone() });
+            plans.push(between(moved.clone()));
             plans.push(moved);
             compared(&models, world, &plans);
         }

@@ -138,6 +138,10 @@ fn an_interrupted_evaluation_goes_on() {
     refused(hops(&asked), &["answers.jsonl", "--resume", "--force"]);
     refused(hops(&[&asked[..], &["--resume", "--seed", "7"]].concat()), &["--resume: seed was 0 and is 7"]);
     refused(hops(&[&asked[..], &["--resume", "--documents", "9"]].concat()), &["--resume: documents was 8 and is 9"]);
+    refused(
+        hops(&[&asked[..], &["--resume", "--prefix", "none"]].concat()),
+        &["--resume: prefix was null and is none"],
+    );
     assert_eq!(std::fs::read_to_string(&file).expect("answers"), cut, "nothing was written");
 
     let (code, table, errors) = hops(&[&asked[..], &["--resume"]].concat());

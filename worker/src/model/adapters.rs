@@ -80,7 +80,8 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
     }
     // All that rows are taken from, one below the other: the tokens, then the adapters' rows that are asked for.
     let (mut rows, mut next_token, mut first_row) = (Vec::with_capacity(sources.len()), 0, BTreeMap::new());
-    let mut all = vec![tokens.hidden.to_dtype(DType::F32)?];
+    let wide = if tokens.hidden.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let mut all = vec![cast(&tokens.hidden, wide)?];
     let mut end = ids.len() as u32;
     for source in sources {
         match *source {
@@ -93,7 +94,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
                     Some(&first) => first,
                     None => {
                         let embeddings = &adapters.get(adapter)?.embeddings;
-                        all.push(embeddings.to_dtype(DType::F32)?);
+                        all.push(cast(embeddings, wide)?);
                         first_row.insert(adapter, end);
                         end += embeddings.dims()[0] as u32;
                         end - embeddings.dims()[0] as u32
