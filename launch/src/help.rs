@@ -1,6 +1,6 @@
 //! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
-use tributary_protocol::{Choice, Command, Descriptor, METHODS, REFERENCE};
+use tributary_protocol::{Choice, Command, Descriptor, EVICTIONS, METHODS, REFERENCE};
 
 /// How every command ends.
 pub const EXIT_CODES: &str = "\
@@ -126,6 +126,12 @@ pub fn ratio() -> String {
 pub fn aux_model() -> String {
     let names = taking(Choice::AuxModel);
     format!("{names}: folder of a small model that reads the documents for it, on the CPUs of rank 0's host")
+}
+
+/// `--evict`.
+pub fn evict() -> String {
+    let each = EVICTIONS.map(|entry| format!("{} ({})", entry.name, entry.summary)).join("; ");
+    format!("How rows of the prompt are chosen that decoding keeps, with --keep [default: all are kept]: {each}")
 }
 
 /// `--heads-per-gather`.

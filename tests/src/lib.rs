@@ -108,6 +108,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         returns: Returns { logits: true, scores: true, logprobs: None },
         auxiliary: Vec::new(),
         look_ahead: None,
+        evict: None,
     };
     Plan { auxiliary: read_by_itself(&plan), ..plan }
 }

@@ -54,6 +54,9 @@ fn headline(report: &Report) -> String {
     method.extend(settings.layout.map(|layout| format!("layout {layout}")));
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(settings.order_for.map(|order_for| format!("that order for {order_for}")));
+    if let (Some(evict), Some(keep)) = (settings.evict, settings.keep) {
+        method.push(format!("{evict} keeps {keep} rows"));
+    }
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
     let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);
     let (world, threads) = (settings.world, settings.environment.threads);
