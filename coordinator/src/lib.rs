@@ -35,7 +35,10 @@ pub use intake::{
     prepare_turns,
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
-pub use plan::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, method_named, plan};
+pub use plan::{
+    Cached, EvictionWish, Held, Keep, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, eviction_named,
+    method_named, plan,
+};
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};
 pub use request::{Document, Request, Speaker, Turn};

@@ -72,6 +72,9 @@ impl<'a> Engine<'a> {
         if let Some(around) = folder.adapters.around() {
             planner.packet_by(around);
         }
+        if let Some(look_ahead) = folder.adapters.look_ahead() {
+            planner.look_ahead_by(look_ahead);
+        }
         Ok(Self {
             config: config.clone(),
             folder,

@@ -7,11 +7,11 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, Prefix, RequestSettings};
+use tributary_coordinator::{Chunking, EvictionWish, Keep, Prefix, RequestSettings, eviction_named};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
-    Ape, Descriptor, Drift, DriftOf, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns, SamKv,
-    SamKvVariant, Sampling, Score, TraceHeads,
+    Ape, Descriptor, Drift, DriftOf, Eviction, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns,
+    SamKv, SamKvVariant, Sampling, Score, TraceHeads,
 };
 pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
@@ -185,6 +185,14 @@ pub struct MethodArgs {
     pub samkv_blocks: usize,
     #[arg(long, value_name = "SHARE", default_value_t = SamKv::default().theta, help = help::samkv_theta())]
     pub samkv_theta: f32,
+    #[arg(long, value_name = "METHOD", value_parser = eviction_named, help = help::evict())]
+    pub evict: Option<Eviction>,
+    /// With --evict: what each KV head keeps of the prompt in a layer, in rows or percent
+    #[arg(long, value_name = "N|N%")]
+    pub keep: Option<Keep>,
+    /// With --evict: the last rows of the prompt whose attention is asked [default: 32, at most half of what is kept]
+    #[arg(long, value_name = "N")]
+    pub evict_window: Option<usize>,
 }
 
 /// An exchange, or the planner's choice.
@@ -331,6 +339,7 @@ pub fn settings(
         exchange: options.exchange,
         world,
         owner: None,
+        eviction: EvictionWish { method: options.evict, keep: options.keep, window: options.evict_window },
         max_tokens: run.max_tokens,
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, top_k: 0, seed: run.seed },
         timeout_ms: run.group.reach.collective_timeout.saturating_mul(1000),

@@ -1,6 +1,6 @@
 //! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
-use tributary_protocol::{Choice, Command, Descriptor, METHODS, REFERENCE};
+use tributary_protocol::{Choice, Command, Descriptor, EVICTIONS, METHODS, REFERENCE};
 
 /// How every command ends.
 pub const EXIT_CODES: &str = "\
@@ -135,8 +135,14 @@ pub fn aux_model() -> String {
 pub fn adapter() -> String {
     let (always, too) = (taking(Choice::Adapter), taking(Choice::Packets));
     format!(
-        "Folder of an adapter that `tributary train` wrote; one of a kind. {always}: the rows around every chunk. {too}: the same, beside what they recompute"
+        "Folder of an adapter that `tributary train` wrote; one of a kind. {always}: the rows around every chunk. {too}: the same, beside what they recompute. --evict lookahead: the rows that look ahead"
     )
+}
+
+/// `--evict`.
+pub fn evict() -> String {
+    let each = EVICTIONS.map(|entry| format!("{} ({})", entry.name, entry.summary)).join("; ");
+    format!("How rows of the prompt are chosen that decoding keeps, with --keep [default: all are kept]: {each}")
 }
 
 /// `--heads-per-gather`.

@@ -5,7 +5,7 @@ mod kit;
 
 use std::path::Path;
 
-use kit::adapter::packet;
+use kit::adapter::{look_ahead, packet};
 use kit::{demo, json, request, root, tributary};
 use serde_json::Value;
 
@@ -88,6 +88,37 @@ fn chunks_are_stored_with_their_rows() {
     assert_eq!(loaded(&ask("kv-packet", other.path())).unwrap_or(0), 0, "another adapter's are other chunks");
     let bare = prefilled(&["--method", "none", "--chunk-store", &store]);
     assert_eq!(loaded(&bare).unwrap_or(0), 0, "bare ones are other chunks too");
+}
+
+#[test]
+fn rows_that_look_ahead_say_what_decoding_keeps() {
+    let (ahead, around) = (look_ahead(Path::new(&demo())), packet(Path::new(&demo()), 0.5));
+    let (ahead, around) = (path(&ahead), path(&around));
+    let evicting = ["--evict", "lookahead", "--keep", "64", "--adapter", &ahead];
+    let whole = prefilled(&["--method", "full", "--adapter", &ahead]);
+    assert!(whole.get("evicted").is_none_or(Value::is_null), "{whole}");
+    for more in [&["--method", "full"][..], &["--method", "ring"], &["--method", "infoflow"]] {
+        let report = prefilled(&[&evicting[..], more].concat());
+        let evicted = &report["evicted"];
+        assert_eq!(evicted["asking_rows"].as_u64(), Some(4), "{evicted}");
+    }
+    // Both kinds at once: rows around chunks, and rows behind the prompt.
+    let both = [&evicting[..], &["--method", "kv-packet", "--adapter", &around]].concat();
+    let report = prefilled(&both);
+    assert_eq!(report["settings"]["adapters"].as_array().map(Vec::len), Some(2), "{report}");
+    assert_eq!(report["settings"]["packets"]["head"], 2);
+    // With everything kept nothing changes.
+    let rows = report["tokens"]["prefix"].as_u64().zip(report["tokens"]["context"].as_u64());
+    let (prefix, context) = rows.expect("numbers");
+    let all = (prefix + context + report["tokens"]["query"].as_u64().expect("a number")).to_string();
+    let kept = prefilled(&["--method", "full", "--evict", "lookahead", "--keep", &all, "--adapter", &ahead]);
+    assert_eq!(kept["token_ids"], whole["token_ids"]);
+    let (model, asked) = (demo(), request("hop2-0"));
+    let without =
+        tributary(&["prefill", "--model", &model, "--request", &asked, "--evict", "lookahead", "--keep", "64"]);
+    let errors = String::from_utf8_lossy(&without.stderr);
+    assert_eq!((without.status.code(), errors.lines().count()), (Some(64), 1), "{errors}");
+    assert!(errors.contains("needs --adapter DIR, a folder that `tributary train lookahead` wrote"), "{errors}");
 }
 
 #[test]

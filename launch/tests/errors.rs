@@ -278,3 +278,32 @@ fn compare_refuses_in_the_same_way() {
         assert!(errors.contains(says), "{method}: {errors}");
     }
 }
+
+#[test]
+fn budgets_that_cannot_be_kept() {
+    let table: [(&[&str], &[&str]); 8] = [
+        (&["--keep", "64"], &["--keep 64", "needs --evict METHOD, one of snapkv, pyramidkv"]),
+        (&["--evict", "snapkv"], &["--evict snapkv", "needs --keep N or N%"]),
+        (&["--evict", "tova", "--keep", "0"], &["--keep 0", "at least 1 row"]),
+        (&["--evict", "tova", "--keep", "0%"], &["--keep 0%", "above 0%"]),
+        (&["--evict", "h2o", "--keep", "100000"], &["--keep 100000", "the prompt has"]),
+        (&["--evict", "h2o", "--keep", "101%"], &["--keep 101%", "at most 100%"]),
+        (
+            &["--evict", "snapkv", "--keep", "16", "--evict-window", "16"],
+            &["--evict-window 16", "less than the 16 rows"],
+        ),
+        (&["--evict", "lookahead", "--keep", "16"], &["--evict lookahead", "needs an adapter"]),
+    ];
+    for (options, says) in table {
+        refused_request(options, 64, says);
+    }
+    for (options, says) in
+        [(["--keep", "many"], "no percentage, such as 30%"), (["--evict", "snapkw"], "known are snapkv")]
+    {
+        let (demo, request) = (demo(), request("hop2-0"));
+        let output = tributary(&[&["prefill", "--model", &demo, "--request", &request], &options[..]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{options:?}: {errors}");
+        assert!(errors.contains(says) && output.stdout.is_empty(), "{options:?}: {errors}");
+    }
+}

@@ -8,8 +8,10 @@
 mod auxiliary;
 mod chunk_key;
 pub mod deal;
+mod evict;
 pub mod exit;
 mod frame;
+mod kept;
 mod message;
 mod method;
 mod order;
@@ -22,6 +24,10 @@ mod traffic;
 
 pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt};
 pub use chunk_key::{ChunkKey, KeySpace, NoKey};
+pub use evict::{
+    EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, LayerBudgets, POOLED_ROWS, PSEUDO_TOKENS,
+    PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
+};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
@@ -33,8 +39,8 @@ pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use report::{
-    ChunkCacheReport, DeviceMemory, DrawnToken, Event, FromStore, Logprobs, Outcome, RankReport, Refusal, Sharpest,
-    Span, StepReport,
+    ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
+    Refusal, Sharpest, Span, StepReport,
 };
 pub use rows::{leading, leading_counts};
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};

@@ -29,6 +29,8 @@ pub enum Phase {
     Recompute,
     /// Logits, sampling, and the way of the first token to the coordinator.
     FirstToken,
+    /// Choosing the rows that decoding keeps, and letting go of the others: behind the first token.
+    Evict,
     /// Every token after the first.
     Decode,
 }
@@ -63,6 +65,7 @@ impl Phase {
             Phase::Select => "select",
             Phase::Recompute => "recompute",
             Phase::FirstToken => "first_token",
+            Phase::Evict => "evict",
             Phase::Decode => "decode",
         }
     }

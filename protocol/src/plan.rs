@@ -4,7 +4,7 @@
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
 //! may be generated, and behind all of those the rows of a look-ahead.
 
-use crate::{Auxiliary, Exchange, Importance, Method, OrderFor, Prefill};
+use crate::{Auxiliary, Evict, Exchange, Importance, Method, OrderFor, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -50,6 +50,8 @@ pub struct Plan {
     pub auxiliary: Vec<Auxiliary>,
     /// Rows that look at the cache before generation begins, and are then forgotten.
     pub look_ahead: Option<LookAhead>,
+    /// What is kept of the prompt once the first token has been drawn; everything where absent.
+    pub evict: Option<Evict>,
 }
 
 /// Rows of an adapter that stand right behind the query, between prefill and generation: what they attend to says which rows of the

@@ -142,7 +142,13 @@ pub struct Outcome {
     pub logits: Option<Vec<f32>>,
     /// One score a context row, chunks in the request's own order, if asked for and if the method has them.
     pub scores: Option<Vec<f32>>,
+    /// The rows that are kept for decoding, if scores are asked for and rows were evicted.
+    pub kept: Option<Box<KeptRows>>,
 }
+
+/// The rows that each KV head of each layer keeps: by layer and KV head, in causal order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct KeptRows(pub Vec<Vec<Vec<u32>>>);
 
 /// The report of one rank on a prefill.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -157,6 +163,8 @@ pub struct RankReport {
     pub traffic: Traffic,
     /// The traffic after the first token: the request's share of the steps that it took together with others.
     pub decode_traffic: Traffic,
+    /// What was evicted behind the first token; absent where nothing was.
+    pub evicted: Option<Evicted>,
     /// Context, prefix and query rows computed in the prefill of chunks or of the whole prompt.
     pub prefilled_rows: usize,
     /// Rows computed in the recompute pass, the query's included.
@@ -170,6 +178,23 @@ pub struct RankReport {
     /// Bytes that its process has in the host's memory when the answer is out; 0 if the system does not say. Ranks that are
     /// threads have one process.
     pub resident_bytes: u64,
+}
+
+/// The eviction on one rank: its part of the prompt's keys and values before and behind it. A row is counted once a layer and KV head.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Evicted {
+    /// Rows that it held, summed over layers and KV heads.
+    pub rows_before: u64,
+    /// Rows that it holds for decoding.
+    pub rows_kept: u64,
+    /// Bytes of keys and values of the rows before.
+    pub bytes_before: u64,
+    /// Bytes that are left of them, places that pad heads to one length included.
+    pub bytes_kept: u64,
+    /// Rows that it computed to see what they attend to.
+    pub asking_rows: usize,
+    /// Bytes that it received: queries, partial results, scores and kept rows.
+    pub received_bytes: u64,
 }
 
 /// The pool that a device's tensors come from. Ranks that share a device and a process share it.

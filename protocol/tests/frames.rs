@@ -5,10 +5,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tributary_protocol::{
     Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error,
-    Event, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeySpace, Layout, Logprobs, LookAhead,
-    MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION, Passing, Phase, Plan, RankReport, Refusal,
-    Returns, SamKv, SamKvVariant, Sampling, Score, Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport,
-    Tier, Trace, TraceHeads, checksum, decode, decode_frame, encode, encode_frame,
+    Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeptRows, KeySpace,
+    Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION, Passing,
+    Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, Sharpest, Span, StepReport,
+    StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode, decode_frame, encode,
+    encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -100,8 +101,14 @@ prop_compose! {
             returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
             look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
+            evict: flags.0.then(evict),
         }
     }
+}
+
+fn evict() -> Evict {
+    let method = Eviction::PyramidKv;
+    Evict { method, keep: 128, window: 32, pooled: 7, sinks: 4, beta: 20, pseudo: 32, seed: 9, gather: true }
 }
 
 fn is_refused(result: Result<Plan, Error>) -> bool {
@@ -234,6 +241,7 @@ fn events_and_orders_come_back() {
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,
+        kept: Some(Box::new(KeptRows(vec![vec![vec![1, 2], vec![0, 3]]]))),
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
@@ -290,11 +298,20 @@ fn samples() -> (Order, Event) {
         returns: Returns { logits: true, scores: false, logprobs: Some(5) },
         auxiliary: vec![auxiliary()],
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
+        evict: Some(evict()),
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.resident_bytes = 1 << 33;
     report.auxiliary_s = 0.75;
+    report.evicted = Some(Evicted {
+        rows_before: 1,
+        rows_kept: 2,
+        bytes_before: 3,
+        bytes_kept: 4,
+        asking_rows: 5,
+        received_bytes: 6,
+    });
     report.traffic.count(Collective::AllGather, 3, 4);
     report.spans.push(Span { phase: Phase::Probe, start_s: 0.25, seconds: 0.5, waited_s: 0.125 });
     let key = KeySpace::new([1; 32], "f32").chunk(&[1], &[2, 3], &[]);
@@ -318,6 +335,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420c0000005d010000d205a378");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420c000000170200008a32104d");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420c0000009b010000b7af8f94");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420c00000049020000fe1bf9fe");
 }

@@ -2,7 +2,8 @@
 //!
 //! `request.json`: token ids and the settings that shape the result. `result.safetensors`: `first_token_logits` f32
 //! \[vocab\]; `selected` u32, row numbers counted from the first prefix token with chunks in the request's own order;
-//! `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
+//! where rows were evicted `kept` u32, row numbers likewise, layer by layer, KV head by KV head, and `kept_counts` u32 \[layers\], the rows
+//! of a KV head in each; `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_coordinator::report::PacketRows;
 use tributary_engine::Answered;
-use tributary_protocol::Auxiliary;
+use tributary_protocol::{Auxiliary, KeptRows};
 
 use crate::error::{Error, Result};
 use tributary_system::file::write_whole;
@@ -119,6 +120,15 @@ pub struct Dumped<'a> {
     /// The folders of the model's adapters, and the number of each.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     adapters: &'a [String],
+    /// How the rows are chosen that decoding keeps, where it does not keep all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evict: Option<&'static str>,
+    /// Rows of the prompt that each KV head keeps, the mean over layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep: Option<usize>,
+    /// The last rows of the prompt whose attention says which, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evict_window: Option<usize>,
     /// The model that reads chunks for the method, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_model: Option<&'a str>,
@@ -190,6 +200,9 @@ fn request(answered: &Answered) -> Dumped<'_> {
         ape_scale: settings.ape_scale,
         packets: settings.packets.as_ref(),
         adapters: &settings.environment.adapters,
+        evict: settings.evict,
+        keep: settings.keep,
+        evict_window: settings.evict_window,
         auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
         seed: settings.seed,
@@ -208,6 +221,12 @@ fn tensors(answered: &Answered) -> Result<HashMap<String, Tensor>> {
         ("first_token_logits".to_owned(), vector(logits)?),
         ("selected".to_owned(), Tensor::new(outcome.selected.as_slice(), &Device::Cpu)?),
     ]);
+    if let Some(KeptRows(kept)) = outcome.kept.as_deref() {
+        let counts: Vec<u32> = kept.iter().map(|heads| heads[0].len() as u32).collect();
+        let rows: Vec<u32> = kept.iter().flatten().flatten().copied().collect();
+        tensors.insert("kept".to_owned(), Tensor::new(rows, &Device::Cpu)?);
+        tensors.insert("kept_counts".to_owned(), Tensor::new(counts, &Device::Cpu)?);
+    }
     if let Some(scores) = &outcome.scores {
         let rows: Vec<f32> = std::iter::repeat_n(0.0, plan.prefix_tokens()).chain(scores.iter().copied()).collect();
         tensors.insert("scores".to_owned(), vector(&rows)?);

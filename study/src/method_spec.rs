@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tributary_coordinator::eviction_named;
 use tributary_engine::RunConfig;
 use tributary_protocol::{Choice, Descriptor, Exchange, Importance, OrderFor, Packets};
 
@@ -19,7 +20,7 @@ pub struct MethodSpec {
 /// The options that a method may name.
 const OPTIONS: &str = "ratio, score, layers, layout, reorder, importance, order-for, packets, first, exchange, heads, rows, drift-of, \
     drift-layers, alpha, sharpest, keep-order, block, anchor, passing, ape-temperature, ape-scale, samkv-variant, \
-    samkv-blocks, samkv-theta, world, threads";
+    samkv-blocks, samkv-theta, evict, keep, window, world, threads";
 
 impl MethodSpec {
     /// A method with the command's options.
@@ -105,11 +106,12 @@ impl MethodSpec {
                 "samkv-theta" => settings.samkv.theta = real()?,
                 "ape-temperature" => settings.ape.temperature = real()?,
                 "ape-scale" => settings.ape.scale = real()?,
+                "evict" => settings.eviction.method = Some(eviction_named(text()?).map_err(|why| wrong(&why))?),
+                "keep" => settings.eviction.keep = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
+                "window" => settings.eviction.window = Some(number()?),
                 "world" => settings.world = number()?,
                 "threads" => run_config.threads = number()?,
-                _ => {
-                    return Err(wrong(&format!("unknown option; known are {OPTIONS}")));
-                }
+                _ => return Err(wrong(&format!("unknown option; known are {OPTIONS}"))),
             }
         }
         Ok(run_config)

@@ -58,13 +58,13 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None, peek=None):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None, peek=None, frozen=False):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
         `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
         `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
         in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions.
-        `soften(scores)` stands for the softmax over keys. `peek(layer, q)` sees queries before RoPE."""
+        `soften(scores)` stands for the softmax over keys. `peek(layer, q)` sees queries before RoPE. A `frozen` cache stays as it is."""
         rope, order = at
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
@@ -76,7 +76,8 @@ class Model:
             q, k, v = (self.linear(y, name + f"self_attn.{part}_proj").view(len(rows), -1, self.head_dim) for part in "qkv")
             if name + "self_attn.q_norm.weight" in self.weights:
                 q, k = (self.norm(t, name + f"self_attn.{part}_norm.weight") for part, t in (("q", q), ("k", k)))
-            cache[layer][0][rows], cache[layer][1][rows] = k, v
+            if not frozen:
+                cache[layer][0][rows], cache[layer][1][rows] = k, v
             if narrow is not None:
                 places = narrow(layer, rows, cache)
                 rows, x, q, seen = rows[places], x[places], q[places], seen[places]

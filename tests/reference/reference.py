@@ -1,6 +1,6 @@
 """Checks dumps of `tributary prefill --dump DIR` against an independent implementation (`methods.py`).
 
-Recomputes chunk order, scores, selection and first-token logits of a dump and prints one line a quantity; exits 1 where
+Recomputes chunk order, scores, selection, first-token logits, what is kept where rows are evicted (`evict.py`) and the tokens behind it of a dump and prints one line a quantity; exits 1 where
 one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders with plain or llama3 RoPE.
 
     python reference.py --model MODEL DUMP [DUMP ...]
@@ -24,6 +24,7 @@ import tempfile
 import torch
 from safetensors.torch import load_file, save_file
 
+import evict
 from methods import DTYPE, Model, Request, top
 
 LOGITS_TOLERANCE = 1e-4  # of the largest |logit|
@@ -138,7 +139,8 @@ def check(model: Model, folder: str) -> bool:
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
     model, around = with_rows(model, s)
-    r = Request(model, s["prefix"], s["chunks"], s["query"], around=around)
+    room = max(32, len(s["generated"])) if "kept" in dump else 0
+    r = Request(model, s["prefix"], s["chunks"], s["query"], room, around)
     selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)
     exact = s["method"] in EXACT
     order, scores, chosen, cut, logits = solve(r, s, None if exact else selected, s["order"])
@@ -156,6 +158,13 @@ def check(model: Model, folder: str) -> bool:
     tolerance = math.inf if s["exchange"] == "selected" and s.get("world", 1) > 1 and not exact else LOGITS_TOLERANCE
     found = dump["first_token_logits"]
     lines.append(("logits", relative(found, logits), tolerance, f"best {found.argmax().item()}, here {logits.argmax().item()}"))
+    if "kept" in dump:
+        if s["method"] in BLOCKS + ("ape", "samkv"):
+            raise SystemExit(f"{folder}: what is kept behind {s['method']} is not in this reference")
+        read = list(range(len(r.lengths))) if s.get("order_for") == "selection" else None
+        rows = torch.arange(r.P + r.T) if exact else selected
+        cache = r.recompute(s["order"], rows, read)[1]
+        lines += evict.lines_of(r, s, dump, cache, r.positions("global", read or s["order"]), CUT_TOLERANCE)
     good = all(error <= bound for _, error, bound, _ in lines)
     print(f"{folder}: {s['method']} ratio {s['ratio']} layout {s['layout']} reorder {s['reorder']} exchange {s['exchange']}")
     for name, error, bound, note in lines:
@@ -222,7 +231,41 @@ def self_test(model: Model, folder: str) -> bool:
                         {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
+        for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq"):
+            expect(f"eviction {name}: all kept = nothing evicted; dump", float(not evicted_trip(model, request, name)), 0.0)
     return good
+
+
+def evicted_trip(model: Model, request: dict, name: str) -> bool:
+    """Whether tokens are the same where all rows are kept, a dump made here passes, and fails once a kept row or a token is another."""
+    r = Request(model, **request, room=32)
+    cache = r.recompute(list(range(len(r.lengths))), torch.arange(r.P + r.T))[1]
+    at, total = r.positions("global", list(range(len(r.lengths)))), r.P + r.T + r.M
+    logits = solve(r, settings(model, method="full"))[4]
+    first, verdicts = logits.argmax().item(), []
+    plain = evict.Eviction(r, cache, at, {"evict": "tova", "keep": total}).generate([[list(range(total))] * model.kv_heads] * model.layers, first, 4)
+    for keep in (total, 12):
+        s = settings(model, method="full", evict=name, keep=keep, seed=3)
+        of = evict.Eviction(r, cache, at, s)
+        kept = of.kept(first)[0]
+        tokens = of.generate(kept, first, 4)
+        if keep == total:
+            verdicts.append(tokens == plain)
+            continue
+        flat = torch.tensor(sum((rows for heads in kept for rows in heads), []), dtype=torch.int32)
+        counts = torch.tensor([len(heads[0]) for heads in kept], dtype=torch.int32)
+        gone = next(row for row in range(total) if row not in kept[0][0])
+        for spoilt in (None, "kept", "generated"):
+            rows = flat.clone()
+            if spoilt == "kept":
+                rows[len(kept[0][0]) // 2] = gone
+            said = [*tokens[:-1], (tokens[-1] + 1) % model.vocab] if spoilt == "generated" else tokens
+            dump = {"first_token_logits": logits.float(), "kept": rows, "kept_counts": counts}
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+                (pathlib.Path(folder) / "request.json").write_text(json.dumps({**s, **request, "generated": said, "order": list(range(len(r.lengths)))}))
+                save_file(dump, pathlib.Path(folder) / "result.safetensors")
+                verdicts.append(check(model, folder) == (spoilt is None))
+    return all(verdicts)
 
 
 def read_by(model: Model, folder: str, r: Request, request: dict) -> dict:

@@ -111,6 +111,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         returns: Returns { logits: true, scores: true, logprobs: None },
         auxiliary: Vec::new(),
         look_ahead: None,
+        evict: None,
     };
     let plan = Plan { auxiliary: read_by_itself(&plan), ..plan };
     if plan.method.descriptor().takes(Choice::Adapter) { between(plan) } else { plan }

@@ -8,7 +8,8 @@ use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
 use tributary_protocol::{
-    Ape, Drift, Event, Exchange, Layout, METHODS, Method, Order, Outcome, Passing, Plan, SamKvVariant, Selection,
+    Ape, Drift, Event, Evict, Eviction, Exchange, Layout, METHODS, Method, Order, Outcome, Passing, Plan, SamKvVariant,
+    Selection,
 };
 
 use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, sharp_trace, with_ratio};
@@ -56,11 +57,41 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
         let made = if reorders { reordered(made) } else { made };
         Plan { request: index as u64 + 1, max_tokens: 3 + index % 7, keep_chunks, ..made }
     };
-    let plans: Vec<Plan> = all.enumerate().map(make).collect();
+    let mut plans: Vec<Plan> = all.enumerate().map(make).collect();
+    plans.extend(evicting(world, keep_chunks, plans.len()));
     for method in METHODS {
         assert!(plans.iter().any(|plan| plan.method.name() == method.name), "{} is missing", method.name);
     }
     plans
+}
+
+/// Plans that forget some of their prompt behind the first token, gathered on the owner or not.
+fn evicting(world: usize, keep_chunks: bool, before: usize) -> Vec<Plan> {
+    let ways = [
+        (Method::Full, Eviction::SnapKv),
+        (Method::Ring, Eviction::StreamingLlm),
+        (Method::Star { block_tokens: None }, Eviction::H2o),
+        (infoflow(1, 3), Eviction::PyramidKv),
+        (Method::None, Eviction::Tova),
+        (Method::Ape(Ape::default()), Eviction::Random),
+        (Method::PassQ, Eviction::Laq),
+    ];
+    let make = |(index, (way, gather)): (usize, (&(Method, Eviction), bool))| {
+        let (method, eviction) = way.clone();
+        let evict =
+            Evict { method: eviction, keep: 12, window: 4, pooled: 3, sinks: 4, beta: 20, pseudo: 3, seed: 1, gather };
+        let made = plan(2, &[9 + index % 4, 17, 5], 4, world, method, Exchange::PassQ);
+        let recomputes = matches!(made.method.selection(), Some(Selection::Evidence(_)));
+        let made = if recomputes { with_ratio(made, 0.3) } else { made };
+        Plan {
+            request: (before + index) as u64 + 1,
+            max_tokens: 3 + index % 5,
+            keep_chunks,
+            evict: Some(evict),
+            ..made
+        }
+    };
+    ways.iter().flat_map(|way| [(way, false), (way, true)]).enumerate().map(make).collect()
 }
 
 /// Compares tokens; the requests and the places of the tokens that differ at a near tie.

@@ -52,6 +52,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         returns: Returns::default(),
         auxiliary: Vec::new(),
         look_ahead: None,
+        evict: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, RowSums, cuda};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -63,17 +63,6 @@ impl Math {
         let partial = self.kernels.attend(q, at, keys, rope, self.scale)?;
         self.progress.attended();
         Ok(partial)
-    }
-
-    /// The attention that each key receives from the queries, read by KV head or by query row, given the queries' log-sum-exp.
-    ///
-    /// # Errors
-    /// As [`attend`](Self::attend).
-    pub fn readings(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Readings) -> Result<Tensor> {
-        self.progress.attention();
-        let readings = self.kernels.readings(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
-        self.progress.attended();
-        Ok(readings)
     }
 
     /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls before have found.

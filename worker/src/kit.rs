@@ -86,6 +86,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         returns: Returns::default(),
         auxiliary: Vec::new(),
         look_ahead: None,
+        evict: None,
     }
 }
 

@@ -7,6 +7,7 @@ mod attention;
 mod chunk_cache;
 mod context;
 mod error;
+mod evict;
 mod fingerprint;
 mod first_token;
 #[cfg(test)]

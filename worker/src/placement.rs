@@ -85,6 +85,12 @@ impl Placement {
         }
     }
 
+    /// The same for so many generated rows.
+    #[must_use]
+    pub fn reaching(&self, generated: usize) -> Self {
+        Self { look_ahead: (self.rows() + generated) as u32, ..self.clone() }
+    }
+
     /// Number of rows of prefix, context and query.
     pub fn rows(&self) -> usize {
         self.rope.len()

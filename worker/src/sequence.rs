@@ -7,6 +7,7 @@ use tributary_kernels::{Positions, Rope};
 use tributary_protocol::{Ape, Plan};
 
 use crate::error::Result;
+use crate::evict::Remains;
 use crate::kv::{GrowingBlock, View};
 use crate::placement::Placement;
 use crate::sample::Sampler;
@@ -58,6 +59,8 @@ pub struct Turned {
     placement: Placement,
     /// The number of the row that is generated next.
     next_row: u32,
+    /// The first generated row's position, where it is not that behind the query.
+    first_position: Option<u32>,
 }
 
 impl Sequence {
@@ -77,6 +80,25 @@ impl Sequence {
         };
         let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
         Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
+    }
+
+    /// The sequence of a request of whose prompt only some rows remain, for so many tokens at most.
+    pub fn of_remains(
+        (plan, tokens): (&Plan, usize),
+        placement: Placement,
+        remains: Remains,
+        (first, sampler): (u32, Sampler),
+        rank: usize,
+    ) -> Self {
+        let (owner, positions, parallel) = (plan.owner, placement.positions(tokens), plan.method.parallel());
+        let Remains { own, rest, alone, next_position, .. } = remains;
+        let is_owner = rank == owner;
+        let generated = GrowingBlock::new(if is_owner { positions - placement.positions(0) } else { 0 });
+        let (next_row, first_position) = (placement.rows() as u32, next_position);
+        let turned = Turned { own, rest, generated, parallel, placement, next_row, first_position };
+        let held = if is_owner || !alone { CacheState::Turned(Box::new(turned)) } else { CacheState::Nothing };
+        let drawing = is_owner.then_some(Drawing { sampler, newest: first });
+        Self { owner, alone, positions, parallel, held, drawing }
     }
 
     /// Turns the cached keys to their positions, if that has not been done.
@@ -115,7 +137,15 @@ impl Turned {
         assert!(positions >= placement.positions(0), "{positions} positions for {}", placement.positions(0));
         let most = positions - placement.positions(0);
         let generated = GrowingBlock::new(if is_owner { most } else { 0 });
-        Ok(Self { own, rest, generated, parallel: None, next_row: placement.rows() as u32, placement })
+        Ok(Self {
+            own,
+            rest,
+            generated,
+            parallel: None,
+            next_row: placement.rows() as u32,
+            placement,
+            first_position: None,
+        })
     }
 
     /// The next generated row begins: where it stands. Its owner makes room for its key and value. Every rank that has a part of
@@ -125,11 +155,19 @@ impl Turned {
         self.next_row += 1;
         if is_owner {
             let first = self.placement.rows() as u32;
-            let at = |rows: std::ops::Range<u32>| self.placement.at(&rows.map(|row| first + row).collect::<Vec<_>>());
-            self.generated.begin_row(at);
+            let (placement, from) = (&self.placement, self.first_position);
+            self.generated.begin_row(|rows| generated_at(placement, from, first + rows.start..first + rows.end));
         }
-        self.placement.at(&[row])
+        generated_at(&self.placement, self.first_position, row..row + 1)
     }
+}
+
+/// Where generated rows stand: behind the query, or from a position on that was given for the first of them.
+fn generated_at(placement: &Placement, from: Option<u32>, rows: std::ops::Range<u32>) -> Positions {
+    let at = placement.at(&rows.clone().collect::<Vec<_>>());
+    let Some(from) = from else { return at };
+    let first = placement.rows() as u32;
+    Positions::in_sequence(rows.map(|row| from + row - first).collect::<Vec<_>>(), at.order())
 }
 
 #[cfg(test)]

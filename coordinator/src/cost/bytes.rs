@@ -59,6 +59,8 @@ pub enum Cargo {
     Queries,
     /// Partial outputs and log-sum-exp back to their rows' home.
     Homeward,
+    /// Keys and values that an eviction keeps, to the owner.
+    Kept,
 }
 
 /// One kind of cargo in one phase.

@@ -4,6 +4,7 @@ use tributary_protocol::deal::shards;
 use tributary_protocol::{Plan, Prefill};
 
 use super::bytes::{Flow, of_token};
+use super::evicting::held_rows;
 use super::work::{Products, RankWork};
 use crate::ModelShape;
 
@@ -27,7 +28,7 @@ impl Decoding {
             work.kv_bytes = (shape.layers * keys) as f64 * shape.layer_kv_bytes() as f64;
             work
         };
-        let alone = plan.decodes_alone(world);
+        let alone = plan.generates_alone(world);
         let flows = if alone { Vec::new() } else { of_token(plan, world, shape).to_vec() };
         Self { ranks: kept.iter().enumerate().map(rank).collect(), flows }
     }
@@ -40,7 +41,7 @@ fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
     let layer_bytes = shape.layer_matrix_parameters() as f64 * shape.dtype_bytes as f64;
     let logits_bytes = (shape.vocab * shape.hidden * shape.dtype_bytes) as f64;
     let products = |flops: f64, weight_bytes: f64| Products { rows: 1, flops, weight_bytes };
-    let others = if plan.decodes_alone(world) { 0 } else { world - 1 };
+    let others = if plan.generates_alone(world) { 0 } else { world - 1 };
     RankWork {
         products: vec![
             products(layers * layer_flops, layers * layer_bytes),
@@ -57,6 +58,14 @@ fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
 fn kept(plan: &Plan, world: usize) -> Vec<usize> {
     let generated = plan.max_tokens / 2;
     let of_owner = |rank: usize, keys: usize| if rank == plan.owner { keys } else { 0 };
+    if let Some(evict) = plan.evicts() {
+        let alone = plan.generates_alone(world);
+        let share = |(rank, held): (usize, usize)| match alone {
+            true => of_owner(rank, evict.keep + generated),
+            false => evict.keep * held / plan.total_rows().max(1) + of_owner(rank, generated),
+        };
+        return held_rows(plan, world).into_iter().enumerate().map(share).collect();
+    }
     if plan.decodes_alone(world) {
         let context = plan.kept_at_most(world).iter().sum::<usize>();
         let all = plan.prefix_tokens() + context + plan.query_tokens() + generated;

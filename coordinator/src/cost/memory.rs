@@ -6,6 +6,7 @@
 //! * ideal's full prefill: activations of its share and of its queries, a layer's fresh rows, and what the query paid to the cache;
 //! * a free probe: activations of its share, the queries that come to a rank's keys, and what each of its rows reads in each key;
 //! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
+//! * an eviction: what is kept beside what was, one layer put together, and what passes through of the rows that look;
 //! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
 //!   layer by layer and the old ones are let go of, so a sequence takes less than that;
 //! * after the answer, if chunks are kept: a copy of the fresh chunks.
@@ -17,8 +18,10 @@ mod measuring;
 mod tests;
 
 use tributary_protocol::deal::{blocks, shards};
-use tributary_protocol::{Exchange, Plan, Prefill};
+use tributary_protocol::{Evict, Exchange, Plan, Prefill};
 
+use super::evicting::asking_rows;
+use super::running_bytes;
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 
@@ -38,6 +41,9 @@ pub const DEVICE_BYTES: u64 = CUBLAS_BYTES + (32 << 20) + (64 << 20);
 
 /// Rows and keys of a tile in the lists that say which rows see which keys; the smaller of the kernels' tiles.
 const LIST_TILE: usize = 64;
+
+/// Rows of the prompt that look at the cache at a time.
+const EVICTING_ROWS: usize = 512;
 
 /// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
 const MLP_TILE_ROWS: usize = 2048;
@@ -154,10 +160,24 @@ impl Count<'_> {
         let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
         let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
-        let decode = if plan.max_tokens > 1 { all + all / 2 + generated + logits } else { 0 };
+        let decode = if plan.evicts().is_some() {
+            running_bytes(plan, self.world, shape)[rank] + logits
+        } else if plan.max_tokens > 1 {
+            all + all / 2 + generated + logits
+        } else {
+            0
+        };
         let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
         let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
-        let moments = [prefill, recompute, decode, all + kept, self.look_ahead(rank, &held, all), measured];
+        let moments = [
+            prefill,
+            recompute,
+            decode,
+            all + kept,
+            self.look_ahead(rank, &held, all),
+            self.evicting(rank, &held, all),
+            measured,
+        ];
         let auxiliary =
             if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.cost.memory_bytes).sum() } else { 0 };
         cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
@@ -178,6 +198,28 @@ impl Count<'_> {
         let received = shape.layers * shape.kv_heads * keys;
         let passing = if is_owner { rows as u64 * shape.layer_kv_bytes() + self.activations(rows, true) } else { 0 };
         all + passing + slack(4 * (attention + wide_keys + received) as u64)
+    }
+
+    /// Bytes while rows are evicted, beside `all` keys and values: what passes through of the rows that look, their queries and results from
+    /// all ranks, what each key received in every layer (on the owner all keys'), a layer put together, and what is kept.
+    fn evicting(&self, rank: usize, held: &Held, all: u64) -> u64 {
+        let (plan, shape) = (self.plan, self.shape);
+        let is_owner = rank == plan.owner;
+        if plan.evicts().is_none() || (plan.decodes_alone(self.world) && !is_owner) {
+            return 0;
+        }
+        let asking = asking_rows(plan, self.world);
+        let asking: Vec<usize> = asking.into_iter().map(|rows| rows.min(EVICTING_ROWS)).collect();
+        let all_asking: usize = asking.iter().sum();
+        let keys = held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank];
+        let queries = self.number_bytes() * all_asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
+        let of_all = if is_owner { 2 * plan.total_rows() } else { 0 };
+        let received = 4 * (shape.layers * shape.kv_heads * (2 * keys + of_all)) as u64;
+        let layer = 2 * keys as u64 * shape.layer_kv_bytes();
+        let kept = running_bytes(plan, self.world, shape)[rank];
+        let pseudo = plan.evicts().map_or(0, Evict::pseudo_tokens) as u64 * shape.kv_bytes();
+        let kept = if pseudo > 0 { 2 * kept + pseudo } else { kept };
+        all + kept + layer + self.activations(asking[rank], true) + slack(queries + received)
     }
 
     /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
@@ -270,7 +312,7 @@ impl Count<'_> {
             MemoryOf::Host => 0,
             MemoryOf::Device => {
                 let layer = rows as u64 * self.shape.layer_kv_bytes();
-                let behind = self.plan.max_tokens.max(self.plan.look_ahead_count());
+                let behind = self.plan.max_tokens.max(self.plan.passing_rows());
                 let tables = 4 * (self.plan.total_rows() + behind) * self.shape.head_dim;
                 slack(layer + layer / 2 + tables as u64)
             }

@@ -3,6 +3,7 @@
 
 pub mod bytes;
 mod decoding;
+pub mod evicting;
 mod groups;
 mod homes;
 pub mod memory;
@@ -15,6 +16,7 @@ mod tests;
 mod work;
 
 pub use decoding::Decoding;
+pub use evicting::Evicting;
 pub use groups::groups;
 pub use running::running_bytes;
 pub use selected::Selected;

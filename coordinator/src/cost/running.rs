@@ -9,11 +9,14 @@
 //! | the owner holds everything | N + s + m rows on the owner, nothing elsewhere |
 //! | an exact method's shards | its shard; m more on the owner |
 //! | all but some rows of the chunks are dropped | as above, without the context's rows beside the recomputed ones |
+//! | rows are evicted, and what is kept is on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head that say where it stands |
+//! | rows are evicted, and what is kept stays | as many as a KV head keeps, at most, of those that it holds; m more on the owner |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Plan, Prefill};
+use tributary_protocol::{Evict, Plan, Prefill};
 
+use super::evicting::held_rows;
 use crate::ModelShape;
 
 /// Bytes that each rank keeps until the sequence is released; nothing where one token is all.
@@ -21,9 +24,38 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
     if plan.max_tokens <= 1 {
         return vec![0; world];
     }
+    if let Some(evict) = plan.evicts() {
+        return kept_bytes(plan, evict, world, shape);
+    }
     (0..world)
         .map(|rank| rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape))
         .collect()
+}
+
+/// Position, order and segment of a row in one KV head.
+const PLACE_BYTES: u64 = 12;
+
+/// Bytes that each rank keeps where rows are evicted: nothing of them is shared.
+fn kept_bytes(plan: &Plan, evict: &Evict, world: usize, shape: &ModelShape) -> Vec<u64> {
+    let held = held_rows(plan, world);
+    // Where heads keep the same rows their places are told once, which is little.
+    let places = if evict.descriptor().heads_together { 0 } else { PLACE_BYTES * shape.kv_heads as u64 };
+    let budgets = evict.budgets(shape.layers, plan.rows_there_at_most());
+    let of_rank = |rank: usize| {
+        let generated = if rank == plan.owner { plan.max_tokens } else { 0 };
+        let most = match (plan.generates_alone(world), rank == plan.owner) {
+            (true, true) => plan.total_rows(),
+            (true, false) => 0,
+            (false, _) => held[rank],
+        };
+        let rows = |budget: &usize| (*budget).min(most);
+        // Prefix and query lie beside contexts that stand beside each other, each padded to its longest head.
+        let apart = if plan.method.parallel().is_some() { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
+        let rows = |budget: &usize| if most == 0 { 0 } else { rows(budget) + apart.min(*budget) };
+        let rows: usize = budgets.iter().map(rows).sum();
+        (rows + shape.layers * generated) as u64 * shape.layer_kv_bytes() + places * rows as u64
+    };
+    (0..world).map(of_rank).collect()
 }
 
 /// Rows whose keys and values a rank keeps.

@@ -27,7 +27,7 @@ use super::profile::{Link, Profile, RankRates};
 use super::reading::{Pass, waits};
 use crate::ModelShape;
 use crate::cost::bytes::{Cargo, Flow, flows};
-use crate::cost::{Decoding, PhaseWork, Products, RankWork, Selected, Work, work_of};
+use crate::cost::{Decoding, Evicting, PhaseWork, Products, RankWork, Selected, Work, work_of};
 use crate::machine::MemoryOf;
 
 /// FLOPs of the host of a device in a second, which no profile of a device says: what 16 cores do in f32.
@@ -50,6 +50,8 @@ pub struct Predicted {
     pub critical_flops: f64,
     /// Bytes that each rank receives until the first token.
     pub received_bytes: Vec<u64>,
+    /// Seconds of the eviction behind the first token; 0 where none takes place.
+    pub evict_s: f64,
     /// Seconds of each token behind the first one, if the plan allows more than that.
     pub token_s: f64,
 }
@@ -68,7 +70,7 @@ pub struct PhaseSeconds {
 impl Predicted {
     /// Seconds until the last of so many tokens.
     pub fn all_tokens_s(&self, tokens: usize) -> f64 {
-        self.ttft_s + tokens.saturating_sub(1) as f64 * self.token_s
+        self.ttft_s + if tokens > 1 { self.evict_s } else { 0.0 } + tokens.saturating_sub(1) as f64 * self.token_s
     }
 }
 
@@ -85,6 +87,7 @@ pub struct Counted {
     work: Work,
     flows: Vec<Flow>,
     token: Option<Decoding>,
+    evicting: Option<Evicting>,
 }
 
 impl Counted {
@@ -97,7 +100,8 @@ impl Counted {
     pub fn given(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Self {
         let (work, flows) = (work_of(plan, world, shape, selected), flows(plan, world, shape, selected));
         let token = (plan.max_tokens > 1).then(|| Decoding::new(plan, world, shape));
-        Self { world, shape: *shape, work, flows, token }
+        let evicting = Evicting::new(plan, world, shape);
+        Self { world, shape: *shape, work, flows, token, evicting }
     }
 
     /// The time to first token of the plan that was counted, on the machine of a profile.
@@ -117,6 +121,7 @@ impl Counted {
             total_flops: self.work.total_flops(),
             critical_flops: self.work.critical_flops(),
             received_bytes,
+            evict_s: self.evicting.as_ref().map_or(0.0, |evicting| self.clock(plan, profile).evict_s(evicting)),
             token_s: self.token.as_ref().map_or(0.0, |token| self.clock(plan, profile).token_s(token)),
         }
     }
@@ -264,6 +269,14 @@ impl Clock<'_> {
         let link = self.profile.between.as_ref().filter(|_| self.profile.hosts(self.world) > 1);
         let order_s = if self.world > 1 { 2.0 * link.unwrap_or(&self.profile.inside).latency_s } else { 0.0 };
         seconds(owner) - seconds(&only(owner)) + slowest_s + moved_s + order_s
+    }
+
+    /// Seconds of an eviction: the rank that computes longest, and what moves, which hides under nothing.
+    fn evict_s(&self, evicting: &Evicting) -> f64 {
+        let rates = self.profile.rank_of(if evicting.flows.is_empty() { 1 } else { self.world });
+        let slowest_s = evicting.ranks.iter().map(|work| self.work_s(work, rates)).fold(0.0, f64::max);
+        let moved_s = |rank: usize| evicting.flows.iter().map(|flow| self.transfer_s(flow, rank)).sum::<f64>();
+        slowest_s + (0..self.world).map(moved_s).fold(0.0, f64::max)
     }
 
     /// Seconds that a rank waits for transfers in a phase.

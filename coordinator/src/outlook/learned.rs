@@ -107,6 +107,7 @@ mod tests {
             total_flops: 0.0,
             critical_flops: 0.0,
             received_bytes: Vec::new(),
+            evict_s: 0.0,
             token_s: 0.0,
         }
     }

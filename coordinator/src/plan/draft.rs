@@ -8,10 +8,10 @@ use tributary_protocol::{
     Around, Auxiliary, Choice, Chunk, Evidence, Exchange, LookAhead, Packets, Plan, Selection, leading_counts,
 };
 
-use super::exchange;
 use super::settings::{RequestSettings, budget, setting};
 use super::{Cached, Held, Planned, dealing};
-use crate::cost::memory;
+use super::{eviction, exchange};
+use crate::cost::{evicting, memory};
 use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
@@ -82,7 +82,7 @@ impl Draft {
             _ => (ratio, budget(ratio, context_tokens)),
         };
         assert!(budget <= context_tokens, "{budget} rows of {context_tokens} to recompute");
-        let plan = Plan {
+        let mut plan = Plan {
             request: 0,
             prefix,
             chunks: chunks.into_iter().map(|ids| Chunk { ids, rank: 0, warm: false, around }).collect(),
@@ -103,7 +103,13 @@ impl Draft {
             returns: settings.returns,
             auxiliary,
             look_ahead,
+            evict: None,
         };
+        plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
+        let (prompt_tokens, behind) = (plan.total_rows(), plan.passing_rows());
+        if prompt_tokens + behind > shape.max_positions {
+            return Err(Error::TooManyTokens { prompt_tokens, max_tokens: behind, limit: shape.max_positions });
+        }
         let RequestSettings { world, exchange, reuse, .. } = *settings;
         Ok(Self { plan, lengths, world, ratio, exchange, reuse, chosen: None, memory_bytes: 0 })
     }
@@ -245,6 +251,12 @@ impl Draft {
         assert_eq!(ranks.len(), self.plan.chunks.len(), "chunks that are dealt to ranks");
         assert!(ranks.iter().all(|&rank| rank < self.world), "{} ranks: {ranks:?}", self.world);
         self.plan.exchange = exchange;
+        self.deal_chunks(ranks, warm);
+        let gather = evicting::gathers(&self.plan, self.world, shape);
+        self.plan.evict.iter_mut().for_each(|evict| evict.gather = gather);
+    }
+
+    fn deal_chunks(&mut self, ranks: Vec<usize>, warm: &[Held]) {
         for ((chunk, rank), warm) in self.plan.chunks.iter_mut().zip(ranks).zip(warm) {
             (chunk.rank, chunk.warm) = (rank, *warm != Held::Nowhere);
         }

@@ -3,6 +3,9 @@
 
 mod dealing;
 mod draft;
+mod eviction;
+#[cfg(test)]
+mod eviction_tests;
 mod exchange;
 #[cfg(test)]
 mod method_inputs_tests;
@@ -20,6 +23,7 @@ use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
 pub use self::draft::{Draft, Tokens};
+pub use self::eviction::{EvictionWish, Keep, eviction_named};
 pub(crate) use self::settings::setting;
 pub use self::settings::{RequestSettings, method_named};
 

@@ -5,6 +5,7 @@ use tributary_protocol::{
     Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
 };
 
+use super::eviction::EvictionWish;
 use crate::{Error, Result};
 
 /// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
@@ -57,6 +58,8 @@ pub struct RequestSettings {
     pub world: usize,
     /// The rank that shall compute the query's rows and draw the tokens; the usual one where absent.
     pub owner: Option<usize>,
+    /// What decoding keeps of the prompt.
+    pub eviction: EvictionWish,
     /// Tokens to generate at most, the first included.
     pub max_tokens: usize,
     /// How tokens are drawn; its seed is also that of random selection.
@@ -98,6 +101,7 @@ impl Default for RequestSettings {
             exchange: None,
             world: 1,
             owner: None,
+            eviction: EvictionWish::default(),
             max_tokens: 32,
             sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
             timeout_ms: 60_000,
@@ -175,6 +179,7 @@ impl RequestSettings {
             order_for: OrderFor::All,
             exchange: Some(Exchange::PassQ),
             owner: None,
+            eviction: EvictionWish::default(),
             max_tokens: 1,
             returns: Returns::default(),
             reuse: 1.0,
@@ -226,6 +231,7 @@ impl RequestSettings {
             let able = Descriptor::names_taking(Choice::Packets).join(", ");
             return Err(setting("--packets", format!("with {}", self.method.name), format!("is for {able}")));
         }
+        self.eviction.check()?;
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));
         }

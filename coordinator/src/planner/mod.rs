@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tributary_protocol::{Around, Choice, Chunk, KeySpace, Packets, RankReport, TraceHeads};
+use tributary_protocol::{Around, Choice, Chunk, KeySpace, LookAhead, Packets, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
@@ -70,6 +70,8 @@ pub struct Planner {
     trace: Option<(f32, TraceHeads)>,
     /// The rows of an adapter that stand around chunks where requests want some.
     around: Option<Around>,
+    /// The rows of an adapter that say which rows decoding keeps, where requests want to know it from them.
+    look_ahead: Option<LookAhead>,
     /// The model beside the main one that reads contexts for methods which want one.
     auxiliary: Option<Arc<AuxiliaryReader>>,
     /// How many requests were planned to be answered.
@@ -93,6 +95,7 @@ impl Planner {
             profile: None,
             trace: None,
             around: None,
+            look_ahead: None,
             auxiliary: None,
             requests: 0,
         }
@@ -116,6 +119,11 @@ impl Planner {
     /// From now on these rows of an adapter stand around chunks where requests want some.
     pub fn packet_by(&mut self, around: Around) {
         self.around = Some(around);
+    }
+
+    /// From now on these rows of an adapter look at the cache of requests that evict by what such rows attend to.
+    pub fn look_ahead_by(&mut self, look_ahead: LookAhead) {
+        self.look_ahead = Some(look_ahead);
     }
 
     /// The profile by which exchanges are chosen, if one was given.
@@ -329,6 +337,7 @@ impl Planner {
             query: request.query.clone(),
             eos: self.eos.clone(),
             around: self.around(settings),
+            look_ahead: self.look_ahead.filter(|_| settings.eviction.looks_ahead()),
             ..Tokens::default()
         }
     }

@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{Around, Choice, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection, TraceHeads};
+use tributary_protocol::{
+    Around, Choice, Evict, EvictionEvidence, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection,
+    TraceHeads,
+};
 
 use crate::Planned;
 
@@ -136,6 +139,15 @@ pub struct ResolvedSettings {
     pub passing_tokens: Option<usize>,
     /// KV heads gathered at a time, if not all.
     pub heads_per_gather: Option<usize>,
+    /// How the rows are chosen that decoding keeps of the prompt, where it does not keep all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evict: Option<&'static str>,
+    /// Rows of the prompt that each KV head keeps, the mean over layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
+    /// The last rows of the prompt whose attention says which, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evict_window: Option<usize>,
     /// Tokens to generate at most.
     pub max_tokens: usize,
     /// 0 takes the largest logit.
@@ -196,6 +208,9 @@ impl ResolvedSettings {
             ape_temperature: plan.method.parallel().map(|ape| ape.temperature),
             ape_scale: plan.method.parallel().map(|ape| ape.scale),
             heads_per_gather,
+            evict: plan.evict.as_ref().map(|evict| evict.descriptor().name),
+            keep: plan.evict.as_ref().map(|evict| evict.keep),
+            evict_window: plan.evict.as_ref().filter(|evict| asks_window(evict)).map(Evict::window_rows),
             max_tokens: plan.max_tokens,
             temperature: plan.sampling.temperature,
             top_p: plan.sampling.top_p,
@@ -204,6 +219,11 @@ impl ResolvedSettings {
             timeout_ms: plan.timeout_ms,
         }
     }
+}
+
+/// Whether the rows of a window say what is kept.
+fn asks_window(evict: &Evict) -> bool {
+    evict.descriptor().evidence == EvictionEvidence::Window
 }
 
 /// What free probes found.

@@ -1,5 +1,6 @@
 //! What a request cost and what came of it, as one object: for reading ([`Report::render`]) and for programs (serde).
 
+mod evicted;
 mod facts;
 mod paper;
 mod path;
@@ -17,6 +18,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
+pub use self::evicted::EvictedRow;
 pub use self::facts::{AuxiliaryRow, Environment, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 
@@ -70,6 +72,9 @@ pub struct Report {
     /// What the model beside the main one read, where the method has one read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary: Option<AuxiliaryRow>,
+    /// What decoding does not keep of the prompt, where it does not keep all: the first token precedes that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evicted: Option<EvictedRow>,
     /// Numbers of the context rows that were recomputed, with chunks in the request's own order; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_rows: Option<Vec<u32>>,
@@ -228,6 +233,8 @@ pub fn report(
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
     notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));
+    let evicted = evicted::evicted(plan, &answer.reports, shape);
+    notes.extend(evicted.as_ref().map(EvictedRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
@@ -262,6 +269,7 @@ pub fn report(
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
         auxiliary,
+        evicted,
         selected_rows: None,
         answer: text,
         token_ids: outcome.tokens.clone(),

@@ -57,6 +57,9 @@ fn headline(report: &Report) -> String {
         settings.packets.as_ref().map(|rows| format!("{} + {} trained rows around every chunk", rows.head, rows.tail)),
     );
     method.extend(settings.order_for.map(|order_for| format!("that order for {order_for}")));
+    if let (Some(evict), Some(keep)) = (settings.evict, settings.keep) {
+        method.push(format!("{evict} keeps {keep} rows"));
+    }
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
     let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);
     let (world, threads) = (settings.world, settings.environment.threads);

@@ -22,10 +22,10 @@ pub const METHODS: Values = Values::Named(|| tributary_protocol::METHODS.iter().
 /// The phases until the first token.
 pub const PHASES: Values = Values::Named(|| Phase::TO_FIRST_TOKEN.iter().map(|phase| phase.name()).collect());
 
-/// The phases that ranks have: all but the coordinator's own, and decoding.
+/// The phases that ranks have: all but the coordinator's own, eviction, and decoding.
 pub const RANK_PHASES: Values = Values::Named(|| {
     let of_ranks = |phase: &Phase| !matches!(phase, Phase::Tokenize | Phase::Queue);
-    let phases = Phase::TO_FIRST_TOKEN.into_iter().filter(of_ranks).chain([Phase::Decode]);
+    let phases = Phase::TO_FIRST_TOKEN.into_iter().filter(of_ranks).chain([Phase::Evict, Phase::Decode]);
     phases.map(Phase::name).collect()
 });
 

@@ -36,7 +36,7 @@ fn chart(study: &Study, number: usize, point: &Point, sample: &Sample) -> Chart 
     let mut names = legend(study);
     names.retain(|(_, name)| sample.ranks.iter().flat_map(|rank| &rank.spans).any(|span| span.phase == *name));
     let mut plot = Plot::new(&title, &below, &names, Legend::Square, ROW * sample.ranks.len() as f64 + 8.0);
-    let spans = || sample.ranks.iter().flat_map(|rank| &rank.spans).filter(|span| span.phase != "decode");
+    let spans = || sample.ranks.iter().flat_map(|rank| &rank.spans).filter(|span| is_drawn(&span.phase));
     let end_ms = spans().map(|span| span.start_ms + span.ms).fold(0.0, f64::max);
     let x = Scale::linear(end_ms, plot.across());
     plot.horizontal(&x, &Axis::new("time [ms]"));
@@ -48,8 +48,13 @@ fn chart(study: &Study, number: usize, point: &Point, sample: &Sample) -> Chart 
     plot.finish(&format!("timeline-{number}"))
 }
 
+/// Whether a phase is before the first token.
+fn is_drawn(phase: &str) -> bool {
+    !matches!(phase, "evict" | "decode")
+}
+
 fn row(plot: &mut Plot, x: &Scale, y: f64, rank: &RankSample, names: &[(usize, String)]) {
-    for span in rank.spans.iter().filter(|span| span.phase != "decode") {
+    for span in rank.spans.iter().filter(|span| is_drawn(&span.phase)) {
         let computed_ms = (span.ms - span.waited_ms).max(0.0);
         let tip = format!(
             "rank {}, {}: {:.2} ms from {:.2} ms on, {:.2} ms of it waiting",

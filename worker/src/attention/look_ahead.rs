@@ -1,10 +1,11 @@
-//! Rows that look at a filled cache and leave nothing in it: they see everything that is kept of the prompt, and each other, and
-//! what every key receives from them is read by KV head. The owner computes the rows; where the cache is distributed their queries go
-//! to the keys and partial results come home, as in decoding.
+//! Rows that look at a filled cache and leave nothing in it: they see everything that is kept of the prompt before them, and what every
+//! key receives from them is read by KV head. They stand behind the prompt and see each other too, or they are rows of the prompt, which
+//! find themselves in the cache. Any rank may have some of them; where the cache is distributed their queries go to the keys and partial
+//! results come home, as in decoding.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions, Readings, merge};
+use tributary_kernels::{Keys, Positions, Reduce, contiguous, merge};
 
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
@@ -13,7 +14,7 @@ use crate::kv::View;
 use crate::model::{Attention, Qkv};
 use crate::progress::Progress;
 
-/// Rows: the look-ahead's on the owner, none elsewhere.
+/// Rows: this rank's of those that look.
 pub struct LookAhead<'a> {
     /// Kernels and constants.
     pub math: Math,
@@ -21,34 +22,48 @@ pub struct LookAhead<'a> {
     pub comm: Option<&'a mut dyn Communicator>,
     /// The number of rows on each rank.
     pub counts: Vec<usize>,
-    /// Where the rows stand.
-    pub at: Positions,
-    /// The context rows that are this rank's alone; all that there are where the owner holds them.
-    pub context: View,
-    /// On the owner: prefix and query, which count once in a merge.
-    pub rest: Option<View>,
-    /// For every layer so far the attention that this rank's keys received, those of `context` and then of `rest`: `[kv_heads, keys]` f32, the
-    /// sum over the rows of the mean over a KV head's heads. The rows' own keys are left out.
+    /// Where the rows of all ranks stand, rank by rank.
+    pub at_all: Positions,
+    /// Where this rank's rows stand, if the cache lacks them: then they see each other. Only one rank may have such rows.
+    pub behind: Option<Positions>,
+    /// What this rank holds: of all ranks' views together every key counts once.
+    pub cache: View,
+    /// For every layer so far the attention that this rank's keys received: `[kv_heads, keys]` f32, the sum over the rows of the mean over a KV
+    /// head's heads. Keys of rows that the cache lacks are left out.
     pub received: Vec<Tensor>,
 }
 
 impl LookAhead<'_> {
-    /// The attention of the rows: their output on the owner, and all queries with their log-sum-exp on every rank that takes part.
-    fn found(&mut self, qkv: &Qkv, context: &[Keys], rest: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
+    /// What the keys receive, by KV head: one call a head, of which none holds rows times keys.
+    fn by_kv_head(&self, all_q: &Tensor, cache: &[Keys], lse: &Tensor, kv_heads: usize) -> Result<Tensor> {
+        let group = all_q.dim(1)? / kv_heads;
+        let of_head = |head: usize| -> Result<Tensor> {
+            let of = |x: &Tensor| x.narrow(1, head, 1);
+            let cut = |block: &Keys| Ok(Keys { k: of(&block.k)?, v: of(&block.v)?, at: block.at.clone() });
+            let keys = cache.iter().map(cut).collect::<Result<Vec<_>>>()?;
+            let (q, lse) = (all_q.narrow(1, head * group, group)?, lse.narrow(1, head * group, group)?);
+            let scores = self.math.scores(&contiguous(&q)?, &self.at_all, &keys, &contiguous(&lse)?, Reduce::Mass)?;
+            Ok(scores.reshape((1, scores.dim(0)?))?)
+        };
+        let heads = (0..kv_heads).map(of_head).collect::<Result<Vec<_>>>()?;
+        Ok(tributary_kernels::join(&heads.iter().collect::<Vec<_>>(), 0)?)
+    }
+
+    /// The attention of the rows: this rank's output, and all queries with their log-sum-exp on every rank that takes part.
+    fn found(&mut self, qkv: &Qkv, cache: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
         let Qkv { q, k, v } = qkv;
-        let mut home = rest.to_vec();
-        home.push(Keys { k: k.clone(), v: v.clone(), at: self.at.clone() });
+        let own = self.behind.iter().map(|at| Keys { k: k.clone(), v: v.clone(), at: at.clone() });
+        let own: Vec<Keys> = own.filter(|keys| !keys.at.is_empty()).collect();
         let Some(comm) = &mut self.comm else {
-            home.extend_from_slice(context);
-            let everything = self.math.attend(q, &self.at, &home)?;
+            let everything = self.math.attend(q, &self.at_all, &[&own, cache].concat())?;
             return Ok((everything.out, q.clone(), everything.lse));
         };
         let queries = start_queries(*comm, q, &self.counts, k.dtype())?;
         let all_q = all_queries(*comm, queries, q)?;
-        let part = self.math.attend(&all_q, &self.at, context)?;
+        let part = self.math.attend(&all_q, &self.at_all, cache)?;
         let mut everything = bring_home(*comm, &part, &self.counts, k.dtype())?;
-        if self.rest.is_some() {
-            everything = merge(&everything, &self.math.attend(q, &self.at, &home)?)?;
+        if let [keys] = &*own {
+            everything = merge(&everything, &self.math.attend(q, &keys.at, &own)?)?;
         }
         let lse = join(&comm.all_gather_v(&everything.lse, &self.counts)?)?;
         Ok((everything.out, all_q, lse))
@@ -61,11 +76,10 @@ impl Attention for LookAhead<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let mut context = self.context.keys(layer);
-        let rest = self.rest.as_ref().map_or_else(Vec::new, |rest| rest.keys(layer));
-        let (out, all_q, lse) = self.found(&qkv, &context, &rest)?;
-        context.extend(rest);
-        self.received.push(self.math.readings(&all_q, &self.at, &context, &lse, Readings::PerKvHead)?);
+        let cache = self.cache.keys(layer);
+        let (out, all_q, lse) = self.found(&qkv, &cache)?;
+        let received = self.by_kv_head(&all_q, &cache, &lse, qkv.k.dim(1)?)?;
+        self.received.push(received);
         Ok(out)
     }
 }

@@ -85,6 +85,12 @@ impl Block {
         Self { rows: BlockRows::Everywhere(rows.into()), layers, coming: None, is_alone: false }
     }
 
+    /// A block of other rows in each layer, in memory of its own.
+    pub fn of_layers(rows: impl Into<Arc<[LayerRows]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
+        let count = layers.len();
+        Self { rows: BlockRows::PerLayer(rows.into()), layers, coming: None, is_alone: true }.complete(count)
+    }
+
     /// A block whose layers come one by one, in memory of its own. Whoever looks at a layer has waited for it.
     pub fn coming(rows: impl Into<Arc<[u32]>>, layers: Coming) -> Self {
         Self { coming: Some(layers), is_alone: true, ..Self::new(rows) }

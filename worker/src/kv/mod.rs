@@ -7,13 +7,17 @@
 mod block;
 mod growing;
 
-use tributary_kernels::{Keys, Positions, Rope};
+use candle_core::Tensor;
+use tributary_kernels::{Keys, PAD, Positions, Rope};
 
 pub use self::block::{Block, BlockRows, Coming, LayerRows};
 pub use self::growing::GrowingBlock;
 
 use crate::error::Result;
 use crate::placement::Placement;
+
+/// The number of a row in a block of which only the places are known.
+const NO_ROW: u32 = u32::MAX;
 
 /// The keys and values that one rank keeps of a request.
 #[derive(Debug, Clone, Default)]
@@ -174,9 +178,17 @@ impl View {
         Self { blocks: vec![(block, BlockPositions::Everywhere(at))] }
     }
 
+    /// Blocks of other rows in each layer and KV head, in the places that are given with each layer; a place in everybody's future
+    /// holds nothing.
+    pub fn of_layers(layers: Vec<(Tensor, Tensor)>, at: Vec<Positions>) -> Self {
+        let rows = at.iter().map(|at| LayerRows::AllHeads(vec![NO_ROW; at.len()].into()));
+        let block = Block::of_layers(rows.collect::<Vec<_>>(), layers);
+        Self { blocks: vec![(block, BlockPositions::PerLayer(at))] }
+    }
+
     /// These blocks, then those of `more`.
     #[must_use]
-    fn and(mut self, more: View) -> Self {
+    pub fn and(mut self, more: View) -> Self {
         self.blocks.extend(more.blocks);
         self
     }
@@ -188,6 +200,32 @@ impl View {
             Keys { k, v, at: at.of(layer).clone() }
         };
         self.blocks.iter().filter(|(block, _)| block.count(layer) > 0).map(key).collect()
+    }
+
+    /// The rows, as [`rows`](Self::rows), and whether each is in sight.
+    pub fn seen(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let of_block = |(block, at): &(Block, BlockPositions)| -> Vec<(u32, bool)> {
+            if block.rows().is_empty() {
+                return Vec::new();
+            }
+            let orders = at.of(0).order();
+            block.rows().iter().zip(orders).map(|(&row, &order)| (row, order != PAD)).collect()
+        };
+        self.blocks.iter().flat_map(of_block)
+    }
+
+    /// Keys and values of every layer of every block.
+    pub fn layers(&self) -> impl Iterator<Item = &(Tensor, Tensor)> {
+        self.blocks.iter().flat_map(|(block, _)| &block.layers)
+    }
+
+    /// Turns the keys to their positions, once.
+    ///
+    /// # Errors
+    /// A position beyond the tables; the tensor library's.
+    pub fn turned(mut self, rope: &Rope) -> Result<Self> {
+        turn(&mut [&mut self], rope)?;
+        Ok(self)
     }
 
     /// The rows, block by block, in the order of [`keys`](Self::keys), of blocks that were never cut.

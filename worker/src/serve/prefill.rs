@@ -9,10 +9,11 @@ use super::Rank;
 use super::check::check;
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::evict::{self, Remains};
 use crate::first_token::{FirstToken, first_token};
 use crate::placement::Placement;
 use crate::sequence::Sequence;
-use crate::strategy::{self, Selection};
+use crate::strategy::{self, Prefilled, Selection};
 
 /// A rank's result at the end of a prefill: its report, and the outcome if it is the owner; or the refusal that ended the request, and
 /// the traffic until then.
@@ -62,13 +63,21 @@ impl Rank<'_> {
         // The first token is long out: copying does not count towards it.
         strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
         let goes_on = plan.goes_on(&[token]);
-        if goes_on {
-            strategy::ahead::look_ahead(&mut cx, plan, &prefilled)?;
-        }
+        let remains = if goes_on { remains(&mut cx, plan, &prefilled, token)? } else { None };
         let report = report(cx, plan, is_owner, first_lap_behind)?;
+        let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
+        let asked = remains.as_ref().filter(|_| plan.returns.scores);
+        let outcome =
+            outcome.map(|outcome| Outcome { kept: asked.map(|remains| Box::new(remains.kept.clone())), ..outcome });
         if goes_on {
-            let sequence = Sequence::new(plan, prefilled, token, sampler, self.comm.rank())?;
+            let rank = self.comm.rank();
+            let sequence = match remains {
+                Some(remains) => {
+                    Sequence::of_remains((plan, plan.max_tokens), prefilled.placement, remains, (token, sampler), rank)
+                }
+                None => Sequence::new(plan, prefilled, token, sampler, rank)?,
+            };
             self.sequences.insert(plan.request, sequence);
         }
         Ok((report, outcome))
@@ -77,8 +86,8 @@ impl Rank<'_> {
     /// The tools that a request's passes are handed.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
         let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
-        let positions = Placement::new(plan, &request_order, Layout::Global)
-            .positions(plan.max_tokens.max(plan.look_ahead_count()));
+        let positions =
+            Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens.max(plan.passing_rows()));
         let traced = plan.traces().map_or(0, |_| plan.traced_positions());
         let positions = positions.max(traced.min(self.models.main.config().max_positions));
         self.comm.reset_traffic();
@@ -108,6 +117,15 @@ impl Rank<'_> {
     }
 }
 
+/// What remains of a filled cache that another token is to be drawn from, where rows are evicted; else a look-ahead looks at it.
+fn remains(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32) -> Result<Option<Remains>> {
+    let remains = evict::evict(cx, plan, prefilled, first)?;
+    if remains.is_none() {
+        strategy::ahead::look_ahead(cx, plan, prefilled)?;
+    }
+    Ok(remains)
+}
+
 /// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
 fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
     let device_memory = device_memory(&cx)?;
@@ -129,6 +147,7 @@ fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind
         prefilled_rows,
         recomputed_rows,
         auxiliary_s,
+        evicted: None,
         chunk_cache: chunk_cache.report(),
         device_memory,
         resident_bytes: memory::resident_bytes().unwrap_or(0),
@@ -157,5 +176,6 @@ fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logit
         candidates: selection.candidates,
         logits: logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),
+        kept: None,
     }
 }

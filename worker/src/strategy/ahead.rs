@@ -1,23 +1,37 @@
-//! The stage between prefill and generation: rows of an adapter that stand right behind the query look at what the prefill has left.
-//! The attention that the cache's rows receive from them says which rows an answer will need. The look-ahead's rows leave nothing
-//! behind: generation goes on as if they had never been.
+//! The stage between prefill and generation: rows look at what the prefill has left, and the attention that the cache's rows receive from
+//! them says which an answer will need. They leave nothing behind: generation goes on as if they had never been. They are rows of an
+//! adapter or tokens right behind the query, or rows of the prompt once more.
 
 use candle_core::Tensor;
-use tributary_kernels::cuda;
-use tributary_protocol::Plan;
+use tributary_kernels::{Positions, add, cuda};
+use tributary_protocol::{Plan, Source};
 
 use super::Prefilled;
 use crate::attention::LookAhead;
 use crate::context::Context;
 use crate::error::Result;
+use crate::kv::View;
 use crate::model::Rows;
+
+/// Rows of the prompt that a rank runs at a time: what passes through is bounded, whatever the prompt's length.
+const TILE_ROWS: usize = 512;
 
 /// The attention that this rank's rows of the cache received.
 pub struct LookAheadScores {
-    /// The rows, as numbered in the plan. A row that was recomputed is there twice: stale, which receives nothing, and fresh.
-    pub rows: Vec<u32>,
-    /// Per layer `[kv_heads, rows]` f32: the sum over the look-ahead's rows of their attention, the mean over a KV head's heads.
+    /// The rows, as numbered in the plan, and whether they are seen. A row that was recomputed is there twice: stale, which is not seen and
+    /// receives nothing, and fresh.
+    pub rows: Vec<(u32, bool)>,
+    /// Per layer `[kv_heads, rows]` f32: the sum over the rows that looked of their attention, the mean over a KV head's heads.
     pub received: Vec<Tensor>,
+    /// Rows that this rank ran.
+    pub asking_rows: usize,
+}
+
+/// What a rank's rows see of the cache: on the owner with prefix and query, which count once.
+pub fn sight(plan: &Plan, prefilled: &Prefilled, rank: usize) -> View {
+    let Prefilled { owner, cache, placement, selection, .. } = prefilled;
+    let context = cache.view_of_context(placement, &plan.out_of_sight(&selection.rows));
+    if rank == *owner { context.and(cache.view_at_owner(placement)) } else { context }
 }
 
 /// Runs the plan's look-ahead over the filled cache, which stays as it is; nothing where the plan has none, and on ranks that hold
@@ -26,36 +40,106 @@ pub struct LookAheadScores {
 /// # Errors
 /// Kernels' and communicator's.
 pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<LookAheadScores>> {
-    let Prefilled { owner, cache, alone, placement, selection, .. } = prefilled;
-    let (rank, is_owner) = (cx.rank(), cx.rank() == *owner);
-    if plan.look_ahead.is_none() || (*alone && !is_owner) {
+    let (rank, is_owner) = (cx.rank(), cx.rank() == prefilled.owner);
+    if plan.look_ahead.is_none() || (prefilled.alone && !is_owner) {
         return Ok(None);
     }
-    let rows: Vec<u32> = plan.look_ahead_rows().collect();
-    let mut counts = vec![0; cx.comm.size()];
-    counts[*owner] = rows.len();
-    let context = cache.view_of_context(placement, &plan.out_of_sight(&selection.rows));
-    let rest = is_owner.then(|| cache.view_at_owner(placement));
-    let kept = context.rows().chain(rest.iter().flat_map(|rest| rest.rows())).collect();
     let embedded = embed(cx, plan, is_owner)?;
+    let rows: Vec<u32> = plan.look_ahead_rows().collect();
+    let ahead = behind(cx, plan, prefilled, (prefilled.placement.at(&rows), embedded))?;
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let (rows, kept, share) = (plan.look_ahead_count(), ahead.rows.len(), ahead.share(plan.look_ahead_count())?);
+        tracing::debug!(rank, rows, kept, share, "looked ahead");
+    }
+    Ok(Some(ahead))
+}
+
+/// Runs `count` tokens, known on the owner alone, right behind the query over the filled cache. Every rank that takes part calls it: the
+/// owner alone where it holds everything.
+///
+/// # Errors
+/// Kernels' and communicator's.
+pub fn tokens_behind(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    prefilled: &Prefilled,
+    (tokens, count): (&[u32], usize),
+) -> Result<LookAheadScores> {
+    let sources: Vec<Source> = tokens.iter().map(|&id| Source::Token(id)).collect();
+    let embedded = cx.embed(&sources)?;
+    let first = plan.total_rows() as u32;
+    let rows: Vec<u32> = (first..first + count as u32).collect();
+    let at = prefilled.placement.reaching(count).at(&rows);
+    behind(cx, plan, prefilled, (at, embedded))
+}
+
+/// Runs rows that stand behind the query, embedded on the owner alone, over the filled cache.
+fn behind(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    prefilled: &Prefilled,
+    (at, embedded): (Positions, Rows),
+) -> Result<LookAheadScores> {
+    let mut counts = vec![0; cx.comm.size()];
+    counts[prefilled.owner] = at.len();
+    let own = if cx.rank() == prefilled.owner { at.clone() } else { Positions::run(0, 0) };
+    looked(cx, plan, prefilled, (embedded, counts, at, Some(own)))
+}
+
+/// Runs rows of the prompt over the filled cache, in which they find themselves: `of_ranks[r]` are those that rank r runs, of which this rank's
+/// own part is run a tile at a time. Every rank that takes part calls it: the owner alone where it holds everything.
+///
+/// # Errors
+/// Kernels' and communicator's.
+pub fn look_again(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    prefilled: &Prefilled,
+    of_ranks: &[Vec<u32>],
+) -> Result<LookAheadScores> {
+    let (sources, rank) = (plan.sources(), cx.rank());
+    let tiles = of_ranks.iter().map(|rows| rows.len().div_ceil(TILE_ROWS)).max().unwrap_or(0);
+    let mut sum: Option<LookAheadScores> = None;
+    for tile in 0..tiles {
+        let part =
+            |rows: &Vec<u32>| -> Vec<u32> { rows.iter().skip(tile * TILE_ROWS).take(TILE_ROWS).copied().collect() };
+        let parts: Vec<Vec<u32>> = of_ranks.iter().map(part).collect();
+        let own: Vec<Source> = parts[rank].iter().map(|&row| sources[row as usize]).collect();
+        let embedded = cx.embed(&own)?;
+        let counts = parts.iter().map(Vec::len).collect();
+        let at = prefilled.placement.at(&parts.concat());
+        let found = looked(cx, plan, prefilled, (embedded, counts, at, None))?;
+        sum = Some(match sum {
+            None => found,
+            Some(before) => before.and(&found)?,
+        });
+    }
+    Ok(sum.expect("some row of the prompt looks"))
+}
+
+/// Runs rows through all layers over the filled cache: this rank's, how many each rank has, where all stand, and where this rank's stand if the
+/// cache lacks them.
+fn looked(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    prefilled: &Prefilled,
+    (embedded, counts, at_all, behind): (Rows, Vec<usize>, Positions, Option<Positions>),
+) -> Result<LookAheadScores> {
+    let cache = sight(plan, prefilled, cx.rank());
+    let (rows, asking_rows) = (cache.seen().collect(), embedded.len());
     let mut attention = LookAhead {
         math: cx.math.clone(),
-        comm: if *alone { None } else { Some(&mut *cx.comm) },
+        comm: if prefilled.alone { None } else { Some(&mut *cx.comm) },
         counts,
-        at: placement.at(&rows),
-        context,
-        rest,
+        at_all,
+        behind,
+        cache,
         received: Vec::new(),
     };
     let model = cx.models.main;
     model.up_to_attention(model.config().layers - 1, embedded, &mut attention)?;
-    assert_eq!(attention.received.len(), model.config().layers, "layers of a look-ahead");
-    let ahead = LookAheadScores { rows: kept, received: attention.received };
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        let share = ahead.share(rows.len())?;
-        tracing::debug!(rank, rows = rows.len(), kept = ahead.rows.len(), share, "looked ahead");
-    }
-    Ok(Some(ahead))
+    assert_eq!(attention.received.len(), model.config().layers, "layers that rows looked at");
+    Ok(LookAheadScores { rows, received: attention.received, asking_rows })
 }
 
 /// The look-ahead's rows on the owner, with the adapter's low-rank matrices where it has them; no rows elsewhere.
@@ -71,6 +155,13 @@ fn embed(cx: &Context<'_>, plan: &Plan, is_owner: bool) -> Result<Rows> {
 }
 
 impl LookAheadScores {
+    /// These, with what the same rows received from others.
+    fn and(self, more: &LookAheadScores) -> Result<Self> {
+        assert_eq!(self.rows, more.rows, "rows that were looked at");
+        let sums = self.received.iter().zip(&more.received).map(|(a, b)| Ok(add(a, b)?)).collect::<Result<_>>()?;
+        Ok(Self { received: sums, asking_rows: self.asking_rows + more.asking_rows, ..self })
+    }
+
     /// The share of the attention of so many rows that this rank's keys received, the mean over layers and heads.
     fn share(&self, rows: usize) -> Result<f64> {
         let mut given = 0.0;

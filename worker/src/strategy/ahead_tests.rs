@@ -86,11 +86,11 @@ fn found(model: &dyn Model, adapters: &Adapters, plan: &Plan, world: usize) -> (
     let config = model.config();
     let mut sum = vec![vec![vec![0.0; plan.total_rows()]; config.kv_heads]; config.layers];
     let of_ranks: Vec<LookAheadScores> = of_ranks.into_iter().flatten().collect();
-    for LookAheadScores { rows, received } in &of_ranks {
+    for LookAheadScores { rows, received, .. } in &of_ranks {
         for (sum, received) in sum.iter_mut().zip(received) {
             assert_eq!(received.dims()[1], rows.len());
             for (sum, received) in sum.iter_mut().zip(received.to_vec2::<f32>().expect("f32")) {
-                rows.iter().zip(received).for_each(|(&row, reading)| sum[row as usize] += reading);
+                rows.iter().zip(received).for_each(|(&(row, _), reading)| sum[row as usize] += reading);
             }
         }
     }

@@ -1,0 +1,248 @@
+//! What an eviction behind the first token comes to: the rows that look at the filled cache, what they and the scores move, and the kept
+//! rows' way to the owner.
+//!
+//! W ranks, N rows of prompt of which rank r holds N_r, a rows that ask of which rank r runs a_r, C rows that each KV head keeps in the
+//! mean; q, e and κ as in [`bytes`](super::bytes), H KV heads, L layers. Where the owner holds everything nothing moves. Else
+//!
+//! | what | rank r receives |
+//! | --- | --- |
+//! | queries, and their denominators | L · (a − a_r) · (q + e) |
+//! | partial results | L · (W − 1) · a_r · (q + e) |
+//! | scores, on the owner | 4 · L · H · (N − N_r) |
+//! | kept rows, on the owner, where they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
+//!
+//! Where tokens are generated to see what they attend to (LAQ), they and the window's rows ask, scores and gathered rows move twice, and those tokens as any that
+//! are generated.
+//!
+//! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
+
+use tributary_comm::Collective;
+use tributary_protocol::{Evict, EvictionEvidence, Phase, Plan};
+
+use super::bytes::{Cargo, Flow, of_token};
+use super::work::{Products, RankWork};
+use crate::ModelShape;
+
+/// An eviction, counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evicting {
+    /// One entry a rank.
+    pub ranks: Vec<RankWork>,
+    /// What moves; nothing where the owner holds everything.
+    pub flows: Vec<Flow>,
+}
+
+/// Rows of the prompt that each rank holds once the cache is filled.
+pub fn held_rows(plan: &Plan, world: usize) -> Vec<usize> {
+    let mut rows = vec![0; world];
+    plan.holders(world).into_iter().for_each(|rank| rows[rank] += 1);
+    if plan.drops().is_some() {
+        let (kept, all) = (plan.kept_at_most(world), plan.kept_counts(world));
+        match plan.decodes_alone(world) {
+            true => rows[plan.owner] = plan.rows_there_at_most(),
+            false => rows.iter_mut().enumerate().for_each(|(rank, rows)| *rows = *rows + kept[rank] - all[rank]),
+        }
+    }
+    rows
+}
+
+/// Rows that each rank runs to see what they attend to.
+pub fn asking_rows(plan: &Plan, world: usize) -> Vec<usize> {
+    let mut rows = vec![0; world];
+    let Some(evict) = plan.evicts() else { return rows };
+    match evict.descriptor().evidence {
+        EvictionEvidence::Places | EvictionEvidence::Draw => {}
+        EvictionEvidence::Window => rows[plan.owner] = evict.window_rows().min(plan.total_rows()),
+        EvictionEvidence::PseudoTokens => {
+            rows[plan.owner] = evict.window_rows().min(plan.total_rows()) + evict.pseudo_tokens();
+        }
+        EvictionEvidence::LastRow => rows[plan.owner] = 1,
+        EvictionEvidence::LookAhead => rows[plan.owner] = plan.look_ahead_count(),
+        EvictionEvidence::AllRows => return held_rows(plan, world),
+    }
+    rows
+}
+
+/// Whether kept rows should go to the owner, which then decodes alone: where they are no more bytes, spread evenly, than the rounds of all tokens
+/// that may follow the first.
+pub fn gathers(plan: &Plan, world: usize, shape: &ModelShape) -> bool {
+    if plan.decodes_alone(world) || plan.evicts().is_none() {
+        return false;
+    }
+    let rounds: u64 = of_token(plan, world, shape).iter().flat_map(|flow| &flow.received).sum();
+    kept_elsewhere_bytes(plan, world, shape) <= rounds * (plan.max_tokens as u64 - 1)
+}
+
+/// Bytes of kept rows that the owner does not hold, if they are spread evenly.
+fn kept_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
+    let Some(evict) = plan.evicts() else { return 0 };
+    let elsewhere = plan.total_rows() - held_rows(plan, world)[plan.owner];
+    (evict.keep * elsewhere) as u64 * shape.kv_bytes() / plan.total_rows().max(1) as u64
+}
+
+impl Evicting {
+    /// Counts the eviction of a plan of `world` ranks; nothing where none takes place.
+    pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Option<Self> {
+        let evict = plan.evicts()?;
+        let (held, asking) = (held_rows(plan, world), asking_rows(plan, world));
+        // Of all rows each sees half of the keys in the mean.
+        let all = evict.descriptor().evidence == EvictionEvidence::AllRows;
+        let pairs = asking.iter().sum::<usize>() as f64 * if all { 0.5 } else { 1.0 };
+        let rank = |rank: usize| {
+            let mut work = rows(asking[rank], shape);
+            if rank == plan.owner {
+                work.products.extend(generated(evict.pseudo_tokens(), shape));
+            }
+            // Attention, and the products of queries and keys once more for the scores.
+            work.probe = shape.layers as f64 * pairs * held[rank] as f64 * 6.0 * shape.query_width() as f64;
+            let reads = if asking.iter().any(|&rows| rows > 0) { 2.0 } else { 0.0 } * held[rank] as f64;
+            let copies = 2.0 * evict.keep as f64 * held[rank] as f64 / plan.total_rows().max(1) as f64;
+            work.kv_bytes = (reads + copies) * shape.kv_bytes() as f64;
+            work
+        };
+        let alone = plan.decodes_alone(world);
+        let flows = if alone { Vec::new() } else { flows(plan, world, shape, (&held, &asking)) };
+        Some(Self { ranks: (0..world).map(rank).collect(), flows })
+    }
+
+    /// Bytes that each rank receives.
+    pub fn received(&self) -> Vec<u64> {
+        let mut sums = vec![0; self.ranks.len()];
+        for flow in &self.flows {
+            sums.iter_mut().zip(&flow.received).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        sums
+    }
+}
+
+/// So many rows up to the last layer's attention, without it.
+fn rows(count: usize, shape: &ModelShape) -> RankWork {
+    if count == 0 {
+        return RankWork::default();
+    }
+    let (layers, rows) = (shape.layers as f64, count as f64);
+    let last = shape.layer_finish_flops();
+    let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
+    let weight_bytes = layers * shape.layer_matrix_parameters() as f64 * shape.dtype_bytes as f64;
+    RankWork {
+        products: vec![Products { rows: count, flops: rows * (layers * of_layer - last), weight_bytes }],
+        elementwise: rows * layers * shape.layer_elementwise(),
+        layers: shape.layers,
+        ..RankWork::default()
+    }
+}
+
+/// Tokens that are generated one by one, the first of which is known.
+fn generated(tokens: usize, shape: &ModelShape) -> Option<Products> {
+    let steps = tokens.checked_sub(1)? as f64;
+    let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
+    let logits = shape.logits_flops();
+    let weights = shape.layers * shape.layer_matrix_parameters() as usize + shape.vocab * shape.hidden;
+    let flops = steps * (shape.layers as f64 * of_layer + logits);
+    Some(Products { rows: 1, flops, weight_bytes: steps * (weights * shape.dtype_bytes) as f64 })
+}
+
+fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize], &[usize])) -> Vec<Flow> {
+    let asked: usize = asking.iter().sum();
+    let (query, lse) = ((shape.query_width() * shape.dtype_bytes) as u64, 4 * shape.heads as u64);
+    let flow = |cargo, collective, groups, received: Vec<u64>| Flow {
+        phase: Phase::Evict,
+        cargo,
+        collective,
+        groups,
+        received,
+    };
+    let mut flows = Vec::new();
+    let pseudo = plan.evicts().map_or(0, Evict::pseudo_tokens);
+    let times = if pseudo > 0 { 2 } else { 1 };
+    let on_owner = |bytes: u64| (0..world).map(|rank| if rank == plan.owner { bytes } else { 0 }).collect();
+    if asked > 0 {
+        let layers = shape.layers as u64;
+        let there = |bytes: u64| asking.iter().map(|rows| layers * (asked - rows) as u64 * bytes).collect();
+        let back = asking.iter().map(|&rows| layers * ((world - 1) * rows) as u64 * (query + lse)).collect();
+        flows.push(flow(Cargo::Queries, Collective::AllGather, shape.layers, there(query)));
+        flows.push(flow(Cargo::Homeward, Collective::AllToAll, shape.layers, back));
+        flows.push(flow(Cargo::Queries, Collective::AllGather, shape.layers, there(lse)));
+        let elsewhere = (plan.total_rows() - held[plan.owner]) as u64;
+        // A draft of what is kept is chosen, and moves, as the rows that are kept in the end.
+        let scores = times * 4 * (shape.layers * shape.kv_heads) as u64 * elsewhere;
+        flows.push(flow(Cargo::Scores, Collective::AllToAll, 1, on_owner(scores)));
+    }
+    if plan.evicts().is_some_and(|evict| evict.gather) {
+        let bytes = times * kept_elsewhere_bytes(plan, world, shape);
+        flows.push(flow(Cargo::Kept, Collective::AllToAll, shape.layers, on_owner(bytes)));
+    }
+    if pseudo > 0 && !plan.generates_alone(world) {
+        for flow in of_token(plan, world, shape) {
+            let received = flow.received.iter().map(|bytes| bytes * (pseudo as u64 - 1)).collect();
+            flows.push(Flow { phase: Phase::Evict, groups: flow.groups * (pseudo - 1), received, ..flow });
+        }
+    }
+    flows
+}
+
+#[cfg(test)]
+mod tests {
+    use tributary_protocol::{Evict, EvictionDescriptor, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS};
+
+    use super::*;
+    use crate::cost::{Decoding, running_bytes};
+    use crate::kit::planned;
+    use crate::shape::tests::QWEN3_14B;
+
+    fn evicted(method: &str, name: &str, keep: usize, max_tokens: usize) -> Plan {
+        let eviction = EvictionDescriptor::find(name).expect("a method").method;
+        let (window, pooled, sinks, beta) = (WINDOW_ROWS, POOLED_ROWS, SINK_ROWS, PYRAMID_BETA);
+        let evict = Evict { method: eviction, keep, window, pooled, sinks, beta, pseudo: 6, seed: 0, gather: false };
+        let mut plan = Plan { max_tokens, evict: Some(evict), ..planned(method, 8192, 2048, 4, &QWEN3_14B) };
+        let gather = gathers(&plan, 4, &QWEN3_14B);
+        plan.evict.as_mut().expect("it evicts").gather = gather;
+        plan
+    }
+
+    #[test]
+    fn kept_rows_are_gathered_where_many_tokens_follow() {
+        let gather = |method, keep, tokens| evicted(method, "snapkv", keep, tokens).evict.expect("it evicts").gather;
+        assert!(gather("ring", 128, 256));
+        assert!(!gather("ring", 4096, 2));
+        assert!(!gather("full", 128, 256), "they are there");
+        // Three quarters of 128 rows go once, against three queries there and three results back a token.
+        let kept = 128 * 3 / 4 * QWEN3_14B.kv_bytes();
+        let plan = evicted("ring", "snapkv", 128, 2);
+        let token: u64 = of_token(&plan, 4, &QWEN3_14B).iter().flat_map(|flow| &flow.received).sum();
+        let tipping = kept.div_ceil(token) as usize + 1;
+        assert!(gather("ring", 128, tipping + 2) && !gather("ring", 128, tipping - 2), "{tipping} tokens");
+    }
+
+    #[test]
+    fn what_is_kept_is_all_that_is_admitted_and_decoded() {
+        let (kv, entries) = (QWEN3_14B.kv_bytes(), (QWEN3_14B.layers * QWEN3_14B.kv_heads) as u64);
+        for name in ["snapkv", "pyramidkv", "streamingllm"] {
+            for method in ["full", "ring"] {
+                let plan = evicted(method, name, 128, 256);
+                let mut expected = vec![0; 4];
+                let apart = if name == "streamingllm" { 0 } else { 12 * 128 * entries };
+                expected[plan.owner] = (128 + 256) * kv + apart;
+                assert_eq!(running_bytes(&plan, 4, &QWEN3_14B), expected, "{method}, {name}");
+                let token = Decoding::new(&plan, 4, &QWEN3_14B);
+                let pairs: f64 = token.ranks.iter().map(|rank| rank.probe).sum();
+                let per_key = 4.0 * (QWEN3_14B.query_width() * QWEN3_14B.layers) as f64;
+                assert_eq!((pairs / per_key).round() as usize, 128 + 128, "{method}, {name}: half of what may follow");
+                assert!(token.flows.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn all_rows_ask_as_often_as_there_are_keys_before_them() {
+        let plan = evicted("ring", "h2o", 128, 256);
+        let (rows, work) = (plan.total_rows() as f64, Evicting::new(&plan, 4, &QWEN3_14B).expect("it evicts"));
+        let probe: f64 = work.ranks.iter().map(|rank| rank.probe).sum();
+        let expected = rows * rows / 2.0 * 6.0 * (QWEN3_14B.query_width() * QWEN3_14B.layers) as f64;
+        assert!((probe / expected - 1.0).abs() < 1e-9, "{probe:e}, not {expected:e}");
+        let window = Evicting::new(&evicted("ring", "snapkv", 128, 256), 4, &QWEN3_14B).expect("it evicts");
+        let linear = |work: &Evicting| work.ranks.iter().map(RankWork::linear).sum::<f64>();
+        assert!((linear(&work) / linear(&window) - rows / 32.0).abs() < 1e-6);
+        assert_eq!(Evicting::new(&Plan { max_tokens: 1, ..plan }, 4, &QWEN3_14B), None);
+    }
+}

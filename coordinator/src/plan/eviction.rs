@@ -1,0 +1,145 @@
+//! What a request says of eviction, and what its plan makes of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tributary_protocol::{
+    Evict, Eviction, EvictionDescriptor, EvictionEvidence, POOLED_ROWS, PSEUDO_TOKENS, PYRAMID_BETA, Plan, SINK_ROWS,
+    WINDOW_ROWS,
+};
+
+use crate::{Error, Result};
+
+/// How much each KV head keeps of a prompt in a layer, the mean over layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Keep {
+    /// So many rows.
+    Rows(usize),
+    /// This percentage of the prompt's rows (prefix, context and query), rounded down, one at least.
+    Percent(f64),
+}
+
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("`{text}` is no number of rows, such as 128, and no percentage, such as 30%");
+        match text.strip_suffix('%') {
+            Some(percent) => percent.parse().map(Keep::Percent).map_err(|_| wrong()),
+            None => text.parse().map(Keep::Rows).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keep::Rows(rows) => write!(f, "{rows}"),
+            Keep::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// Eviction, as a request asks for it. A method and what is kept belong together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct EvictionWish {
+    /// The method; everything is kept where absent.
+    pub method: Option<Eviction>,
+    /// What is kept.
+    pub keep: Option<Keep>,
+    /// Rows of the window; the method's own where absent.
+    pub window: Option<usize>,
+}
+
+/// The eviction method of that name.
+///
+/// # Errors
+/// The names of all.
+pub fn eviction_named(name: &str) -> std::result::Result<Eviction, String> {
+    let found = EvictionDescriptor::find(name).map(|entry| entry.method);
+    found.ok_or_else(|| format!("`{name}` is no way to evict; known are {}", EvictionDescriptor::names()))
+}
+
+impl EvictionWish {
+    /// Whether rows of a look-ahead say what is kept.
+    pub fn looks_ahead(&self) -> bool {
+        self.method.is_some_and(|method| method.descriptor().evidence == EvictionEvidence::LookAhead)
+    }
+
+    /// Checks what needs neither model nor request.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting).
+    pub(super) fn check(&self) -> Result<()> {
+        let Some(keep) = self.keep else {
+            return match (self.method, self.window) {
+                (Some(method), _) => {
+                    let wanted = "needs --keep N or N%, what each KV head keeps of the prompt in a layer";
+                    Err(setting("--evict", method.descriptor().name, wanted))
+                }
+                (None, Some(window)) => Err(setting("--evict-window", window, "needs --evict and --keep")),
+                (None, None) => Ok(()),
+            };
+        };
+        if self.method.is_none() {
+            let wanted = format!("needs --evict METHOD, one of {}", EvictionDescriptor::names());
+            return Err(setting("--keep", keep, wanted));
+        }
+        match keep {
+            Keep::Rows(0) => Err(setting("--keep", keep, "must be at least 1 row")),
+            Keep::Percent(percent) if !(percent > 0.0 && percent <= 100.0) => {
+                Err(setting("--keep", keep, "must be above 0% and at most 100%"))
+            }
+            _ if self.window == Some(0) => Err(setting("--evict-window", 0, "must be at least 1 row")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The eviction that a plan carries: its budget in rows. Where kept rows go is decided once the plan is placed.
+///
+/// # Errors
+/// [`Error::Setting`](crate::Error::Setting): a budget above the prompt, a window that leaves nothing to choose, a method that this
+/// request has no evidence for.
+pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<Option<Evict>> {
+    let EvictionWish { method: Some(method), keep: Some(wish), window } = *asked else { return Ok(None) };
+    let (rows, entry) = (plan.total_rows(), method.descriptor());
+    let keep = match wish {
+        Keep::Rows(rows) => rows,
+        Keep::Percent(percent) => ((percent / 100.0 * rows as f64 + 1e-9).floor() as usize).max(1),
+    };
+    if keep > rows {
+        return Err(setting(
+            "--keep",
+            wish,
+            format!("the prompt has {rows} rows: keep at most as many, or leave it out"),
+        ));
+    }
+    if let Some(window) = window.filter(|&window| window >= keep) {
+        let wanted = format!("must be less than the {keep} rows that are kept");
+        return Err(setting("--evict-window", window, wanted));
+    }
+    if entry.evidence == EvictionEvidence::LookAhead && plan.look_ahead.is_none() {
+        let wanted = "needs --adapter DIR, a folder that `tributary train lookahead` wrote";
+        return Err(setting("--evict", entry.name, wanted));
+    }
+    if entry.looks() && plan.method.parallel().is_some() {
+        let wanted = format!("not with method {}, whose contexts stand beside each other", plan.method.name());
+        return Err(setting("--evict", entry.name, wanted));
+    }
+    Ok(Some(Evict {
+        method,
+        keep,
+        window: window.unwrap_or(WINDOW_ROWS),
+        pooled: POOLED_ROWS,
+        sinks: SINK_ROWS,
+        beta: PYRAMID_BETA,
+        pseudo: PSEUDO_TOKENS,
+        seed,
+        gather: false,
+    }))
+}
+
+fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
+    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
+}

@@ -1,0 +1,67 @@
+//! What was evicted between a request's first token and its second.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tributary_protocol::{Phase, Plan, RankReport};
+
+use super::ms;
+use crate::ModelShape;
+
+/// The eviction of a request, all ranks together.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct EvictedRow {
+    /// The method's name.
+    pub method: &'static str,
+    /// Rows of the prompt that there were.
+    pub rows: f64,
+    /// Rows that are kept, the mean over layers and KV heads.
+    pub kept_rows: f64,
+    /// Bytes of keys and values of the prompt before.
+    pub bytes_before: u64,
+    /// Bytes of them that are left.
+    pub bytes_kept: u64,
+    /// Whether kept rows went to the owner, which decodes alone since.
+    pub gathered: bool,
+    /// Rows that were computed to see what they attend to.
+    pub asking_rows: usize,
+    /// Bytes that moved between ranks for it.
+    pub received_bytes: u64,
+    /// Its time between the first token and the second, on the rank where it took longest.
+    pub ms: f64,
+}
+
+/// What a plan has evicted; none where nothing was.
+pub(super) fn evicted(plan: &Plan, reports: &[RankReport], shape: &ModelShape) -> Option<EvictedRow> {
+    let evict = plan.evict.as_ref()?;
+    let parts: Vec<_> = reports.iter().filter_map(|report| report.evicted).collect();
+    if parts.is_empty() {
+        return None;
+    }
+    let entries = (shape.layers * shape.kv_heads) as f64;
+    let of_evict = |report: &RankReport| {
+        report.spans.iter().filter(|span| span.phase == Phase::Evict).map(|span| span.seconds).sum::<f64>()
+    };
+    Some(EvictedRow {
+        method: evict.descriptor().name,
+        rows: parts.iter().map(|part| part.rows_before).sum::<u64>() as f64 / entries,
+        kept_rows: parts.iter().map(|part| part.rows_kept).sum::<u64>() as f64 / entries,
+        bytes_before: parts.iter().map(|part| part.bytes_before).sum(),
+        bytes_kept: parts.iter().map(|part| part.bytes_kept).sum(),
+        gathered: evict.gather,
+        asking_rows: parts.iter().map(|part| part.asking_rows).sum(),
+        received_bytes: parts.iter().map(|part| part.received_bytes).sum(),
+        ms: ms(reports.iter().map(of_evict).fold(0.0, f64::max)),
+    })
+}
+
+impl EvictedRow {
+    /// The same for a reader.
+    pub(super) fn note(&self) -> String {
+        let Self { method, rows, kept_rows, bytes_before, bytes_kept, gathered, ms, .. } = self;
+        let gathered = if *gathered { ", gathered on one rank" } else { "" };
+        format!(
+            "{method} keeps {kept_rows} of {rows} rows a layer and KV head for decoding{gathered}, {bytes_kept} of {bytes_before} bytes, \
+             chosen in {ms:.2} ms behind the first token; what follows is approximate"
+        )
+    }
+}

@@ -1,0 +1,176 @@
+//! What each eviction method says of itself: nothing outside this file matches on a method.
+
+use super::Eviction;
+
+/// What the choice of rows follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvictionEvidence {
+    /// The rows' places alone.
+    Places,
+    /// Numbers drawn from a seed.
+    Draw,
+    /// The attention that the window's rows pay.
+    Window,
+    /// The attention that the prompt's last row pays.
+    LastRow,
+    /// The attention that all rows of the prompt pay.
+    AllRows,
+    /// The attention that tokens pay which follow from what the window's attention keeps.
+    PseudoTokens,
+    /// The attention that the plan's look-ahead pays.
+    LookAhead,
+}
+
+/// How the budget is spread over layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerBudgets {
+    /// Every layer keeps as many rows.
+    Even,
+    /// Later layers keep fewer.
+    Falling,
+}
+
+/// An eviction method, as it says of itself.
+#[derive(Debug)]
+pub struct EvictionDescriptor {
+    /// Its name.
+    pub name: &'static str,
+    /// What is kept, in a few words.
+    pub summary: &'static str,
+    /// The paper.
+    pub source: &'static str,
+    /// The variant.
+    pub method: Eviction,
+    /// What the choice follows from.
+    pub evidence: EvictionEvidence,
+    /// How the budget is spread.
+    pub budgets: LayerBudgets,
+    /// Whether scores are pooled along the rows.
+    pub pools: bool,
+    /// Whether all KV heads of a layer keep the same rows.
+    pub heads_together: bool,
+    /// Whether kept keys stand at contiguous positions from 0 on, and generated rows right behind them. Else each stays at its own.
+    pub contiguous: bool,
+}
+
+const BASE: EvictionDescriptor = EvictionDescriptor {
+    name: "",
+    summary: "",
+    source: "",
+    method: Eviction::Random,
+    evidence: EvictionEvidence::Draw,
+    budgets: LayerBudgets::Even,
+    pools: false,
+    heads_together: false,
+    contiguous: false,
+};
+
+/// Every eviction method, in the order of help texts and tables.
+pub static EVICTIONS: [&EvictionDescriptor; 8] =
+    [&SNAP_KV, &PYRAMID_KV, &TOVA, &H2O, &STREAMING_LLM, &RANDOM, &LAQ, &LOOKAHEAD_KV];
+
+static SNAP_KV: EvictionDescriptor = EvictionDescriptor {
+    name: "snapkv",
+    summary: "what the prompt's last rows attend to, pooled along the rows, and those rows",
+    source: "SnapKV (Li et al. 2024)",
+    method: Eviction::SnapKv,
+    evidence: EvictionEvidence::Window,
+    pools: true,
+    ..BASE
+};
+
+static PYRAMID_KV: EvictionDescriptor = EvictionDescriptor {
+    name: "pyramidkv",
+    summary: "as snapkv, with budgets that fall from layer to layer",
+    source: "PyramidKV (Cai et al. 2024)",
+    method: Eviction::PyramidKv,
+    budgets: LayerBudgets::Falling,
+    ..SNAP_KV
+};
+
+static TOVA: EvictionDescriptor = EvictionDescriptor {
+    name: "tova",
+    summary: "what the prompt's last row attends to, the same rows in all heads of a layer",
+    source: "TOVA (Oren et al. 2024)",
+    method: Eviction::Tova,
+    evidence: EvictionEvidence::LastRow,
+    heads_together: true,
+    ..BASE
+};
+
+static H2O: EvictionDescriptor = EvictionDescriptor {
+    name: "h2o",
+    summary: "what all rows of the prompt attend to, and as many of the most recent rows",
+    source: "H2O (Zhang et al. 2023)",
+    method: Eviction::H2o,
+    evidence: EvictionEvidence::AllRows,
+    ..BASE
+};
+
+static STREAMING_LLM: EvictionDescriptor = EvictionDescriptor {
+    name: "streamingllm",
+    summary: "the first 4 rows and the most recent ones, at contiguous positions",
+    source: "StreamingLLM (Xiao et al. 2024)",
+    method: Eviction::StreamingLlm,
+    evidence: EvictionEvidence::Places,
+    heads_together: true,
+    contiguous: true,
+    ..BASE
+};
+
+static RANDOM: EvictionDescriptor = EvictionDescriptor {
+    name: "random",
+    summary: "rows drawn at random in each layer and KV head, the control that the others must beat",
+    source: "-",
+    ..BASE
+};
+
+static LAQ: EvictionDescriptor = EvictionDescriptor {
+    name: "laq",
+    summary: "what 32 tokens attend to that snapkv's cache generates first, pooled along the rows",
+    source: "LAQ (Wang et al. 2025)",
+    method: Eviction::Laq,
+    evidence: EvictionEvidence::PseudoTokens,
+    pools: true,
+    ..BASE
+};
+
+static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
+    name: "lookahead",
+    summary: "what trained rows behind the prompt attend to",
+    source: "LookaheadKV",
+    method: Eviction::LookaheadKv,
+    evidence: EvictionEvidence::LookAhead,
+    ..BASE
+};
+
+/// The entry of a method.
+pub(super) fn entry(method: Eviction) -> &'static EvictionDescriptor {
+    match method {
+        Eviction::StreamingLlm => &STREAMING_LLM,
+        Eviction::Random => &RANDOM,
+        Eviction::SnapKv => &SNAP_KV,
+        Eviction::PyramidKv => &PYRAMID_KV,
+        Eviction::Tova => &TOVA,
+        Eviction::H2o => &H2O,
+        Eviction::Laq => &LAQ,
+        Eviction::LookaheadKv => &LOOKAHEAD_KV,
+    }
+}
+
+impl EvictionDescriptor {
+    /// The method of that name.
+    pub fn find(name: &str) -> Option<&'static EvictionDescriptor> {
+        EVICTIONS.into_iter().find(|method| method.name == name)
+    }
+
+    /// The names of all methods, with commas between them.
+    pub fn names() -> String {
+        EVICTIONS.map(|method| method.name).join(", ")
+    }
+
+    /// Whether the choice needs rows to look at the filled cache.
+    pub fn looks(&self) -> bool {
+        !matches!(self.evidence, EvictionEvidence::Places | EvictionEvidence::Draw)
+    }
+}

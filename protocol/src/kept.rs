@@ -1,0 +1,61 @@
+//! Facts of a plan behind its prefill: which rows of the prompt are there, on which rank each counts, and whether some are evicted. Planner
+//! and ranks share them.
+
+use crate::deal::shards;
+use crate::{Evict, Plan, Prefill};
+
+impl Plan {
+    /// The rows that are there once the cache is filled, given those that were selected: all of the prompt, but where a method drops
+    /// rows of its context those that it kept.
+    pub fn rows_there(&self, selected: &[u32]) -> Vec<u32> {
+        if self.drops().is_none() {
+            return (0..self.total_rows() as u32).collect();
+        }
+        let mut rows: Vec<u32> = (0..self.prefix_tokens() as u32).chain(selected.iter().copied()).collect();
+        rows.extend(self.query_rows());
+        rows.sort_unstable();
+        rows
+    }
+
+    /// How many rows are there, at most.
+    pub fn rows_there_at_most(&self) -> usize {
+        let context = self.kept_at_most(self.chunks.iter().map(|chunk| chunk.rank + 1).max().unwrap_or(1));
+        self.prefix_tokens() + context.into_iter().sum::<usize>() + self.query_tokens()
+    }
+
+    /// The eviction that takes place: none where one token is all, or where everything is kept.
+    pub fn evicts(&self) -> Option<&Evict> {
+        self.evict.as_ref().filter(|evict| self.max_tokens > 1 && evict.keep < self.rows_there_at_most())
+    }
+
+    /// Rows behind the query that look at its cache before generation begins, and are then forgotten.
+    pub fn passing_rows(&self) -> usize {
+        self.look_ahead_count().max(self.evicts().map_or(0, Evict::pseudo_tokens))
+    }
+
+    /// Whether, among so many ranks, the owner holds everything that generated rows attend to.
+    pub fn generates_alone(&self, world: usize) -> bool {
+        self.decodes_alone(world) || self.evicts().is_some_and(|evict| evict.gather)
+    }
+
+    /// The rank on which each row of the prompt counts once the cache is filled: where one rank holds everything, the owner; else the
+    /// rank whose shard it is in, or whose chunk, and the owner for prefix and query.
+    pub fn holders(&self, world: usize) -> Vec<usize> {
+        let mut holders = vec![self.owner; self.total_rows()];
+        if self.decodes_alone(world) {
+            return holders;
+        }
+        if self.method.prefill() != Prefill::Whole
+            && let Some(shards) = shards(self, world)
+        {
+            for (rank, rows) in shards.iter().enumerate() {
+                rows.iter().for_each(|&row| holders[row as usize] = rank);
+            }
+            return holders;
+        }
+        for (rows, chunk) in self.chunk_rows().into_iter().zip(&self.chunks) {
+            rows.for_each(|row| holders[row as usize] = chunk.rank);
+        }
+        holders
+    }
+}

@@ -1,0 +1,52 @@
+//! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ).
+
+use tributary_protocol::{Plan, Sampling};
+
+use super::Remains;
+use crate::attention::{Decode, DecodeRow, SharedCaches};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::first_token::logits;
+use crate::sample::Sampler;
+use crate::sequence::Sequence;
+use crate::strategy::Prefilled;
+
+/// So many tokens on the owner, nothing elsewhere: the first one, which was drawn, and those that follow it from what remains, each the likeliest.
+/// Every rank that holds a part of it takes every step.
+///
+/// # Errors
+/// Kernels' and communicator's.
+pub(super) fn tokens(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    (prefilled, remains): (&Prefilled, Remains),
+    (first, count): (u32, usize),
+) -> Result<Vec<u32>> {
+    let (rank, is_owner, alone) = (cx.rank(), cx.rank() == plan.owner, remains.alone);
+    if alone && !is_owner {
+        return Ok(Vec::new());
+    }
+    let greedy = Sampling { temperature: 0.0, ..plan.sampling };
+    let drawing = (first, Sampler::new(greedy, None));
+    let placement = prefilled.placement.reaching(count);
+    let mut sequence = Sequence::of_remains((plan, count), placement, remains, drawing, rank);
+    let (mut tokens, model) = (vec![first], cx.models.main);
+    for _ in 1..count {
+        let turned = sequence.turned().ok_or(Error::Bug("a rank takes a step and holds nothing"))?;
+        let at = turned.begin_row(is_owner);
+        let mut counts = vec![0; cx.comm.size()];
+        counts[plan.owner] = 1;
+        let parts = vec![(0, at.clone())];
+        let shared = (!alone).then(|| SharedCaches { comm: &mut *cx.comm, counts, parts });
+        let rows = if is_owner { vec![DecodeRow { cache: 0, at: at.clone(), alone }] } else { Vec::new() };
+        let ids = if is_owner { vec![*tokens.last().expect("the first one")] } else { Vec::new() };
+        let mut attention = Decode { math: cx.math.clone(), caches: vec![turned], rows, at, shared };
+        let rows = model.layers(0..model.config().layers, model.embed(&ids)?, &mut attention)?;
+        if let Some(drawing) = sequence.drawing() {
+            let logits = logits(model, &rows)?;
+            // Logits that are not finite are found where a token of the answer is drawn from them, on all ranks alike.
+            tokens.push(drawing.sampler.draw(&logits[0]).token);
+        }
+    }
+    Ok(if is_owner { tokens } else { Vec::new() })
+}
