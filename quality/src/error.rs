@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// A training's.
     #[error(transparent)]
-    Train(#[from] tributary_train::Error),
+    Train(Box<tributary_train::Error>),
     /// A file or a folder.
     #[error("{what}")]
     File {
@@ -40,9 +40,15 @@ pub enum Error {
     Csv(#[from] csv::Error),
 }
 
+impl From<tributary_train::Error> for Error {
+    fn from(error: tributary_train::Error) -> Self {
+        Error::Train(Box::new(error))
+    }
+}
+
 impl From<rayon::ThreadPoolBuildError> for Error {
     fn from(error: rayon::ThreadPoolBuildError) -> Self {
-        Error::Train(error.into())
+        tributary_train::Error::from(error).into()
     }
 }
 

@@ -74,7 +74,7 @@ impl Packet {
         let mut before = Layers::new();
         if prefix > 0 {
             let mut pass = Pass::new(model, shared.clone(), &none, 0, progress)?;
-            pass.to_keys(model, model.embed(&sample.prefix)?)?;
+            pass.run_to_keys(model, model.embed(&sample.prefix)?)?;
             before = pass.keys_at(&shared);
         }
         let (ids, rows, apart) = self.pack(sample, prefix);
@@ -82,7 +82,7 @@ impl Packet {
         let vectors = self.vectors.to_dtype(tokens.dtype())?;
         let hidden = gather(&join(&[&tokens, &vectors], 0)?, &rows)?;
         let mut pass = Pass::new(model, apart, &before, 0, progress)?;
-        pass.to_keys(model, Rows::new(hidden))?;
+        pass.run_to_keys(model, Rows::new(hidden))?;
         let together = pass.keys_at(&Positions::run(prefix, rows.len()));
         Ok((one_behind_other(&before, together), prefix + rows.len() as u32))
     }

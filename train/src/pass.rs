@@ -41,7 +41,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// The model's.
-    pub fn to_keys(&mut self, model: &dyn Model, rows: Rows) -> Result<()> {
+    pub fn run_to_keys(&mut self, model: &dyn Model, rows: Rows) -> Result<()> {
         let last = model.config().layers - 1;
         let rows = model.layers(0..last, rows, self)?;
         let qkv = model.qkv_of_last(last, &rows, 0)?;

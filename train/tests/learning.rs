@@ -33,7 +33,7 @@ fn samples(count: u32) -> Vec<Sample> {
         chunks: vec![run(number, 5), run(number + 3, 3), run(2 * number, 4)],
         query: run(number + 11, 2),
         answer_tokens: 3,
-        taught_behind: (number % 3 == 0).then(|| vec![1]),
+        taught_behind: number.is_multiple_of(3).then(|| vec![1]),
     };
     (0..count).map(sample).collect()
 }
