@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full train-demo deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make cuda-test  the tests of CUDA code alone, on an emulated GPU"
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
+	@echo "make train-demo   the demo model's adapters, learned anew; some minutes"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
@@ -147,6 +148,11 @@ bench-metrics: build
 picture: build
 	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
+
+# The demo model's adapters. Vectors around chunks for look-ups without a prefix: the teacher reads the same documents behind <bos>.
+train-demo: build
+	$(TRIBUTARY) train kv-packet --model models/demo --suite hops --tasks single,multikey,multiquery --samples 192 --epochs 6 --batch 8 --lr 0.02 \
+	  --prefix none none bos --teacher-prefix bos --seed 1 --world 2 --out models/demo/adapters/kv-packet
 
 # 50 requests of each task, every method at two ratios, on two ranks: some minutes.
 quality: build

@@ -1,6 +1,8 @@
 //! A request as it comes in, text or random tokens, and how it becomes token ids.
 
-use tributary_coordinator::{Intake, Piece, Prepared, Request, prepare, prepare_led};
+use std::path::{Path, PathBuf};
+
+use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare, prepare_led};
 
 use crate::config::IntakeConfig;
 use crate::error::{Error, Result};
@@ -31,6 +33,27 @@ pub struct Led {
 }
 
 impl Question {
+    /// A request from files: a JSON file with everything, whose question `query` takes the place of, or a text file for each document.
+    ///
+    /// # Errors
+    /// Neither of them, no question, an unreadable file, an empty question or document.
+    pub fn from_files(documents: &[PathBuf], request: Option<&Path>, query: Option<&str>) -> Result<Self> {
+        if let Some(path) = request {
+            let request = Request::from_file(path)?;
+            return Ok(Self::Text(match query {
+                Some(query) => Request::new(request.documents, query.to_owned())?,
+                None => request,
+            }));
+        }
+        if documents.is_empty() {
+            let ways = "--documents FILE.. with --query TEXT, --request FILE.json, or --synthetic";
+            return Err(Error::usage(format!("no documents: give {ways}")));
+        }
+        let Some(query) = query else { return Err(Error::usage("no query: give --query TEXT")) };
+        let documents = documents.iter().map(|path| Document::from_file(path)).collect::<Result<_, _>>()?;
+        Ok(Self::Text(Request::new(documents, query.to_owned())?))
+    }
+
     /// The request as token ids.
     ///
     /// # Errors

@@ -4,12 +4,13 @@ use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result, expect};
 use crate::rows::join;
-use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, per_head, plain};
+use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, gradient, per_head, plain};
 
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kernels {
-    /// The fastest one for the tensors' device; the plain one where a gradient is wanted.
+    /// The fastest one for the tensors' device; where a gradient is wanted, one with a backward pass of its own (attention on the host, in f32 and
+    /// f64), else the plain one.
     #[default]
     Auto,
     /// The plain one, in candle operations: any device, differentiable, the reference.
@@ -44,6 +45,11 @@ impl Kernels {
         if self == Kernels::Auto
             && !tracks(q, keys)
             && let Some(partial) = cuda::attend(q, at_q, keys, rope, scale)?
+        {
+            return Ok(partial);
+        }
+        if self == Kernels::Auto
+            && let Some(partial) = gradient::attend(q, at_q, keys, rope, scale)?
         {
             return Ok(partial);
         }

@@ -14,6 +14,7 @@ pub mod cuda;
 mod device_list;
 mod distance;
 mod error;
+mod gradient;
 mod linear;
 mod merge;
 mod moment;

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::error::{Result, expect};
-use crate::{add, cast, cpu, cuda};
+use crate::{add, cast, cpu, cuda, gradient};
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`; the answer is
 /// `[rows, out]` in `x`'s dtype.
@@ -16,12 +16,13 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     onto(None, x, weight, bias, x.dtype())
 }
 
-/// As [`linear`] without a bias, with the answer in f32: sums are not rounded to `x`'s dtype.
+/// As [`linear`] without a bias, with the answer in f32 (f64 for f64): sums are not rounded to `x`'s dtype.
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    onto(None, x, weight, None, DType::F32)
+    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    onto(None, x, weight, None, dtype)
 }
 
 /// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`. The
@@ -62,7 +63,11 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
     {
         return Ok(product);
     }
-    finish(cast(&plain(x, weight)?, dtype)?, bias, residual)
+    let product = match gradient::product(x, weight)? {
+        Some(product) => product,
+        None => plain(x, weight)?,
+    };
+    finish(cast(&product, dtype)?, bias, residual)
 }
 
 /// The terms that are added to a product, `[rows, out]`.
@@ -81,8 +86,8 @@ fn tracked(tensors: &[Option<&Tensor>]) -> bool {
     tensors.iter().flatten().any(|tensor| tensor.track_op())
 }
 
-/// In candle's operations, the answer in the type that it is summed in: f32 on the CPU, which has no narrow product.
+/// In candle's operations, the answer in the type that it is summed in: f32 on the CPU, which has no narrow product, and f64 for f64.
 fn plain(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let wide = if x.device().is_cpu() { DType::F32 } else { x.dtype() };
+    let wide = if x.device().is_cpu() && x.dtype() != DType::F64 { DType::F32 } else { x.dtype() };
     Ok(cast(x, wide)?.matmul(&cast(weight, wide)?.t()?)?)
 }

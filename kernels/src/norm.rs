@@ -5,7 +5,7 @@
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{cpu, cuda};
+use crate::{cpu, cuda, gradient};
 
 /// `x / √(mean(x²) + eps) · weight` over the last dimension; `x` `[rows, dim]` or `[rows, heads, head_dim]`, `weight`
 /// `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
@@ -21,6 +21,11 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
         return Ok(out);
     }
     let (x, weight) = (x.contiguous()?, weight.to_dtype(x.dtype())?.contiguous()?);
+    if (x.track_op() || x.dtype() == DType::F64)
+        && let Some(out) = gradient::rms_norm(&x, &weight, eps)?
+    {
+        return Ok(out);
+    }
     if x.track_op() || weight.track_op() {
         return Ok(candle_nn::ops::rms_norm_slow(&x, &weight, eps as f32)?);
     }
@@ -36,6 +41,9 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// Shapes that do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     element_wise("silu_mul", gate, up, cpu::silu_mul, cuda::silu_mul, |gate, up| {
+        if let Some(gated) = gradient::silu_mul(gate, up)? {
+            return Ok(gated);
+        }
         let wide = gate.to_dtype(DType::F32)?.silu()?;
         Ok((wide.to_dtype(up.dtype())? * up)?)
     })

@@ -4,7 +4,7 @@ use candle_core::{D, DType, Tensor};
 
 use crate::error::{Result, expect};
 use crate::rows::join;
-use crate::{Pairing, Positions, Rope, cpu, cuda};
+use crate::{Pairing, Positions, Rope, cpu, cuda, gradient};
 
 impl Rope {
     /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in `x`'s dtype outside. Differentiable;
@@ -32,6 +32,9 @@ impl Rope {
             return Ok(turned);
         }
         if let Some(turned) = cuda::rotated(self, x, at)? {
+            return Ok(turned);
+        }
+        if let Some(turned) = gradient::rotated(self, x, at)? {
             return Ok(turned);
         }
         let (half, rotary) = (self.rotary_dims() / 2, self.rotary_dims());

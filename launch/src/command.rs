@@ -26,6 +26,7 @@ use crate::reference::{CompletionsArgs, ManArgs, completions, man};
 use crate::serve::{ServeArgs, serve};
 use crate::stdout::print;
 use crate::store_command::{StoreCommand, store};
+use crate::train::{TrainArgs, train};
 
 /// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
 /// that must know about other chunks, only those are recomputed, and the first token comes early
@@ -53,6 +54,8 @@ enum Command {
     Bench(Box<BenchArgs>),
     #[command(allow_negative_numbers = true)]
     Quality(Box<QualityArgs>),
+    #[command(allow_negative_numbers = true)]
+    Train(Box<TrainArgs>),
     #[command(allow_negative_numbers = true)]
     Plan(Box<PlanArgs>),
     Methods(MethodsArgs),
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
         Command::Quality(args) => quality(&args, |what| once(what)),
+        Command::Train(args) => train(&args),
         Command::Plan(args) => plan(&args),
         Command::Methods(args) => once(|| methods(&args)),
         Command::Store(args) => store(&args, |work| once(work)),

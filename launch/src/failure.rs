@@ -104,6 +104,7 @@ pub fn ending(error: &anyhow::Error) -> ProcessFailure {
         own.is_some_and(Error::is_told_elsewhere),
         matches!(error.downcast_ref(), Some(Aborted { .. })),
         matches!(error.downcast_ref(), Some(tributary_worker::Error::Comm(Aborted { .. }))),
+        error.downcast_ref().is_some_and(tributary_quality::Error::is_told_elsewhere),
     ];
     ProcessFailure { line, exit_code: exit_code(error), is_told_elsewhere: is_told_elsewhere.contains(&true) }
 }

@@ -8,7 +8,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
 
 /// What each command puts out.
-const OUTPUTS: [(&str, &str); 13] = [
+const OUTPUTS: [(&str, &str); 14] = [
     (
         "prefill",
         "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
@@ -36,6 +36,11 @@ const OUTPUTS: [(&str, &str); 13] = [
         "quality",
         "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json), points.csv and answers.csv. With --dry-run \
          numbers alone, with `score` a number a line.",
+    ),
+    (
+        "train",
+        "Output: what was learned and what it took; in --out the adapter (adapter.json, adapter.safetensors), training.json, loss.csv and \
+         loss.svg, and a checkpoint until all steps are taken (docs/training.md). A loss that is not finite ends it with 70.",
     ),
     (
         "plan",

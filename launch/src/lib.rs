@@ -24,3 +24,4 @@ mod serve;
 mod stdout;
 mod store_command;
 mod store_warm;
+mod train;

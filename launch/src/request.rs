@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tributary_coordinator::{Document, Request};
 use tributary_engine::{Question, Synthetic};
-
-use crate::failure::usage;
 
 /// What is asked.
 #[derive(Debug, Clone, Args)]
@@ -32,20 +29,7 @@ impl RequestArgs {
         if let Some(shape) = synthetic {
             return Ok(Question::Random(shape, seed));
         }
-        if let Some(path) = &self.request {
-            let mut request = Request::from_file(path)?;
-            if let Some(query) = &self.query {
-                request = Request::new(request.documents, query.clone())?;
-            }
-            return Ok(Question::Text(request));
-        }
-        if self.documents.is_empty() {
-            return Err(usage(
-                "no documents: give --documents FILE.. with --query TEXT, --request FILE.json, or --synthetic",
-            ));
-        }
-        let Some(query) = &self.query else { return Err(usage("no query: give --query TEXT")) };
-        let documents = self.documents.iter().map(|path| Document::from_file(path)).collect::<Result<_, _>>()?;
-        Ok(Question::Text(Request::new(documents, query.clone())?))
+        let (request, query) = (self.request.as_deref(), self.query.as_deref());
+        Ok(Question::from_files(&self.documents, request, query)?)
     }
 }

@@ -305,6 +305,21 @@ fn a_study_runs_under_launch_and_goes_on() {
 }
 
 #[test]
+fn processes_learn_what_threads_learn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, outs) = (demo(), ["threads", "processes"].map(|name| folder.path().join(name)));
+    let shown = outs.each_ref().map(|out| out.display().to_string());
+    let base = ["train", "kv-packet", "--model", &model, "--suite", "hops", "--tasks", "single", "--samples", "3"];
+    let base = [&base[..], &["--batch", "3", "--epochs", "2", "--head", "2", "--tail", "1", "--out"]].concat();
+    let output = tributary(&[&base[..], &[&shown[0], "--world-size", "2"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let ended = Job::launch("", &["-n", "2"], &[&base[..], &[&shown[1]]].concat()).end();
+    assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+    let [threads, processes] = outs.map(|out| std::fs::read(out.join("adapter.safetensors")).expect("an adapter"));
+    assert_eq!(threads, processes, "the same sums, in the same order");
+}
+
+#[test]
 fn an_evaluation_on_processes_answers_as_on_threads_and_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = demo();

@@ -102,7 +102,7 @@ fn commands() -> Vec<String> {
 #[test]
 fn helps_say_what_comes_out_and_how_it_ends() {
     let commands = commands();
-    assert_eq!(commands.len(), 13, "{commands:?}");
+    assert_eq!(commands.len(), 14, "{commands:?}");
     let mut with_file = Vec::new();
     for name in &commands {
         let help = text(&[name, "--help"]);

@@ -21,6 +21,9 @@ pub enum Error {
         /// The failure, in one line, and what can be done.
         reason: String,
     },
+    /// A training's.
+    #[error(transparent)]
+    Train(Box<tributary_train::Error>),
     /// A file or a folder.
     #[error("{what}")]
     File {
@@ -37,14 +40,36 @@ pub enum Error {
     Csv(#[from] csv::Error),
 }
 
+impl From<tributary_train::Error> for Error {
+    fn from(error: tributary_train::Error) -> Self {
+        Error::Train(Box::new(error))
+    }
+}
+
+impl From<rayon::ThreadPoolBuildError> for Error {
+    fn from(error: rayon::ThreadPoolBuildError) -> Self {
+        tributary_train::Error::from(error).into()
+    }
+}
+
 impl Error {
     /// The exit code of a process that ends with this error: the engine's, 74 disk.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Engine(error) => error.exit_code(),
+            Error::Train(error) => error.exit_code(),
             Error::Interrupted { exit_code, .. } => *exit_code,
             Error::File { .. } => exit::DISK,
             Error::Json(_) | Error::Csv(_) => exit::BUG,
+        }
+    }
+
+    /// Whether another rank has failed first, and says so itself.
+    pub fn is_told_elsewhere(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_told_elsewhere(),
+            Error::Train(error) => error.is_consequence(),
+            _ => false,
         }
     }
 

@@ -16,6 +16,7 @@ mod fitted;
 pub mod hops;
 #[cfg(test)]
 mod kit;
+mod lessons;
 mod longbench;
 mod material;
 mod niah;
@@ -38,12 +39,14 @@ pub mod statistics;
 pub mod suite;
 mod suites;
 mod tables;
+mod training;
 
 pub use calibrate::{LEAST_ALPHA, calibrate};
 pub use design::{Arm, Asked, Design};
 pub use dry_run::dry_run;
 pub use error::{Error, Result};
 pub use evaluation::{Evaluation, Request};
+pub use lessons::{Lesson, lessons};
 pub use output::Output;
 pub use overlap::Overlap;
 pub use page::page;
@@ -54,3 +57,5 @@ pub use run::run;
 pub use selected::Rows;
 pub use suite::Suite;
 pub use suites::open;
+pub use training::{PacketTraining, Trained};
+pub use tributary_train::Settings;

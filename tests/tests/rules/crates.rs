@@ -4,7 +4,7 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     (
         "launch",
         &[
@@ -25,8 +25,9 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ),
     ("service", &["engine", "coordinator", "protocol", "system"]),
     ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
-    ("quality", &["engine", "coordinator", "protocol", "charts", "system"]),
+    ("quality", &["engine", "coordinator", "train", "comm", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
+    ("train", &["worker", "comm", "protocol", "kernels", "charts", "system"]),
     ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),
     ("worker", &["comm", "store", "protocol", "kernels", "system"]),
@@ -48,7 +49,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     ),
     (
         &["candle"],
-        &["launch", "study", "engine", "worker", "comm", "kernels"],
+        &["launch", "study", "train", "engine", "worker", "comm", "kernels"],
         "tensors are for those who compute with them or carry them",
     ),
 ];

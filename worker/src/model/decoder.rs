@@ -106,7 +106,7 @@ pub struct Decoder {
     config: Config,
     /// The dtype of weights and of the cache.
     dtype: DType,
-    /// The dtype of the residual stream and of everything computed from it: f32 on a CPU, the weights' on a device.
+    /// The dtype of the residual stream and of everything computed from it: f32 on a CPU (f64 with weights in f64), the weights' on a device.
     activations: DType,
     mlp_tile_rows: usize,
     embedding: Tensor, // [vocab, hidden]
@@ -140,6 +140,7 @@ impl Decoder {
         let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
         let scale = config.scale(rope.attention_factor());
         let (activations, mlp_tile_rows) = match weights.device.is_cpu() {
+            true if weights.dtype == DType::F64 => (DType::F64, MLP_TILE_ROWS),
             true => (DType::F32, MLP_TILE_ROWS),
             false => (weights.dtype, DEVICE_MLP_TILE_ROWS),
         };

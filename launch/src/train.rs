@@ -1,0 +1,140 @@
+//! `tributary train`: adapters are learned, on the ranks of this run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_engine::{Config, IntakeConfig, TemplateUse};
+use tributary_quality::{Asked, PacketTraining, Settings};
+
+use crate::args::{ModelArgs, ReachArgs};
+use crate::progress::Progress;
+use crate::ranks;
+use crate::stdout::print;
+
+/// Learns an adapter: a few vectors beside a model that stays as it is
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Vectors around every chunk, with which chunks that were prefilled apart are read as one context (KV Packet)
+    KvPacket(Box<PacketArgs>),
+}
+
+/// What vectors around chunks are learned from, and how.
+#[derive(Debug, Args)]
+struct PacketArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What is learned from: hops, the language of models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
+    #[arg(long, alias = "data", value_name = "hops|FILE.jsonl", help_heading = "Samples")]
+    suite: String,
+    /// Some of its tasks [default: all]
+    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Samples")]
+    tasks: Vec<String>,
+    /// Samples in all, the tasks in turn; a file may have fewer
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Samples")]
+    samples: usize,
+    /// What stands before the first chunk, as in `prefill`; of several each round of the tasks has the next
+    #[arg(long, value_name = "bos|none|TEXT", num_args = 1.., default_values = ["bos", "none"], help_heading = "Samples")]
+    prefix: Vec<Prefix>,
+    /// What stands before the first chunk of the prompt that the teacher reads [default: the sample's own prefix, as the paper has it]
+    #[arg(long, value_name = "bos|none|TEXT", help_heading = "Samples")]
+    teacher_prefix: Option<Prefix>,
+    /// Seed of samples, of the first vectors and of the order of samples; evaluations draw theirs from 0 where nobody says
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Samples")]
+    seed: u64,
+    /// Vectors before each chunk
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
+    head: usize,
+    /// Vectors behind each chunk
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
+    tail: usize,
+    /// How often each sample is seen; 0 writes the first vectors
+    #[arg(long, value_name = "N", default_value_t = 30, help_heading = "Training")]
+    epochs: u64,
+    /// Samples of a step, over all ranks
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Training")]
+    batch: usize,
+    /// The largest learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 5e-4, help_heading = "Training")]
+    lr: f64,
+    /// Share of the steps in which the learning rate rises; then it falls to 0
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Training")]
+    warmup: f64,
+    /// The largest norm of a step's gradient: longer ones are shortened
+    #[arg(long, value_name = "NORM", default_value_t = 1.0, help_heading = "Training")]
+    clip: f64,
+    /// AdamW's weight decay
+    #[arg(long, value_name = "RATE", default_value_t = 0.0, help_heading = "Training")]
+    weight_decay: f64,
+    /// Tell what there would be and which memory it needs, and learn nothing
+    #[arg(long, help_heading = "Run", conflicts_with = "resume")]
+    dry_run: bool,
+    /// Go on from the checkpoint in --out, bit for bit: the same model, samples and options
+    #[arg(long, help_heading = "Run")]
+    resume: bool,
+    /// End after so many steps in all, with a checkpoint to go on from [default: when all are taken]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    stop_after: Option<u64>,
+    /// Folder for the adapter and what tells of its making
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    out: PathBuf,
+    /// Number of ranks, over which each step's samples are dealt; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    #[arg(long, visible_alias = "world", value_name = "N", help_heading = "Ranks")]
+    world_size: Option<usize>,
+    /// Threads of each rank
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
+    threads: usize,
+    #[command(flatten)]
+    reach: ReachArgs,
+}
+
+/// Runs the command; says what went wrong.
+pub fn train(args: &TrainArgs) -> ExitCode {
+    let What::KvPacket(args) = &args.what;
+    let intake = IntakeConfig {
+        synthetic: None,
+        chunking: Chunking::Documents,
+        text_chunk_tokens: TEXT_CHUNK_TOKENS,
+        prefix: Prefix::Bos,
+        template: TemplateUse::Auto,
+    };
+    let group = args.reach.group(args.world_size, args.threads);
+    let config = Config { model: args.model.config(args.seed), intake, group };
+    ranks::run(&config.group, |ranks| {
+        let progress = ranks.leads().then(|| Progress::start("learning"));
+        let trained = args.training().run(&config, ranks, &|row, steps| {
+            let line = format!("step {} of {steps}, epoch {}, loss {:.4}", row.step, row.epoch, row.loss);
+            progress.iter().for_each(|progress| progress.now(line.clone()));
+        })?;
+        let is_leader = progress.is_some();
+        drop(progress);
+        if is_leader { print(&trained.text()) } else { Ok(()) }
+    })
+}
+
+impl PacketArgs {
+    fn training(&self) -> PacketTraining {
+        let Self { epochs, batch, lr: learning_rate, warmup, clip, weight_decay: decay, seed, .. } = *self;
+        let (suite, tasks) = (self.suite.clone(), self.tasks.clone());
+        let asked = Asked { suite, tasks, samples: self.samples, seed, world: 1, threads: 1, ..Asked::default() };
+        PacketTraining {
+            asked,
+            prefixes: self.prefix.clone(),
+            teacher_prefix: self.teacher_prefix.clone(),
+            settings: Settings { epochs, batch, learning_rate, warmup, clip, decay, seed },
+            head: self.head,
+            tail: self.tail,
+            out: self.out.clone(),
+            resume: self.resume,
+            stop_after: self.stop_after,
+            dry_run: self.dry_run,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `tributary train kv-packet`: an adapter of the demo model in a few steps, what is refused, and with which exit codes.
+
+mod kit;
+
+use std::path::Path;
+
+use kit::{demo, tributary};
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tributary(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A short training, with more options.
+fn trained(out: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let (model, out) = (demo(), out.display().to_string());
+    let base = ["train", "kv-packet", "--model", &model, "--suite", "hops", "--tasks", "single", "--out", &out];
+    let usual = [("--samples", "4"), ("--batch", "2"), ("--head", "2"), ("--tail", "1")];
+    let missing = usual.into_iter().filter(|(option, _)| !more.contains(option));
+    let usual: Vec<&str> = missing.flat_map(|(option, value)| [option, value]).collect();
+    run(&[&base[..], &usual, more].concat())
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("readable")).expect("JSON")
+}
+
+#[test]
+fn an_adapter_is_learned_in_parts_on_two_ranks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [straight, parts] = ["straight", "parts"].map(|name| folder.path().join(name));
+    let more = ["--epochs", "2", "--world", "2", "--lr", "0.02", "--prefix", "none", "--teacher-prefix", "bos"];
+    let (code, out, errors) = trained(&straight, &more);
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("4 of 4 steps over 4 samples") && out.contains("384 numbers are learned"), "{out}");
+    assert!(out.contains("predicted") && out.contains("# written to"), "{out}");
+    let training = read(&straight.join("training.json"));
+    let losses: Vec<f64> = training["epoch_losses"]
+        .as_array()
+        .expect("losses")
+        .iter()
+        .map(|loss| loss.as_f64().expect("a loss"))
+        .collect();
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{losses:?}");
+    let adapter = read(&straight.join("adapter.json"));
+    assert_eq!(adapter["kind"], serde_json::json!({ "kv-packet": { "head": 2, "tail": 1 } }));
+    assert_eq!(adapter["base_model"].as_str().map(str::len), Some(64));
+    assert_eq!(std::fs::read_to_string(straight.join("loss.csv")).expect("a table").lines().count(), 5);
+
+    let (code, ..) = trained(&parts, &[&more[..], &["--stop-after", "2"]].concat());
+    assert_eq!(code, Some(0));
+    let (code, out, errors) = trained(&parts, &[&more[..], &["--resume"]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    let [one, other] = [&straight, &parts].map(|out| std::fs::read(out.join("adapter.safetensors")).expect("tensors"));
+    assert_eq!(one, other, "bit for bit");
+}
+
+#[test]
+fn what_cannot_be_learned_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let rows = folder.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"documents\": [\"code of purse is 1 2 3 .\"], \"question\": \"code\"}\n")
+        .expect("written");
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "no folder").expect("written");
+    let rows = rows.display().to_string();
+    let said = |(code, out, errors): (Option<i32>, String, String), expected: i32, words: &str| {
+        assert_eq!((code, out.as_str(), errors.lines().count()), (Some(expected), "", 1), "{words}: {errors}");
+        assert!(errors.contains(words), "{errors}");
+    };
+    said(trained(&out, &["--batch", "0"]), 64, "--batch 0");
+    said(trained(&out, &["--lr", "0"]), 64, "--lr 0");
+    said(trained(&out, &["--head", "0", "--tail", "0"]), 64, "nothing to learn");
+    said(trained(&out, &["--resume"]), 64, "checkpoint.safetensors");
+    said(trained(&file.join("out"), &["--epochs", "1"]), 74, "cannot write");
+    said(trained(&out, &["--epochs", "3", "--lr", "1e300"]), 70, "not a finite number");
+    let model = demo();
+    let own = ["train", "kv-packet", "--model", &model, "--data", &rows, "--out", &rows];
+    said(run(&own), 64, "line 1: missing field `references`");
+    let (code, told, _) = trained(&out, &["--epochs", "30", "--dry-run"]);
+    assert!(code == Some(0) && told.starts_with("4 samples, 60 steps; "), "{told}");
+    let (code, told, _) = trained(&out, &["--epochs", "0"]);
+    assert!(code == Some(0) && told.starts_with("0 of 0 steps") && out.join("adapter.json").exists(), "{told}");
+}

@@ -1,0 +1,146 @@
+//! A training on the ranks of this run: a suite's requests become samples, each rank learns, rank 0 writes.
+
+use std::path::PathBuf;
+
+use tributary_comm::Communicator;
+use tributary_coordinator::Prefix;
+use tributary_engine::{Config, ModelFolder, Ranks, Seat};
+use tributary_protocol::Phase;
+use tributary_system::memory;
+use tributary_system::size::rounded;
+use tributary_train::{Job, Need, Packet, Sample, Settings, StepRow, Summary, on_threads};
+
+use crate::design::Asked;
+use crate::error::{Error, Result};
+use crate::lessons::lessons;
+
+/// Vectors around chunks to be learned.
+#[derive(Debug, Clone)]
+pub struct PacketTraining {
+    /// The suite that samples come from, and how many in all.
+    pub asked: Asked,
+    /// What stands before the first chunk; each round of the tasks has the next.
+    pub prefixes: Vec<Prefix>,
+    /// The same in the prompt that the teacher reads, where it is not the sample's own.
+    pub teacher_prefix: Option<Prefix>,
+    /// What shapes the numbers.
+    pub settings: Settings,
+    /// Vectors before each chunk.
+    pub head: usize,
+    /// Vectors behind each chunk.
+    pub tail: usize,
+    /// The folder for what is learned.
+    pub out: PathBuf,
+    /// Whether it goes on from the folder's checkpoint.
+    pub resume: bool,
+    /// Ends it after so many steps in all.
+    pub stop_after: Option<u64>,
+    /// Whether it is only told what there would be.
+    pub dry_run: bool,
+}
+
+/// What came of a training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// What it came to; none of a dry run.
+    pub summary: Option<Summary>,
+    /// Samples.
+    pub samples: usize,
+    /// Steps of all epochs.
+    pub steps: u64,
+    /// Memory beside the model that one process was predicted to need.
+    pub predicted_bytes: u64,
+    /// The folder for what is learned.
+    pub out: PathBuf,
+    /// What it had at most beside the loaded model, where the system tells.
+    pub measured_bytes: Option<u64>,
+}
+
+impl PacketTraining {
+    /// Learns on all ranks: every process calls it. `tell` is told of each step on rank 0, with the number of all steps.
+    ///
+    /// # Errors
+    /// What the suite, the settings or the model refuse; a rank's.
+    pub fn run(&self, config: &Config, ranks: &mut Ranks, tell: &(dyn Fn(&StepRow, u64) + Sync)) -> Result<Trained> {
+        self.settings.check()?;
+        if self.head + self.tail == 0 {
+            return Err(Error::usage("--head 0 --tail 0: there would be nothing to learn"));
+        }
+        let folder = ModelFolder::open(&config.model, &config.intake)?;
+        let samples = self.samples(&folder, config)?;
+        let world = ranks.world();
+        let need = Need::of(&folder.config, &samples, self.head + self.tail, std::mem::size_of::<f32>());
+        let trained = Trained {
+            summary: None,
+            samples: samples.len(),
+            steps: self.settings.steps(samples.len()),
+            out: self.out.clone(),
+            predicted_bytes: need.bytes(ranks.in_process(world)),
+            measured_bytes: None,
+        };
+        if self.dry_run {
+            ranks.leave()?;
+            return Ok(trained);
+        }
+        let device = ranks.open_device(&config.model, &config.group)?;
+        let carrier = ranks.carrier(&config.group, &device, world)?;
+        let (model, base_model) = (folder.load(&device)?, folder.hash().get()?);
+        let before = memory::resident_bytes();
+        let (settings, resume, stop_after) = (&self.settings, self.resume, self.stop_after);
+        let job = Job { settings, samples: &samples, out: &self.out, resume, stop_after, base_model };
+        let one = |seat: Seat| -> Result<Summary> {
+            let mut comm = seat.take(&carrier, model.device()).map_err(tributary_train::Error::from)?;
+            comm.set_deadline(Phase::Idle, config.group.collective_timeout);
+            let learn = |comm: &mut dyn Communicator| {
+                let packet = Packet::new(self.head, self.tail, &*model, settings.seed)?;
+                tributary_train::train(&job, &*model, &packet, comm, tell)
+            };
+            // A rank that leaves without a word would be taken for done.
+            let done = learn(&mut *comm).inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
+            comm.leave();
+            Ok(done)
+        };
+        let summary = on_threads(ranks.seats(world)?, config.group.threads, one, Error::is_told_elsewhere)?;
+        let measured = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+        Ok(Trained { summary: Some(summary), measured_bytes: measured, ..trained })
+    }
+
+    fn samples(&self, folder: &ModelFolder, config: &Config) -> Result<Vec<Sample>> {
+        let found = lessons(&self.asked, &self.prefixes, folder, &config.intake)?;
+        // The same requests behind another prefix: the teacher's.
+        let taught = match &self.teacher_prefix {
+            None => None,
+            Some(prefix) => Some(lessons(&self.asked, std::slice::from_ref(prefix), folder, &config.intake)?),
+        };
+        let sample = |(index, lesson): (usize, crate::Lesson)| Sample {
+            prefix: lesson.prepared.prefix,
+            chunks: lesson.prepared.chunks.into_iter().map(|chunk| chunk.ids).collect(),
+            query: lesson.prepared.query,
+            answer_tokens: lesson.answer_tokens,
+            taught_behind: taught.as_ref().map(|taught| taught[index].prepared.prefix.clone()),
+        };
+        Ok(found.into_iter().enumerate().map(sample).collect())
+    }
+}
+
+impl Trained {
+    /// It in words.
+    pub fn text(&self) -> String {
+        let (predicted, samples) = (rounded(self.predicted_bytes), self.samples);
+        let Some(summary) = &self.summary else {
+            return format!("{samples} samples, {} steps; {predicted} beside the model in a process\n", self.steps);
+        };
+        let losses: Vec<String> = summary.epoch_losses.iter().map(|loss| format!("{loss:.4}")).collect();
+        let measured = self.measured_bytes.map_or_else(|| "not known".to_owned(), rounded);
+        format!(
+            "{} of {} steps over {samples} samples in {:.0} s; {} numbers are learned\nmean loss of each epoch: {}\nmemory beside the model in a process: \
+             {predicted} predicted, {measured} measured\n# written to {}\n",
+            summary.steps,
+            self.steps,
+            summary.seconds,
+            summary.parameters,
+            losses.join(" "),
+            self.out.display()
+        )
+    }
+}

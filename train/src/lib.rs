@@ -1,0 +1,29 @@
+//! Adapters and how they are learned: rows around chunks (KV Packet), from samples of token ids and a model that stays as it is.
+//!
+//! Knows no text and no command line. A sample comes as token ids, ranks as a communicator; what it computes it computes with the worker's model
+//! and kernels, so that what is learned fits what is served. Gradients flow by way of candle's autograd through kernels whose backward
+//! passes leave the frozen weights out.
+
+mod adamw;
+mod checkpoint;
+mod error;
+mod memory;
+mod packet;
+mod pass;
+mod ranks;
+mod record;
+mod sample;
+mod settings;
+mod sums;
+mod teacher;
+mod trainer;
+
+pub use error::{Error, Result};
+pub use memory::Need;
+pub use packet::Packet;
+pub use ranks::on_threads;
+pub use record::StepRow;
+pub use sample::{Sample, digest};
+pub use settings::Settings;
+pub use teacher::{Taught, teach};
+pub use trainer::{Job, Pupil, Summary, train};

@@ -1,0 +1,86 @@
+//! One pass of rows over keys that are there already and their own: what full prefill, packed chunks and a query behind them have in
+//! common. Gradients flow where the rows or the keys take one.
+
+use candle_core::Tensor;
+use tributary_kernels::{Kernels, Keys, Positions, Rope};
+use tributary_worker::{Attention, Model, Progress, Qkv, Result, Rows};
+
+/// Keys and values of every layer, with where they stand.
+pub type Layers = Vec<Vec<Keys>>;
+
+/// A pass.
+pub struct Pass<'a> {
+    rope: Rope,
+    scale: f32,
+    at: Positions,
+    before: &'a Layers,
+    asked: usize,
+    progress: &'a Progress,
+    /// Keys and values of its own rows, layer by layer.
+    pub own: Vec<(Tensor, Tensor)>,
+}
+
+impl<'a> Pass<'a> {
+    /// A pass of rows that stand at `at` over the keys of `before`, of which the last `asked` rows' output is wanted.
+    ///
+    /// # Errors
+    /// The rotary tables cannot be made.
+    pub fn new(
+        model: &dyn Model,
+        at: Positions,
+        before: &'a Layers,
+        asked: usize,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let furthest = at.rope().iter().max().map_or(0, |&position| position as usize);
+        let rope = model.rope(furthest + 1)?;
+        Ok(Self { rope, scale: model.scale(), at, before, asked, progress, own: Vec::new() })
+    }
+
+    /// Runs rows to the keys of the last layer, whose output nobody asks for.
+    ///
+    /// # Errors
+    /// The model's.
+    pub fn run_to_keys(&mut self, model: &dyn Model, rows: Rows) -> Result<()> {
+        let last = model.config().layers - 1;
+        let rows = model.layers(0..last, rows, self)?;
+        let qkv = model.qkv_of_last(last, &rows, 0)?;
+        self.own.push((qkv.k, qkv.v));
+        Ok(())
+    }
+
+    /// Its own keys at other positions, to be seen by a later pass.
+    pub fn keys_at(&self, at: &Positions) -> Layers {
+        let block = |(k, v): &(Tensor, Tensor)| vec![Keys { k: k.clone(), v: v.clone(), at: at.clone() }];
+        self.own.iter().map(block).collect()
+    }
+}
+
+impl Attention for Pass<'_> {
+    fn progress(&self) -> &Progress {
+        self.progress
+    }
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let mut keys = self.before.get(layer).cloned().unwrap_or_default();
+        keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
+        let (rows, queries) = (self.at.len(), qkv.q.dim(0)?);
+        let asking: Vec<u32> = ((rows - queries) as u32..rows as u32).collect();
+        let at = if queries == rows { self.at.clone() } else { self.at.select(&asking) };
+        let partial = Kernels::Auto.attend(&qkv.q, &at, &keys, Some(&self.rope), self.scale)?;
+        self.own.push((qkv.k, qkv.v));
+        Ok(partial.out)
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        self.asked
+    }
+}
+
+/// The keys of each layer, those of `first` before those of `second`.
+pub fn one_behind_other(first: &Layers, second: Layers) -> Layers {
+    let mut all = first.clone();
+    all.resize(second.len().max(first.len()), Vec::new());
+    all.iter_mut().zip(second).for_each(|(all, more)| all.extend(more));
+    all
+}

@@ -1,0 +1,54 @@
+//! The teacher: the model itself, which reads the whole prompt in full and goes on greedily.
+
+use candle_core::{D, Tensor};
+use tributary_kernels::Positions;
+use tributary_worker::{Model, Progress, Rows};
+
+use crate::error::Result;
+use crate::pass::{Layers, Pass, one_behind_other};
+use crate::sample::Sample;
+
+/// What the teacher says to a sample.
+#[derive(Debug, Clone)]
+pub struct Taught {
+    /// Its greedy continuation: as many tokens as were asked for, fewer where it ends the text.
+    pub answer: Vec<u32>,
+    /// The logarithms of its probabilities of each token of the answer, `[answer, vocab]`.
+    pub log_probabilities: Tensor,
+}
+
+/// Reads a sample's prompt in full and goes on.
+///
+/// # Errors
+/// An id outside the vocabulary; the model's.
+pub fn teach(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Taught> {
+    let prompt = sample.prompt();
+    let (mut before, mut rows, mut start) = (Layers::new(), model.embed(&prompt)?, 0);
+    let (mut answer, mut distributions) = (Vec::new(), Vec::new());
+    loop {
+        let (count, at) = (rows.len(), Positions::run(start, rows.len()));
+        let mut pass = Pass::new(model, at.clone(), &before, 1, progress)?;
+        let last = model.prompt(rows, &mut pass)?;
+        let own = pass.keys_at(&at);
+        let distribution = log_softmax(&model.logits(&last)?)?;
+        let token = distribution.argmax(D::Minus1)?.to_vec1::<u32>()?[0];
+        distributions.push(distribution);
+        answer.push(token);
+        if answer.len() >= sample.answer_tokens || model.config().eos.contains(&token) {
+            let log_probabilities = Tensor::cat(&distributions, 0)?.detach();
+            return Ok(Taught { answer, log_probabilities });
+        }
+        before = one_behind_other(&before, own);
+        start += count as u32;
+        rows = Rows::new(model.embed(&[token])?.hidden);
+    }
+}
+
+/// The logarithms of the softmax of each row, `[rows, n]`.
+///
+/// # Errors
+/// The tensor library's.
+pub fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)
+}

@@ -1,0 +1,192 @@
+//! Gradients, ranks, checkpoints and failures, on a model of two layers with random weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use tributary_comm::{Communicator, local};
+use tributary_worker::{AdapterFolder, LoadFormat, Model, Progress, load};
+
+use tributary_train::{Error, Job, Packet, Pupil, Result, Sample, Settings, on_threads, train};
+
+/// The name of a checkpoint.
+const CHECKPOINT: &str = "checkpoint.safetensors";
+
+/// A model with random weights.
+fn model(dtype: DType) -> Arc<dyn Model> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 31, "hidden_size": 12, "intermediate_size": 20,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256, "hidden_act": "silu",
+        "tie_word_embeddings": false, "eos_token_id": 30,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    load(folder.path(), LoadFormat::Dummy { seed: 3 }, dtype, &Device::Cpu).expect("a model")
+}
+
+/// Samples of three short chunks, every other one without a prefix.
+fn samples(count: u32) -> Vec<Sample> {
+    let run = |from: u32, count: u32| (from..from + count).map(|id| id * 7 % 30).collect::<Vec<u32>>();
+    let sample = |number: u32| Sample {
+        prefix: run(number, number % 2 * 2),
+        chunks: vec![run(number, 5), run(number + 3, 3), run(2 * number, 4)],
+        query: run(number + 11, 2),
+        answer_tokens: 3,
+        taught_behind: number.is_multiple_of(3).then(|| vec![1]),
+    };
+    (0..count).map(sample).collect()
+}
+
+fn settings() -> Settings {
+    Settings { epochs: 2, batch: 4, learning_rate: 0.01, warmup: 0.3, clip: 1.0, decay: 0.01, seed: 5 }
+}
+
+/// Learns on so many ranks; the learned vectors.
+fn learned(world: usize, out: &Path, change: impl Fn(&mut Job<'_>) + Sync) -> Result<Vec<f64>> {
+    learned_with(&settings(), world, out, change)
+}
+
+fn learned_with(
+    settings: &Settings,
+    world: usize,
+    out: &Path,
+    change: impl Fn(&mut Job<'_>) + Sync,
+) -> Result<Vec<f64>> {
+    let (model, samples) = (model(DType::F32), samples(8));
+    let mut job = Job { settings, samples: &samples, out, resume: false, stop_after: None, base_model: [7; 32] };
+    change(&mut job);
+    let one = |seat: local::Seat| -> Result<Vec<f64>> {
+        let mut comm = seat.take();
+        let packet = Packet::new(2, 1, &*model, 9)?;
+        let done = train(&job, &*model, &packet, &mut comm, &|_, _| ());
+        done.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
+        Ok(numbers(packet.parameters()[0].as_tensor()))
+    };
+    on_threads(local::seats(world), 1, one, |error| matches!(error, Error::Comm(_)))
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    tensor.flatten_all().and_then(|flat| flat.to_dtype(DType::F64)?.to_vec1()).expect("numbers")
+}
+
+#[test]
+fn the_loss_has_the_gradient_of_finite_differences() {
+    let (model, progress, step) = (model(DType::F64), Progress::default(), 1e-6);
+    for (number, sample) in samples(2).iter().enumerate() {
+        let packet = Packet::new(2, 1, &*model, 1).expect("a packet");
+        let vectors = packet.parameters().remove(0);
+        let loss = || packet.loss(&*model, (number, sample), &progress).expect("a loss");
+        let gradients = loss().backward().expect("gradients");
+        let found = numbers(gradients.get(&vectors).expect("a gradient"));
+        let start = numbers(&vectors);
+        let at = |index: usize, by: f64| {
+            let mut moved = start.clone();
+            moved[index] += by;
+            let moved = Tensor::from_vec(moved, vectors.dims(), &Device::Cpu).expect("numbers");
+            vectors.set(&moved).expect("set");
+            loss().to_scalar::<f64>().expect("a number")
+        };
+        let slopes: Vec<f64> =
+            (0..start.len()).map(|index| (at(index, step) - at(index, -step)) / (2.0 * step)).collect();
+        let largest = slopes.iter().fold(0.0f64, |most, slope| most.max(slope.abs()));
+        let apart = found.iter().zip(&slopes).fold(0.0f64, |most, (a, b)| most.max((a - b).abs())) / largest;
+        println!("sample {number}: largest error of a gradient {apart:e}");
+        assert!(largest > 1e-3, "the vectors matter: {largest:e}");
+        assert!(apart < 1e-7, "sample {number}: {apart:e}");
+    }
+}
+
+#[test]
+fn every_world_learns_the_same_and_the_loss_falls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = |world: usize| folder.path().join(world.to_string());
+    let one = learned(1, &out(1), |_| ()).expect("learned");
+    for world in [2, 3] {
+        let found = learned(world, &out(world), |_| ()).expect("learned");
+        let apart = found.iter().zip(&one).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(apart < 1e-5, "world {world}: {apart:e}");
+    }
+    let rows = std::fs::read_to_string(out(1).join("loss.csv")).expect("a table");
+    let losses: Vec<f64> =
+        rows.lines().skip(1).map(|row| row.split(',').nth(2).and_then(|x| x.parse().ok()).expect("a loss")).collect();
+    assert_eq!(losses.len(), 4, "{rows}");
+    assert!(losses[3] < losses[0], "{losses:?}");
+    let config = model(DType::F32);
+    let read = AdapterFolder::read(&out(1), config.config(), [7; 32]).expect("an adapter");
+    let written = numbers(&read.adapter.embeddings);
+    assert!(written.iter().zip(&one).all(|(a, b)| a == b), "the adapter has the learned vectors");
+    assert!(out(1).join("loss.svg").exists() && !out(1).join(CHECKPOINT).exists());
+}
+
+#[test]
+fn four_steps_are_two_and_two_more_bit_for_bit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let straight = learned(2, &folder.path().join("a"), |_| ()).expect("learned");
+    let parts = folder.path().join("b");
+    let half = learned(2, &parts, |job| job.stop_after = Some(3)).expect("learned");
+    assert_ne!(half, straight);
+    assert!(parts.join(CHECKPOINT).exists(), "there is something to go on from");
+    assert_eq!(learned(1, &parts, |job| job.resume = true).expect("resumed").len(), straight.len());
+    let _ = learned(2, &parts, |job| job.stop_after = Some(3)).expect("learned");
+    assert_eq!(learned(2, &parts, |job| job.resume = true).expect("resumed"), straight);
+}
+
+#[test]
+fn what_cannot_be_gone_on_from_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path();
+    let said = |change: &(dyn Fn(&mut Job<'_>) + Sync)| {
+        let error = learned(1, out, change).expect_err("refused");
+        (error.exit_code(), error.to_string())
+    };
+    let resume = |job: &mut Job<'_>| job.resume = true;
+    assert_eq!(said(&resume).0, 64, "no checkpoint");
+    learned(1, out, |job| job.stop_after = Some(1)).expect("learned");
+    let (code, line) = said(&|job: &mut Job<'_>| (job.resume, job.base_model) = (true, [8; 32]));
+    assert!(code == 64 && line.contains("another training"), "{line}");
+    let path = out.join(CHECKPOINT);
+    let whole = std::fs::read(&path).expect("a checkpoint");
+    std::fs::write(&path, &whole[..whole.len() / 2]).expect("cut");
+    assert_eq!(said(&resume).0, 65, "damaged");
+    std::fs::write(&path, whole).expect("as it was");
+    learned(1, out, resume).expect("resumed");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_it_on_every_rank_and_the_checkpoint_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // So long a step leaves no finite number, and the next loss says so.
+    let wild = Settings { learning_rate: 1e300, ..settings() };
+    learned_with(&wild, 2, folder.path(), |job| job.stop_after = Some(1)).expect("one step");
+    let path = folder.path().join(CHECKPOINT);
+    let kept = std::fs::read(&path).expect("a checkpoint");
+    let error = learned_with(&wild, 2, folder.path(), |job| job.resume = true).expect_err("not a number");
+    assert_eq!(error.exit_code(), 70, "{error}");
+    assert!(error.to_string().contains("the last good checkpoint is kept"), "{error}");
+    assert_eq!(std::fs::read(&path).expect("a checkpoint"), kept, "nobody wrote over it");
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_it_with_74() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "no folder").expect("written");
+    assert_eq!(learned(2, &file.join("out"), |_| ()).expect_err("no folder").exit_code(), 74);
+}
+
+#[test]
+fn samples_come_once_an_epoch_and_the_rate_rises_and_falls() {
+    let settings = Settings { epochs: 3, ..settings() };
+    let epoch = |epoch: u64| {
+        let mut seen: Vec<usize> = (0..3).flat_map(|step| settings.samples_of(epoch * 3 + step, 10)).collect();
+        let order = seen.clone();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+        order
+    };
+    assert_ne!(epoch(0), epoch(1));
+    let rates: Vec<f64> = (0..9).map(|step| settings.rate(step, 9) / settings.learning_rate).collect();
+    let expected = [1.0 / 3.0, 2.0 / 3.0, 1.0, 1.0, 5.0 / 6.0, 4.0 / 6.0, 0.5, 2.0 / 6.0, 1.0 / 6.0];
+    assert!(rates.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{rates:?}");
+}
