@@ -292,7 +292,7 @@ fn budgets_that_cannot_be_kept() {
             &["--evict", "snapkv", "--keep", "16", "--evict-window", "16"],
             &["--evict-window 16", "less than the 16 rows"],
         ),
-        (&["--evict", "lookahead", "--keep", "16"], &["--evict lookahead", "needs an adapter"]),
+        (&["--evict", "lookahead", "--keep", "16"], &["--evict lookahead", "needs --adapter DIR"]),
     ];
     for (options, says) in table {
         refused_request(options, 64, says);

@@ -8,7 +8,8 @@ use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{
-    Ape, Drift, Exchange, Layout, Method, OrderFor, Outcome, Passing, Plan, RankReport, SamKvVariant, Trace,
+    Ape, Drift, EVICTIONS, Evict, EvictionEvidence, Exchange, Layout, Method, OrderFor, Outcome, Passing, Plan,
+    RankReport, SamKvVariant, Trace,
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
@@ -151,6 +152,38 @@ fn selective_methods_answer_as_on_the_cpu() {
             plans.push(between(moved.clone()));
             plans.push(moved);
             compared(&models, world, &plans);
+        }
+    }
+}
+
+/// Places and draws are the same everywhere; what attention says may differ at the cut, where scores lie close to each other.
+#[test]
+fn a_gpu_keeps_what_the_cpu_keeps_and_goes_on_from_it() {
+    let models = models();
+    for world in [1, 2] {
+        for entry in EVICTIONS.iter().filter(|entry| entry.evidence != EvictionEvidence::LookAhead) {
+            for gather in [false, true] {
+                let method = entry.method;
+                let evict =
+                    Evict { method, keep: 24, window: 8, pooled: 7, sinks: 4, beta: 20, pseudo: 4, seed: 2, gather };
+                let plan = planned(world, Method::Ring, Exchange::PassQ, 0.0);
+                let plan = Plan { evict: Some(evict), max_tokens: 6, ..plan };
+                let expected = run_all(&models.cpu, models.kernels, world, std::slice::from_ref(&plan)).remove(0).0;
+                let found = compared(&models, world, std::slice::from_ref(&plan)).remove(0).0;
+                let what = format!("{}, world {world}, gathered {gather}", entry.name);
+                assert_eq!(found.tokens.len(), 6, "{what}");
+                let lists = |outcome: &Outcome| -> Vec<Vec<u32>> {
+                    outcome.kept.iter().flat_map(|kept| kept.0.iter().flatten().cloned()).collect()
+                };
+                let (found, expected) = (lists(&found), lists(&expected));
+                assert_eq!((found.len(), expected.len()), (6, 6), "{what}: layers times KV heads");
+                let by_attention = !matches!(entry.evidence, EvictionEvidence::Places | EvictionEvidence::Draw);
+                for (found, expected) in found.iter().zip(&expected) {
+                    let shared = found.iter().filter(|row| expected.contains(row)).count();
+                    let least = if by_attention { expected.len() * 3 / 4 } else { expected.len() };
+                    assert!(shared >= least && found.len() == expected.len(), "{what}: {found:?}, {expected:?}");
+                }
+            }
         }
     }
 }
