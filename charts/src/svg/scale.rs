@@ -79,7 +79,7 @@ fn step(range: f64) -> f64 {
     factor * power
 }
 
-/// A number in few letters: 0.25, 12, 1.5k, 3M.
+/// A number in few letters: 2e-5, 0.25, 12, 1.5k, 3M.
 pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         ..1e4 => (value, ""),
@@ -90,6 +90,7 @@ pub(super) fn short(value: f64) -> String {
     };
     let text = match scaled.abs() {
         0.0 => "0".to_owned(),
+        ..0.001 => return format!("{scaled:.1e}").replace(".0e", "e"),
         ..0.01 => format!("{scaled:.4}"),
         ..1.0 => format!("{scaled:.2}"),
         ..100.0 => format!("{scaled:.1}"),
@@ -131,7 +132,14 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         let table = [(0.0, "0"), (0.25, "0.25"), (12.0, "12"), (1500.0, "1500"), (15_000.0, "15k"), (2.5e6, "2.5M")];
-        for (value, text) in table.into_iter().chain([(1e9, "1G"), (0.1, "0.1"), (100.0, "100")]) {
+        for (value, text) in table.into_iter().chain([
+            (1e9, "1G"),
+            (0.1, "0.1"),
+            (100.0, "100"),
+            (2e-5, "2e-5"),
+            (-1.5e-4, "-1.5e-4"),
+            (0.004, "0.004"),
+        ]) {
             assert_eq!(short(value), text);
         }
     }
