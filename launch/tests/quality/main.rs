@@ -140,7 +140,7 @@ fn an_interrupted_evaluation_goes_on() {
     refused(hops(&[&asked[..], &["--resume", "--documents", "9"]].concat()), &["--resume: documents was 8 and is 9"]);
     refused(
         hops(&[&asked[..], &["--resume", "--prefix", "none"]].concat()),
-        &["--resume: prefix was null and is none"],
+        &["--resume: prefix was null and is \"none\""],
     );
     assert_eq!(std::fs::read_to_string(&file).expect("answers"), cut, "nothing was written");
 
