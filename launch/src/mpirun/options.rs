@@ -13,7 +13,7 @@ use super::line::{Wish, value_of};
 const MAX_RANKS: usize = 4096;
 
 /// Commands that ranks can run together, and that tell when they are complete.
-const COMMANDS_OF_RANKS: [&str; 6] = ["prefill", "compare", "bench", "quality", "doctor", "serve"];
+const COMMANDS_OF_RANKS: [&str; 7] = ["prefill", "compare", "bench", "quality", "train", "doctor", "serve"];
 
 /// Runs a command on several ranks, over MPI, on this machine or several
 #[derive(Debug, Args)]
