@@ -151,11 +151,8 @@ impl LaunchArgs {
 
 /// Whether a rank's command, behind the program's name, is a study or an evaluation, which keeps what it has in a folder.
 fn is_study(command: &[String]) -> bool {
-    command
-        .iter()
-        .skip(1)
-        .find(|word| COMMANDS_OF_RANKS.contains(&word.as_str()))
-        .is_some_and(|name| name == "bench" || name == "quality")
+    let name = command.iter().skip(1).find(|word| COMMANDS_OF_RANKS.contains(&word.as_str()));
+    name.is_some_and(|name| name == "bench" || name == "quality")
 }
 
 /// The command of each rank, which is told what to talk over and how many it must find. A study finds that out by itself: its
@@ -181,14 +178,16 @@ fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Ve
         ));
     }
     let mut all = vec![program.to_owned()];
-    all.extend_from_slice(&command[..=name]);
+    // Of `train` the next word is a command too.
+    let behind = name + 1 + usize::from(command[name] == "train" && name + 1 < command.len());
+    all.extend_from_slice(&command[..behind]);
     if value_of(command, "--backend").is_none() {
         all.extend(["--backend", "mpi"].map(str::to_owned));
     }
     if size.is_none() && !is_study {
         all.extend(["--world-size".to_owned(), count]);
     }
-    all.extend_from_slice(&command[name + 1..]);
+    all.extend_from_slice(&command[behind..]);
     Ok(all)
 }
 
@@ -209,6 +208,7 @@ mod tests {
         let told = "--backend mpi --world-size 4";
         assert_eq!(command("prefill --model m"), Ok(format!("/t prefill {told} --model m")));
         assert_eq!(command("serve --model m"), Ok(format!("/t serve {told} --model m")));
+        assert_eq!(command("train kv-packet --lr 1"), Ok(format!("/t train kv-packet {told} --lr 1")));
         assert_eq!(command("--log info doctor"), Ok(format!("/t --log info doctor {told}")));
         assert_eq!(command("prefill --world-size=4"), Ok("/t prefill --backend mpi --world-size=4".to_owned()));
         assert_eq!(command("prefill --world 4"), Ok("/t prefill --backend mpi --world 4".to_owned()));
