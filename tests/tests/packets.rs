@@ -7,8 +7,8 @@ use tributary_kernels::Kernels;
 use tributary_protocol::{Choice, Exchange, Layout, METHODS, Method, Outcome, Plan, Source};
 use tributary_tests::equal::Largest;
 use tributary_tests::{
-    between, can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all,
-    tiny_config, with_ratio,
+    between, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -44,8 +44,7 @@ fn methods() -> Vec<Method> {
 fn plans(world: usize, exchange: Exchange) -> Vec<Plan> {
     let of = |method: Method| {
         let plan = between(with_ratio(plan(2, LENGTHS, 6, world, method.clone(), exchange), 0.3));
-        let plan = Plan { returns: tributary_protocol::Returns { logprobs: None, ..plan.returns }, ..plan };
-        if can_reorder(&method) && matches!(method, Method::Relay { .. }) { reordered(plan) } else { plan }
+        if matches!(method, Method::Relay { .. }) { reordered(plan) } else { plan }
     };
     methods().into_iter().map(of).collect()
 }

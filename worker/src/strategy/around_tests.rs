@@ -5,7 +5,7 @@ use tributary_kernels::Kernels;
 use tributary_protocol::{Around, Chunk, Exchange, KeySpace, Layout, Method, Plan, Source};
 
 use super::chunks;
-use super::selective::Selective;
+use super::selective::{Selective, clear_around};
 use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
@@ -68,6 +68,20 @@ fn rows_of_an_adapter_are_rows_like_others_and_no_tokens() {
         assert!(selected.iter().all(|&row| matches!(sources[row as usize], Source::Token(_))), "{selected:?}");
         assert_eq!((selected.len(), candidates), (9, 9), "5 + 4 tokens behind the first chunk");
     }
+}
+
+/// What the query pays to an adapter's rows says nothing about a token: it is in nobody's score, nor in the order of chunks.
+#[test]
+fn numbers_of_an_adapters_rows_count_for_nothing() {
+    let (tokens, around) = twins(1, Exchange::Replicate);
+    let mut numbers: Vec<f32> = (1..=24).map(|number| number as f32).collect();
+    clear_around(&around, &mut numbers);
+    assert_eq!(numbers[..4], [0.0, 0.0, 3.0, 4.0], "two rows before the first chunk's tokens");
+    assert_eq!(numbers[8..11], [0.0, 0.0, 0.0], "one behind them, and two before the next");
+    assert_eq!(numbers.iter().filter(|number| **number > 0.0).count(), around.context_tokens());
+    let mut bare = vec![1.0; 24];
+    clear_around(&tokens, &mut bare);
+    assert_eq!(bare, vec![1.0; 24]);
 }
 
 #[test]

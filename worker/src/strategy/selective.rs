@@ -119,7 +119,7 @@ impl Selective {
 }
 
 /// Takes the numbers of rows around chunks' tokens out of one a context row: what is paid to them says nothing about any token.
-fn clear_around(plan: &Plan, numbers: &mut [f32]) {
+pub(super) fn clear_around(plan: &Plan, numbers: &mut [f32]) {
     if numbers.is_empty() || plan.chunks.iter().all(|chunk| chunk.around.is_none()) {
         return;
     }
