@@ -86,7 +86,7 @@ fn rows_ahead_are_learned_by_the_scores_that_serving_keeps_rows_by() {
 
 /// Rows that look ahead choose; how many is said elsewhere.
 fn evict() -> Evict {
-    let method = Eviction::Lookahead;
+    let method = Eviction::LookaheadKv;
     let (window, pooled, sinks, beta) = (WINDOW_ROWS, POOLED_ROWS, SINK_ROWS, PYRAMID_BETA);
     Evict { method, keep: 1, window, pooled, sinks, beta, pseudo: 6, seed: 3, gather: false }
 }
