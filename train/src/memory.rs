@@ -19,9 +19,9 @@ const GRADIENTS: f64 = 1.25;
 /// model with two ranks, where it was 2.2.
 const HELD: f64 = 2.4;
 
-/// Tensors of the prompt's and of the looking rows' length that a layer keeps for each head: logits, their difference from the
-/// log-sum-exp, and what their exponentials pass through.
-const KEPT_SCORES: usize = 5;
+/// Tensors of the prompt's and of the looking rows' length that a layer keeps for each head: logits, scaled ones, their differences from
+/// the log-sum-exp and from the largest, exponentials, and gradients that are under way.
+const KEPT_SCORES: usize = 8;
 
 /// The memory that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
