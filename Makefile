@@ -150,9 +150,12 @@ picture: build
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
 
 # The demo model's adapters. Vectors around chunks for look-ups without a prefix: the teacher reads the same documents behind <bos>.
+# Rows that look ahead: from tasks with short answers and with long ones.
 train-demo: build
 	$(TRIBUTARY) train kv-packet --model models/demo --suite hops --tasks single,multikey,multiquery --samples 192 --epochs 6 --batch 8 --lr 0.02 \
 	  --prefix none none bos --teacher-prefix bos --seed 1 --world 2 --out models/demo/adapters/kv-packet
+	$(TRIBUTARY) train lookahead --model models/demo --suite hops --tasks single,multikey,multiquery,multivalue,multivalue2,multivalue4,hop2,vt3 \
+	  --samples 384 --epochs 20 --batch 8 --lr 0.004 --seed 1 --world 2 --out models/demo/adapters/lookahead
 
 # 50 requests of each task, every method at two ratios, on two ranks: some minutes.
 quality: build

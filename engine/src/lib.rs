@@ -62,4 +62,4 @@ pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Prefilled, Stage, Tally};
 pub use tributary_coordinator::conductor::{Done, Kept, NotTaken, RequestFailure, Sink, Update};
 pub use tributary_coordinator::scheduler::Limits;
-pub use warming::Warmed;
+pub use warming::{Warmed, WarmedAll};

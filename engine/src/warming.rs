@@ -36,6 +36,38 @@ fn lost<'a>(reports: impl Iterator<Item = &'a StoreReport>) -> u64 {
     reports.flat_map(|report| &report.errors).filter(is_lost).map(|(_, _, count)| count).sum()
 }
 
+/// What came of many documents.
+#[derive(Debug, Clone)]
+pub struct WarmedAll {
+    /// Documents.
+    pub documents: usize,
+    /// What came of those that were taken.
+    pub sum: Warmed,
+    /// Why others were not.
+    pub refused: Vec<String>,
+    /// Seconds that all took.
+    pub seconds: f64,
+}
+
+impl WarmedAll {
+    /// It in words.
+    pub fn text(&self) -> String {
+        let Warmed { chunks, tokens, there, computed_rows, .. } = self.sum;
+        let text =
+            format!("{} documents: {chunks} chunks of {tokens} tokens, {there} of them were there; ", self.documents);
+        let rate = computed_rows as f64 / self.seconds.max(1e-9);
+        format!("{text}{computed_rows} rows computed in {:.1} s ({rate:.0} a second)\n", self.seconds)
+    }
+
+    /// What is not stored, in words; nothing where all is.
+    pub fn loss(&self) -> Option<String> {
+        let room = || format!("{} chunks could not be written: run it again when there is room", self.sum.lost);
+        let refused =
+            |first: &String| format!("{} of the documents cannot be stored; the first: {first}", self.refused.len());
+        self.refused.first().map(refused).or_else(|| (self.sum.lost > 0).then(room))
+    }
+}
+
 impl Warmed {
     /// Both together.
     #[must_use]

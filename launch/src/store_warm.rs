@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tributary_coordinator::{Document, RequestSettings};
-use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed};
+use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed, WarmedAll};
 use tributary_protocol::{Packets, exit};
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
@@ -80,27 +80,15 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
     }
     drop(progress);
     engine.end()?;
-    tell(args, documents.len(), &sum, &refused, begun.elapsed().as_secs_f64())?;
-    if sum.lost == 0 && refused.is_empty() {
-        return Ok(());
-    }
-    let reason = match refused.first() {
-        Some(first) => format!("{} of the documents cannot be stored; the first: {first}", refused.len()),
-        None => format!("{} chunks could not be written: run it again when there is room", sum.lost),
-    };
-    Err(Coded { exit_code: exit::DISK, reason }.into())
-}
-
-fn tell(args: &WarmArgs, documents: usize, sum: &Warmed, refused: &[String], seconds: f64) -> anyhow::Result<()> {
-    let Warmed { chunks, tokens, there, computed_rows, lost } = *sum;
+    let told = WarmedAll { documents: documents.len(), sum, refused, seconds: begun.elapsed().as_secs_f64() };
     if args.json {
-        return print_json(&serde_json::json!({
+        print_json(&serde_json::json!({
             "schema": "tributary.warm/1",
-            "documents": documents, "chunks": chunks, "tokens": tokens, "chunks_there": there,
-            "computed_rows": computed_rows, "chunks_lost": lost, "refused": refused, "seconds": seconds,
-        }));
+            "documents": told.documents, "chunks": sum.chunks, "tokens": sum.tokens, "chunks_there": sum.there,
+            "computed_rows": sum.computed_rows, "chunks_lost": sum.lost, "refused": told.refused, "seconds": told.seconds,
+        }))?;
+    } else {
+        print(&told.text())?;
     }
-    let text = format!("{documents} documents: {chunks} chunks of {tokens} tokens, {there} of them were there; ");
-    let rate = computed_rows as f64 / seconds.max(1e-9);
-    print(&format!("{text}{computed_rows} rows computed in {seconds:.1} s ({rate:.0} a second)\n"))
+    told.loss().map_or(Ok(()), |reason| Err(Coded { exit_code: exit::DISK, reason }.into()))
 }

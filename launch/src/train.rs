@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
-use tributary_engine::{Config, IntakeConfig, TemplateUse};
-use tributary_quality::{Asked, PacketTraining, Settings};
+use tributary_coordinator::Prefix;
+use tributary_engine::Config;
+use tributary_quality::{AdapterKind, Asked, Settings, Training, intake};
 
 use crate::args::{ModelArgs, ReachArgs};
 use crate::progress::Progress;
 use crate::ranks;
 use crate::stdout::print;
 
-/// Learns an adapter: a few vectors beside a model that stays as it is
+/// Learns an adapter: a few numbers beside a model that stays as it is
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(subcommand)]
@@ -23,12 +23,39 @@ pub struct TrainArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Vectors around every chunk, with which chunks that were prefilled apart are read as one context (KV Packet)
-    KvPacket(Box<PacketArgs>),
+    KvPacket {
+        #[command(flatten)]
+        learn: Box<LearnArgs>,
+        /// What stands before the first chunk of the prompt that the teacher reads [default: the sample's own prefix, as the paper has it]
+        #[arg(long, value_name = "bos|none|TEXT", help_heading = "Samples")]
+        teacher_prefix: Option<Prefix>,
+        /// Vectors before each chunk
+        #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
+        head: u32,
+        /// Vectors behind each chunk
+        #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
+        tail: u32,
+    },
+    /// Rows behind the prompt, and low-rank matrices for them, that see what an answer will need (LookaheadKV)
+    #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.001")))]
+    Lookahead {
+        #[command(flatten)]
+        learn: Box<LearnArgs>,
+        /// Rows behind the prompt
+        #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Training")]
+        rows: u32,
+        /// Rank of the matrices beside each linear layer; 0: none
+        #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
+        rank: u32,
+        /// The matrices' products count alpha / rank
+        #[arg(long, value_name = "A", default_value_t = 32.0, help_heading = "Training")]
+        alpha: f64,
+    },
 }
 
-/// What vectors around chunks are learned from, and how.
+/// What is learned from, and how.
 #[derive(Debug, Args)]
-struct PacketArgs {
+struct LearnArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// What is learned from: hops, the language of models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
@@ -43,19 +70,10 @@ struct PacketArgs {
     /// What stands before the first chunk, as in `prefill`; of several each round of the tasks has the next
     #[arg(long, value_name = "bos|none|TEXT", num_args = 1.., default_values = ["bos", "none"], help_heading = "Samples")]
     prefix: Vec<Prefix>,
-    /// What stands before the first chunk of the prompt that the teacher reads [default: the sample's own prefix, as the paper has it]
-    #[arg(long, value_name = "bos|none|TEXT", help_heading = "Samples")]
-    teacher_prefix: Option<Prefix>,
-    /// Seed of samples, of the first vectors and of the order of samples; evaluations draw theirs from 0 where nobody says
+    /// Seed of samples, of the first numbers and of the order of samples; evaluations draw theirs from 0 where nobody says
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Samples")]
     seed: u64,
-    /// Vectors before each chunk
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
-    head: usize,
-    /// Vectors behind each chunk
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
-    tail: usize,
-    /// How often each sample is seen; 0 writes the first vectors
+    /// How often each sample is seen; 0 writes the first numbers
     #[arg(long, value_name = "N", default_value_t = 30, help_heading = "Training")]
     epochs: u64,
     /// Samples of a step, over all ranks
@@ -97,40 +115,35 @@ struct PacketArgs {
 
 /// Runs the command; says what went wrong.
 pub fn train(args: &TrainArgs) -> ExitCode {
-    let What::KvPacket(args) = &args.what;
-    let intake = IntakeConfig {
-        synthetic: None,
-        chunking: Chunking::Documents,
-        text_chunk_tokens: TEXT_CHUNK_TOKENS,
-        prefix: Prefix::Bos,
-        template: TemplateUse::Auto,
+    let (args, kind, teacher) = match &args.what {
+        What::KvPacket { learn, teacher_prefix, head, tail } => {
+            (learn, AdapterKind::KvPacket { head: *head, tail: *tail }, teacher_prefix.clone())
+        }
+        What::Lookahead { learn, rows, rank, alpha } => {
+            (learn, AdapterKind::Lookahead { rows: *rows, rank: *rank, alpha: *alpha }, None)
+        }
     };
     let group = args.reach.group(args.world_size, args.threads);
-    let config = Config { model: args.model.config(args.seed), intake, group };
+    let config = Config { model: args.model.config(args.seed), intake: intake(), group };
     ranks::run(&config.group, |ranks| {
         let progress = ranks.leads().then(|| Progress::start("learning"));
-        let trained = args.training().run(&config, ranks, &|row, steps| {
-            let line = format!("step {} of {steps}, epoch {}, loss {:.4}", row.step, row.epoch, row.loss);
-            progress.iter().for_each(|progress| progress.now(line.clone()));
+        let trained = args.training(kind, teacher).run(&config, ranks, &|row, steps| {
+            progress.iter().for_each(|progress| progress.now(row.text(steps)));
         })?;
-        let is_leader = progress.is_some();
-        drop(progress);
-        if is_leader { print(&trained.text()) } else { Ok(()) }
+        progress.map(drop).map_or(Ok(()), |()| print(&trained.text()))
     })
 }
 
-impl PacketArgs {
-    fn training(&self) -> PacketTraining {
-        let Self { epochs, batch, lr: learning_rate, warmup, clip, weight_decay: decay, seed, .. } = *self;
+impl LearnArgs {
+    fn training(&self, kind: AdapterKind, teacher_prefix: Option<Prefix>) -> Training {
+        let Self { epochs, batch, lr: learning_rate, warmup, clip, weight_decay: decay, seed, samples, .. } = *self;
         let (suite, tasks) = (self.suite.clone(), self.tasks.clone());
-        let asked = Asked { suite, tasks, samples: self.samples, seed, world: 1, threads: 1, ..Asked::default() };
-        PacketTraining {
-            asked,
+        Training {
+            asked: Asked { suite, tasks, samples, seed, world: 1, threads: 1, ..Asked::default() },
             prefixes: self.prefix.clone(),
-            teacher_prefix: self.teacher_prefix.clone(),
+            teacher_prefix,
             settings: Settings { epochs, batch, learning_rate, warmup, clip, decay, seed },
-            head: self.head,
-            tail: self.tail,
+            kind,
             out: self.out.clone(),
             resume: self.resume,
             stop_after: self.stop_after,

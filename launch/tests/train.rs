@@ -1,4 +1,4 @@
-//! `tributary train kv-packet`: an adapter of the demo model in a few steps, what is refused, and with which exit codes.
+//! `tributary train`: an adapter of each kind for the demo model in a few steps, what is refused, and with which exit codes.
 
 mod kit;
 
@@ -55,6 +55,34 @@ fn an_adapter_is_learned_in_parts_on_two_ranks() {
     assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
     let [one, other] = [&straight, &parts].map(|out| std::fs::read(out.join("adapter.safetensors")).expect("tensors"));
     assert_eq!(one, other, "bit for bit");
+}
+
+#[test]
+fn rows_that_look_ahead_are_learned_and_then_evict() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, adapter) = (demo(), folder.path().display().to_string());
+    let base = ["train", "lookahead", "--model", &model, "--suite", "hops", "--tasks", "multiquery", "--out", &adapter];
+    let more = ["--samples", "4", "--batch", "2", "--epochs", "3", "--rows", "4", "--rank", "2", "--alpha", "8"];
+    let (code, out, errors) = run(&[&base[..], &more].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    // Rows of 128, and matrices of rank 2 beside the seven linear layers of five layers.
+    assert!(out.starts_with("6 of 6 steps over 4 samples") && out.contains("20992 numbers are learned"), "{out}");
+    let training = read(&folder.path().join("training.json"));
+    let losses: Vec<f64> = serde_json::from_value(training["epoch_losses"].clone()).expect("losses");
+    assert!(losses.len() == 3 && losses[2] < losses[0], "{losses:?}");
+    assert_eq!(training["settings"]["learning_rate"], 0.001, "LookaheadKV's own");
+    let about = read(&folder.path().join("adapter.json"));
+    assert_eq!(about["kind"], serde_json::json!({ "lookahead": { "rows": 4, "rank": 2, "alpha": 8.0 } }));
+    let asked = kit::request("hop2-0");
+    let base = ["prefill", "--model", &model, "--request", &asked, "--method", "full", "--json", "--max-tokens", "4"];
+    let report = kit::json(&[&base[..], &["--evict", "lookahead", "--keep", "64", "--adapter", &adapter]].concat());
+    assert_eq!(report["evicted"]["asking_rows"].as_u64(), Some(4), "{report}");
+    for (option, value, words) in [("--rows", "0", "--rows 0: there would be nothing"), ("--alpha", "0", "above 0")] {
+        let base = ["train", "lookahead", "--model", &model, "--suite", "hops", "--out", &adapter];
+        let (code, _, errors) = run(&[&base[..], &[option, value]].concat());
+        assert_eq!((code, errors.lines().count()), (Some(64), 1), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
 }
 
 #[test]

@@ -57,5 +57,5 @@ pub use run::run;
 pub use selected::Rows;
 pub use suite::Suite;
 pub use suites::open;
-pub use training::{PacketTraining, Trained};
-pub use tributary_train::Settings;
+pub use training::{Trained, Training, intake};
+pub use tributary_train::{AdapterKind, Settings};

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 
 use tributary_comm::Communicator;
-use tributary_coordinator::Prefix;
-use tributary_engine::{Config, ModelFolder, Ranks, Seat};
+use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_engine::{Config, IntakeConfig, ModelFolder, Ranks, Seat, TemplateUse};
 use tributary_protocol::Phase;
 use tributary_system::memory;
 use tributary_system::size::rounded;
-use tributary_train::{Job, Need, Packet, Sample, Settings, StepRow, Summary, on_threads};
+use tributary_train::{AdapterKind, Job, Need, Sample, Settings, StepRow, Summary, check, on_threads, pupil};
 
 use crate::design::Asked;
 use crate::error::{Error, Result};
 use crate::lessons::lessons;
 
-/// Vectors around chunks to be learned.
+/// An adapter to be learned.
 #[derive(Debug, Clone)]
-pub struct PacketTraining {
+pub struct Training {
     /// The suite that samples come from, and how many in all.
     pub asked: Asked,
     /// What stands before the first chunk; each round of the tasks has the next.
@@ -25,10 +25,8 @@ pub struct PacketTraining {
     pub teacher_prefix: Option<Prefix>,
     /// What shapes the numbers.
     pub settings: Settings,
-    /// Vectors before each chunk.
-    pub head: usize,
-    /// Vectors behind each chunk.
-    pub tail: usize,
+    /// What it is for, and its sizes.
+    pub kind: AdapterKind,
     /// The folder for what is learned.
     pub out: PathBuf,
     /// Whether it goes on from the folder's checkpoint.
@@ -56,20 +54,24 @@ pub struct Trained {
     pub measured_bytes: Option<u64>,
 }
 
-impl PacketTraining {
+/// How requests that are learned from are read: a document a chunk.
+pub fn intake() -> IntakeConfig {
+    let (chunking, text_chunk_tokens) = (Chunking::Documents, TEXT_CHUNK_TOKENS);
+    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix: Prefix::Bos, template: TemplateUse::Auto }
+}
+
+impl Training {
     /// Learns on all ranks: every process calls it. `tell` is told of each step on rank 0, with the number of all steps.
     ///
     /// # Errors
     /// What the suite, the settings or the model refuse; a rank's.
     pub fn run(&self, config: &Config, ranks: &mut Ranks, tell: &(dyn Fn(&StepRow, u64) + Sync)) -> Result<Trained> {
         self.settings.check()?;
-        if self.head + self.tail == 0 {
-            return Err(Error::usage("--head 0 --tail 0: there would be nothing to learn"));
-        }
+        check(self.kind)?;
         let folder = ModelFolder::open(&config.model, &config.intake)?;
         let samples = self.samples(&folder, config)?;
         let world = ranks.world();
-        let need = Need::of(&folder.config, &samples, self.head + self.tail, std::mem::size_of::<f32>());
+        let need = Need::of(&folder.config, &samples, self.kind, std::mem::size_of::<f32>());
         let trained = Trained {
             summary: None,
             samples: samples.len(),
@@ -92,8 +94,8 @@ impl PacketTraining {
             let mut comm = seat.take(&carrier, model.device()).map_err(tributary_train::Error::from)?;
             comm.set_deadline(Phase::Idle, config.group.collective_timeout);
             let learn = |comm: &mut dyn Communicator| {
-                let packet = Packet::new(self.head, self.tail, &*model, settings.seed)?;
-                tributary_train::train(&job, &*model, &packet, comm, tell)
+                let pupil = pupil(self.kind, &*model, settings.seed)?;
+                tributary_train::train(&job, &*model, &*pupil, comm, tell)
             };
             // A rank that leaves without a word would be taken for done.
             let done = learn(&mut *comm).inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;

@@ -260,6 +260,15 @@ fn group_with(
     Group::start((models, beside), &space, settings, store).expect("the group starts")
 }
 
+/// A group of one rank that computes with a model on the host and other adapters.
+pub fn group_beside(model: &Arc<dyn Model>, adapters: Adapters) -> Group {
+    let (chunk_cache_bytes, kernels, carrier) = (1 << 30, Kernels::Auto, Carrier::Own);
+    let settings = GroupSettings { world: 1, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
+    let beside = Beside::of_parts(None, [adapters]);
+    let models = std::slice::from_ref(model);
+    Group::start((models, beside), &KeySpace::new([0; 32], "f32"), settings, None).expect("the group starts")
+}
+
 /// A group that computes with one model on the host.
 pub fn group(model: &Arc<dyn Model>, world: usize) -> Group {
     group_over(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world)

@@ -1,9 +1,13 @@
-//! What training computes is what serving computes: the student's logits are those of the method `none` over the same rows.
+//! What training computes is what serving computes: a packet's logits are those of the method `none` over the same rows, and rows that look
+//! ahead put the prompt's rows in the order in which serving keeps them.
 
-use tributary_protocol::{Exchange, Method};
-use tributary_tests::{dummy_model, logits, plan, relative_error, run, tiny_config};
-use tributary_train::{Packet, Pupil, Sample};
-use tributary_worker::Progress;
+use candle_core::{Device, Tensor};
+use tributary_protocol::{
+    Evict, Eviction, Exchange, LookAhead, Method, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
+};
+use tributary_tests::{dummy_model, group_beside, logits, plan, relative_error, run, run_one, tiny_config};
+use tributary_train::{Lookahead, Packet, Pupil, Sample};
+use tributary_worker::{Adapters, Progress};
 
 #[test]
 fn the_student_reads_what_the_engine_reads() {
@@ -31,4 +35,58 @@ fn the_student_reads_what_the_engine_reads() {
         println!("prefix {prefix}: {apart:e}");
         assert!(apart < 1e-5, "prefix {prefix}: {apart:e}");
     }
+}
+
+#[test]
+fn rows_ahead_are_learned_by_the_scores_that_serving_keeps_rows_by() {
+    let model = dummy_model(&tiny_config(&[]), 4);
+    let ahead = Lookahead::new((5, 2, 8.0), &*model, 3).expect("rows");
+    for (place, var) in ahead.parameters().iter().enumerate() {
+        let numbers: Vec<f32> =
+            (0..var.elem_count()).map(|i| ((i * 37 + place * 11) % 101) as f32 / 250.0 - 0.2).collect();
+        var.set(&Tensor::from_vec(numbers, var.dims(), &Device::Cpu).expect("numbers")).expect("set");
+    }
+    let mut plan = plan(2, &[9, 8, 14], 4, 1, Method::Full, Exchange::Replicate);
+    (plan.look_ahead, plan.max_tokens) = (Some(LookAhead { adapter: 7, rows: 5 }), 2);
+    let sample = Sample {
+        prefix: plan.prefix.clone(),
+        chunks: plan.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
+        query: plan.query.clone(),
+        ..Sample::default()
+    };
+    let shares = ahead.shares(&*model, &sample, &Progress::default()).expect("shares");
+    let shares: Vec<Vec<Vec<f32>>> = shares.iter().map(|layer| layer.to_vec2().expect("f32")).collect();
+    let adapters = Adapters::new([(7, ahead.adapter().expect("an adapter"))]);
+    let group = group_beside(&model, adapters);
+    let rows = plan.total_rows();
+    let mut differing = 0;
+    for keep in 1..rows {
+        // Every budget together tells the order of all rows.
+        plan.evict = Some(Evict { keep, ..evict() });
+        let outcome = run_one(&group, &plan).0;
+        let kept = outcome.kept.expect("the kept rows").0;
+        for (layer, heads) in shares.iter().enumerate() {
+            for (head, shares) in heads.iter().enumerate() {
+                let mut ranked: Vec<u32> = (0..rows as u32).collect();
+                ranked.sort_by(|&a, &b| shares[b as usize].total_cmp(&shares[a as usize]).then(a.cmp(&b)));
+                let (last, next) = (shares[ranked[keep - 1] as usize], shares[ranked[keep] as usize]);
+                let mut expected = ranked[..keep].to_vec();
+                expected.sort_unstable();
+                if kept[layer][head] != expected {
+                    assert!(last - next < 1e-5, "{keep} rows of head {head} of layer {layer}: {last} before {next}");
+                    differing += 1;
+                }
+            }
+        }
+    }
+    group.end().expect("the group ends well");
+    println!("{differing} of the choices are ties");
+    assert!(differing < 3, "{differing} choices");
+}
+
+/// Rows that look ahead choose; how many is said elsewhere.
+fn evict() -> Evict {
+    let method = Eviction::LookaheadKv;
+    let (window, pooled, sinks, beta) = (WINDOW_ROWS, POOLED_ROWS, SINK_ROWS, PYRAMID_BETA);
+    Evict { method, keep: 1, window, pooled, sinks, beta, pseudo: 6, seed: 3, gather: false }
 }

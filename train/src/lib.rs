@@ -1,4 +1,5 @@
-//! Adapters and how they are learned: rows around chunks (KV Packet), from samples of token ids and a model that stays as it is.
+//! Adapters and how they are learned: rows around chunks (KV Packet), and rows behind the prompt with low-rank matrices (LookaheadKV), from
+//! samples of token ids and a model that stays as it is.
 //!
 //! Knows no text and no command line. A sample comes as token ids, ranks as a communicator; what it computes it computes with the worker's model
 //! and kernels, so that what is learned fits what is served. Gradients flow by way of candle's autograd through kernels whose backward
@@ -7,9 +8,13 @@
 mod adamw;
 mod checkpoint;
 mod error;
+mod gaze;
+mod lookahead;
 mod memory;
+mod normal;
 mod packet;
 mod pass;
+mod pupils;
 mod ranks;
 mod record;
 mod sample;
@@ -19,11 +24,14 @@ mod teacher;
 mod trainer;
 
 pub use error::{Error, Result};
+pub use lookahead::Lookahead;
 pub use memory::Need;
 pub use packet::Packet;
+pub use pupils::{check, pupil};
 pub use ranks::on_threads;
 pub use record::StepRow;
 pub use sample::{Sample, digest};
 pub use settings::Settings;
 pub use teacher::{Taught, teach};
 pub use trainer::{Job, Pupil, Summary, train};
+pub use tributary_worker::AdapterKind;

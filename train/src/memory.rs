@@ -1,7 +1,8 @@
 //! The memory that a training needs beside the model: predicted before it starts.
 
-use tributary_worker::Config;
+use tributary_worker::{AdapterKind, Config};
 
+use crate::lookahead::KEPT_BYTES;
 use crate::sample::Sample;
 
 /// Tensors of a row's width that a layer keeps for its backward pass: the residual before and behind attention, both normalised forms.
@@ -18,33 +19,64 @@ const GRADIENTS: f64 = 1.25;
 /// model with two ranks, where it was 2.2.
 const HELD: f64 = 2.4;
 
+/// Tensors of the prompt's and of the looking rows' length that a layer keeps for each head: logits, scaled ones, their differences from
+/// the log-sum-exp and from the largest, exponentials, and gradients that are under way.
+const KEPT_SCORES: usize = 8;
+
 /// The memory that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     /// What one rank keeps of its longest sample between the forward and the backward pass, with gradients under way.
     pub activation_bytes: u64,
-    /// What the teacher has said to all samples, once a rank.
+    /// What is kept of the teacher from one epoch to the next, once a rank: its distributions of all samples' answers; or its shares of all
+    /// samples' prompts, and the prompts' keys and values where there is room.
     pub teacher_bytes: u64,
 }
 
 impl Need {
-    /// The need of one rank, for samples with `extra` rows around each chunk, computed in numbers of `size` bytes.
-    pub fn of(model: &Config, samples: &[Sample], extra: usize, size: usize) -> Self {
+    /// The need of one rank, computed in numbers of `size` bytes.
+    pub fn of(model: &Config, samples: &[Sample], kind: AdapterKind, size: usize) -> Self {
+        let extra = kind.rows() as usize;
+        match kind {
+            AdapterKind::KvPacket { .. } => Self::of_packet(model, samples, extra, size),
+            AdapterKind::Lookahead { .. } => Self::of_look_ahead(model, samples, extra, size),
+        }
+    }
+
+    /// With `extra` rows around each chunk, all of which take a gradient.
+    fn of_packet(model: &Config, samples: &[Sample], extra: usize, size: usize) -> Self {
         let rows = |sample: &Sample| {
             let around = sample.chunks.len() * extra;
             sample.context_tokens() + around + sample.query.len() + sample.answer_tokens
         };
         let longest = samples.iter().map(rows).max().unwrap_or(0);
-        let (queries, keys) = (model.heads * model.head_dim, model.kv_heads * model.head_dim);
-        let kept =
-            KEPT_HIDDEN * model.hidden + KEPT_QUERIES * queries + KEPT_KEYS * keys + KEPT_MLP * model.intermediate;
-        let activations = (longest * kept * model.layers * size) as f64 * GRADIENTS * HELD;
+        let activations = (longest * kept_of_row(model) * model.layers * size) as f64 * GRADIENTS * HELD;
         let answers: usize = samples.iter().map(|sample| sample.answer_tokens).sum();
         Self { activation_bytes: activations as u64, teacher_bytes: (answers * model.vocab * size) as u64 }
+    }
+
+    /// With so many rows behind the prompt, which alone take a gradient; the prompt's pass lets go of each layer before the next.
+    fn of_look_ahead(model: &Config, samples: &[Sample], extra: usize, size: usize) -> Self {
+        let rows = |sample: &Sample| sample.prompt().len();
+        let longest = samples.iter().map(rows).max().unwrap_or(0);
+        let scores = KEPT_SCORES * model.heads * longest;
+        let looking = extra * (kept_of_row(model) + scores) * model.layers;
+        let keys_of_row = 2 * model.kv_heads * model.head_dim * model.layers;
+        let reading = longest * (kept_of_row(model) + keys_of_row);
+        let activations = (looking + reading) as f64 * size as f64 * GRADIENTS * HELD;
+        let prompts: usize = samples.iter().map(rows).sum();
+        let kept = (prompts * keys_of_row * size).min(KEPT_BYTES) + prompts * model.layers * model.kv_heads * size;
+        Self { activation_bytes: activations as u64, teacher_bytes: kept as u64 }
     }
 
     /// All ranks of a process together.
     pub fn bytes(self, ranks: usize) -> u64 {
         ranks as u64 * (self.activation_bytes + self.teacher_bytes)
     }
+}
+
+/// Numbers that a layer keeps of a row for its backward pass.
+fn kept_of_row(model: &Config) -> usize {
+    let (queries, keys) = (model.heads * model.head_dim, model.kv_heads * model.head_dim);
+    KEPT_HIDDEN * model.hidden + KEPT_QUERIES * queries + KEPT_KEYS * keys + KEPT_MLP * model.intermediate
 }

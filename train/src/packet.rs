@@ -9,12 +9,11 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use candle_core::{DType, Tensor, Var};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
 use tributary_kernels::{Positions, SHARED, gather, join};
 use tributary_worker::{Adapter, AdapterKind, Model, Progress, Rows};
 
 use crate::error::Result;
+use crate::normal::Normal;
 use crate::pass::{Layers, Pass, one_behind_other};
 use crate::sample::Sample;
 use crate::teacher::{Taught, log_softmax, teach};
@@ -39,7 +38,7 @@ impl Packet {
     pub fn new(head: usize, tail: usize, model: &dyn Model, seed: u64) -> Result<Self> {
         let hidden = model.config().hidden;
         let shape = (head + tail, hidden);
-        let values = normal(seed, shape.0 * hidden);
+        let values = Normal::new(seed).take(SPREAD, shape.0 * hidden);
         let dtype = if model.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let vectors = Tensor::from_vec(values, shape, model.device())?.to_dtype(dtype)?;
         Ok(Self { head, tail, vectors: Var::from_tensor(&vectors)?, taught: Mutex::default() })
@@ -122,6 +121,10 @@ impl Pupil for Packet {
         AdapterKind::KvPacket { head: self.head as u32, tail: self.tail as u32 }
     }
 
+    fn loss_name(&self) -> &'static str {
+        "mean KL(teacher, student) of an answer's tokens"
+    }
+
     fn parameters(&self) -> Vec<Var> {
         vec![self.vectors.clone()]
     }
@@ -143,18 +146,7 @@ impl Pupil for Packet {
         Ok((apart / taught.answer.len() as f64)?)
     }
 
-    fn adapter(&self) -> Adapter {
-        Adapter::from(self.vectors.as_tensor().clone())
+    fn adapter(&self) -> Result<Adapter> {
+        Ok(Adapter::from(self.vectors.as_tensor().clone()))
     }
-}
-
-/// Numbers of N(0, 0.02), by the method of Box and Muller from uniform ones of ChaCha.
-fn normal(seed: u64, count: usize) -> Vec<f64> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut uniform = || (f64::from(random.next_u32()) + 0.5) / 4_294_967_296.0;
-    let draw = |_| {
-        let (radius, turn) = ((-2.0 * uniform().ln()).sqrt(), uniform());
-        SPREAD * radius * (2.0 * std::f64::consts::PI * turn).cos()
-    };
-    (0..count).map(draw).collect()
 }

@@ -20,6 +20,13 @@ pub struct StepRow {
     pub seconds: f64,
 }
 
+impl StepRow {
+    /// The step of so many, in words.
+    pub fn text(&self, steps: u64) -> String {
+        format!("step {} of {steps}, epoch {}, loss {:.4}", self.step, self.epoch, self.loss)
+    }
+}
+
 /// Height of the chart's place for values.
 const HEIGHT: f64 = 260.0;
 
@@ -42,12 +49,12 @@ pub fn epoch_means(rows: &[StepRow]) -> Vec<f64> {
     (1..=last).map(mean).collect()
 }
 
-/// The chart: every step's loss, and each epoch's mean.
-pub fn svg(rows: &[StepRow], title: &str) -> String {
+/// The chart: every step's loss, which is what `loss` says, and each epoch's mean.
+pub fn svg(rows: &[StepRow], title: &str, loss: &str) -> String {
     let last = rows.last().map_or(1, |row| row.step) as f64;
     let per_epoch = last / rows.last().map_or(1, |row| row.epoch).max(1) as f64;
     let legend = [(0, "a step".to_owned()), (1, "mean of an epoch".to_owned())];
-    let mut plot = Plot::new(title, "mean KL(teacher, student) of an answer's tokens", &legend, Legend::Mark, HEIGHT);
+    let mut plot = Plot::new(title, loss, &legend, Legend::Mark, HEIGHT);
     let across = Scale::linear(last, plot.across());
     let up = Scale::log(rows.iter().map(|row| row.loss), plot.up());
     plot.horizontal(&across, &Axis::new("step"));

@@ -1,7 +1,7 @@
 //! The teacher: the model itself, which reads the whole prompt in full and goes on greedily.
 
 use candle_core::{D, Tensor};
-use tributary_kernels::Positions;
+use tributary_kernels::{Keys, Positions};
 use tributary_worker::{Model, Progress, Rows};
 
 use crate::error::Result;
@@ -22,6 +22,14 @@ pub struct Taught {
 /// # Errors
 /// An id outside the vocabulary; the model's.
 pub fn teach(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Taught> {
+    Ok(teach_and_keep(model, sample, progress)?.0)
+}
+
+/// The same, with the keys and values that the prompt leaves in every layer.
+///
+/// # Errors
+/// As [`teach`].
+pub fn teach_and_keep(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<(Taught, Layers)> {
     let prompt = sample.prompt();
     let (mut before, mut rows, mut start) = (Layers::new(), model.embed(&prompt)?, 0);
     let (mut answer, mut distributions) = (Vec::new(), Vec::new());
@@ -33,15 +41,28 @@ pub fn teach(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<
         let distribution = log_softmax(&model.logits(&last)?)?;
         let token = distribution.argmax(D::Minus1)?.to_vec1::<u32>()?[0];
         distributions.push(distribution);
+        before = one_behind_other(&before, own);
         answer.push(token);
         if answer.len() >= sample.answer_tokens || model.config().eos.contains(&token) {
             let log_probabilities = Tensor::cat(&distributions, 0)?.detach();
-            return Ok(Taught { answer, log_probabilities });
+            let prompt_keys = before.iter().map(|blocks: &Vec<Keys>| blocks[..1].to_vec()).collect();
+            return Ok((Taught { answer, log_probabilities }, prompt_keys));
         }
-        before = one_behind_other(&before, own);
         start += count as u32;
         rows = Rows::new(model.embed(&[token])?.hidden);
     }
+}
+
+/// Keys and values of every layer of the prompt of a sample, the same bits as [`teach_and_keep`] gives.
+///
+/// # Errors
+/// As [`teach`].
+pub fn prompt_keys(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Layers> {
+    let (prompt, none) = (sample.prompt(), Layers::new());
+    let at = Positions::run(0, prompt.len());
+    let mut pass = Pass::new(model, at.clone(), &none, 1, progress)?;
+    model.prompt(model.embed(&prompt)?, &mut pass)?;
+    Ok(pass.keys_at(&at))
 }
 
 /// The logarithms of the softmax of each row, `[rows, n]`.

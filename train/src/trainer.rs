@@ -22,6 +22,9 @@ pub trait Pupil {
     /// What its adapter is for.
     fn kind(&self) -> AdapterKind;
 
+    /// What its loss is, in words, for a chart.
+    fn loss_name(&self) -> &'static str;
+
     /// The tensors that are learned, always in the same order.
     fn parameters(&self) -> Vec<Var>;
 
@@ -32,7 +35,10 @@ pub trait Pupil {
     fn loss(&self, model: &dyn Model, sample: (usize, &Sample), progress: &Progress) -> Result<Tensor>;
 
     /// The adapter as it is now.
-    fn adapter(&self) -> Adapter;
+    ///
+    /// # Errors
+    /// The tensor library's.
+    fn adapter(&self) -> Result<Adapter>;
 }
 
 /// A training. The same on every rank.
@@ -245,12 +251,12 @@ impl<'a> Run<'a> {
     fn write(&self, model: &dyn Model, summary: &Summary) -> Result<()> {
         let training = serde_json::to_value(summary).expect("a summary is JSON");
         let config = AdapterConfig::new(self.pupil.kind(), self.job.base_model, model.config(), training.clone());
-        AdapterFolder::write(self.job.out, &config, &self.pupil.adapter())?;
+        AdapterFolder::write(self.job.out, &config, &self.pupil.adapter()?)?;
         let title = format!("Loss of {} over {} samples", self.pupil.kind().name(), summary.samples);
         let mut files = vec![("training.json", serde_json::to_string_pretty(&training).expect("JSON"))];
         if !self.rows.is_empty() {
             files.push(("loss.csv", record::csv(&self.rows)));
-            files.push(("loss.svg", record::svg(&self.rows, &title)));
+            files.push(("loss.svg", record::svg(&self.rows, &title, self.pupil.loss_name())));
         }
         for (name, text) in files {
             let path = self.job.out.join(name);

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 use tributary_comm::{Communicator, local};
 use tributary_worker::{AdapterFolder, LoadFormat, Model, Progress, load};
 
-use tributary_train::{Error, Job, Packet, Pupil, Result, Sample, Settings, on_threads, train};
+use tributary_train::{
+    AdapterKind, Error, Job, Lookahead, Packet, Pupil, Result, Sample, Settings, on_threads, pupil, train,
+};
 
 /// The name of a checkpoint.
 const CHECKPOINT: &str = "checkpoint.safetensors";
@@ -42,13 +44,17 @@ fn settings() -> Settings {
     Settings { epochs: 2, batch: 4, learning_rate: 0.01, warmup: 0.3, clip: 1.0, decay: 0.01, seed: 5 }
 }
 
-/// Learns on so many ranks; the learned vectors.
+const PACKET: AdapterKind = AdapterKind::KvPacket { head: 2, tail: 1 };
+const AHEAD: AdapterKind = AdapterKind::Lookahead { rows: 3, rank: 2, alpha: 8.0 };
+
+/// Learns vectors around chunks on so many ranks.
 fn learned(world: usize, out: &Path, change: impl Fn(&mut Job<'_>) + Sync) -> Result<Vec<f64>> {
-    learned_with(&settings(), world, out, change)
+    learned_with((PACKET, &settings()), world, out, change)
 }
 
+/// Learns on so many ranks; the learned numbers.
 fn learned_with(
-    settings: &Settings,
+    (kind, settings): (AdapterKind, &Settings),
     world: usize,
     out: &Path,
     change: impl Fn(&mut Job<'_>) + Sync,
@@ -58,10 +64,10 @@ fn learned_with(
     change(&mut job);
     let one = |seat: local::Seat| -> Result<Vec<f64>> {
         let mut comm = seat.take();
-        let packet = Packet::new(2, 1, &*model, 9)?;
-        let done = train(&job, &*model, &packet, &mut comm, &|_, _| ());
+        let pupil = pupil(kind, &*model, 9)?;
+        let done = train(&job, &*model, &*pupil, &mut comm, &|_, _| ());
         done.inspect_err(|error| comm.abort(&error.to_string(), error.exit_code()))?;
-        Ok(numbers(packet.parameters()[0].as_tensor()))
+        Ok(pupil.parameters().iter().flat_map(|var| numbers(var)).collect())
     };
     on_threads(local::seats(world), 1, one, |error| matches!(error, Error::Comm(_)))
 }
@@ -70,31 +76,98 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().and_then(|flat| flat.to_dtype(DType::F64)?.to_vec1()).expect("numbers")
 }
 
+/// The largest error of a gradient of `loss` beside central differences of it, as a share of the largest slope, which is given too.
+fn error_of_gradient(var: &Var, loss: &dyn Fn() -> Tensor) -> (f64, f64) {
+    let (gradients, step) = (loss().backward().expect("gradients"), 1e-6);
+    let (found, start) = (numbers(gradients.get(var).expect("a gradient")), numbers(var));
+    let set = |values: Vec<f64>| {
+        let tensor = Tensor::from_vec(values, var.dims(), &Device::Cpu).expect("numbers");
+        var.set(&tensor).expect("set");
+    };
+    let at = |index: usize, by: f64| {
+        let mut moved = start.clone();
+        moved[index] += by;
+        set(moved);
+        loss().to_scalar::<f64>().expect("a number")
+    };
+    let slopes: Vec<f64> = (0..start.len()).map(|index| (at(index, step) - at(index, -step)) / (2.0 * step)).collect();
+    set(start.clone());
+    let largest = slopes.iter().fold(0.0f64, |most, slope| most.max(slope.abs()));
+    (found.iter().zip(&slopes).fold(0.0f64, |most, (a, b)| most.max((a - b).abs())) / largest, largest)
+}
+
 #[test]
 fn the_loss_has_the_gradient_of_finite_differences() {
-    let (model, progress, step) = (model(DType::F64), Progress::default(), 1e-6);
+    let (model, progress) = (model(DType::F64), Progress::default());
     for (number, sample) in samples(2).iter().enumerate() {
         let packet = Packet::new(2, 1, &*model, 1).expect("a packet");
-        let vectors = packet.parameters().remove(0);
         let loss = || packet.loss(&*model, (number, sample), &progress).expect("a loss");
-        let gradients = loss().backward().expect("gradients");
-        let found = numbers(gradients.get(&vectors).expect("a gradient"));
-        let start = numbers(&vectors);
-        let at = |index: usize, by: f64| {
-            let mut moved = start.clone();
-            moved[index] += by;
-            let moved = Tensor::from_vec(moved, vectors.dims(), &Device::Cpu).expect("numbers");
-            vectors.set(&moved).expect("set");
-            loss().to_scalar::<f64>().expect("a number")
-        };
-        let slopes: Vec<f64> =
-            (0..start.len()).map(|index| (at(index, step) - at(index, -step)) / (2.0 * step)).collect();
-        let largest = slopes.iter().fold(0.0f64, |most, slope| most.max(slope.abs()));
-        let apart = found.iter().zip(&slopes).fold(0.0f64, |most, (a, b)| most.max((a - b).abs())) / largest;
+        let (apart, largest) = error_of_gradient(&packet.parameters()[0], &loss);
         println!("sample {number}: largest error of a gradient {apart:e}");
         assert!(largest > 1e-3, "the vectors matter: {largest:e}");
         assert!(apart < 1e-7, "sample {number}: {apart:e}");
     }
+}
+
+#[test]
+fn rows_ahead_have_the_gradient_of_finite_differences_in_every_matrix() {
+    let (model, progress) = (model(DType::F64), Progress::default());
+    let sample = &samples(2)[1];
+    let ahead = Lookahead::new((3, 2, 8.0), &*model, 1).expect("rows");
+    let parameters = ahead.parameters();
+    assert_eq!(parameters.len(), 1 + 2 * 7 * 2, "embeddings, and A and B of seven linear layers in two layers");
+    // B begins as 0, where A would have no gradient.
+    for (place, var) in parameters.iter().enumerate().filter(|(place, _)| *place != 0 && place % 2 == 0) {
+        let values: Vec<f64> =
+            (0..var.elem_count()).map(|i| ((i * 37 + place * 11) % 101) as f64 / 500.0 - 0.1).collect();
+        var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu).expect("numbers")).expect("set");
+    }
+    let loss = || ahead.loss(&*model, (1, sample), &progress).expect("a loss");
+    let behind_last_keys = 1 + 2 * (7 + 2);
+    let mut most = 0.0f64;
+    for (place, var) in parameters.iter().enumerate() {
+        if place >= behind_last_keys {
+            // The last layer is left at its attention: its values and what follows pass nothing on.
+            let gradients = loss().backward().expect("gradients");
+            let found = gradients.get(var).map_or(0.0, |found| numbers(found).iter().map(|x| x.abs()).sum());
+            assert_eq!(found, 0.0, "parameter {place}");
+            continue;
+        }
+        let (apart, largest) = error_of_gradient(var, &loss);
+        assert!(largest > 1e-6, "parameter {place} matters: {largest:e}");
+        assert!(apart < 1e-6, "parameter {place}: {apart:e}");
+        most = most.max(apart);
+    }
+    println!("largest error of a gradient {most:e}");
+}
+
+#[test]
+fn rows_ahead_are_learned_alike_in_every_world_and_in_parts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = |name: &str| folder.path().join(name);
+    let settings = Settings { epochs: 6, learning_rate: 0.02, ..settings() };
+    let learned = |world: usize, name: &str, change: &(dyn Fn(&mut Job<'_>) + Sync)| {
+        learned_with((AHEAD, &settings), world, &out(name), change).expect("learned")
+    };
+    let one = learned(1, "1", &|_| ());
+    for world in [2, 3] {
+        let found = learned(world, &world.to_string(), &|_| ());
+        let apart = found.iter().zip(&one).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+        println!("world {world}: {apart:e}");
+        assert!(apart < 1e-5, "world {world}: {apart:e}");
+    }
+    let half = learned(1, "parts", &|job| job.stop_after = Some(5));
+    assert_ne!(half, one);
+    assert_eq!(learned(1, "parts", &|job| job.resume = true), one, "bit for bit");
+    let summary = std::fs::read_to_string(out("1").join("training.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    let losses: Vec<f64> = serde_json::from_value(summary["epoch_losses"].clone()).expect("losses");
+    assert!(losses[5] < 0.8 * losses[0], "{losses:?}");
+    let read = AdapterFolder::read(&out("1"), model(DType::F32).config(), [7; 32]).expect("an adapter");
+    let low_rank = read.adapter.low_rank.expect("matrices");
+    let written: Vec<f64> = numbers(&read.adapter.embeddings);
+    assert_eq!((written.as_slice(), low_rank.pairs().count()), (&one[..written.len()], 14));
+    assert_eq!(read.config.kind, AHEAD);
 }
 
 #[test]
@@ -158,10 +231,10 @@ fn a_loss_that_is_no_number_ends_it_on_every_rank_and_the_checkpoint_stays() {
     let folder = tempfile::tempdir().expect("a folder");
     // So long a step leaves no finite number, and the next loss says so.
     let wild = Settings { learning_rate: 1e300, ..settings() };
-    learned_with(&wild, 2, folder.path(), |job| job.stop_after = Some(1)).expect("one step");
+    learned_with((PACKET, &wild), 2, folder.path(), |job| job.stop_after = Some(1)).expect("one step");
     let path = folder.path().join(CHECKPOINT);
     let kept = std::fs::read(&path).expect("a checkpoint");
-    let error = learned_with(&wild, 2, folder.path(), |job| job.resume = true).expect_err("not a number");
+    let error = learned_with((PACKET, &wild), 2, folder.path(), |job| job.resume = true).expect_err("not a number");
     assert_eq!(error.exit_code(), 70, "{error}");
     assert!(error.to_string().contains("the last good checkpoint is kept"), "{error}");
     assert_eq!(std::fs::read(&path).expect("a checkpoint"), kept, "nobody wrote over it");

@@ -1,0 +1,82 @@
+//! Rows that stand behind a prompt and look at it: how the attention that they pay is spread over the prompt's rows, by layer and KV head.
+//! The same numbers by which serving evicts behind a look-ahead, but for their sum; gradients flow into the rows.
+
+use candle_core::{D, Tensor};
+use tributary_kernels::{Kernels, Keys, Positions, Rope, cast, join};
+use tributary_worker::{Attention, Model, Progress, Qkv, Rows};
+
+use crate::error::Result;
+use crate::pass::Layers;
+use crate::teacher::log_softmax;
+
+/// What rows see of a prompt while they pass through the layers.
+struct Gaze<'a> {
+    rope: Rope,
+    scale: f32,
+    at: Positions,
+    prompt: &'a Layers,
+    progress: &'a Progress,
+    spread: Vec<Tensor>,
+}
+
+/// Runs `rows` right behind a prompt of which every layer has one block of keys; they see all of it and each other causally. Gives for
+/// every layer the logarithm of each prompt row's share of the attention that the prompt receives, the mean over the rows and over the
+/// heads of a KV head: `[kv_heads, prompt]`.
+///
+/// # Errors
+/// The model's.
+pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress) -> Result<Vec<Tensor>> {
+    let start = prompt[0][0].at.len();
+    let at = Positions::run(start as u32, rows.len());
+    let rope = model.rope(start + rows.len())?;
+    let mut gaze = Gaze { rope, scale: model.scale(), at, prompt, progress, spread: Vec::new() };
+    model.up_to_attention(model.config().layers - 1, rows, &mut gaze)?;
+    Ok(gaze.spread)
+}
+
+impl Gaze<'_> {
+    /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of all that the rows see `[rows, heads]`.
+    fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+        let (rows, heads, head_dim) = q.dims3()?;
+        let (places, kv_heads, _) = prompt.k.dims3()?;
+        let (group, dtype) = (heads / kv_heads, q.dtype());
+        let by_kv_head = |x: &Tensor, width: usize| -> candle_core::Result<Tensor> {
+            let apart = x.reshape((rows, kv_heads, group * width))?.transpose(0, 1)?.contiguous()?;
+            apart.reshape((kv_heads, rows * group, width))
+        };
+        let q = by_kv_head(&self.rope.apply(q, &self.at)?, head_dim)?;
+        let k = self.rope.apply(&cast(&prompt.k, dtype)?, &prompt.at)?;
+        let k = k.transpose(0, 1)?.transpose(1, 2)?.contiguous()?; // [kv_heads, head_dim, places]
+        let logits = (q.matmul(&k)? * f64::from(self.scale))?;
+        let attention = logits.broadcast_sub(&by_kv_head(&cast(lse, dtype)?, 1)?)?; // logarithms
+        let most = attention.detach().max_keepdim(1)?;
+        let sum = attention.broadcast_sub(&most)?.exp()?.sum_keepdim(1)?.log()?;
+        Ok(log_softmax(&(sum + most)?.reshape((kv_heads, places))?)?)
+    }
+}
+
+impl Attention for Gaze<'_> {
+    fn progress(&self) -> &Progress {
+        self.progress
+    }
+
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_worker::Result<Tensor> {
+        let mut keys = self.prompt[layer].clone();
+        keys.push(Keys { k, v, at: self.at.clone() });
+        let partial = Kernels::Auto.attend(&q, &self.at, &keys, Some(&self.rope), self.scale)?;
+        self.spread.push(self.of_layer(&q, &keys[0], &partial.lse)?);
+        Ok(partial.out)
+    }
+}
+
+/// The mean over layers and KV heads of KL(taught ‖ learned), both as [`gaze`] gives them.
+///
+/// # Errors
+/// The tensor library's.
+pub fn apart(taught: &[Tensor], learned: &[Tensor]) -> Result<Tensor> {
+    let of_layer = |(taught, learned): (&Tensor, &Tensor)| -> candle_core::Result<Tensor> {
+        (taught.exp()? * (taught - learned)?)?.sum(D::Minus1)?.mean_all()?.reshape(1)
+    };
+    let layers = taught.iter().zip(learned).map(of_layer).collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(join(&layers.iter().collect::<Vec<_>>(), 0)?.mean_all()?)
+}
