@@ -13,6 +13,8 @@ fn main() {
         "study",
         "quality",
         "load",
+        "mpirun",
+        "train",
         "store",
         "engine",
         "coordinator",

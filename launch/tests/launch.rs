@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tributary::mpirun::flavour::{Flavour, of_this_program};
+use tributary_mpirun::flavour::{Flavour, of_this_program};
 
 const OPEN_MPI_4: &str = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/";
 const OPEN_MPI_5: &str = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/";

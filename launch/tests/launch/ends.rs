@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tributary::mpirun::attempts::{Series, run};
-use tributary::mpirun::line::Line;
-use tributary::mpirun::supervise::Limits;
+use tributary_mpirun::attempts::{Series, run};
+use tributary_mpirun::line::Line;
+use tributary_mpirun::supervise::Limits;
 
 use super::wait_for;
 
@@ -55,7 +55,7 @@ fn ended_by(series: &Series, signals: &[(&Path, i32)]) -> End {
     let (shown, began) = (Shown::default(), Instant::now());
     let mut signals = signals.iter().peekable();
     let mut interrupt = || signals.next_if(|(ready, _)| ready.exists()).map(|(_, number)| *number);
-    let out: tributary::mpirun::supervise::Out = Arc::new(Mutex::new(Box::new(shown.clone())));
+    let out: tributary_mpirun::supervise::Out = Arc::new(Mutex::new(Box::new(shown.clone())));
     let exit_code = run(series, &out, &mut interrupt).expect("a shell");
     let seconds = began.elapsed().as_secs_f64();
     let bytes = shown.0.lock().expect("no writer has panicked").clone();

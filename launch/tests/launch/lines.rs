@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use tributary::mpirun::hosts::Hosts;
-use tributary::mpirun::line::{Here, Launcher, Line, Wish, build, value_of};
 use tributary_engine::marker::LAUNCH_ID;
+use tributary_mpirun::hosts::Hosts;
+use tributary_mpirun::line::{Here, Launcher, Line, Wish, build, value_of};
 
 /// Makes ranks that wait give up their core.
 const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";

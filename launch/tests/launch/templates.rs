@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use tributary::mpirun::hosts::Hosts;
+use tributary_mpirun::hosts::Hosts;
 
 use super::kit::{root, tributary};
 

@@ -4,7 +4,7 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     (
         "launch",
         &[
@@ -12,6 +12,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "study",
             "quality",
             "load",
+            "mpirun",
             "engine",
             "coordinator",
             "worker",
@@ -27,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
     ("quality", &["engine", "coordinator", "train", "comm", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
+    ("mpirun", &["engine", "comm", "system"]),
     ("train", &["worker", "comm", "protocol", "kernels", "charts", "system"]),
     ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),
@@ -55,7 +57,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
 ];
 
 /// The most lines that the command's own crate may have: what is worth more stands in a crate that others can use.
-const COMMAND_LINES: usize = 7000;
+const COMMAND_LINES: usize = 6500;
 
 /// Folders of the crates of which the command is made.
 pub fn production() -> impl Iterator<Item = &'static str> {

@@ -1,15 +1,6 @@
-//! `tributary launch`: builds the mpirun line around this very program, runs it, and maps its end to our exit codes.
-//!
-//! What ranks have to say comes as lines on standard error ([`tributary_engine::marker`]). All that they are told is by signals through
-//! their launcher. Nothing is decided here about the request; that is the ranks' affair.
+//! `tributary launch`: the mpirun line around this very program, run to its end, which becomes one of our exit codes ([`tributary_mpirun`]).
 
-pub mod attempts;
-pub mod flavour;
-pub mod hosts;
-pub mod line;
 mod options;
-pub mod supervise;
-pub mod sweep;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,14 +13,14 @@ use std::sync::{Arc, Mutex};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tributary_engine::marker::LAUNCH_ID;
+use tributary_mpirun::attempts::{Series, run};
+use tributary_mpirun::flavour::{self, Flavour};
+use tributary_mpirun::line::{Here, Launcher, build};
+use tributary_mpirun::supervise::{Limits, Out};
 use tributary_protocol::exit;
 
-use self::attempts::{Series, run};
-use self::flavour::Flavour;
-use self::line::{Here, Launcher, build};
 pub use self::options::LaunchArgs;
 use self::options::{LauncherChoice, wish};
-use self::supervise::{Limits, Out};
 
 /// Why nothing is started: an exit code, and one line.
 struct Refusal(u8, String);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::hosts::Hosts;
-use super::line::{Wish, value_of};
+use tributary_mpirun::hosts::Hosts;
+use tributary_mpirun::line::{Wish, value_of};
 
 /// The most ranks of a job.
 const MAX_RANKS: usize = 4096;

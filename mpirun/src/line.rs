@@ -13,7 +13,7 @@ use std::process::Command;
 
 use shlex::Quoter;
 
-use super::hosts::Hosts;
+use crate::hosts::Hosts;
 use tributary_engine::marker::LAUNCH_ID;
 
 /// Variables that ranks on other hosts get too, where they are set.

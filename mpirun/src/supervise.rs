@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::sweep::sweep;
+use crate::sweep::sweep;
 use tributary_engine::launched::blocks::Says;
 use tributary_engine::launched::filter::{Filter, JobEvent};
 use tributary_engine::launched::outcome::{Ended, Status, ended_by, is_echo};

@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use super::line::Line;
-use super::supervise::{Job, Limits, Out, supervise};
+use crate::line::Line;
+use crate::supervise::{Job, Limits, Out, supervise};
 use tributary_engine::launched::blocks::Says;
 use tributary_engine::launched::outcome::{Ended, Verdict, judge};
 use tributary_engine::marker;
