@@ -6,9 +6,11 @@ use std::process::ExitCode;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, GroupShape, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_coordinator::{
+    Chunking, GroupShape, Keep, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration, eviction_named,
+};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
-use tributary_protocol::{Importance, REFERENCE, Sampling, TraceHeads};
+use tributary_protocol::{Eviction, Importance, REFERENCE, Sampling, TraceHeads};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
 };
@@ -127,6 +129,12 @@ pub struct EvaluationArgs {
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]
     ratios: Vec<Ratio>,
+    /// Ways to evict before the second token, each behind every method: snapkv,lookahead,..; the method without eviction is asked too
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = eviction_named, requires = "keep", help_heading = "Evaluation")]
+    evict: Vec<Eviction>,
+    /// With --evict: what each KV head keeps of the prompt in a layer, in rows or percent, such as 16,64,30%
+    #[arg(long, value_name = "N|N%,..", value_delimiter = ',', requires = "evict", help_heading = "Evaluation")]
+    keep: Vec<Keep>,
     /// Seed of requests, of the order of methods, of intervals and of random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
@@ -139,7 +147,7 @@ pub struct EvaluationArgs {
     dry_run: bool,
     /// Measure how sharply the model reads references between documents, and write α of trace beside it (trace.json); wants a suite that has
     /// such: pairs, or hops for the demo model
-    #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios"])]
+    #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
     calibrate_trace: bool,
     /// The heads whose attention it reads [default: mean]
     #[arg(long, value_name = "mean|sharpest:SHARE", help_heading = "Run", requires = "calibrate_trace")]
@@ -299,6 +307,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
         }
         false => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
     }
+    let specs = specs.into_iter().map(|spec| with_evictions(args, spec)).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();
     let ratios = if ratios.is_empty() { vec![None] } else { ratios };
     let mut arms: Vec<Arm> = Vec::new();
@@ -324,4 +333,16 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
         }
     }
     Ok(arms)
+}
+
+/// A method, and behind it every eviction asked for with every budget; one that says for itself what is evicted stays alone.
+fn with_evictions(args: &EvaluationArgs, spec: MethodSpec) -> anyhow::Result<Vec<MethodSpec>> {
+    let mut specs = vec![spec.clone()];
+    if !spec.has("evict") && !args.calibrate_trace {
+        for (evict, keep) in args.evict.iter().flat_map(|evict| args.keep.iter().map(move |keep| (evict, keep))) {
+            let evicting = format!("{spec}:evict={}:keep={keep}", evict.descriptor().name);
+            specs.push(evicting.parse().map_err(usage)?);
+        }
+    }
+    Ok(specs)
 }

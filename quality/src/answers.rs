@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tributary_engine::Answered;
 
+use crate::decoding::Decoding;
 use crate::design::Arm;
 use crate::error::{Error, Result};
 use crate::evaluation::Request;
@@ -79,6 +80,8 @@ pub struct Reply {
     pub selected: Rows,
     /// The documents' chunks in the order in which they stood; empty for the request's own.
     pub order: Vec<u32>,
+    /// What came behind the first token; absent in answers of before it was kept.
+    pub decoding: Option<Decoding>,
 }
 
 /// A part of the time to first token.
@@ -116,6 +119,8 @@ struct Line {
     selected: Option<Rows>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     order: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decoding: Option<Decoding>,
     failure: Option<String>,
     exit_code: Option<u8>,
 }
@@ -148,6 +153,7 @@ impl From<Answer> for Line {
             phases: reply.as_ref().map(|reply| reply.phases.clone()),
             selected: reply.as_ref().map(|reply| reply.selected.clone()),
             order: reply.as_ref().map(|reply| reply.order.clone()).filter(|order| !order.is_empty()),
+            decoding: reply.as_ref().and_then(|reply| reply.decoding.clone()),
             answer: reply.map(|reply| reply.answer),
             failure,
             exit_code,
@@ -174,6 +180,7 @@ impl Line {
             kl_nats: self.kl_nats,
             selected: self.selected?,
             order: self.order.unwrap_or_default(),
+            decoding: self.decoding,
         }))
     }
 
@@ -206,6 +213,7 @@ impl Reply {
             kl_nats: None,
             selected: Rows::of_context(&answered.planned.plan, &answered.answer.outcome.selected),
             order: if report.order.is_sorted() { Vec::new() } else { report.order.clone() },
+            decoding: Some(Decoding::of(answered)),
         }
     }
 }
@@ -237,6 +245,11 @@ impl Answer {
             Outcome::Failed { .. } => None,
         }
     }
+}
+
+/// An answer's score; 0 where there is none.
+pub(crate) fn score(answer: &Option<Answer>) -> f64 {
+    answer.as_ref().map_or(0.0, |answer| answer.score)
 }
 
 /// Answers by cell, number, method and ratio. Of several the last counts.
@@ -312,7 +325,8 @@ mod tests {
 
     fn reply() -> Reply {
         let selected = Rows::of([3, 4, 9].into_iter());
-        Reply { answer: "red .".to_owned(), kl_nats: Some(0.25), selected, order: vec![1, 0], ..kit::reply() }
+        let decoding = Some(kit::decoding(16.0, Some(32.0)));
+        Reply { answer: "red .".to_owned(), kl_nats: Some(0.25), selected, order: vec![1, 0], decoding, ..kit::reply() }
     }
 
     fn answer(sample: usize, outcome: Outcome) -> Answer {

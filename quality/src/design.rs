@@ -84,6 +84,8 @@ pub struct Design {
 pub struct Arm {
     /// The method and its options, as asked for.
     pub method: String,
+    /// The same without eviction: what decoding keeps is all that may differ from it.
+    pub behind: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
     /// How it runs.
@@ -95,7 +97,9 @@ impl Arm {
     pub fn new(method: String, run_config: RunConfig) -> Self {
         let settings = &run_config.settings;
         let ratio = settings.method.ratio.map(|own| settings.ratio.unwrap_or(own));
-        Self { method, ratio, run_config }
+        let evicts = |part: &&str| ["evict=", "keep=", "window="].iter().any(|option| part.starts_with(option));
+        let behind = method.split(':').filter(|part| !evicts(part)).collect::<Vec<_>>().join(":");
+        Self { method, behind, ratio, run_config }
     }
 
     /// The method with its ratio, for a reader.

@@ -79,17 +79,27 @@ pub fn reply() -> crate::answers::Reply {
         kl_nats: None,
         selected: crate::selected::Rows::default(),
         order: Vec::new(),
+        decoding: None,
     }
+}
+
+/// What came behind a first token: so many rows kept, of as many as there were where something was evicted.
+pub fn decoding(kept_rows: f64, rows: Option<f64>) -> crate::decoding::Decoding {
+    let evicted = rows.map(|rows| crate::decoding::Evicted {
+        rows,
+        bytes_before: 100 * rows as u64,
+        bytes_kept: 100 * kept_rows as u64,
+        received_bytes: 7,
+        ms: 0.5,
+    });
+    crate::decoding::Decoding { kept_rows, total_ms: 4.0, token_ms: Some(0.25), evicted }
 }
 
 /// A method with a ratio.
 pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
     let settings = tributary_coordinator::RequestSettings::default();
-    crate::design::Arm {
-        method: method.to_owned(),
-        ratio,
-        run_config: tributary_engine::RunConfig { settings, threads: 1 },
-    }
+    let run_config = tributary_engine::RunConfig { settings, threads: 1 };
+    crate::design::Arm { ratio, ..crate::design::Arm::new(method.to_owned(), run_config) }
 }
 
 /// A text of which every word is a token.
@@ -131,6 +141,7 @@ pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluat
         requests: (0..count).map(request).collect(),
         cells: vec![(cell, count)],
         longest: Vec::new(),
+        evictions: Vec::new(),
         is_estimated: false,
     }
 }

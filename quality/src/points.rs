@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::median;
 
-use crate::answers::{Answer, Answers, Reply};
+use crate::answers::{Answer, Answers, Reply, score};
+use crate::decoding::Decoding;
 use crate::design::Arm;
+use crate::eviction::EvictionPoint;
 use crate::statistics::{Mean, Share, difference, mcnemar, mean, share};
 use crate::suite::Cell;
 
@@ -49,6 +51,14 @@ pub struct Point {
     pub moved_share: f64,
     /// Median of the payload bytes of tensors received until the first token, all ranks together.
     pub median_received_bytes: u64,
+    /// Median time from a request's acceptance to its last report; absent in answers of before it was kept.
+    pub median_total_ms: Option<f64>,
+    /// Median time of a token behind the first, without evictions; absent where no answer has two.
+    pub median_token_ms: Option<f64>,
+    /// Rows of the prompt whose keys and values decoding keeps, mean; absent in answers of before it was kept.
+    pub kept_rows: Option<f64>,
+    /// What is evicted behind the first token, and what that costs; absent where nothing is.
+    pub eviction: Option<EvictionPoint>,
     /// The same requests answered by full prefill; absent for that itself.
     pub against_full: Option<Paired>,
     /// How near its first tokens come to full prefill's; absent for that itself, and where no request was answered by both.
@@ -136,14 +146,14 @@ pub fn points(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answer
     for arm in arms {
         for Group { name, members } in groups(cells) {
             let (own, full) = (of(arm, &members), of(reference, &members));
-            found.push(point(arm, &name, &own, (arm != reference).then_some(&full), seed));
+            let mut point = point(arm, &name, &own, (arm != reference).then_some(&full), seed);
+            let without = arms.iter().find(|other| other.method == arm.behind && other.ratio == arm.ratio);
+            let without = without.map(|other| of(other, &members));
+            point.eviction = EvictionPoint::new(arm, &own, without.as_deref(), seed);
+            found.push(point);
         }
     }
     found
-}
-
-fn score(answer: &Option<Answer>) -> f64 {
-    answer.as_ref().map_or(0.0, |answer| answer.score)
 }
 
 fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Option<Answer>>>, seed: u64) -> Point {
@@ -155,6 +165,12 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
     };
     let rows = |of: fn(&Reply) -> usize| share(&|reply| of(reply) as f64 / reply.context_rows.max(1) as f64);
     let middle = |of: fn(&Reply) -> f64| median(&replies.iter().map(|reply| of(reply)).collect::<Vec<_>>());
+    let decodings: Vec<&Decoding> = replies.iter().filter_map(|reply| reply.decoding.as_ref()).collect();
+    let behind = |of: &dyn Fn(&Decoding) -> Option<f64>| -> Vec<f64> {
+        decodings.iter().filter_map(|decoding| of(decoding)).collect()
+    };
+    let median_of = |values: Vec<f64>| (!values.is_empty()).then(|| median(&values));
+    let kept = behind(&|decoding| Some(decoding.kept_rows));
     Point {
         method: arm.method.clone(),
         ratio: arm.ratio,
@@ -176,6 +192,10 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         measured_share: rows(|reply| reply.measured_rows),
         moved_share: share(&|reply| f64::from(u8::from(reply.moved))),
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
+        median_total_ms: median_of(behind(&|decoding| Some(decoding.total_ms))),
+        median_token_ms: median_of(behind(&|decoding| decoding.token_ms)),
+        kept_rows: (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64),
+        eviction: None,
         against_full: full.map(|full| paired(&scores, full, seed)),
         agreement: full.and_then(|full| agreement(own, full, seed)),
     }

@@ -2,6 +2,7 @@
 
 use tributary_charts::table::{Layout, cells, table};
 
+use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{ALL, Point, nats};
 use crate::report::{FailureRow, Report};
 use crate::statistics::{Mean, Share};
@@ -42,6 +43,10 @@ pub fn render(report: &Report) -> String {
              # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right, or better.\n\
              # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n\
              # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
+    let kept = evictions(report);
+    if kept.len() > 1 {
+        text += &format!("\n{}# {EVICTIONS}\n", table(&kept, Layout { left: &[0, 1], commented_rows: Some(1) }));
+    }
     text += &failures(&report.failures);
     text
 }

@@ -53,6 +53,7 @@ fn point_columns(point: &Point) -> Columns {
     let (pair, near) = (point.against_full.as_ref(), point.agreement.as_ref());
     let nats = near.and_then(|near| near.kl_nats);
     let real = |value: f64| some(Some(value));
+    let evicted = point.eviction.as_ref();
     vec![
         ("method", point.method.clone()),
         ("ratio", some(point.ratio)),
@@ -83,6 +84,14 @@ fn point_columns(point: &Point) -> Columns {
         ("kl_nats_low", some(nats.map(|nats| nats.low))),
         ("kl_nats_high", some(nats.map(|nats| nats.high))),
         ("chunk_tokens", some(point.chunk_tokens)),
+        ("median_total_ms", some(point.median_total_ms)),
+        ("median_token_ms", some(point.median_token_ms)),
+        ("kept_rows", some(point.kept_rows)),
+        ("evict", evicted.map_or_else(String::new, |evicted| evicted.evict.clone())),
+        ("keep", evicted.map_or_else(String::new, |evicted| evicted.keep.clone())),
+        ("median_bytes_before", some(evicted.map(|evicted| evicted.median_bytes_before))),
+        ("median_bytes_kept", some(evicted.map(|evicted| evicted.median_bytes_kept))),
+        ("median_evict_ms", some(evicted.map(|evicted| evicted.median_ms))),
     ]
 }
 
@@ -160,10 +169,7 @@ mod tests {
         let text = points(&[kit::point("full", None, 0.5, 2.0), kit::point("relay", Some(0.15), 0.25, 1.0)]).unwrap();
         let all: Vec<&str> = text.lines().collect();
         assert!(all[0].starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
-        assert!(
-            all[0].ends_with(",first_token_low,first_token_high,kl_nats,kl_nats_low,kl_nats_high,chunk_tokens"),
-            "{text}"
-        );
+        assert!(all[0].ends_with(",evict,keep,median_bytes_before,median_bytes_kept,median_evict_ms"), "{text}");
         assert!(all[2].starts_with("relay,0.15,all,,,1,1,0.25,0.2,0.3,"), "{text}");
         assert!(all.iter().all(|row| row.matches(',').count() == all[0].matches(',').count()), "{text}");
     }

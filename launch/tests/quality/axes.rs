@@ -157,3 +157,41 @@ fn a_needle_is_looked_for_at_lengths_and_depths() {
     let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("mean score by length and depth"), "{page}");
 }
+
+#[test]
+fn budgets_of_evictions_are_an_axis() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().display().to_string();
+    let asked =
+        ["--tasks", "single,hop2", "--samples", "3", "--methods", "none", "full:evict=random:keep=8", "--out", &out];
+    let (code, text, errors) = hops(&[&asked[..], &["--evict", "snapkv,streamingllm", "--keep", "16,50%"]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let report = json(&folder.path().join("report.json"));
+    let points = report["points"].as_array().expect("points");
+    let of = |method: &str, task: &str| points.iter().find(|p| p["method"] == method && p["task"] == task);
+    // Full prefill and none, each with two evictions of two budgets, and the one that says for itself what it keeps.
+    let methods: std::collections::BTreeSet<&str> =
+        points.iter().filter_map(|point| point["method"].as_str()).collect();
+    assert_eq!(methods.len(), 11, "{methods:?}");
+    for (behind, evict) in [("full", "snapkv"), ("full", "streamingllm"), ("none", "snapkv"), ("none", "streamingllm")]
+    {
+        let all_kept = of(behind, "all").expect("the method without it")["kept_rows"].as_f64().expect("rows");
+        for (keep, share) in [("16", 16.0 / all_kept), ("50%", 0.5)] {
+            let method = format!("{behind}:evict={evict}:keep={keep}");
+            let point = of(&method, "single").expect("a point");
+            let (eviction, kept) = (&point["eviction"], point["kept_rows"].as_f64().expect("rows"));
+            assert!((kept / all_kept - share).abs() < 0.01, "{method} {kept} of {all_kept}");
+            assert_eq!((eviction["behind"].as_str(), eviction["keep"].as_str()), (Some(behind), Some(keep)));
+            assert!(eviction["formula"]["kv_bytes"].as_u64() > Some(0) && eviction["difference"].is_object());
+            assert!(eviction["median_bytes_kept"].as_u64() < eviction["median_bytes_before"].as_u64());
+            // The first token precedes eviction, and an answer of one token has nothing behind it.
+            let hop = of(&method, "hop2").expect("a point");
+            assert_eq!(hop["score"], of(behind, "hop2").expect("a point")["score"], "{method}");
+        }
+    }
+    let page = std::fs::read_to_string(folder.path().join("quality.html")).expect("a page");
+    assert!(page.contains("Quality and kept rows") && page.contains("What decoding keeps"));
+    assert!(text.contains("snapkv 50%") && text.contains("# kept: rows of the prompt"), "{text}");
+    let refused = hops(&["--tasks", "single", "--samples", "1", "--evict", "snapkv", "--out", &out]);
+    assert_eq!(refused.0, Some(64), "{}", refused.2);
+}

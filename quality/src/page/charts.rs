@@ -2,14 +2,12 @@
 
 use tributary_charts::svg::{Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale};
 
-use super::label;
+use super::marks::{HEIGHT, curve, label_of, legend, scores};
+use super::{kept, label};
 use crate::overlap::Overlap;
 use crate::points::{ALL, Point};
 use crate::report::Report;
 use crate::statistics::Mean;
-
-/// Pixels of the place for values.
-const HEIGHT: f64 = 300.0;
 
 /// All that there is something to draw for.
 pub fn charts(report: &Report) -> Vec<Chart> {
@@ -21,33 +19,39 @@ pub fn charts(report: &Report) -> Vec<Chart> {
         front(&all, bytes, ("quality-bytes", "Quality and bytes", "received until the first token, median [bytes]")),
         ratios(&all),
         chunk_sizes(report),
+        kept::chart(report),
+        decoding(
+            &all,
+            |point| point.kept_rows,
+            ("quality-rows", "Quality and memory", "rows kept in a layer and KV head, mean"),
+        ),
+        decoding(
+            &all,
+            |point| point.median_total_ms,
+            ("quality-total", "Quality and all tokens", "until the last token, median [ms]"),
+        ),
     ];
     beside.into_iter().flatten().chain(depths(report)).collect()
 }
 
-/// The axis of scores.
-fn scores() -> Axis {
-    let marks = (0..=5).map(|fifth| f64::from(fifth) / 5.0);
-    Axis::new("mean score of all tasks").with(marks.map(|mark| (mark, mark.to_string())).collect())
+/// Scores over what decoding costs; nothing where no method evicts, since then all of them decode alike.
+fn decoding(all: &[&Point], cost: impl Fn(&Point) -> Option<f64>, names: (&str, &str, &str)) -> Option<Chart> {
+    all.iter().any(|point| point.eviction.is_some()).then(|| front(all, |point| cost(point).unwrap_or(0.0), names))?
 }
 
 /// Names of methods, and the number of each point's.
 fn series(all: &[&Point]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for point in all {
-        if !names.contains(&point.method) {
-            names.push(point.method.clone());
+        if !names.contains(&label_of(point)) {
+            names.push(label_of(point));
         }
     }
     names
 }
 
 fn series_of(names: &[String], point: &Point) -> usize {
-    names.iter().position(|name| *name == point.method).unwrap_or(0)
-}
-
-fn legend(names: &[String]) -> Vec<(usize, String)> {
-    names.iter().cloned().enumerate().map(|(index, name)| (index % (COLOURS - 1), name)).collect()
+    names.iter().position(|name| *name == label_of(point)).unwrap_or(0)
 }
 
 /// Scores over a cost, with a line through the points that no other beats in both. A logarithmic axis has no place for what costs nothing.
@@ -104,7 +108,7 @@ fn unbeaten(points: &[&Point], cost: &impl Fn(&Point) -> f64) -> Vec<(f64, f64)>
 fn ratios(all: &[&Point]) -> Option<Chart> {
     let names = series(all);
     let of = |name: &String| -> Vec<(f64, &Point)> {
-        let own = all.iter().filter(|point| point.method == *name);
+        let own = all.iter().filter(|point| point.method == *name && point.eviction.is_none());
         let mut found: Vec<(f64, &Point)> = own.filter_map(|point| Some((point.ratio?, *point))).collect();
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         found
@@ -126,27 +130,6 @@ fn ratios(all: &[&Point]) -> Option<Chart> {
         curve(&mut plot, (&x, &y), series, &points, |ratio| format!("{} at {ratio}", names[series]));
     }
     Some(plot.finish("quality-ratio"))
-}
-
-/// A curve of scores with its band and marks.
-fn curve(
-    plot: &mut Plot,
-    (x, y): (&Scale, &Scale),
-    series: usize,
-    points: &[(f64, &Point)],
-    tip: impl Fn(f64) -> String,
-) {
-    let at = |value: fn(&Point) -> f64| points.iter().map(move |(place, point)| (x.at(*place), y.at(value(point))));
-    let band: Vec<(f64, f64)> =
-        at(|point| point.score.low).chain(at(|point| point.score.high).collect::<Vec<_>>().into_iter().rev()).collect();
-    let colour = series % (COLOURS - 1);
-    plot.drawing.path(&band, true, &format!("band s{colour}"));
-    let curve: Vec<(f64, f64)> = at(|point| point.score.mean).collect();
-    plot.drawing.path(&curve, false, &format!("curve s{colour}"));
-    for ((value, point), place) in points.iter().zip(curve) {
-        let Mean { mean, low, high } = point.score;
-        plot.drawing.mark(place, series, &format!("{}: {mean:.3} ({low:.3} to {high:.3})", tip(*value)));
-    }
 }
 
 /// Scores over the size of chunks, of every method with each ratio, where there are several sizes.

@@ -3,15 +3,18 @@
 
 mod charts;
 mod contexts;
+mod kept;
+mod marks;
 mod worst;
 
 use tributary_charts::page::Page;
 
-use self::charts::charts;
+pub(crate) use self::charts::charts;
 use self::contexts::{Read, contexts};
 use self::worst::{Worst, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
+use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{Point, nats};
 use crate::report::Report;
 
@@ -48,6 +51,12 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
     );
     page.table(&beside_full(report), &[0]);
     shared_rows(&mut page, report);
+    let kept = evictions(report);
+    if kept.len() > 1 {
+        page.heading("What decoding keeps");
+        page.paragraph(EVICTIONS);
+        page.table(&kept, &[0, 1]);
+    }
     page.heading("Furthest behind full prefill");
     let worst = worst(evaluation, answers);
     falls(&mut page, &worst);

@@ -33,6 +33,7 @@ fn evaluation() -> Evaluation {
         arms: vec![arm("full", None), arm("relay", Some(0.1)), arm("relay", Some(0.2))],
         requests: requests.collect(),
         longest: Vec::new(),
+        evictions: Vec::new(),
         is_estimated: false,
         cells,
     }

@@ -1,0 +1,67 @@
+//! What evictions come to on the requests of a point.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tributary_charts::statistics::median;
+
+use crate::answers::{Answer, Reply, score};
+use crate::decoding::{Evicted, EvictionFormula};
+use crate::design::Arm;
+use crate::statistics::{Mean, difference};
+
+/// What an eviction comes to on the requests of a point.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct EvictionPoint {
+    /// The method of eviction.
+    pub evict: String,
+    /// What each KV head of a layer keeps: rows, or a percentage of the prompt's.
+    pub keep: String,
+    /// The method without it: its prefill is the same, and decoding keeps everything.
+    pub behind: String,
+    /// Mean of this point's scores less those of the method without eviction on the same requests, and its interval; absent where that was not
+    /// asked.
+    pub difference: Option<Mean>,
+    /// Rows of the prompt before, mean.
+    pub rows: f64,
+    /// Median bytes of keys and values of the prompt before.
+    pub median_bytes_before: u64,
+    /// Median bytes of them that are left.
+    pub median_bytes_kept: u64,
+    /// Median time between the first token and the second that it takes.
+    pub median_ms: f64,
+    /// That over the median time to first token.
+    pub share_of_ttft: f64,
+    /// Median bytes that moved between ranks for it.
+    pub median_received_bytes: u64,
+    /// What the formulas give for the longest request; absent where nothing is evicted of it.
+    pub formula: Option<EvictionFormula>,
+}
+
+impl EvictionPoint {
+    /// Of a method that evicts, from its answers and those of the method without it; nothing where none evicted anything.
+    pub fn new(arm: &Arm, own: &[Option<Answer>], behind: Option<&[Option<Answer>]>, seed: u64) -> Option<Self> {
+        let wish = arm.run_config.settings.eviction;
+        let replies: Vec<&Reply> = own.iter().flatten().filter_map(Answer::reply).collect();
+        let evicted: Vec<&Evicted> =
+            replies.iter().filter_map(|reply| reply.decoding.as_ref()?.evicted.as_ref()).collect();
+        if evicted.is_empty() {
+            return None;
+        }
+        let middle = |of: fn(&Evicted) -> f64| median(&evicted.iter().map(|part| of(part)).collect::<Vec<_>>());
+        let median_ms = middle(|part| part.ms);
+        let scores = |answers: &[Option<Answer>]| answers.iter().map(score).collect::<Vec<f64>>();
+        Some(Self {
+            evict: wish.method?.descriptor().name.to_owned(),
+            keep: wish.keep?.to_string(),
+            behind: arm.behind.clone(),
+            difference: behind.and_then(|behind| difference(&scores(own), &scores(behind), seed)),
+            rows: evicted.iter().map(|part| part.rows).sum::<f64>() / evicted.len() as f64,
+            median_bytes_before: middle(|part| part.bytes_before as f64) as u64,
+            median_bytes_kept: middle(|part| part.bytes_kept as f64) as u64,
+            median_ms,
+            share_of_ttft: median_ms / median(&replies.iter().map(|reply| reply.ttft_ms).collect::<Vec<_>>()),
+            median_received_bytes: middle(|part| part.received_bytes as f64) as u64,
+            formula: None,
+        })
+    }
+}
