@@ -42,7 +42,7 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// An answer.
-    Answered(Reply),
+    Answered(Box<Reply>),
     /// A failure, in one line.
     Failed {
         /// What failed.
@@ -167,7 +167,7 @@ impl Line {
         if let Some(failure) = self.failure {
             return Some(Outcome::Failed { failure, exit_code: self.exit_code? });
         }
-        Some(Outcome::Answered(Reply {
+        Some(Outcome::Answered(Box::new(Reply {
             answer: self.answer?,
             first_token: self.first_token?,
             selected_rows: self.selected_rows?,
@@ -181,7 +181,7 @@ impl Line {
             selected: self.selected?,
             order: self.order.unwrap_or_default(),
             decoding: self.decoding,
-        }))
+        })))
     }
 
     fn answer(mut self) -> Option<Answer> {
@@ -348,9 +348,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answers.jsonl");
         let all = [
-            answer(0, Outcome::Answered(reply())),
+            answer(0, Outcome::Answered(Box::new(reply()))),
             answer(1, Outcome::Failed { failure: "rank 1 is gone".to_owned(), exit_code: 69 }),
-            Answer { ratio: None, ..answer(2, Outcome::Answered(reply())) },
+            Answer { ratio: None, ..answer(2, Outcome::Answered(Box::new(reply()))) },
         ];
         let mut file = AnswerFile::open(&path).unwrap();
         all.iter().for_each(|answer| file.add(answer).unwrap());
@@ -372,8 +372,8 @@ mod tests {
         let arm = Arm::new("infoflow".to_owned(), run_config);
         let mut answers = Answers::default();
         answers.add(answer(1, Outcome::Failed { failure: "no".to_owned(), exit_code: 69 }));
-        answers.add(answer(1, Outcome::Answered(reply())));
-        let cell = answer(1, Outcome::Answered(reply())).cell;
+        answers.add(answer(1, Outcome::Answered(Box::new(reply()))));
+        let cell = answer(1, Outcome::Answered(Box::new(reply()))).cell;
         assert!(answers.get(&cell, 1, &arm).is_some_and(|answer| answer.reply().is_some()));
         assert!(answers.get(&Cell::of("vt3"), 1, &arm).is_none(), "another length is another request");
         assert!(answers.get(&cell, 1, &Arm { ratio: Some(0.05), ..arm }).is_none());

@@ -1,9 +1,7 @@
-//! What decoding keeps of a prompt: of an answer, and what choosing it costs by the planner's formulas.
+//! What decoding keeps of a prompt: of an answer.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tributary_coordinator::cost::Evicting;
-use tributary_coordinator::{ModelShape, Planned, Report};
+use tributary_coordinator::report::EvictionFormula;
 use tributary_engine::Answered;
 
 /// An answer behind its first token.
@@ -32,32 +30,8 @@ pub struct Evicted {
     pub received_bytes: u64,
     /// Its time, on the rank where it took longest.
     pub ms: f64,
-}
-
-/// What an eviction costs by the planner's formulas, all ranks together.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
-pub struct EvictionFormula {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Billions of floating-point operations: rows that look, their scores, and tokens that are generated to look.
-    pub gflop: f64,
-    /// Bytes of keys and values that it reads and copies.
-    pub kv_bytes: u64,
-    /// Bytes that ranks receive.
-    pub received_bytes: u64,
-}
-
-impl EvictionFormula {
-    /// Of a plan; nothing where it evicts nothing.
-    pub fn of(planned: &Planned, shape: &ModelShape) -> Option<Self> {
-        let evicting = Evicting::new(&planned.plan, planned.world, shape)?;
-        Some(Self {
-            prompt_tokens: planned.plan.total_rows(),
-            gflop: evicting.ranks.iter().map(|work| work.flops()).sum::<f64>() / 1e9,
-            kv_bytes: evicting.ranks.iter().map(|work| work.kv_bytes).sum::<f64>() as u64,
-            received_bytes: evicting.received().iter().sum(),
-        })
-    }
+    /// What the planner's formulas give for it.
+    pub formula: EvictionFormula,
 }
 
 impl Decoding {
@@ -68,20 +42,15 @@ impl Decoding {
         Self {
             kept_rows: evicted.map_or(plan.rows_there_at_most() as f64, |evicted| evicted.kept_rows),
             total_ms: report.total_ms,
-            token_ms: token_ms(report),
+            token_ms: report.token_ms(),
             evicted: evicted.map(|evicted| Evicted {
                 rows: evicted.rows,
                 bytes_before: evicted.bytes_before,
                 bytes_kept: evicted.bytes_kept,
                 received_bytes: evicted.received_bytes,
                 ms: evicted.ms,
+                formula: evicted.formula,
             }),
         }
     }
-}
-
-fn token_ms(report: &Report) -> Option<f64> {
-    let behind = report.tokens.generated.checked_sub(1).filter(|count| *count > 0)?;
-    let evict_ms = report.evicted.as_ref().map_or(0.0, |evicted| evicted.ms);
-    Some((report.total_ms - report.ttft_ms - evict_ms).max(0.0) / behind as f64)
 }

@@ -3,7 +3,6 @@
 use tributary_coordinator::Planned;
 use tributary_engine::{Engine, Question, RunConfig, Synthetic};
 
-use crate::decoding::EvictionFormula;
 use crate::design::{Arm, Design};
 use crate::error::{Error, Result};
 use crate::score::Metric;
@@ -24,8 +23,6 @@ pub struct Evaluation {
     pub requests: Vec<Request>,
     /// The plans of the longest request of each cell: one a method, in their order.
     pub longest: Vec<Vec<Planned>>,
-    /// What the evictions of each method cost by formula, on the longest request of all.
-    pub evictions: Vec<Option<EvictionFormula>>,
     /// Whether tokens are estimated, since the model has no tokenizer here: good for a dry run and nothing else.
     pub is_estimated: bool,
 }
@@ -73,7 +70,7 @@ impl Evaluation {
         let most = |cell: &Cell| suite.most_samples(cell).unwrap_or(usize::MAX).min(design.samples);
         let cells: Vec<(Cell, usize)> = suite.cells().into_iter().map(|cell| (cell.clone(), most(&cell))).collect();
         let requests = requests(&design, &cells, suite, engine)?;
-        let mut longest: Vec<Vec<Planned>> = Vec::new();
+        let mut longest = Vec::new();
         for (cell, _) in &cells {
             let own = requests.iter().filter(|request| request.cell == *cell);
             let Some(request) = own.max_by_key(|request| request.prompt_tokens + request.answer_tokens) else {
@@ -83,14 +80,8 @@ impl Evaluation {
             let plans = arms.iter().map(|arm| Ok(engine.check(&request.question, &request.run_config(arm))?));
             longest.push(plans.collect::<Result<Vec<_>>>()?);
         }
-        let shape = engine.folder().shape();
-        let of = |index: usize| {
-            let plans = longest.iter().map(|plans| &plans[index]);
-            EvictionFormula::of(plans.max_by_key(|planned| planned.plan.total_rows())?, &shape)
-        };
-        let evictions = (0..arms.len()).map(of).collect();
         let is_estimated = engine.folder().tokenizer.is_none();
-        Ok(Self { design, arms, cells, requests, longest, evictions, is_estimated })
+        Ok(Self { design, arms, cells, requests, longest, is_estimated })
     }
 
     /// Number of answers.

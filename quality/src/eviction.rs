@@ -3,9 +3,10 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::median;
+use tributary_coordinator::report::EvictionFormula;
 
 use crate::answers::{Answer, Reply, score};
-use crate::decoding::{Evicted, EvictionFormula};
+use crate::decoding::Evicted;
 use crate::design::Arm;
 use crate::statistics::{Mean, difference};
 
@@ -33,8 +34,8 @@ pub struct EvictionPoint {
     pub share_of_ttft: f64,
     /// Median bytes that moved between ranks for it.
     pub median_received_bytes: u64,
-    /// What the formulas give for the longest request; absent where nothing is evicted of it.
-    pub formula: Option<EvictionFormula>,
+    /// What the planner's formulas give for the request whose prompt is longest.
+    pub formula: EvictionFormula,
 }
 
 impl EvictionPoint {
@@ -44,9 +45,7 @@ impl EvictionPoint {
         let replies: Vec<&Reply> = own.iter().flatten().filter_map(Answer::reply).collect();
         let evicted: Vec<&Evicted> =
             replies.iter().filter_map(|reply| reply.decoding.as_ref()?.evicted.as_ref()).collect();
-        if evicted.is_empty() {
-            return None;
-        }
+        let longest = evicted.iter().max_by(|one, other| one.rows.total_cmp(&other.rows))?;
         let middle = |of: fn(&Evicted) -> f64| median(&evicted.iter().map(|part| of(part)).collect::<Vec<_>>());
         let median_ms = middle(|part| part.ms);
         let scores = |answers: &[Option<Answer>]| answers.iter().map(score).collect::<Vec<f64>>();
@@ -61,7 +60,7 @@ impl EvictionPoint {
             median_ms,
             share_of_ttft: median_ms / median(&replies.iter().map(|reply| reply.ttft_ms).collect::<Vec<_>>()),
             median_received_bytes: middle(|part| part.received_bytes as f64) as u64,
-            formula: None,
+            formula: longest.formula,
         })
     }
 }

@@ -6,14 +6,24 @@ use crate::suite::Cell;
 
 /// What the table of evictions says, for its reader.
 pub const EVICTIONS: &str = "kept: rows of the prompt in a layer and KV head, of those that there were, means. less all kept: score less that of the \
-    same method without eviction, and 95 % of the means of requests drawn anew. by formula, of the longest request: operations, bytes of keys and \
-    values read and copied, bytes between ranks. evict: between the first token and the second; of TTFT: beside the time to first token. \
+    same method without eviction, and 95 % of the means of requests drawn anew. by formula, of the longest prompt: operations, weights and \
+    keys and values that are read, bytes between ranks. evict: between the first token and the second; of TTFT: beside the time to first token. \
     token: each one behind the first, without the eviction.";
 
 /// A row for each eviction behind a method, over all tasks, with the names of columns above; the methods that they stand behind too.
 pub fn evictions(report: &Report) -> Vec<Vec<String>> {
-    let names =
-        ["method", "evict", "score", "less all kept", "kept", "of", "KV [KiB]", "of", "formula: [MFLOP]", "read [KiB]"];
+    let names = [
+        "method",
+        "evict",
+        "score",
+        "less all kept",
+        "kept",
+        "of",
+        "KV [KiB]",
+        "of",
+        "by formula: [MFLOP]",
+        "traffic [KiB]",
+    ];
     let names = names.into_iter().chain(["moved [KiB]", "moved [KiB]", "evict [ms]", "of TTFT [%]", "token [ms]"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
     let all: Vec<&Point> = report.points.iter().filter(|point| point.cell() == Cell::of(ALL)).collect();
@@ -32,7 +42,7 @@ fn row(point: &Point) -> Vec<String> {
     let kib = |bytes: u64| format!("{:.1}", bytes as f64 / 1024.0);
     let at = point.ratio.map_or_else(String::new, |ratio| format!(" at {ratio}"));
     let own = point.eviction.as_ref();
-    let formula = own.and_then(|own| own.formula);
+    let formula = own.map(|own| own.formula);
     let real = |value: Option<f64>, digits: usize| value.map_or_else(none, |value| format!("{value:.digits$}"));
     let bytes = |value: Option<u64>| value.map_or_else(none, kib);
     let difference = own.and_then(|own| own.difference);
@@ -45,8 +55,8 @@ fn row(point: &Point) -> Vec<String> {
         real(own.map(|own| own.rows), 0),
         bytes(own.map(|own| own.median_bytes_kept)),
         bytes(own.map(|own| own.median_bytes_before)),
-        real(formula.map(|formula| 1000.0 * formula.gflop), 1),
-        bytes(formula.map(|formula| formula.kv_bytes)),
+        real(formula.map(|formula| formula.flops / 1e6), 1),
+        bytes(formula.map(|formula| formula.memory_traffic_bytes)),
         bytes(formula.map(|formula| formula.received_bytes)),
         bytes(own.map(|own| own.median_received_bytes)),
         real(own.map(|own| own.median_ms), 2),
@@ -63,7 +73,6 @@ mod tests {
 
     use super::*;
     use crate::answers::{Answer, Answers, Outcome, Reply};
-    use crate::decoding::EvictionFormula;
     use crate::design::Arm;
     use crate::kit;
 
@@ -77,16 +86,14 @@ mod tests {
 
     /// Two requests: full prefill is right twice, and of the evictions the larger budget once.
     fn report() -> Report {
-        let mut evaluation = kit::evaluation(vec![kit::arm("full", None), evicting(16), evicting(64)], 2);
-        let formula = EvictionFormula { prompt_tokens: 100, gflop: 0.5, kv_bytes: 2048, received_bytes: 1024 };
-        evaluation.evictions = vec![None, None, Some(formula)];
+        let evaluation = kit::evaluation(vec![kit::arm("full", None), evicting(16), evicting(64)], 2);
         let mut answers = Answers::default();
         for request in &evaluation.requests {
             for (arm, kept, right) in [(0, None, true), (1, Some(16.0), false), (2, Some(64.0), request.number == 0)] {
                 let decoding = Some(kit::decoding(kept.unwrap_or(100.0), kept.map(|_| 100.0)));
                 let answer = if right { "1 2 3" } else { "4" }.to_owned();
                 let reply = Reply { answer, decoding, ..kit::reply() };
-                answers.add(Answer::new(request, &evaluation.arms[arm], Outcome::Answered(reply)));
+                answers.add(Answer::new(request, &evaluation.arms[arm], Outcome::Answered(Box::new(reply))));
             }
         }
         crate::report::report(&evaluation, (kit::origin(), kit::environment()), &answers, 0)
@@ -99,15 +106,15 @@ mod tests {
         assert_eq!((points[0].kept_rows, &points[0].eviction), (Some(100.0), &None));
         let least = points[1].eviction.as_ref().unwrap();
         assert_eq!((least.behind.as_str(), least.evict.as_str(), least.keep.as_str()), ("full", "snapkv", "16"));
-        assert_eq!((least.difference.unwrap().mean, least.formula, points[1].kept_rows), (-1.0, None, Some(16.0)));
+        assert_eq!((least.difference.unwrap().mean, least.formula.flops, points[1].kept_rows), (-1.0, 5e7, Some(16.0)));
         let most = points[2].eviction.as_ref().unwrap();
-        assert_eq!((most.difference.unwrap().mean, most.formula.unwrap().kv_bytes), (-0.5, 2048));
+        assert_eq!((most.difference.unwrap().mean, most.formula.memory_traffic_bytes), (-0.5, 2048));
         assert_eq!((most.median_bytes_before, most.median_bytes_kept, most.median_received_bytes), (10_000, 6400, 7));
         assert_eq!((most.median_ms, most.share_of_ttft, points[2].median_token_ms), (0.5, 0.5, Some(0.25)));
         let rows = evictions(&report);
         let evict: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
         assert_eq!(evict, ["evict", "-", "snapkv 16", "snapkv 64"]);
-        assert_eq!(rows[3][8..12], ["500.0", "2.0", "1.0", "0.0"]);
+        assert_eq!(rows[3][8..12], ["50.0", "2.0", "1.0", "0.0"]);
         assert!(rows.iter().all(|row| row.len() == rows[0].len()));
         assert!(crate::render(&report).contains("# kept: rows of the prompt"));
     }

@@ -91,6 +91,11 @@ pub fn decoding(kept_rows: f64, rows: Option<f64>) -> crate::decoding::Decoding 
         bytes_kept: 100 * kept_rows as u64,
         received_bytes: 7,
         ms: 0.5,
+        formula: tributary_coordinator::report::EvictionFormula {
+            flops: 5e5 * rows,
+            memory_traffic_bytes: 2048,
+            received_bytes: 1024,
+        },
     });
     crate::decoding::Decoding { kept_rows, total_ms: 4.0, token_ms: Some(0.25), evicted }
 }
@@ -141,7 +146,6 @@ pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluat
         requests: (0..count).map(request).collect(),
         cells: vec![(cell, count)],
         longest: Vec::new(),
-        evictions: Vec::new(),
         is_estimated: false,
     }
 }

@@ -45,7 +45,6 @@ mod tables;
 mod training;
 
 pub use calibrate::{LEAST_ALPHA, calibrate};
-pub use decoding::EvictionFormula;
 pub use design::{Arm, Asked, Design};
 pub use dry_run::dry_run;
 pub use error::{Error, Result};

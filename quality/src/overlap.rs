@@ -109,7 +109,7 @@ mod tests {
         for (arm, own) in evaluation.arms.iter().zip(selected) {
             for (request, rows) in evaluation.requests.iter().zip(own) {
                 let reply = Reply { selected: Rows::of(rows.iter().copied()), ..kit::reply() };
-                answers.add(Answer::new(request, arm, Outcome::Answered(reply)));
+                answers.add(Answer::new(request, arm, Outcome::Answered(Box::new(reply))));
             }
         }
         let [found] = overlaps(&evaluation, &answers).try_into().unwrap();

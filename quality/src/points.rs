@@ -286,7 +286,7 @@ mod tests {
             prompt_hash: String::new(),
             references: Vec::new(),
             score,
-            outcome: Outcome::Answered(reply),
+            outcome: Outcome::Answered(Box::new(reply)),
         }
     }
 

@@ -112,7 +112,7 @@ pub fn report(
     answers: &Answers,
     answers_before: usize,
 ) -> Report {
-    let Evaluation { design, arms, requests, .. } = evaluation;
+    let Evaluation { design, arms, cells, requests, .. } = evaluation;
     let mut failures = Vec::new();
     for request in requests {
         for arm in arms {
@@ -141,22 +141,9 @@ pub fn report(
         answers: evaluation.answers(),
         answers_before,
         failures,
-        points: points_with_formulas(evaluation, answers),
+        points: points(cells, design.seed, arms, answers),
         overlaps: overlaps(evaluation, answers),
     }
-}
-
-/// All points, those of methods that evict with what formulas give.
-fn points_with_formulas(evaluation: &Evaluation, answers: &Answers) -> Vec<Point> {
-    let Evaluation { design, arms, cells, evictions, .. } = evaluation;
-    let mut points = points(cells, design.seed, arms, answers);
-    for point in &mut points {
-        let arm = arms.iter().position(|arm| (&arm.method, arm.ratio) == (&point.method, point.ratio));
-        if let (Some(eviction), Some(arm)) = (&mut point.eviction, arm) {
-            eviction.formula = evictions.get(arm).copied().flatten();
-        }
-    }
-    points
 }
 
 impl FailureRow {

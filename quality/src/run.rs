@@ -119,7 +119,7 @@ impl Asking<'_> {
         match ask(request, arm, request.answer_tokens) {
             Ok(Given { mut reply, logits }) => {
                 reply.kl_nats = full.filter(|_| !logits.is_empty()).map(|full| kl_nats(full, &logits));
-                self.keep(Answer::new(request, arm, Outcome::Answered(reply)))?;
+                self.keep(Answer::new(request, arm, Outcome::Answered(Box::new(reply))))?;
                 Ok(Some(logits))
             }
             Err(failure) => {

@@ -139,9 +139,9 @@ mod tests {
         let mut all = Answers::default();
         let [full, relay] = [0, 1].map(|index| &evaluation.arms[index]);
         let (first, second) = (&evaluation.requests[0], &evaluation.requests[1]);
-        all.add(Answer::new(first, full, Outcome::Answered(kit::reply())));
+        all.add(Answer::new(first, full, Outcome::Answered(Box::new(kit::reply()))));
         let reply = Reply { answer: "a, \"b\"\nc".to_owned(), first_token: 9, kl_nats: Some(0.5), ..kit::reply() };
-        all.add(Answer::new(first, relay, Outcome::Answered(reply)));
+        all.add(Answer::new(first, relay, Outcome::Answered(Box::new(reply))));
         let outcome = Outcome::Failed { failure: "rank 1 is gone".to_owned(), exit_code: 69 };
         all.add(Answer::new(second, relay, outcome));
         let text = answers(&evaluation, &all).unwrap();

@@ -1,11 +1,12 @@
 //! What was evicted between a request's first token and its second.
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use tributary_protocol::{Phase, Plan, RankReport};
+use serde::{Deserialize, Serialize};
+use tributary_protocol::{Phase, RankReport};
 
 use super::ms;
-use crate::ModelShape;
+use crate::cost::{Evicting, RankWork};
+use crate::{ModelShape, Planned};
 
 /// The eviction of a request, all ranks together.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -28,10 +29,36 @@ pub struct EvictedRow {
     pub received_bytes: u64,
     /// Its time between the first token and the second, on the rank where it took longest.
     pub ms: f64,
+    /// What the planner's formulas give for it.
+    pub formula: EvictionFormula,
+}
+
+/// What an eviction costs by formula, all ranks together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EvictionFormula {
+    /// Floating-point operations: of rows that look, of their scores, and of tokens that are generated to look.
+    pub flops: f64,
+    /// Bytes of weights, keys and values that are read, and of those that are copied.
+    pub memory_traffic_bytes: u64,
+    /// Bytes that ranks receive.
+    pub received_bytes: u64,
+}
+
+impl From<&Evicting> for EvictionFormula {
+    fn from(evicting: &Evicting) -> Self {
+        let weights = |work: &RankWork| work.products.iter().map(|products| products.weight_bytes).sum::<f64>();
+        let traffic = evicting.ranks.iter().map(|work| weights(work) + work.kv_bytes).sum::<f64>();
+        Self {
+            flops: evicting.ranks.iter().map(RankWork::flops).sum(),
+            memory_traffic_bytes: traffic as u64,
+            received_bytes: evicting.received().iter().sum(),
+        }
+    }
 }
 
 /// What a plan has evicted; none where nothing was.
-pub(super) fn evicted(plan: &Plan, reports: &[RankReport], shape: &ModelShape) -> Option<EvictedRow> {
+pub(super) fn evicted(planned: &Planned, reports: &[RankReport], shape: &ModelShape) -> Option<EvictedRow> {
+    let plan = &planned.plan;
     let evict = plan.evict.as_ref()?;
     let parts: Vec<_> = reports.iter().filter_map(|report| report.evicted).collect();
     if parts.is_empty() {
@@ -51,6 +78,7 @@ pub(super) fn evicted(plan: &Plan, reports: &[RankReport], shape: &ModelShape) -
         asking_rows: parts.iter().map(|part| part.asking_rows).sum(),
         received_bytes: parts.iter().map(|part| part.received_bytes).sum(),
         ms: ms(reports.iter().map(of_evict).fold(0.0, f64::max)),
+        formula: Evicting::new(plan, planned.world, shape).as_ref().map(EvictionFormula::from).unwrap_or_default(),
     })
 }
 

@@ -18,7 +18,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
-pub use self::evicted::EvictedRow;
+pub use self::evicted::{EvictedRow, EvictionFormula};
 pub use self::facts::{AuxiliaryRow, Environment, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 
@@ -215,6 +215,15 @@ pub struct ChunkRows {
     pub ranks: Vec<usize>,
 }
 
+impl Report {
+    /// Time of a token behind the first, without an eviction: the mean; nothing where one token is all.
+    pub fn token_ms(&self) -> Option<f64> {
+        let behind = self.tokens.generated.checked_sub(1).filter(|count| *count > 0)?;
+        let evict_ms = self.evicted.as_ref().map_or(0.0, |evicted| evicted.ms);
+        Some((self.total_ms - self.ttft_ms - evict_ms).max(0.0) / behind as f64)
+    }
+}
+
 /// The report of an answered request. `text` is the generated text, `notes` what came up on the way.
 pub fn report(
     planned: &Planned,
@@ -233,7 +242,7 @@ pub fn report(
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
     notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));
-    let evicted = evicted::evicted(plan, &answer.reports, shape);
+    let evicted = evicted::evicted(planned, &answer.reports, shape);
     notes.extend(evicted.as_ref().map(EvictedRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
     let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();

@@ -182,7 +182,9 @@ fn budgets_of_evictions_are_an_axis() {
             let (eviction, kept) = (&point["eviction"], point["kept_rows"].as_f64().expect("rows"));
             assert!((kept / all_kept - share).abs() < 0.01, "{method} {kept} of {all_kept}");
             assert_eq!((eviction["behind"].as_str(), eviction["keep"].as_str()), (Some(behind), Some(keep)));
-            assert!(eviction["formula"]["kv_bytes"].as_u64() > Some(0) && eviction["difference"].is_object());
+            assert!(
+                eviction["formula"]["memory_traffic_bytes"].as_u64() > Some(0) && eviction["difference"].is_object()
+            );
             assert!(eviction["median_bytes_kept"].as_u64() < eviction["median_bytes_before"].as_u64());
             // The first token precedes eviction, and an answer of one token has nothing behind it.
             let hop = of(&method, "hop2").expect("a point");

@@ -33,7 +33,6 @@ fn evaluation() -> Evaluation {
         arms: vec![arm("full", None), arm("relay", Some(0.1)), arm("relay", Some(0.2))],
         requests: requests.collect(),
         longest: Vec::new(),
-        evictions: Vec::new(),
         is_estimated: false,
         cells,
     }
@@ -50,7 +49,7 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
             let selected = if arm.ratio.is_some() { Rows::of([1, 3].into_iter()) } else { Rows::default() };
             let order = if arm.ratio == Some(0.2) { vec![1, 0] } else { Vec::new() };
             let reply = Reply { answer, selected, order, ..kit::reply() };
-            answers.add(Answer::new(request, arm, Outcome::Answered(reply)));
+            answers.add(Answer::new(request, arm, Outcome::Answered(Box::new(reply))));
         }
     }
     let report = report(&evaluation, (origin(), environment()), &answers, 0);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::statistics::{Summary, median, summary};
-use tributary_coordinator::report::{PhaseRow, ResolvedSettings};
+use tributary_coordinator::report::{EvictedRow, PhaseRow, ResolvedSettings};
 use tributary_engine::Answered;
 
 use crate::schema::Accuracy;
@@ -42,6 +42,14 @@ pub struct Measured {
     pub right: Option<bool>,
     /// Phases of the run with the median time.
     pub phases: Vec<PhaseRow>,
+    /// Median time of a token behind the first, without an eviction; absent where one token is all.
+    pub median_token_ms: Option<f64>,
+    /// What decoding does not keep of the prompt, in the run with the median time; absent where it keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evicted: Option<EvictedRow>,
+    /// Median time that an eviction takes between the first token and the second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median_evict_ms: Option<f64>,
 }
 
 impl Measured {
@@ -71,8 +79,17 @@ impl Measured {
             answer: report.answer.clone(),
             right: expected.map(|expected| begins_with(&report.answer, expected)),
             phases: report.phases.clone(),
+            median_token_ms: median_of(runs, |run| run.report.token_ms()),
+            evicted: report.evicted.clone(),
+            median_evict_ms: median_of(runs, |run| run.report.evicted.as_ref().map(|evicted| evicted.ms)),
         }
     }
+}
+
+/// The median of what runs have; nothing where none has it.
+fn median_of(runs: &[Answered], of: impl Fn(&Answered) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = runs.iter().filter_map(of).collect();
+    (!values.is_empty()).then(|| median(&values))
 }
 
 fn logits(run: &Answered) -> &[f32] {

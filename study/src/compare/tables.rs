@@ -19,6 +19,9 @@ pub fn render(results: &[Compared]) -> String {
         };
         text += &one(methods);
         text.push('\n');
+        if methods.iter().any(|method| method.evicted.is_some()) {
+            text += &format!("what decoding keeps\n{}\n", evictions(methods));
+        }
     }
     if results.len() > 1 {
         text += &format!("all {} requests\n", results.len());
@@ -31,6 +34,11 @@ pub fn render(results: &[Compared]) -> String {
          x full: that median over full's.\nbytes: received by all ranks until the first token. max |dlogit|, KL [nats], \
          top-1: the first token's logits against full's.\n"
     );
+    if results.iter().flat_map(|compared| &compared.methods).any(|method| method.evicted.is_some()) {
+        text += "rows kept: in a layer and KV head, mean. MFLOP, traffic, to move: by the planner's formulas, what choosing the rows costs; \
+                 traffic: weights, keys and values that are read. evict: median, between first and second token. token: median of those behind the \
+                 first, without the eviction.\n";
+    }
     text
 }
 
@@ -67,6 +75,37 @@ fn one(methods: &[Measured]) -> String {
             method.right.map_or_else(|| "-".to_owned(), yes),
             shortened(&method.answer),
         ]);
+    }
+    table(&rows, Layout::PLAIN)
+}
+
+/// What evictions keep, and what choosing it costs by formula and by clock.
+fn evictions(methods: &[Measured]) -> String {
+    let names =
+        ["method", "rows kept", "of", "KV [KiB]", "of", "MFLOP", "traffic [KiB]", "to move [KiB]", "moved [KiB]"];
+    let names = [&names[..], &["evict [ms]", "of TTFT [%]", "token [ms]"]].concat();
+    let mut rows = vec![header(&names)];
+    let kib = |bytes: u64| format!("{:.1}", bytes as f64 / 1024.0);
+    for method in methods {
+        let mut row = vec![method.method.clone()];
+        row.extend(match &method.evicted {
+            Some(evicted) => vec![
+                format!("{:.0}", evicted.kept_rows),
+                format!("{:.0}", evicted.rows),
+                kib(evicted.bytes_kept),
+                kib(evicted.bytes_before),
+                format!("{:.1}", evicted.formula.flops / 1e6),
+                kib(evicted.formula.memory_traffic_bytes),
+                kib(evicted.formula.received_bytes),
+                kib(evicted.received_bytes),
+            ],
+            None => vec!["-".to_owned(); 8],
+        });
+        let real = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        row.push(real(method.median_evict_ms));
+        row.push(real(method.median_evict_ms.map(|ms| 100.0 * ms / method.median_ttft_ms)));
+        row.push(real(method.median_token_ms));
+        rows.push(row);
     }
     table(&rows, Layout::PLAIN)
 }
