@@ -1,4 +1,4 @@
-//! The model beside the main one as the planner knows it: how it reads a request, and what that costs.
+//! A model beside the main one as the planner knows it: how it reads a request, or writes behind it, and what that costs.
 //!
 //! Each chunk that may be selected is a prompt of its own: the model's beginning-of-sequence token if it has one, the chunk, the query.
 //! Where its tokenizer is the main model's the ids are taken as they are. Otherwise texts are encoded anew, and each of its tokens stands
@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt};
+use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
 
 use crate::cost::memory;
 use crate::intake::Prepared;
@@ -15,10 +15,12 @@ use crate::plan::setting;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, ModelShape, Result};
 
-/// The option that names its folder.
+/// The option that names the folder of one that reads.
 const OPTION: &str = "--aux-model";
+/// The option that names the folder of one that writes.
+pub const DRAFT_OPTION: &str = "--draft-model";
 
-/// A model that reads contexts for the main one.
+/// A model that reads contexts for the main one, or writes behind its prompts.
 pub struct AuxiliaryReader {
     /// The name that ranks know it by.
     pub name: String,
@@ -57,6 +59,37 @@ impl AuxiliaryReader {
         }
         let auxiliary = Auxiliary { model: self.name.clone(), prompts, cost: AuxiliaryCost::default() };
         Ok(Auxiliary { cost: self.cost(&auxiliary), ..auxiliary })
+    }
+
+    /// The plan's entry for a request at whose prompt this model writes so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] where the model does not know the request's tokens, or has not as many positions.
+    pub fn writes(&self, request: &Prepared, tokens: usize) -> Result<DraftModel> {
+        let chunks = request.chunks.iter().map(|chunk| &chunk.ids);
+        let mut ids = request.prefix.iter().chain(chunks.flatten()).chain(&request.query);
+        let (known, rows) = (self.shape.vocab, request.token_count() + tokens);
+        if let Some(id) = ids.find(|&&id| id as usize >= known) {
+            let wanted = format!("token id {id} is outside its vocabulary of {known}; it must know the model's tokens");
+            return Err(setting(DRAFT_OPTION, &self.name, wanted));
+        }
+        if rows > self.shape.max_positions {
+            let wanted =
+                format!("with what it writes it reads {rows} tokens, and has {} positions", self.shape.max_positions);
+            return Err(setting(DRAFT_OPTION, &self.name, wanted));
+        }
+        let (shape, layers) = (&self.shape, self.shape.layers as u64);
+        let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
+        let head = (shape.vocab * shape.hidden) as u64;
+        let cost = AuxiliaryCost {
+            memory_bytes: memory::beside_bytes(shape, rows) + rows as u64 * shape.kv_bytes(),
+            row_flops: (layers as f64 * of_layer) as u64,
+            pair_flops: 4 * shape.query_width() as u64,
+            row_elementwise: (layers as f64 * shape.layer_elementwise()) as u64,
+            matrix_bytes: (layers * shape.layer_matrix_parameters() + head) * shape.dtype_bytes as u64,
+            layers: shape.layers as u32,
+        };
+        Ok(DraftModel { model: self.name.clone(), cost })
     }
 
     /// Bytes of its weights.

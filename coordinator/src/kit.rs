@@ -67,7 +67,7 @@ pub(crate) fn with_settings(
         cached: Cached::default(),
         query: &[3; 32],
         eos: &[],
-        method_inputs: MethodInputs { around, auxiliary: &auxiliary, look_ahead: None },
+        method_inputs: MethodInputs { around, auxiliary: &auxiliary, ..MethodInputs::default() },
     };
     Plan::clone(&plan(&input, settings, shape, &ANY, None).unwrap().plan)
 }

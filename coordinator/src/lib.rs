@@ -25,7 +25,7 @@ mod template;
 mod tokenize;
 mod trace_calibration;
 
-pub use auxiliary::AuxiliaryReader;
+pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION};
 pub use chunking::Chunking;
 pub use directory::{Directory, StoreInventory};
 pub use dispatch::{Answer, Clock};

@@ -1,16 +1,17 @@
-//! The model beside the main one (`--aux-model`): what the planner must know of it, and its weights on the host of rank 0.
+//! The models beside the main one: one that reads (`--aux-model`), one that writes (`--draft-model`). What the planner must know of each, and their weights
+//! on the host of rank 0.
 
 use std::sync::Arc;
 
 use candle_core::Device;
-use tributary_coordinator::{AuxiliaryReader, ModelShape, Tokenizer};
+use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, ModelShape, Tokenizer};
 use tributary_worker::{Config, Model, Models};
 
 use crate::config::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{ModelFolder, shape_of};
 
-/// The model beside the main one, as a rank has it.
+/// A model beside the main one, as a rank has it.
 #[derive(Clone)]
 pub struct AuxiliaryModel {
     name: String,
@@ -19,21 +20,47 @@ pub struct AuxiliaryModel {
     weights: Option<Arc<dyn Model>>,
 }
 
-/// What the planner must know of the model beside that of `main`, if there is one.
+/// What the planner must know of the model that reads for that of `main`, if there is one.
 ///
 /// # Errors
 /// A tokenizer that cannot be read.
 pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.auxiliary else { return Ok(None) };
-    let file = |folder: &ModelFolder| folder.path.join("tokenizer.json");
-    // Where both have none, as with dummy weights, ids are all there is.
-    let hash = |folder: &ModelFolder| std::fs::read(file(folder)).ok().map(|bytes| blake3::hash(&bytes));
-    let is_same = hash(main) == hash(folder);
-    let tokenizer = if is_same { None } else { Some(Tokenizer::from_file(&file(folder), None)?) };
+    let file = tokenizer_file(folder);
+    let tokenizer = if has_tokenizer_of(folder, main) { None } else { Some(Tokenizer::from_file(&file, None)?) };
+    Ok(Some(beside(folder, tokenizer)))
+}
+
+/// What the planner must know of the model that writes ahead of that of `main`, if there is one.
+///
+/// # Errors
+/// Another tokenizer than the main model's.
+pub(crate) fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
+    let Some(folder) = &main.draft_model else { return Ok(None) };
+    if !has_tokenizer_of(folder, main) {
+        let (own, its) = (name(folder), name(main));
+        return Err(Error::usage(format!(
+            "{DRAFT_OPTION} {own}: its tokenizer.json is not that of {its}; a draft model must write the model's own tokens"
+        )));
+    }
+    Ok(Some(beside(folder, None)))
+}
+
+/// Whether both have the same tokenizer. Where both have none, as with dummy weights, ids are all there is.
+fn has_tokenizer_of(folder: &ModelFolder, main: &ModelFolder) -> bool {
+    let hash = |folder| std::fs::read(tokenizer_file(folder)).ok().map(|bytes| blake3::hash(&bytes));
+    hash(folder) == hash(main)
+}
+
+fn tokenizer_file(folder: &ModelFolder) -> std::path::PathBuf {
+    folder.path.join("tokenizer.json")
+}
+
+fn beside(folder: &ModelFolder, tokenizer: Option<Tokenizer>) -> AuxiliaryReader {
     let config = &folder.config;
     let max_positions = config.sliding_window.map_or(config.max_positions, |window| window.min(config.max_positions));
     let shape = ModelShape { max_positions, ..shape_of(config, Dtype::F32.tensor().size_in_bytes()) };
-    Ok(Some(AuxiliaryReader { name: name(folder), shape, bos: config.bos, tokenizer }))
+    AuxiliaryReader { name: name(folder), shape, bos: config.bos, tokenizer }
 }
 
 fn name(folder: &ModelFolder) -> String {
@@ -46,14 +73,16 @@ impl AuxiliaryModel {
         Self { name: name.into(), config: weights.config().clone(), weights: Some(weights) }
     }
 
-    /// The model beside that of `main`, if there is one; `weights` says whether this process runs it.
+    /// The models beside that of `main`; `weights` says whether this process runs them.
     ///
     /// # Errors
     /// Damaged, missing or misshapen weights.
-    pub(crate) fn load(main: &ModelFolder, weights: bool) -> Result<Option<Self>> {
-        let Some(folder) = &main.auxiliary else { return Ok(None) };
-        let weights = weights.then(|| folder.load_on(&Device::Cpu)).transpose()?;
-        Ok(Some(Self { name: name(folder), config: folder.config.clone(), weights }))
+    pub(crate) fn all(main: &ModelFolder, weights: bool) -> Result<Vec<Self>> {
+        let load = |folder: &ModelFolder| {
+            let weights = weights.then(|| folder.load_on(&Device::Cpu)).transpose()?;
+            Ok(Self { name: name(folder), config: folder.config.clone(), weights })
+        };
+        main.auxiliary.iter().chain(&main.draft_model).map(|folder| load(folder)).collect()
     }
 
     /// The models of a rank with this one.

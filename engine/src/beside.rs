@@ -1,4 +1,4 @@
-//! What ranks have beside the weights of the model that answers: an auxiliary model, and adapters.
+//! What ranks have beside the weights of the model that answers: small models, and adapters.
 
 use std::sync::Arc;
 
@@ -8,39 +8,32 @@ use crate::auxiliary::AuxiliaryModel;
 use crate::error::Result;
 use crate::model::ModelFolder;
 
-/// An auxiliary model and adapters, as the ranks of a process have them.
+/// Small models and adapters, as the ranks of a process have them.
 #[derive(Clone, Default)]
 pub struct Beside {
-    auxiliary: Option<Arc<AuxiliaryModel>>,
+    auxiliary: Vec<AuxiliaryModel>,
     /// The same adapters for every copy of the weights, on its device; none where there is no adapter.
     adapters: Arc<[Adapters]>,
 }
 
 impl Beside {
-    /// The auxiliary model, if there is one, and the adapters of a folder beside each copy of its weights.
+    /// The small models, and the adapters of a folder beside each copy of its weights.
     ///
     /// # Errors
     /// The devices'.
-    pub(crate) fn new(
-        auxiliary: Option<Arc<AuxiliaryModel>>,
-        folder: &ModelFolder,
-        copies: &[Arc<dyn Model>],
-    ) -> Result<Self> {
+    pub(crate) fn new(auxiliary: Vec<AuxiliaryModel>, folder: &ModelFolder, copies: &[Arc<dyn Model>]) -> Result<Self> {
         let adapters = copies.iter().map(|copy| folder.adapters_on(copy.device())).collect::<Result<_>>()?;
         Ok(Self { auxiliary, adapters })
     }
 
-    /// An auxiliary model, and for each copy of the weights its adapters.
-    pub fn of_parts(auxiliary: Option<Arc<AuxiliaryModel>>, adapters: impl IntoIterator<Item = Adapters>) -> Self {
+    /// Small models, and for each copy of the weights its adapters.
+    pub fn of_parts(auxiliary: Vec<AuxiliaryModel>, adapters: impl IntoIterator<Item = Adapters>) -> Self {
         Self { auxiliary, adapters: adapters.into_iter().collect() }
     }
 
     /// The models of a rank that computes with this copy of the weights, the one of this number.
     pub(crate) fn of<'a>(&'a self, main: &'a dyn Model, copy: usize) -> Models<'a> {
         let models = Models::from(main).with_adapters(self.adapters.get(copy).cloned().unwrap_or_default());
-        match &self.auxiliary {
-            Some(auxiliary) => auxiliary.added(models),
-            None => models,
-        }
+        self.auxiliary.iter().fold(models, |models, model| model.added(models))
     }
 }

@@ -41,6 +41,8 @@ pub struct ModelConfig {
     pub kernels: Kernels,
     /// The folder of a small model beside it that reads the context for methods which want one.
     pub auxiliary: Option<PathBuf>,
+    /// The folder of a small model of the same tokenizer that writes what evictions listen to which want such.
+    pub draft_model: Option<PathBuf>,
     /// Folders of its adapters.
     pub adapters: Vec<PathBuf>,
 }
@@ -49,8 +51,8 @@ impl ModelConfig {
     /// How the model of `folder` beside this one runs: on the host, in f32, from weights of the same kind.
     pub(crate) fn beside(&self, folder: &Path) -> Self {
         let (device, dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, None);
-        let (folder, auxiliary, adapters) = (folder.to_owned(), None, Vec::new());
-        Self { folder, device, dtype, device_memory_bytes, auxiliary, adapters, ..self.clone() }
+        let (folder, auxiliary, draft_model, adapters) = (folder.to_owned(), None, None, Vec::new());
+        Self { folder, device, dtype, device_memory_bytes, auxiliary, draft_model, adapters, ..self.clone() }
     }
 }
 

@@ -34,8 +34,8 @@ pub struct Engine<'a> {
     rank_device: RankDevice,
     /// The weights: one for all of this process's ranks, or one a rank.
     models: Vec<Arc<dyn Model>>,
-    /// The model beside it, once it is loaded.
-    auxiliary: Option<Arc<AuxiliaryModel>>,
+    /// The models beside it, once they are loaded.
+    auxiliary: Option<Vec<AuxiliaryModel>>,
     pub(crate) planner: Planner,
     pub(crate) ranks: &'a mut Ranks,
     /// The store behind the chunk caches of this process's ranks.
@@ -68,6 +68,9 @@ impl<'a> Engine<'a> {
         }
         if let Some(reader) = auxiliary::reader(&folder)? {
             planner.read_by(reader);
+        }
+        if let Some(writer) = auxiliary::writer(&folder)? {
+            planner.draft_by(writer);
         }
         if let Some(around) = folder.adapters.around() {
             planner.packet_by(around);
@@ -179,13 +182,13 @@ impl<'a> Engine<'a> {
         let Config { model, group: run, .. } = &self.config;
         carrier.load(&self.folder, &self.rank_device, model, self.ranks.in_process(world), &mut self.models)?;
         if self.auxiliary.is_none() {
-            self.auxiliary = AuxiliaryModel::load(&self.folder, true)?.map(Arc::new);
+            self.auxiliary = Some(AuxiliaryModel::all(&self.folder, true)?);
         }
         let (kernels, timeout) = (model.kernels, run.collective_timeout);
         let chunk_cache_bytes = self.planner.chunk_cache_bytes(group);
         let start = Start {
             models: &self.models,
-            auxiliary: self.auxiliary.clone(),
+            auxiliary: self.auxiliary.clone().unwrap_or_default(),
             folder: &self.folder,
             settings: GroupSettings { world, threads, kernels, timeout, chunk_cache_bytes, carrier },
             identity: Identity::new(&self.folder, model, run, self.ranks.count(world))?,

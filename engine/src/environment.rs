@@ -27,14 +27,19 @@ pub fn environment(
         (TemplateUse::Auto, true) => "auto: the model's",
         (TemplateUse::Auto, false) => "auto: the model has none",
     };
-    let auxiliary =
-        |beside: &ModelFolder| Ok::<_, Error>((beside.path.display().to_string(), hex(&beside.hash().get()?)));
-    let auxiliary = folder.auxiliary.as_deref().map(auxiliary).transpose()?;
-    let (auxiliary_model, auxiliary_hash) = auxiliary.unzip();
+    let beside = |model: &Option<Box<ModelFolder>>| {
+        let named =
+            |beside: &ModelFolder| Ok::<_, Error>((beside.path.display().to_string(), hex(&beside.hash().get()?)));
+        Ok::<_, Error>(model.as_deref().map(named).transpose()?.unzip())
+    };
+    let (auxiliary_model, auxiliary_hash) = beside(&folder.auxiliary)?;
+    let (draft_model, draft_hash) = beside(&folder.draft_model)?;
     Ok(Environment {
         model: model.folder.display().to_string(),
         auxiliary_model,
         auxiliary_hash,
+        draft_model,
+        draft_hash,
         adapters: folder.adapters.names(),
         load_format: match model.load_format {
             LoadFormat::Safetensors => "safetensors".to_owned(),

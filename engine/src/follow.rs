@@ -1,7 +1,5 @@
 //! The part of a process that is not rank 0.
 
-use std::sync::Arc;
-
 use tributary_coordinator::{GroupShape, Machine, check_weights, chunk_cache_bytes};
 
 use crate::auxiliary::AuxiliaryModel;
@@ -34,7 +32,7 @@ pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     check_weights(&folder.shape(), &Machine { of_rank: ranks.rank(), ..machine })?;
     let serve = || {
         let models = [folder.load(&rank_device)?];
-        let auxiliary = AuxiliaryModel::load(&folder, false)?.map(Arc::new);
+        let auxiliary = AuxiliaryModel::all(&folder, false)?;
         let start = Start {
             models: &models,
             auxiliary,

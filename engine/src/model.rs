@@ -23,8 +23,10 @@ pub struct ModelFolder {
     pub tokenizer: Option<Tokenizer>,
     /// Its chat template, if it has one and it is wanted.
     pub template: Option<Template>,
-    /// The small model beside it, if there is one.
+    /// The small model beside it that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
+    /// The small model beside it that writes ahead of it, if there is one.
+    pub draft_model: Option<Box<ModelFolder>>,
     /// Its adapters.
     pub adapters: ModelAdapters,
     dtype: DType,
@@ -105,9 +107,10 @@ impl ModelFolder {
         let format = wanted.load_format;
         let beside = |folder: &PathBuf| Self::open_for(&wanted.beside(folder), intake, false);
         let auxiliary = wanted.auxiliary.as_ref().map(beside).transpose()?.map(Box::new);
+        let draft_model = wanted.draft_model.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
         let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
-        Ok(Self { path, config, tokenizer, template, auxiliary, adapters, dtype, format, hash })
+        Ok(Self { path, config, tokenizer, template, auxiliary, draft_model, adapters, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.

@@ -43,6 +43,8 @@ pub struct ModelArgs {
     pub kernels: KernelChoice,
     #[arg(long, value_name = "DIR", help = help::aux_model())]
     pub aux_model: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", help = help::draft_model())]
+    pub draft_model: Option<PathBuf>,
     #[arg(long = "adapter", value_name = "DIR", help = help::adapter())]
     pub adapters: Vec<PathBuf>,
 }

@@ -30,6 +30,7 @@ impl ModelArgs {
             dtype: self.dtype.unwrap_or(self.device.dtype()).into(),
             kernels: self.kernels.into(),
             auxiliary: self.aux_model.clone(),
+            draft_model: self.draft_model.clone(),
             adapters: self.adapters.clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
-use tributary_protocol::{Choice, Command, Descriptor, EVICTIONS, METHODS, REFERENCE};
+use tributary_protocol::{Choice, Command, Descriptor, EVICTIONS, EvictionEvidence, METHODS, REFERENCE};
 
 /// How every command ends.
 pub const EXIT_CODES: &str = "\
@@ -134,6 +134,15 @@ pub fn ratio() -> String {
 pub fn aux_model() -> String {
     let names = taking(Choice::AuxModel);
     format!("{names}: folder of a small model that reads the documents for it, on the CPUs of rank 0's host")
+}
+
+/// `--draft-model`.
+pub fn draft_model() -> String {
+    let asking = EVICTIONS.iter().filter(|entry| entry.evidence == EvictionEvidence::DraftTokens);
+    let names: Vec<_> = asking.map(|entry| entry.name).collect();
+    let of =
+        "folder of a small model with the same tokenizer that writes what it listens to, on the CPUs of rank 0's host";
+    format!("--evict {}: {of}", names.join(", "))
 }
 
 /// `--adapter`.

@@ -1,4 +1,4 @@
-//! Auxiliary models: a plan's entry for a model that reads the context for the main one.
+//! Models beside the main one: a plan's entry for one that reads the context for it, and for one that writes tokens ahead of it.
 
 use std::ops::Range;
 
@@ -14,6 +14,16 @@ pub struct Auxiliary {
     pub cost: AuxiliaryCost,
 }
 
+/// A small model of the same vocabulary, which rank 0 alone runs, on its host's threads: it reads the prompt and writes tokens behind it, each the
+/// likeliest, to which the main model then listens (SpecKV).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DraftModel {
+    /// The name that the ranks know it by.
+    pub model: String,
+    /// What it costs, for predictions and admission.
+    pub cost: AuxiliaryCost,
+}
+
 /// A prompt of an auxiliary model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AuxiliaryPrompt {
@@ -25,19 +35,18 @@ pub struct AuxiliaryPrompt {
     pub stands_for: Vec<Range<u32>>,
 }
 
-/// What an auxiliary model costs.
+/// What a model beside the main one costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AuxiliaryCost {
-    /// Bytes that it takes on rank 0: weights, keys and values, and activations. 0 where they are in another memory than that of
-    /// requests.
+    /// Bytes that it takes of the memory of rank 0's host: weights, keys and values, and activations.
     pub memory_bytes: u64,
-    /// FLOPs of a row in products with weights, up to the attention of the last layer.
+    /// FLOPs of a row in products with weights, as far as the model runs: one that reads, up to the attention of its last layer.
     pub row_flops: u64,
     /// FLOPs of a row and a key that it sees, in one layer.
     pub pair_flops: u64,
     /// Numbers of a row that norms, rotations, activations and sums read and write.
     pub row_elementwise: u64,
-    /// Bytes of the matrices that a prompt reads.
+    /// Bytes of the matrices that a pass reads.
     pub matrix_bytes: u64,
     /// Number of its layers.
     pub layers: u32,

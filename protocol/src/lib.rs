@@ -22,7 +22,7 @@ mod rows;
 mod tier;
 mod traffic;
 
-pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt};
+pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
 pub use chunk_key::{ChunkKey, KeySpace, NoKey};
 pub use evict::{
     EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, LayerBudgets, POOLED_ROWS, PSEUDO_TOKENS,

@@ -4,7 +4,7 @@
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
 //! may be generated, and behind all of those the rows of a look-ahead.
 
-use crate::{Auxiliary, Evict, Exchange, Importance, Method, OrderFor, Prefill};
+use crate::{Auxiliary, DraftModel, Evict, Exchange, Importance, Method, OrderFor, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -48,6 +48,8 @@ pub struct Plan {
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
+    /// The model beside the main one that writes what an eviction listens to, where it listens to such.
+    pub draft_model: Option<DraftModel>,
     /// Rows that look at the cache before generation begins, and are then forgotten.
     pub look_ahead: Option<LookAhead>,
     /// What is kept of the prompt once the first token has been drawn; everything where absent.

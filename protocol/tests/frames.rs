@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tributary_protocol::{
-    Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DrawnToken, Drift, DriftOf, Error,
-    Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeptRows, KeySpace,
-    Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION, Passing,
-    Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, Sharpest, Span, StepReport,
-    StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode, decode_frame, encode,
-    encode_frame,
+    Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Drift,
+    DriftOf, Error, Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeptRows,
+    KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION,
+    Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, Sharpest, Span,
+    StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode, decode_frame,
+    encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -66,6 +66,10 @@ fn auxiliary() -> Auxiliary {
     Auxiliary { model: "small".into(), prompts, cost }
 }
 
+fn draft_model() -> DraftModel {
+    DraftModel { model: "smaller".into(), cost: auxiliary().cost }
+}
+
 fn ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(any::<u32>(), 0..most)
 }
@@ -100,6 +104,7 @@ prop_compose! {
             timeout_ms: numbers.2,
             returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
+            draft_model: flags.1.then(draft_model),
             look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
             evict: flags.0.then(evict),
         }
@@ -297,6 +302,7 @@ fn samples() -> (Order, Event) {
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: false, logprobs: Some(5) },
         auxiliary: vec![auxiliary()],
+        draft_model: Some(draft_model()),
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
         evict: Some(evict()),
     };

@@ -177,6 +177,7 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         // What most evaluations do not have is null, as what the files of earlier builds do not have is.
         "prefix": (environment.prefix != "bos").then_some(&environment.prefix),
         "auxiliary_hash": environment.auxiliary_hash,
+        "draft_hash": environment.draft_hash,
         "adapters": (!adapters.is_empty()).then_some(adapters),
     })
 }

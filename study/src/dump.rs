@@ -135,6 +135,9 @@ pub struct Dumped<'a> {
     /// What it reads, a prompt after the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_prompts: Option<Vec<AuxiliaryPrompt<'a>>>,
+    /// The model that writes what the eviction listens to, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_model: Option<&'a str>,
     /// Seed of every draw.
     seed: u64,
     /// What moves during recompute; absent for exact methods.
@@ -204,6 +207,7 @@ fn request(answered: &Answered) -> Dumped<'_> {
         keep: settings.keep,
         evict_window: settings.evict_window,
         auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
+        draft_model: plan.draft_model.as_ref().map(|draft| draft.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
         seed: settings.seed,
         exchange: settings.exchange,

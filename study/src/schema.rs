@@ -72,6 +72,9 @@ pub struct Design {
     /// The folder of the model beside it, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auxiliary_model: Option<String>,
+    /// The folder of the model that writes what evictions listen to, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_model: Option<String>,
     /// The folders of its adapters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<String>,

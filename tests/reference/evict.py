@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from methods import DTYPE, Request
+from methods import DTYPE, Model, Request
 
 WINDOW, POOLED, SINKS, BETA, PSEUDO = 32, 7, 4, 20, 32
 MASK = (1 << 64) - 1
@@ -26,6 +26,19 @@ def drawn(seed, layer, head, rows):
     return torch.tensor([(mixed((of + row) & MASK) >> 40) / (1 << 24) for row in rows], dtype=DTYPE)
 
 
+def written(draft: Model, r: Request, first, count):
+    """The first token and those that a draft model writes behind prompt and first token, each the likeliest that the main model knows."""
+    prompt, tokens = r.ids[:r.P + r.T + r.M].tolist(), [first]
+    while len(tokens) < count:
+        ids = torch.tensor(prompt + tokens)
+        rows = torch.arange(len(ids))
+        shape = (len(ids), draft.kv_heads, draft.head_dim)
+        cache = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(draft.layers)]
+        x = draft.forward(ids, rows, cache, (rows, rows))
+        tokens.append(draft.logits(x[-1])[:r.model.vocab].argmax().item())
+    return tokens
+
+
 class Eviction:
     """The eviction of a request whose cache is filled; `at` = (positions, orders) of all rows, `settings` those of the dump."""
 
@@ -33,6 +46,7 @@ class Eviction:
         self.r, self.model, self.cache, self.at = r, r.model, cache, at
         self.method, self.keep, self.seed = s["evict"], s["keep"], s.get("seed", 0)
         total = r.P + r.T + r.M
+        self.draft = (s.get("draft") or Model(s["draft_model"])) if self.method == "speckv" else None
         self.there = sorted(range(total), key=lambda row: at[1][row].item())
         self.window = s.get("evict_window") or min(WINDOW, max(1, self.keep // 2))
         self.group = self.model.heads // self.model.kv_heads
@@ -81,6 +95,8 @@ class Eviction:
         if self.method == "laq":
             draft = Eviction(self.r, self.cache, self.at, {"evict": "snapkv", "keep": self.keep})
             return self.behind(draft.generate(draft.kept(first)[0], first, PSEUDO)), (0, 0)
+        if self.method == "speckv":
+            return self.behind(written(self.draft, self.r, first, PSEUDO)), (0, 0)
         raise SystemExit(f"eviction `{self.method}` is not in this reference")
 
     def behind(self, tokens):
@@ -106,7 +122,7 @@ class Eviction:
             for numbers in scores[layer]:
                 end = len(self.there) - tail_rows
                 between = numbers[head_rows:end]
-                if self.method in ("snapkv", "pyramidkv", "laq") and len(between):
+                if self.method in ("snapkv", "pyramidkv", "laq", "speckv") and len(between):
                     pooled = torch.nn.functional.max_pool1d(between[None, None], POOLED, 1, POOLED // 2)[0, 0]
                 else:
                     pooled = between

@@ -231,12 +231,12 @@ def self_test(model: Model, folder: str) -> bool:
                         {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
-        for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq"):
-            expect(f"eviction {name}: all kept = nothing evicted; dump", float(not evicted_trip(model, request, name)), 0.0)
+        for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv"):
+            expect(f"eviction {name}: all kept = nothing evicted; dump", float(not evicted_trip(model, folder, request, name)), 0.0)
     return good
 
 
-def evicted_trip(model: Model, request: dict, name: str) -> bool:
+def evicted_trip(model: Model, model_folder, request: dict, name: str) -> bool:
     """Whether tokens are the same where all rows are kept, a dump made here passes, and fails once a kept row or a token is another."""
     r = Request(model, **request, room=32)
     cache = r.recompute(list(range(len(r.lengths))), torch.arange(r.P + r.T))[1]
@@ -246,6 +246,7 @@ def evicted_trip(model: Model, request: dict, name: str) -> bool:
     plain = evict.Eviction(r, cache, at, {"evict": "tova", "keep": total}).generate([[list(range(total))] * model.kv_heads] * model.layers, first, 4)
     for keep in (total, 12):
         s = settings(model, method="full", evict=name, keep=keep, seed=3)
+        s |= {"draft_model": str(model_folder)} if name == "speckv" else {}
         of = evict.Eviction(r, cache, at, s)
         kept = of.kept(first)[0]
         tokens = of.generate(kept, first, 4)

@@ -110,6 +110,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         timeout_ms: 60_000,
         returns: Returns { logits: true, scores: true, logprobs: None },
         auxiliary: Vec::new(),
+        draft_model: None,
         look_ahead: None,
         evict: None,
     };
@@ -255,7 +256,7 @@ fn group_with(
     let space = KeySpace::new([0; 32], "f32");
     // A model on the host reads contexts too, for methods that want one beside it.
     let reads = models[0].device().is_cpu();
-    let beside = reads.then(|| Arc::new(AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))));
+    let beside = reads.then(|| AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))).into_iter().collect();
     let beside = Beside::of_parts(beside, models.iter().map(|model| adapters(&**model)));
     Group::start((models, beside), &space, settings, store).expect("the group starts")
 }
@@ -264,7 +265,7 @@ fn group_with(
 pub fn group_beside(model: &Arc<dyn Model>, adapters: Adapters) -> Group {
     let (chunk_cache_bytes, kernels, carrier) = (1 << 30, Kernels::Auto, Carrier::Own);
     let settings = GroupSettings { world: 1, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
-    let beside = Beside::of_parts(None, [adapters]);
+    let beside = Beside::of_parts(Vec::new(), [adapters]);
     let models = std::slice::from_ref(model);
     Group::start((models, beside), &KeySpace::new([0; 32], "f32"), settings, None).expect("the group starts")
 }

@@ -51,6 +51,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         timeout_ms: 600_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),
+        draft_model: None,
         look_ahead: None,
         evict: None,
     }

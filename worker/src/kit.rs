@@ -85,6 +85,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         timeout_ms: 30_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),
+        draft_model: None,
         look_ahead: None,
         evict: None,
     }

@@ -12,12 +12,12 @@
 //! | kept rows, on the owner, where they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
 //!
 //! Where tokens are generated to see what they attend to (LAQ), they and the window's rows ask, scores and gathered rows move twice, and those tokens as any that
-//! are generated.
+//! are generated. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
 //!
 //! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
 
 use tributary_comm::Collective;
-use tributary_protocol::{Evict, EvictionEvidence, Phase, Plan};
+use tributary_protocol::{AuxiliaryCost, Evict, EvictionEvidence, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, of_token};
 use super::work::{Products, RankWork};
@@ -30,6 +30,8 @@ pub struct Evicting {
     pub ranks: Vec<RankWork>,
     /// What moves; nothing where the owner holds everything.
     pub flows: Vec<Flow>,
+    /// What a draft model does on rank 0's host before all that, where one writes.
+    pub drafting: Option<RankWork>,
 }
 
 /// Rows of the prompt that each rank holds once the cache is filled.
@@ -56,6 +58,7 @@ pub fn asking_rows(plan: &Plan, world: usize) -> Vec<usize> {
         EvictionEvidence::PseudoTokens => {
             rows[plan.owner] = evict.window_rows().min(plan.total_rows()) + evict.pseudo_tokens();
         }
+        EvictionEvidence::DraftTokens => rows[plan.owner] = evict.pseudo_tokens(),
         EvictionEvidence::LastRow => rows[plan.owner] = 1,
         EvictionEvidence::LookAhead => rows[plan.owner] = plan.look_ahead_count(),
         EvictionEvidence::AllRows => return held_rows(plan, world),
@@ -91,7 +94,7 @@ impl Evicting {
         let rank = |rank: usize| {
             let mut work = rows(asking[rank], shape);
             if rank == plan.owner {
-                work.products.extend(generated(evict.pseudo_tokens(), shape));
+                work.products.extend(generated(evict.generated_tokens(), shape));
             }
             // Attention, and the products of queries and keys once more for the scores.
             work.probe = shape.layers as f64 * pairs * held[rank] as f64 * 6.0 * shape.query_width() as f64;
@@ -102,7 +105,9 @@ impl Evicting {
         };
         let alone = plan.decodes_alone(world);
         let flows = if alone { Vec::new() } else { flows(plan, world, shape, (&held, &asking)) };
-        Some(Self { ranks: (0..world).map(rank).collect(), flows })
+        let drafting = plan.draft_model.as_ref().filter(|_| evict.asks_draft_model());
+        let drafting = drafting.map(|draft| drafted(plan, &draft.cost, evict.pseudo_tokens()));
+        Some(Self { ranks: (0..world).map(rank).collect(), flows, drafting })
     }
 
     /// Bytes that each rank receives.
@@ -132,6 +137,26 @@ fn rows(count: usize, shape: &ModelShape) -> RankWork {
     }
 }
 
+/// What a draft model does that reads the prompt and writes so many tokens, the first of which is known.
+fn drafted(plan: &Plan, cost: &AuxiliaryCost, tokens: usize) -> RankWork {
+    let (rows, steps) =
+        (plan.prefix_tokens() + plan.context_tokens() + plan.query_tokens() + 1, tokens.saturating_sub(2) as f64);
+    let (flops, weight_bytes) = (cost.row_flops as f64, cost.matrix_bytes as f64);
+    let (all, layers) = (rows as f64, f64::from(cost.layers));
+    RankWork {
+        products: vec![
+            Products { rows, flops: all * flops, weight_bytes },
+            Products { rows: 1, flops: steps * flops, weight_bytes: steps * weight_bytes },
+        ],
+        attention: layers * cost.pair_flops as f64 * (all * (all + 1.0) / 2.0),
+        attending_rows: layers * all,
+        probe: layers * cost.pair_flops as f64 * steps * all,
+        elementwise: (all + steps) * cost.row_elementwise as f64,
+        layers: cost.layers as usize * (1 + steps as usize),
+        ..RankWork::default()
+    }
+}
+
 /// Tokens that are generated one by one, the first of which is known.
 fn generated(tokens: usize, shape: &ModelShape) -> Option<Products> {
     let steps = tokens.checked_sub(1)? as f64;
@@ -153,7 +178,7 @@ fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize
         received,
     };
     let mut flows = Vec::new();
-    let pseudo = plan.evicts().map_or(0, Evict::pseudo_tokens);
+    let pseudo = plan.evicts().map_or(0, Evict::generated_tokens);
     let times = if pseudo > 0 { 2 } else { 1 };
     let on_owner = |bytes: u64| (0..world).map(|rank| if rank == plan.owner { bytes } else { 0 }).collect();
     if asked > 0 {

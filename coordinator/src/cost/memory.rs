@@ -178,9 +178,12 @@ impl Count<'_> {
             self.evicting(rank, &held, all),
             measured,
         ];
-        let auxiliary =
-            if rank == 0 { plan.auxiliary.iter().map(|auxiliary| auxiliary.cost.memory_bytes).sum() } else { 0 };
-        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + auxiliary
+        // Models beside the main one run on rank 0's host.
+        let costs = plan.auxiliary.iter().map(|auxiliary| &auxiliary.cost);
+        let costs = costs.chain(plan.draft_model.as_ref().map(|draft| &draft.cost));
+        let costs = costs.filter(|_| rank == 0 && self.memory == MemoryOf::Host);
+        let beside: u64 = costs.map(|cost| cost.memory_bytes).sum();
+        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + beside
     }
 
     /// Bytes while the rows of a look-ahead run, beside `all` keys and values: a layer's keys and values of their own and what passes
@@ -217,7 +220,7 @@ impl Count<'_> {
         let received = 4 * (shape.layers * shape.kv_heads * (2 * keys + of_all)) as u64;
         let layer = 2 * keys as u64 * shape.layer_kv_bytes();
         let kept = running_bytes(plan, self.world, shape)[rank];
-        let pseudo = plan.evicts().map_or(0, Evict::pseudo_tokens) as u64 * shape.kv_bytes();
+        let pseudo = plan.evicts().map_or(0, Evict::generated_tokens) as u64 * shape.kv_bytes();
         let kept = if pseudo > 0 { 2 * kept + pseudo } else { kept };
         all + kept + layer + self.activations(asking[rank], true) + slack(queries + received)
     }

@@ -179,10 +179,7 @@ impl Clock<'_> {
         let Some(auxiliary) = self.work.phase(Phase::Auxiliary).filter(|_| rank == 0) else { return busy };
         let on_device = self.profile.rank.memory_of == MemoryOf::Device;
         let prefill_s = || self.work.phase(Phase::ChunkPrefill).map_or(0.0, |work| self.busy_s(work, 0));
-        let auxiliary_s = || match on_device {
-            true => auxiliary.ranks[0].flops() / HOST_FLOPS_PER_S,
-            false => self.work_s(&auxiliary.ranks[0], &self.profile.rank),
-        };
+        let auxiliary_s = || self.host_s(&auxiliary.ranks[0]);
         match phase {
             Phase::ChunkPrefill if !on_device => busy + busy.min(auxiliary_s()),
             Phase::Auxiliary => (auxiliary_s() - prefill_s()).max(0.0),
@@ -276,7 +273,16 @@ impl Clock<'_> {
         let rates = self.profile.rank_of(if evicting.flows.is_empty() { 1 } else { self.world });
         let slowest_s = evicting.ranks.iter().map(|work| self.work_s(work, rates)).fold(0.0, f64::max);
         let moved_s = |rank: usize| evicting.flows.iter().map(|flow| self.transfer_s(flow, rank)).sum::<f64>();
-        slowest_s + (0..self.world).map(moved_s).fold(0.0, f64::max)
+        let drafting_s = evicting.drafting.as_ref().map_or(0.0, |work| self.host_s(work));
+        drafting_s + slowest_s + (0..self.world).map(moved_s).fold(0.0, f64::max)
+    }
+
+    /// Seconds that rank 0's host takes for what a model beside the main one does.
+    fn host_s(&self, work: &RankWork) -> f64 {
+        match self.profile.rank.memory_of {
+            MemoryOf::Device => work.flops() / HOST_FLOPS_PER_S,
+            MemoryOf::Host => self.work_s(work, &self.profile.rank),
+        }
     }
 
     /// Seconds that a rank waits for transfers in a phase.

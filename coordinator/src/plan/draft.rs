@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, Choice, Chunk, Evidence, Exchange, LookAhead, Packets, Plan, Selection, leading_counts,
+    Around, Auxiliary, Choice, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, Selection,
+    leading_counts,
 };
 
 use super::settings::{RequestSettings, budget, setting};
@@ -34,6 +35,8 @@ pub struct Tokens {
     pub around: Option<Around>,
     /// Models beside the main one that read the context for the method.
     pub auxiliary: Vec<Auxiliary>,
+    /// The model beside the main one that writes what an eviction listens to.
+    pub draft_model: Option<DraftModel>,
     /// The method's rows of a look-ahead.
     pub look_ahead: Option<LookAhead>,
 }
@@ -67,7 +70,7 @@ impl Draft {
         settings.check()?;
         let ratio = settings.ratio()?;
         check(&tokens, settings, shape)?;
-        let Tokens { prefix, chunks, query, eos, around, auxiliary, look_ahead } = tokens;
+        let Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let context_tokens: usize = lengths.iter().sum();
         let (ratio, budget) = match method.selection() {
@@ -102,6 +105,7 @@ impl Draft {
             timeout_ms: settings.timeout_ms,
             returns: settings.returns,
             auxiliary,
+            draft_model,
             look_ahead,
             evict: None,
         };
@@ -175,6 +179,11 @@ impl Draft {
     /// Whether a model beside the main one reads the context.
     pub fn has_auxiliary(&self) -> bool {
         !self.plan.auxiliary.is_empty()
+    }
+
+    /// Whether a model beside the main one writes behind the prompt.
+    pub fn has_draft_model(&self) -> bool {
+        self.plan.draft_model.is_some()
     }
 
     /// Whether chunks in ranks' memories are passed over.

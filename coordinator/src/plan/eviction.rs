@@ -66,6 +66,11 @@ impl EvictionWish {
         self.method.is_some_and(|method| method.descriptor().evidence == EvictionEvidence::LookAhead)
     }
 
+    /// Whether tokens of a draft model say what is kept.
+    pub fn asks_draft_model(&self) -> bool {
+        self.method.is_some_and(|method| method.descriptor().evidence == EvictionEvidence::DraftTokens)
+    }
+
     /// Checks what needs neither model nor request.
     ///
     /// # Errors
@@ -121,6 +126,10 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
     }
     if entry.evidence == EvictionEvidence::LookAhead && plan.look_ahead.is_none() {
         let wanted = "needs --adapter DIR, a folder that `tributary train lookahead` wrote";
+        return Err(setting("--evict", entry.name, wanted));
+    }
+    if entry.evidence == EvictionEvidence::DraftTokens && plan.draft_model.is_none() {
+        let wanted = "needs --draft-model DIR, the folder of a small model with the same tokenizer";
         return Err(setting("--evict", entry.name, wanted));
     }
     if entry.looks() && plan.method.parallel().is_some() {

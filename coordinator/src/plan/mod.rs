@@ -15,7 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use tributary_protocol::{Around, Auxiliary, LookAhead, Plan};
+use tributary_protocol::{Around, Auxiliary, DraftModel, LookAhead, Plan};
 
 use crate::cost::memory;
 use crate::forecast::Profile;
@@ -53,6 +53,8 @@ pub struct MethodInputs<'a> {
     pub around: Option<Around>,
     /// Models beside the main one that read the context for it.
     pub auxiliary: &'a [Auxiliary],
+    /// The model beside the main one that writes what an eviction listens to.
+    pub draft_model: Option<&'a DraftModel>,
     /// Rows that look at the cache before generation begins.
     pub look_ahead: Option<LookAhead>,
 }
@@ -123,9 +125,9 @@ pub fn plan(
 ) -> Result<Planned> {
     let PlanInput { request, prefix, chunks, cached, query, eos, method_inputs } = *input;
     let (prefix, chunks, query, eos) = (prefix.to_vec(), chunks.to_vec(), query.to_vec(), eos.to_vec());
-    let MethodInputs { around, auxiliary, look_ahead } = method_inputs;
-    let auxiliary = auxiliary.to_vec();
-    let tokens = Tokens { prefix, chunks, query, eos, around, auxiliary, look_ahead };
+    let MethodInputs { around, auxiliary, draft_model, look_ahead } = method_inputs;
+    let (auxiliary, draft_model) = (auxiliary.to_vec(), draft_model.cloned());
+    let tokens = Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead };
     let mut draft = Draft::new(tokens, settings, shape)?;
     draft.place(request, settings.owner, cached, shape, (machine, profile))?;
     Ok(draft.planned())

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tributary_protocol::{Around, Choice, Chunk, KeySpace, LookAhead, Packets, RankReport, TraceHeads};
+use tributary_protocol::{Around, Choice, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
@@ -74,6 +74,8 @@ pub struct Planner {
     look_ahead: Option<LookAhead>,
     /// The model beside the main one that reads contexts for methods which want one.
     auxiliary: Option<Arc<AuxiliaryReader>>,
+    /// The model beside the main one that writes what an eviction listens to.
+    draft_model: Option<Arc<AuxiliaryReader>>,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -97,6 +99,7 @@ impl Planner {
             around: None,
             look_ahead: None,
             auxiliary: None,
+            draft_model: None,
             requests: 0,
         }
     }
@@ -114,6 +117,11 @@ impl Planner {
     /// From now on this model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
     pub fn read_by(&mut self, auxiliary: AuxiliaryReader) {
         self.auxiliary = Some(Arc::new(auxiliary));
+    }
+
+    /// From now on this model writes what requests' evictions listen to. Its tokens must be the main model's, its weights are in the host's memory.
+    pub fn draft_by(&mut self, draft_model: AuxiliaryReader) {
+        self.draft_model = Some(Arc::new(draft_model));
     }
 
     /// From now on these rows of an adapter stand around chunks where requests want some.
@@ -299,11 +307,12 @@ impl Planner {
         draft.place(number, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 
-    /// The machine of a group for a request: a model that reads contexts for other requests takes of it too.
+    /// The machine of a group for a request: models that read or write for other requests take of it too.
     fn machine_of(&self, group: GroupShape, draft: &Draft) -> Machine {
         let machine = self.machine(group);
-        let others = self.auxiliary.iter().filter(|_| machine.memory == MemoryOf::Host && !draft.has_auxiliary());
-        let taken: u64 = others.map(|auxiliary| auxiliary.weight_bytes()).sum();
+        let idle = [(&self.auxiliary, draft.has_auxiliary()), (&self.draft_model, draft.has_draft_model())];
+        let idle = idle.into_iter().filter(|(_, is_used)| machine.memory == MemoryOf::Host && !is_used);
+        let taken: u64 = idle.filter_map(|(model, _)| Some(model.as_ref()?.weight_bytes())).sum();
         Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
     }
 
@@ -321,6 +330,9 @@ impl Planner {
         if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.takes(Choice::AuxModel)) {
             let skipped = usize::from(!settings.include_first_chunk);
             tokens.auxiliary = vec![reader.read(request, skipped)?];
+        }
+        if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {
+            tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
         }
         Draft::new(tokens, &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
     }

@@ -36,7 +36,7 @@ pub struct EvictedRow {
 /// What an eviction costs by formula, all ranks together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvictionFormula {
-    /// Floating-point operations: of rows that look, of their scores, and of tokens that are generated to look.
+    /// Floating-point operations: of rows that look, of their scores, and of tokens that are written to look.
     pub flops: f64,
     /// Bytes of weights, keys and values that are read, and of those that are copied.
     pub memory_traffic_bytes: u64,
@@ -47,9 +47,10 @@ pub struct EvictionFormula {
 impl From<&Evicting> for EvictionFormula {
     fn from(evicting: &Evicting) -> Self {
         let weights = |work: &RankWork| work.products.iter().map(|products| products.weight_bytes).sum::<f64>();
-        let traffic = evicting.ranks.iter().map(|work| weights(work) + work.kv_bytes).sum::<f64>();
+        let works = || evicting.ranks.iter().chain(&evicting.drafting);
+        let traffic = works().map(|work| weights(work) + work.kv_bytes).sum::<f64>();
         Self {
-            flops: evicting.ranks.iter().map(RankWork::flops).sum(),
+            flops: works().map(RankWork::flops).sum(),
             memory_traffic_bytes: traffic as u64,
             received_bytes: evicting.received().iter().sum(),
         }

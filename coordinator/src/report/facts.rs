@@ -21,6 +21,12 @@ pub struct Environment {
     /// The hash of that model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary_hash: Option<String>,
+    /// The folder of the model that writes what an eviction listens to, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_model: Option<String>,
+    /// The hash of that model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_hash: Option<String>,
     /// The folders of the model's adapters, and the number of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<String>,

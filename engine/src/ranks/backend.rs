@@ -86,8 +86,8 @@ pub struct Neighbours {
 pub struct Start<'a> {
     /// The weights: one for all ranks of this process, or one a rank.
     pub models: &'a [Arc<dyn Model>],
-    /// The model beside them, if there is one.
-    pub auxiliary: Option<Arc<AuxiliaryModel>>,
+    /// The models beside them.
+    pub auxiliary: Vec<AuxiliaryModel>,
     /// The model folder, which has the adapters.
     pub folder: &'a ModelFolder,
     /// How it runs.

@@ -7,13 +7,14 @@ use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 use super::agreement::AgreementFacts;
 use crate::chunk_store::ChunkStoreConfig;
 use crate::config::{GroupConfig, ModelConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{ModelFolder, ModelHash};
 
 /// What the facts of this rank are made of.
 pub struct Identity {
     model: ModelHash,
     auxiliary: Option<ModelHash>,
+    draft_model: Option<ModelHash>,
     adapters: String,
     dtype: String,
     settings: String,
@@ -36,6 +37,7 @@ impl Identity {
             secret: secret.map(|secret| secret.of_keys()),
             model: folder.hash().clone(),
             auxiliary: folder.auxiliary.as_ref().map(|beside| beside.hash().clone()),
+            draft_model: folder.draft_model.as_ref().map(|beside| beside.hash().clone()),
             adapters: folder.adapters.fact(),
             dtype: format!("{:?}", model.dtype),
             settings: settings(model, group),
@@ -67,13 +69,17 @@ impl Identity {
     /// A file of the model or the program that cannot be read.
     pub fn facts(&self) -> Result<(AgreementFacts, KeySpace)> {
         let hash = self.model.get()?;
-        let auxiliary = self.auxiliary.as_ref().map(ModelHash::get).transpose()?;
+        let beside = |model: &Option<ModelHash>| {
+            let hash = model.as_ref().map(ModelHash::get).transpose()?;
+            Ok::<_, Error>(hash.map_or("none".to_owned(), |hash| model_hash(&hash)))
+        };
         let facts = vec![
             ("protocol", PROTOCOL_VERSION.to_string()),
             ("build", build()?),
             ("config", self.settings.clone()),
             ("model", model_hash(&hash)),
-            ("auxiliary model", auxiliary.map_or("none".to_owned(), |hash| model_hash(&hash))),
+            ("auxiliary model", beside(&self.auxiliary)?),
+            ("draft model", beside(&self.draft_model)?),
             ("adapters", self.adapters.clone()),
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),

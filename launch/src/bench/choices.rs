@@ -30,6 +30,8 @@ pub struct Choices {
     pub model: Option<PathBuf>,
     #[arg(long, help = help::aux_model(), value_name = "DIR")]
     pub aux_model: Option<PathBuf>,
+    #[arg(long, help = help::draft_model(), value_name = "DIR")]
+    pub draft_model: Option<PathBuf>,
     #[arg(long = "adapter", help = help::adapter(), value_name = "DIR")]
     #[serde(rename = "adapter")]
     pub adapters: Option<Vec<PathBuf>>,
@@ -90,6 +92,7 @@ impl Choices {
         Self {
             model: self.model.or(others.model),
             aux_model: self.aux_model.or(others.aux_model),
+            draft_model: self.draft_model.or(others.draft_model),
             adapters: self.adapters.or(others.adapters),
             load_format: self.load_format.or(others.load_format),
             device: self.device.or(others.device),
@@ -120,6 +123,7 @@ impl Choices {
         Ok(Self {
             model: Some(design.model.clone().into()),
             aux_model: design.auxiliary_model.clone().map(Into::into),
+            draft_model: design.draft_model.clone().map(Into::into),
             adapters: (!design.adapters.is_empty()).then(|| design.adapters.iter().map(Into::into).collect()),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
             // A report from before there were devices names none.
@@ -161,6 +165,7 @@ impl Choices {
         let design = Design {
             model: model.display().to_string(),
             auxiliary_model: self.aux_model.map(|folder| folder.display().to_string()),
+            draft_model: self.draft_model.map(|folder| folder.display().to_string()),
             adapters: self.adapters.iter().flatten().map(|folder| folder.display().to_string()).collect(),
             load_format: match self.load_format.unwrap_or(Load::Safetensors) {
                 Load::Safetensors => "safetensors".to_owned(),

@@ -106,6 +106,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         dtype: choices.dtype,
         kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
         aux_model: choices.aux_model.clone(),
+        draft_model: choices.draft_model.clone(),
         adapters: choices.adapters.clone().unwrap_or_default(),
     };
     let intake = IntakeConfig {

@@ -17,6 +17,8 @@ pub enum EvictionEvidence {
     AllRows,
     /// The attention that tokens pay which follow from what the window's attention keeps.
     PseudoTokens,
+    /// The attention that tokens pay which the plan's draft model writes behind the prompt.
+    DraftTokens,
     /// The attention that the plan's look-ahead pays.
     LookAhead,
 }
@@ -66,8 +68,8 @@ const BASE: EvictionDescriptor = EvictionDescriptor {
 };
 
 /// Every eviction method, in the order of help texts and tables.
-pub static EVICTIONS: [&EvictionDescriptor; 8] =
-    [&SNAP_KV, &PYRAMID_KV, &TOVA, &H2O, &STREAMING_LLM, &RANDOM, &LAQ, &LOOKAHEAD_KV];
+pub static EVICTIONS: [&EvictionDescriptor; 9] =
+    [&SNAP_KV, &PYRAMID_KV, &TOVA, &H2O, &STREAMING_LLM, &RANDOM, &LAQ, &SPEC_KV, &LOOKAHEAD_KV];
 
 static SNAP_KV: EvictionDescriptor = EvictionDescriptor {
     name: "snapkv",
@@ -135,6 +137,16 @@ static LAQ: EvictionDescriptor = EvictionDescriptor {
     ..BASE
 };
 
+static SPEC_KV: EvictionDescriptor = EvictionDescriptor {
+    name: "speckv",
+    summary: "what 32 tokens attend to that a small draft model writes, pooled along the rows",
+    source: "SpecKV (Galim et al. 2025)",
+    method: Eviction::SpecKv,
+    evidence: EvictionEvidence::DraftTokens,
+    pools: true,
+    ..BASE
+};
+
 static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
     name: "lookahead",
     summary: "what trained rows behind the prompt attend to",
@@ -154,6 +166,7 @@ pub(super) fn entry(method: Eviction) -> &'static EvictionDescriptor {
         Eviction::Tova => &TOVA,
         Eviction::H2o => &H2O,
         Eviction::Laq => &LAQ,
+        Eviction::SpecKv => &SPEC_KV,
         Eviction::LookaheadKv => &LOOKAHEAD_KV,
     }
 }

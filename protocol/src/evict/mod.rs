@@ -19,7 +19,7 @@ pub const SINK_ROWS: usize = 4;
 /// β of PyramidKV (Cai et al. 2024): the last layer keeps one β-th of the mean budget beside the window.
 pub const PYRAMID_BETA: usize = 20;
 
-/// Tokens that are generated to see what they attend to (LAQ, Wang et al. 2025).
+/// Tokens that are written to see what they attend to, by the model itself (LAQ, Wang et al. 2025) or by a small one (SpecKV, Galim et al. 2025).
 pub const PSEUDO_TOKENS: usize = 32;
 
 /// A way to choose the rows that decoding keeps.
@@ -39,6 +39,8 @@ pub enum Eviction {
     H2o,
     /// The rows that tokens attend to which SnapKV's cache generates, and which are then forgotten.
     Laq,
+    /// The rows that tokens attend to which a small draft model writes, and which are then forgotten.
+    SpecKv,
     /// The rows that trained rows behind the prompt attend to.
     LookaheadKv,
 }
@@ -58,7 +60,7 @@ pub struct Evict {
     pub sinks: usize,
     /// β: how steeply budgets fall, where they do.
     pub beta: usize,
-    /// Tokens that are generated to see what they attend to, and are then forgotten, where the method has any.
+    /// Tokens that are written to see what they attend to, and are then forgotten, where the method has any.
     pub pseudo: usize,
     /// Seed of what is drawn at random.
     pub seed: u64,
@@ -84,9 +86,22 @@ impl Evict {
         self.window.min((self.keep / 2).max(1))
     }
 
-    /// Tokens that are generated and forgotten; none for most methods.
+    /// Tokens that stand behind the prompt for a moment, to see what they attend to; none for most methods.
     pub fn pseudo_tokens(&self) -> usize {
+        match self.descriptor().evidence {
+            EvictionEvidence::PseudoTokens | EvictionEvidence::DraftTokens => self.pseudo,
+            _ => 0,
+        }
+    }
+
+    /// Those of them that the model itself generates, from what its window's attention keeps.
+    pub fn generated_tokens(&self) -> usize {
         if self.descriptor().evidence == EvictionEvidence::PseudoTokens { self.pseudo } else { 0 }
+    }
+
+    /// Whether a small model writes them.
+    pub fn asks_draft_model(&self) -> bool {
+        self.descriptor().evidence == EvictionEvidence::DraftTokens
     }
 
     /// How many of the first rows and of the last rows are kept whatever their score, where a layer keeps `budget` rows.
@@ -96,7 +111,10 @@ impl Evict {
                 let first = self.sinks.min(budget.saturating_sub(1));
                 (first, budget - first)
             }
-            EvictionEvidence::Draw | EvictionEvidence::LookAhead | EvictionEvidence::PseudoTokens => (0, 0),
+            EvictionEvidence::Draw
+            | EvictionEvidence::LookAhead
+            | EvictionEvidence::PseudoTokens
+            | EvictionEvidence::DraftTokens => (0, 0),
             EvictionEvidence::Window => (0, self.window_rows().min(budget)),
             EvictionEvidence::LastRow => (0, 1.min(budget)),
             EvictionEvidence::AllRows => (0, budget - budget / 2),

@@ -23,6 +23,7 @@ mod ring_queries;
 mod rounds;
 mod selected;
 mod sparse_probe;
+mod writing;
 
 pub use all_gather::AllGather;
 pub use anchored::Anchored;
@@ -44,3 +45,4 @@ pub use ring::Ring;
 pub use ring_queries::RingQueries;
 pub use selected::SelectedOnly;
 pub use sparse_probe::SparseProbe;
+pub use writing::Writing;

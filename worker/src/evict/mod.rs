@@ -5,6 +5,7 @@
 //! holds. Where the plan says so, kept rows go to the owner, which then decodes alone.
 
 mod cut;
+mod draft;
 mod pseudo;
 mod select;
 #[cfg(test)]
@@ -53,9 +54,11 @@ pub fn evict(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u3
     cx.enter(Phase::Evict, plan)?;
     let before = cx.comm.laps().len() - 1;
     let holders = plan.holders(cx.comm.size());
+    let tokens =
+        if evict.asks_draft_model() { draft::tokens(cx, plan, (first, evict.pseudo_tokens()))? } else { vec![first] };
     let takes_part = !prefilled.alone || cx.rank() == plan.owner;
     let mut remains = if takes_part {
-        let (kept, asking_rows) = chosen(cx, plan, (prefilled, first), evict, (&there, &holders))?;
+        let (kept, asking_rows) = chosen(cx, plan, (prefilled, &tokens), evict, (&there, &holders))?;
         let mut remains = cut::cut(cx, plan, prefilled, evict, (kept, &holders))?;
         remains.report.asking_rows = asking_rows;
         remains
@@ -84,17 +87,18 @@ fn in_order(plan: &Plan, prefilled: &Prefilled) -> Vec<u32> {
     there
 }
 
-/// The rows to keep, the same on every rank that takes part; and how many rows this rank ran to know.
+/// The rows to keep, the same on every rank that takes part; and how many rows this rank ran to know. `tokens` are the first token and, where a
+/// draft model writes, those that it wrote.
 fn chosen(
     cx: &mut Context<'_>,
     plan: &Plan,
-    (prefilled, first): (&Prefilled, u32),
+    (prefilled, tokens): (&Prefilled, &[u32]),
     evict: &Evict,
     (there, holders): (&[u32], &[usize]),
 ) -> Result<(Kept, usize)> {
     let config = cx.models.main.config();
     let sizes = (config.layers, config.kv_heads);
-    let Some(found) = looked(cx, plan, (prefilled, first), evict, (there, holders))? else {
+    let Some(found) = looked(cx, plan, (prefilled, tokens), evict, (there, holders))? else {
         return Ok((select(evict, there, sizes, None), 0));
     };
     let scores = at_owner(cx, plan, prefilled, &found, (there, holders))?;
@@ -103,11 +107,12 @@ fn chosen(
     Ok((kept, found.asking_rows))
 }
 
-/// What the cache's rows receive from those that the method lets look at it; nothing where it needs none of that.
+/// What the cache's rows receive from those that the method lets look at it, given the first token and what a draft model wrote behind it; nothing
+/// where it needs none of that.
 fn looked(
     cx: &mut Context<'_>,
     plan: &Plan,
-    (prefilled, first): (&Prefilled, u32),
+    (prefilled, tokens): (&Prefilled, &[u32]),
     evict: &Evict,
     (there, holders): (&[u32], &[usize]),
 ) -> Result<Option<LookAheadScores>> {
@@ -121,12 +126,16 @@ fn looked(
         EvictionEvidence::PseudoTokens => {
             // What follows from the cache as its window keeps it.
             let draft = Evict { method: Eviction::SnapKv, ..evict.clone() };
-            let (kept, asking_rows) = chosen(cx, plan, (prefilled, first), &draft, (there, holders))?;
+            let (kept, asking_rows) = chosen(cx, plan, (prefilled, tokens), &draft, (there, holders))?;
             let remains = cut::cut(cx, plan, prefilled, &draft, (kept, holders))?;
             let count = evict.pseudo_tokens();
-            let tokens = pseudo::tokens(cx, plan, (prefilled, remains), (first, count))?;
+            let tokens = pseudo::tokens(cx, plan, (prefilled, remains), (tokens[0], count))?;
             let found = tokens_behind(cx, plan, prefilled, (&tokens, count))?;
             return Ok(Some(LookAheadScores { asking_rows: asking_rows + found.asking_rows, ..found }));
+        }
+        EvictionEvidence::DraftTokens => {
+            let own = if cx.rank() == plan.owner { tokens } else { &[] };
+            return Ok(Some(tokens_behind(cx, plan, prefilled, (own, tokens.len()))?));
         }
         EvictionEvidence::LastRow => asking[plan.owner] = there[there.len() - 1..].to_vec(),
         EvictionEvidence::Window => {

@@ -4,8 +4,8 @@
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
 use tributary_protocol::{
-    EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, InfoFlow, Layout, LookAhead, Method, Plan, Score, Source,
-    WINDOW_ROWS,
+    AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, InfoFlow, Layout, LookAhead,
+    Method, Plan, Score, Source, WINDOW_ROWS,
 };
 
 use super::*;
@@ -21,6 +21,7 @@ use crate::strategy;
 const ADAPTER: u64 = 1;
 const AHEAD: usize = 3;
 const KEEP: usize = 10;
+const DRAFT: &str = "draft";
 /// The first token.
 const FIRST: u32 = 7;
 
@@ -28,6 +29,13 @@ type Scores = Vec<Vec<Vec<f32>>>;
 
 fn evict_by(method: Eviction) -> Evict {
     Evict { method, keep: KEEP, window: 4, pooled: 3, sinks: 4, beta: 20, pseudo: 6, seed: 5, gather: false }
+}
+
+/// A model of the same vocabulary, of another depth.
+fn draft_model() -> std::sync::Arc<dyn Model> {
+    let mut config = kit::config();
+    config["num_hidden_layers"] = 2.into();
+    kit::model(&config)
 }
 
 fn adapters(model: &dyn Model) -> Adapters {
@@ -38,17 +46,22 @@ fn plan(method: Method, exchange: Exchange, world: usize, evict: &Evict) -> Plan
     let look_ahead = (evict.descriptor().evidence == EvictionEvidence::LookAhead)
         .then_some(LookAhead { adapter: ADAPTER, rows: AHEAD as u32 });
     let evict = Some(evict.clone());
-    let plan = Plan { method, exchange, evict, look_ahead, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 6, world) };
+    let draft_model = Some(DraftModel { model: DRAFT.to_owned(), cost: AuxiliaryCost::default() });
+    let plan =
+        Plan { method, exchange, evict, draft_model, look_ahead, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 6, world) };
     let budget = if plan.method.selection().is_some() { plan.context_tokens() } else { 0 };
     Plan { budget, include_first_chunk: true, ..plan } // where rows are recomputed, all are: then it is exact
 }
 
 /// What every rank keeps, with the cache that it was cut from.
 fn ranks(model: &dyn Model, plan: &Plan, world: usize) -> Vec<(Prefilled, Option<Remains>)> {
-    let adapters = adapters(model);
+    let (adapters, draft) = (adapters(model), draft_model());
     kit::on_ranks(world, |comm| {
         let (mut cache, progress) = (ChunkCache::none(), Progress::default());
         let models = Models::from(model).with_adapters(adapters.clone());
+        // Rank 0 alone has its weights.
+        let models =
+            if comm.rank() == 0 { models.with(DRAFT, &*draft) } else { models.with_elsewhere(DRAFT, draft.config()) };
         comm.reset_traffic();
         let mut cx = Context::new(models, comm, Kernels::Auto, (plan, 64), &progress, &mut cache).expect("a context");
         let prefilled = strategy::build(&plan.method).expect("a strategy").prefill(&mut cx, plan).expect("prefilled");
@@ -111,11 +124,12 @@ fn dense(model: &dyn Model, plan: &Plan, evict: &Evict) -> Dense {
         EvictionEvidence::Window => (rows - 4, rows),
         EvictionEvidence::LastRow => (rows - 1, rows),
         EvictionEvidence::LookAhead => (rows, rows + AHEAD),
-        EvictionEvidence::PseudoTokens => (rows, rows + 6),
+        EvictionEvidence::PseudoTokens | EvictionEvidence::DraftTokens => (rows, rows + 6),
         EvictionEvidence::AllRows | EvictionEvidence::Places | EvictionEvidence::Draw => (0, rows),
     };
     let pseudo = match evict.descriptor().evidence {
         EvictionEvidence::PseudoTokens => pseudo(model, plan),
+        EvictionEvidence::DraftTokens => drafted(plan),
         _ => Vec::new(),
     };
     let pseudo = pseudo.into_iter().map(Source::Token).collect();
@@ -137,6 +151,22 @@ fn pseudo(model: &dyn Model, plan: &Plan) -> Vec<u32> {
     while tokens.len() < 6 {
         let logits = logits(model, tokens[tokens.len() - 1], &mut masked);
         masked.row += 1;
+        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("a vocabulary");
+        tokens.push(best as u32);
+    }
+    tokens
+}
+
+/// What the draft model writes behind the prompt and the first token, which is among it: the whole text is read again for each token.
+fn drafted(plan: &Plan) -> Vec<u32> {
+    let model = draft_model();
+    let mut tokens = vec![FIRST];
+    while tokens.len() < 6 {
+        let ids: Vec<u32> = plan.sources().iter().filter_map(Source::token).chain(tokens.iter().copied()).collect();
+        let (math, rows) = (kit::math(&*model, 64), ids.len());
+        let mut dense = Dense { math, asking: 0..0, rows, scores: Vec::new(), kv: Vec::new() };
+        let read = model.layers(0..2, model.embed(&ids).expect("ids"), &mut dense).expect("layers");
+        let logits = crate::first_token::logits(&*model, &read).expect("logits").pop().expect("the last row's");
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("a vocabulary");
         tokens.push(best as u32);
     }
@@ -168,7 +198,7 @@ fn expected(evict: &Evict, scores: &Scores) -> Vec<Vec<Vec<u32>>> {
             "tova" => best(&mean, KEEP - 1, (0, rows - 1), 1),
             "h2o" => best(head, KEEP / 2, (0, rows - KEEP / 2), 1),
             "lookahead" => best(head, KEEP, (0, rows), 1),
-            "laq" => best(head, KEEP, (0, rows), 3),
+            "laq" | "speckv" => best(head, KEEP, (0, rows), 3),
             "streamingllm" => best(head, 0, (4, rows - 6), 1),
             other => panic!("{other} has no formula here"),
         };

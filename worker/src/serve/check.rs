@@ -1,6 +1,6 @@
 //! The checks that a plan must pass before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, LookAhead, Plan};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, LookAhead, Plan, Source};
 
 use crate::error::{Error, Result};
 use crate::model::{Config, Models};
@@ -51,8 +51,25 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         ));
     }
     plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
+    check_draft_model(plan, models)?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
     strategy::check(&plan.method, config)
+}
+
+/// Checks that the model exists that writes what an eviction listens to, and that the prompt and what it writes fit it.
+fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
+    let Some(evict) = plan.evicts().filter(|evict| evict.asks_draft_model()) else { return Ok(()) };
+    let bad = |what: String| Err(Error::Plan(what));
+    let Some(draft) = &plan.draft_model else {
+        return bad(format!("eviction {} wants a draft model, and there is none", evict.descriptor().name));
+    };
+    let Some(config) = models.auxiliary_config(&draft.model) else {
+        return bad(format!("there is no model `{}` beside the main one", draft.model));
+    };
+    if let Some(id) = plan.sources().iter().filter_map(Source::token).find(|&id| id as usize >= config.vocab) {
+        return bad(format!("token id {id} is outside the vocabulary of {} of model `{}`", config.vocab, draft.model));
+    }
+    config.check_length(plan.total_rows(), evict.pseudo_tokens())
 }
 
 /// Checks that an auxiliary model of the plan exists and fits the context.
