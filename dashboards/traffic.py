@@ -16,6 +16,7 @@ import urllib.parse
 from collections import Counter
 
 METHODS = ("infoflow", "relay", "epic", "prophetkv", "full", "ring", "none")
+EVICTIONS = ("snapkv", "tova", "streamingllm", "laq")
 NAMES = ("mary", "hugo", "zack", "susan", "vince", "teresa", "simon", "irene", "jonas", "clara")
 CITIES = ("lyon", "dallas", "austin", "miami", "boston", "manila", "london", "hanoi")
 CROWD = 24
@@ -85,6 +86,10 @@ class Clients:
         documents = [document(chance) for _ in range(4)]
         self.count("methods", self.send(self.body(chance, documents, method=chance.choice(METHODS))))
 
+    def forgetting(self, chance):
+        body = self.body(chance, [document(chance) for _ in range(4)], evict=chance.choice(EVICTIONS), keep=chance.choice([40, "30%"]))
+        self.count("forgetting", self.send(body))
+
     def streamed(self, chance):
         body = self.body(chance, [document(chance) for _ in range(4)], tokens=60) | {"stream": True}
         self.count("streamed", self.send(body))
@@ -118,7 +123,7 @@ class Clients:
 
 # What each sort has to be answered at least once.
 WANTED = [
-    *((sort, 200) for sort in ("cold", "warm", "partly warm", "methods", "streamed", "given up", "crowd")),
+    *((sort, 200) for sort in ("cold", "warm", "partly warm", "methods", "forgetting", "streamed", "given up", "crowd")),
     ("refused", 400),
     ("crowd", 429),
 ]
@@ -131,6 +136,7 @@ def main(url, seconds):
         (clients.warm, 0.2),
         (clients.partly_warm, 0.4),
         (clients.methods, 0.2),
+        (clients.forgetting, 0.3),
         (clients.streamed, 0.5),
         (clients.refused, 1.0),
         (clients.given_up, 1.5),

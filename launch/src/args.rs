@@ -341,7 +341,12 @@ pub fn settings(
         exchange: options.exchange,
         world,
         owner: None,
-        eviction: EvictionWish { method: options.evict, keep: options.keep, window: options.evict_window },
+        eviction: EvictionWish {
+            method: options.evict,
+            keep: options.keep,
+            window: options.evict_window,
+            at_most: false,
+        },
         max_tokens: run.max_tokens,
         sampling: Sampling { temperature: run.temperature, top_p: run.top_p, top_k: 0, seed: run.seed },
         timeout_ms: run.group.reach.collective_timeout.saturating_mul(1000),

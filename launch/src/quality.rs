@@ -19,10 +19,12 @@ use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
 use crate::args::{ModelArgs, ReachArgs, TemplateChoice};
+use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::help;
 use crate::progress::Progress;
 use crate::ranks;
+use crate::serve::refused;
 use crate::stdout::print;
 
 /// The command behind the command.
@@ -172,6 +174,8 @@ pub struct EvaluationArgs {
     threads: usize,
     #[command(flatten)]
     reach: ReachArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Every method, and one with documents in another order.
@@ -256,9 +260,16 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
     let before = output.begin(&evaluation, &origin, &environment)?;
+    let name = output.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let exporter = args.metrics.start("quality", name, world, profile)?;
+    exporter.watch(&mut engine);
     let progress = Progress::start("loading the weights");
-    let answers = tributary_quality::run(&evaluation, &mut engine, &output, &|what, _| progress.now(what));
+    let answers = tributary_quality::run(&evaluation, &mut engine, &output, &|what, share| {
+        exporter.progress(share);
+        progress.now(what);
+    });
     drop(progress);
+    let exported = exporter.end(answers.is_ok());
     let answers = answers?;
     let report = report(&evaluation, (origin, environment), &answers, before);
     output.finish(
@@ -269,6 +280,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     )?;
     engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
+    exported.map_err(refused)?;
     Ok(report.check()?)
 }
 

@@ -127,6 +127,8 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     check(args)?;
     let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
     (settings.reuse, settings.keep_chunks) = (1.0, true);
+    // It is chosen before any prompt is known.
+    settings.eviction.at_most = true;
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let self_test = Duration::from_secs(args.clients.self_test_interval);
     let (limits, access) = (args.clients.limits(), access(args)?);

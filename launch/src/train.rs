@@ -9,8 +9,10 @@ use tributary_engine::Config;
 use tributary_quality::{AdapterKind, Asked, Settings, Training, intake};
 
 use crate::args::{ModelArgs, ReachArgs};
+use crate::exporting::MetricsArgs;
 use crate::progress::Progress;
 use crate::ranks;
+use crate::serve::refused;
 use crate::stdout::print;
 
 /// Learns an adapter: a few numbers beside a model that stays as it is
@@ -111,6 +113,8 @@ struct LearnArgs {
     threads: usize,
     #[command(flatten)]
     reach: ReachArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs the command; says what went wrong.
@@ -126,11 +130,21 @@ pub fn train(args: &TrainArgs) -> ExitCode {
     let group = args.reach.group(args.world_size, args.threads);
     let config = Config { model: args.model.config(args.seed), intake: intake(), group };
     ranks::run(&config.group, |ranks| {
-        let progress = ranks.leads().then(|| Progress::start("learning"));
+        if !ranks.leads() {
+            return Ok(args.training(kind, teacher).run(&config, ranks, &|_, _| ()).map(drop)?);
+        }
+        let study = args.out.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let exporter = args.metrics.start("train", study, ranks.world(), None)?;
+        exporter.trains();
+        let progress = Progress::start("learning");
         let trained = args.training(kind, teacher).run(&config, ranks, &|row, steps| {
-            progress.iter().for_each(|progress| progress.now(row.text(steps)));
-        })?;
-        progress.map(drop).map_or(Ok(()), |()| print(&trained.text()))
+            exporter.trained(row.loss, row.gradient_norm, row.step as f64 / steps as f64);
+            progress.now(row.text(steps));
+        });
+        drop(progress);
+        let exported = exporter.end(trained.is_ok());
+        print(&trained?.text())?;
+        exported.map_err(refused)
     })
 }
 

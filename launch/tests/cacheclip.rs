@@ -1,5 +1,5 @@
-//! `--aux-model`: a small model reads for the one that answers, with its own tokenizer or another one; and folders and requests with which
-//! that cannot be.
+//! Models beside the one that answers: `--aux-model`, which reads for it, with its own tokenizer or another one, and `--draft-model`, which writes ahead
+//! of it; and folders and requests with which that cannot be.
 
 mod kit;
 
@@ -127,4 +127,30 @@ fn what_cannot_read_for_it_is_refused_in_one_line() {
     let dummy = root().join("models/dummy-25m").display().to_string();
     let of_ids = ["--model", &dummy, "--load-format", "dummy", "--synthetic", "3x16+4", "--aux-model", &model];
     refused(&of_ids, 64, "so that it needs texts, and the request is made of token ids");
+}
+
+#[test]
+fn a_draft_model_writes_what_an_eviction_listens_to() {
+    let (model, asked) = (demo(), request("hop2-0"));
+    let kept = |draft: &Path, world: &str| {
+        let draft = draft.display().to_string();
+        let base =
+            ["prefill", "--model", &model, "--request", &asked, "--json", "--max-tokens", "4", "--world-size", world];
+        json(&[&base[..], &["--method", "ring", "--evict", "speckv", "--keep", "48", "--draft-model", &draft]].concat())
+    };
+    let own = kept(Path::new(&model), "1");
+    let evicted = &own["evicted"];
+    assert_eq!((evicted["kept_rows"].as_f64(), evicted["asking_rows"].as_u64()), (Some(48.0), Some(32)), "{evicted}");
+    assert_eq!(own["settings"]["draft_hash"].as_str().map(str::len), Some(64), "{own}");
+    assert!(evicted["formula"]["flops"].as_f64() > Some(0.0), "{evicted}");
+    for world in ["2", "3"] {
+        assert_eq!(kept(Path::new(&model), world)["token_ids"], own["token_ids"], "world {world}");
+    }
+    let letters = demo_with(letters);
+    let other = letters.path().display().to_string();
+    let base = ["prefill", "--model", &model, "--request", &asked, "--evict", "speckv", "--keep", "48"];
+    let output = tributary(&[&base[..], &["--draft-model", &other]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), errors.lines().count()), (Some(64), 1), "{errors}");
+    assert!(errors.contains("--draft-model") && errors.contains("must write the model's own tokens"), "{errors}");
 }

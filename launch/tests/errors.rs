@@ -281,7 +281,7 @@ fn compare_refuses_in_the_same_way() {
 
 #[test]
 fn budgets_that_cannot_be_kept() {
-    let table: [(&[&str], &[&str]); 8] = [
+    let table: [(&[&str], &[&str]); 9] = [
         (&["--keep", "64"], &["--keep 64", "needs --evict METHOD, one of snapkv, pyramidkv"]),
         (&["--evict", "snapkv"], &["--evict snapkv", "needs --keep N or N%"]),
         (&["--evict", "tova", "--keep", "0"], &["--keep 0", "at least 1 row"]),
@@ -293,6 +293,7 @@ fn budgets_that_cannot_be_kept() {
             &["--evict-window 16", "less than the 16 rows"],
         ),
         (&["--evict", "lookahead", "--keep", "16"], &["--evict lookahead", "needs --adapter DIR"]),
+        (&["--evict", "speckv", "--keep", "16"], &["--evict speckv", "needs --draft-model DIR"]),
     ];
     for (options, says) in table {
         refused_request(options, 64, says);

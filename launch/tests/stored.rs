@@ -9,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::job::launchers;
-use kit::{demo, json, request, skipped, tributary};
+use kit::mounts::{in_own_mounts, quoted};
+use kit::{demo, json, request, tributary};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -179,22 +180,6 @@ fn a_store_that_is_too_slow_is_not_waited_for() {
         assert_eq!(found["token_ids"], cold["token_ids"], "{failpoint}");
         assert_eq!(state(&found).1, 0, "{failpoint}");
     }
-}
-
-/// Runs a shell line in a mount namespace of its own; nothing where this machine does not allow that.
-fn in_own_mounts(line: &str) -> Option<Output> {
-    let allowed = Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
-    if !allowed {
-        skipped("mounts of its own, which root may have");
-        return None;
-    }
-    Some(Command::new("unshare").args(["-m", "sh", "-euc", line]).output().expect("it runs"))
-}
-
-/// Words as a shell reads them.
-fn quoted(words: &[String]) -> String {
-    let program = env!("CARGO_BIN_EXE_tributary").to_owned();
-    std::iter::once(&program).chain(words).map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod kit;
 
 use std::path::Path;
 
+use kit::mounts::{in_own_mounts, quoted};
 use kit::{demo, tributary};
 use serde_json::Value;
 
@@ -112,4 +113,45 @@ fn what_cannot_be_learned_is_refused_in_one_line() {
     assert!(code == Some(0) && told.starts_with("4 samples, 60 steps; "), "{told}");
     let (code, told, _) = trained(&out, &["--epochs", "0"]);
     assert!(code == Some(0) && told.starts_with("0 of 0 steps") && out.join("adapter.json").exists(), "{told}");
+}
+
+/// A disk that is full when a checkpoint is due: the one before it stays whole, and a disk with room lets the training go on from it.
+#[test]
+fn a_full_disk_keeps_the_last_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [kept, full] = ["kept", "full"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&full).expect("made");
+    let more = ["--epochs", "2", "--prefix", "bos"];
+    let (code, _, errors) = trained(&kept, &[&more[..], &["--stop-after", "2"]].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    let (model, full) = (demo(), full.display().to_string());
+    let arguments = ["train", "kv-packet", "--model", &model, "--suite", "hops", "--tasks", "single", "--out", &full];
+    let usual = ["--samples", "4", "--batch", "2", "--head", "2", "--tail", "1", "--resume"];
+    let resume = quoted(&[&arguments[..], &usual, &more].concat());
+    let checkpoint = kept.join("checkpoint.safetensors").display().to_string();
+    let line = format!(
+        "mount -t tmpfs -o size=256k none '{full}'; cp '{checkpoint}' '{full}'; head -c 1000000 /dev/zero >'{full}/filler' || true; \
+         code=0; {resume} || code=$?; cmp '{checkpoint}' '{full}/checkpoint.safetensors'; rm '{full}/filler'; {resume}; exit $code"
+    );
+    let Some(output) = in_own_mounts(&line) else { return };
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(74), "{errors}");
+    assert!(errors.contains("cannot write") && errors.contains("checkpoint.safetensors"), "{errors}");
+    assert!(out.contains("4 of 4 steps over 4 samples"), "with room it goes on: {out}");
+}
+
+#[test]
+fn a_training_is_watched_as_other_jobs_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("packet"), folder.path().join("train.prom"));
+    let (code, _, errors) = trained(&out, &["--epochs", "2", "--metrics-file", &file.display().to_string()]);
+    assert_eq!(code, Some(0), "{errors}");
+    let text = std::fs::read_to_string(&file).expect("metrics");
+    let of = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("tributary_{name} ")));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    assert_eq!((of("training_steps_total"), of("job_progress_ratio"), of("rank_up{rank=\"0\"}")), (4.0, 1.0, 1.0));
+    assert_eq!(of("job_info{command=\"train\",study=\"packet\"}"), 1.0);
+    assert!(of("training_loss") > 0.0 && of("training_gradient_norm") > 0.0, "{text}");
 }

@@ -78,7 +78,8 @@ mod tests {
 
     /// Full prefill that keeps so many rows.
     fn evicting(keep: usize) -> Arm {
-        let eviction = EvictionWish { method: Some(Eviction::SnapKv), keep: Some(Keep::Rows(keep)), window: None };
+        let eviction =
+            EvictionWish { method: Some(Eviction::SnapKv), keep: Some(Keep::Rows(keep)), ..EvictionWish::default() };
         let settings = RequestSettings { eviction, ..RequestSettings::default() };
         let arm = Arm::new(format!("full:evict=snapkv:keep={keep}:window=4"), RunConfig { settings, threads: 1 });
         Arm { ratio: None, ..arm }

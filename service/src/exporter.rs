@@ -97,13 +97,22 @@ impl Exporter {
     pub fn answered(&self, answered: &Answered) {
         let Self(Some(job)) = self else { return };
         job.metrics.answered(answered);
-        let mut written = job.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if written.at.elapsed() >= PAUSE {
-            // What a full disk costs is the file, not the job.
-            let outcome = job.write();
-            written.failure = written.failure.take().or(outcome.err());
-            written.at = Instant::now();
+        job.write_now_and_then();
+    }
+
+    /// A training begins.
+    pub fn trains(&self) {
+        if let Self(Some(job)) = self {
+            job.metrics.trains();
         }
+    }
+
+    /// A training has taken a step: its loss, the norm of its gradient, and how much of the job is done.
+    pub fn trained(&self, loss: f64, gradient_norm: f64, share: f64) {
+        let Self(Some(job)) = self else { return };
+        job.metrics.trained(loss, gradient_norm);
+        job.metrics.progress(share);
+        job.write_now_and_then();
     }
 
     /// How much of the job is done, from 0 to 1.
@@ -139,6 +148,17 @@ impl Exporter {
 }
 
 impl Job {
+    /// Writes the file, but not more often than it is worth.
+    fn write_now_and_then(&self) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.at.elapsed() >= PAUSE {
+            // What a full disk costs is the file, not the job.
+            let outcome = self.write();
+            written.failure = written.failure.take().or(outcome.err());
+            written.at = Instant::now();
+        }
+    }
+
     /// Writes the file, if there is one. Observations are put into their buckets in any case.
     fn write(&self) -> std::io::Result<()> {
         match &self.file {

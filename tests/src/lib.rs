@@ -15,8 +15,9 @@ use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, sh
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, Exchange, Importance, InfoFlow, KeySpace, Layout,
-    Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score, Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Exchange, Importance, InfoFlow,
+    KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score,
+    Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
@@ -150,6 +151,11 @@ fn read_by_itself(plan: &Plan) -> Vec<Auxiliary> {
     }
 }
 
+/// The entry of the model that writes ahead, for evictions that listen to one.
+pub fn written_by_itself() -> DraftModel {
+    DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
+}
+
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
 pub fn infoflow(from: usize, to: usize) -> Method {
     Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })
@@ -212,6 +218,17 @@ pub fn run_all(
     run_all_over(Carrier::Own, std::slice::from_ref(model), kernels, world, plans)
 }
 
+/// As [`run_all`], beside a model on the host that reads contexts, and writes ahead, for methods that want one.
+pub fn run_all_beside(
+    (model, small): (&Arc<dyn Model>, &Arc<dyn Model>),
+    kernels: Kernels,
+    world: usize,
+    plans: &[Plan],
+) -> Vec<(Outcome, Vec<RankReport>)> {
+    let group = group_with(Carrier::Own, std::slice::from_ref(model), kernels, world, (Some(small), None));
+    answered(group, plans)
+}
+
 /// As [`run_all`], with what carries tensors, and a model of its own for each rank or one for all.
 pub fn run_all_over(
     carrier: Carrier,
@@ -220,7 +237,10 @@ pub fn run_all_over(
     world: usize,
     plans: &[Plan],
 ) -> Vec<(Outcome, Vec<RankReport>)> {
-    let group = group_over(carrier, models, kernels, world);
+    answered(group_over(carrier, models, kernels, world), plans)
+}
+
+fn answered(group: Group, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
     let results = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     results
@@ -228,7 +248,9 @@ pub fn run_all_over(
 
 /// A group of `world` thread ranks of one thread each.
 pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels, world: usize) -> Group {
-    group_with(carrier, models, kernels, world, None)
+    // A model on the host does for itself what another one would do beside it.
+    let small = models.first().filter(|model| model.device().is_cpu());
+    group_with(carrier, models, kernels, world, (small, None))
 }
 
 /// A store in this folder, as a process opens it.
@@ -241,7 +263,8 @@ pub fn open_store(folder: &std::path::Path) -> Arc<Store> {
 
 /// A group that computes with one model, and keeps chunks in a store.
 pub fn stored_group(model: &Arc<dyn Model>, world: usize, store: &Arc<Store>) -> Group {
-    group_with(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world, Some(Arc::clone(store)))
+    let store = Some(Arc::clone(store));
+    group_with(Carrier::Own, std::slice::from_ref(model), Kernels::Auto, world, (Some(model), store))
 }
 
 fn group_with(
@@ -249,14 +272,12 @@ fn group_with(
     models: &[Arc<dyn Model>],
     kernels: Kernels,
     world: usize,
-    store: Option<Arc<Store>>,
+    (small, store): (Option<&Arc<dyn Model>>, Option<Arc<Store>>),
 ) -> Group {
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let space = KeySpace::new([0; 32], "f32");
-    // A model on the host reads contexts too, for methods that want one beside it.
-    let reads = models[0].device().is_cpu();
-    let beside = reads.then(|| AuxiliaryModel::new(AUXILIARY, Arc::clone(&models[0]))).into_iter().collect();
+    let beside = small.map(|small| AuxiliaryModel::new(AUXILIARY, Arc::clone(small))).into_iter().collect();
     let beside = Beside::of_parts(beside, models.iter().map(|model| adapters(&**model)));
     Group::start((models, beside), &space, settings, store).expect("the group starts")
 }

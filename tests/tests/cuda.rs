@@ -13,8 +13,8 @@ use tributary_protocol::{
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    between, dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
-    samkv, sharp_trace, stored_group, tiny_config, with_ratio,
+    between, dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all,
+    run_all_beside, run_one, samkv, sharp_trace, stored_group, tiny_config, with_ratio, written_by_itself,
 };
 use tributary_worker::{Model, Progress};
 
@@ -67,7 +67,7 @@ fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan
 /// Runs plans on both and compares; gives what the device answered.
 fn compared(models: &Pair, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
     let expected = run_all(&models.cpu, models.kernels, world, plans);
-    let found = run_all(&models.gpu, models.kernels, world, plans);
+    let found = run_all_beside((&models.gpu, &models.cpu), models.kernels, world, plans);
     for ((found, expected), plan) in found.iter().zip(&expected).zip(plans) {
         let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
         let same = same_selection(&found.0, &expected.0, plan.prefix_tokens() as u32, &what);
@@ -142,6 +142,7 @@ fn selective_methods_answer_as_on_the_cpu() {
         Method::Ape(Ape::default()),
         Method::Trace(Trace::default()),
         Method::None,
+        Method::CacheClip,
         Method::KvPacket,
     ];
     for world in [1, 3] {
@@ -167,7 +168,7 @@ fn a_gpu_keeps_what_the_cpu_keeps_and_goes_on_from_it() {
                 let evict =
                     Evict { method, keep: 24, window: 8, pooled: 7, sinks: 4, beta: 20, pseudo: 4, seed: 2, gather };
                 let plan = planned(world, Method::Ring, Exchange::PassQ, 0.0);
-                let plan = Plan { evict: Some(evict), max_tokens: 6, ..plan };
+                let plan = Plan { evict: Some(evict), draft_model: Some(written_by_itself()), max_tokens: 6, ..plan };
                 let expected = run_all(&models.cpu, models.kernels, world, std::slice::from_ref(&plan)).remove(0).0;
                 let found = compared(&models, world, std::slice::from_ref(&plan)).remove(0).0;
                 let what = format!("{}, world {world}, gathered {gather}", entry.name);

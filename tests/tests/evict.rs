@@ -8,11 +8,12 @@ use candle_core::DType;
 use tributary_coordinator::cost::bytes::Cargo;
 use tributary_coordinator::cost::evicting::Evicting;
 use tributary_protocol::{
-    Ape, AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, Method, Plan, RankReport,
-    SamKvVariant,
+    Ape, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, Method, Plan, RankReport, SamKvVariant,
 };
 use tributary_tests::side_by_side::differing;
-use tributary_tests::{AUXILIARY, dummy_model, group, infoflow, plan, run_one, samkv, shape, tiny_config, with_ratio};
+use tributary_tests::{
+    dummy_model, group, infoflow, plan, run_one, samkv, shape, tiny_config, with_ratio, written_by_itself,
+};
 use tributary_worker::Model;
 
 /// Prefix, chunk lengths, query length.
@@ -51,8 +52,7 @@ fn asked(way: &(Method, Exchange), world: usize, evict: Option<Evict>) -> Plan {
     let (method, exchange) = way.clone();
     let plan = plan(SHAPE.0, SHAPE.1, SHAPE.2, world, method, exchange);
     let plan = if plan.method.selection().is_some() { with_ratio(plan, 0.3) } else { plan };
-    let draft_model = Some(DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() });
-    Plan { max_tokens: 6, evict, draft_model, ..plan }
+    Plan { max_tokens: 6, evict, draft_model: Some(written_by_itself()), ..plan }
 }
 
 #[test]

@@ -34,6 +34,33 @@ fn ids_of_the_same_tokenizer_are_taken_as_they_are() {
 }
 
 #[test]
+fn what_writes_behind_a_prompt_must_know_its_tokens_and_have_room() {
+    let request = request();
+    let rows = request.token_count() as u64;
+    let draft = reader(None).writes(&request, 32).expect("an entry");
+    let parameters = DEMO.layers as u64 * DEMO.layer_matrix_parameters() + (DEMO.vocab * DEMO.hidden) as u64;
+    assert_eq!((draft.model.as_str(), draft.cost.matrix_bytes), ("small", 4 * parameters));
+    // Twice the parameters that a row meets, but for the vocabulary's, which the last row alone meets.
+    assert_eq!(draft.cost.row_flops, 2 * DEMO.layers as u64 * DEMO.layer_matrix_parameters());
+    assert!(draft.cost.memory_bytes >= DEMO.weight_bytes + (rows + 32) * DEMO.kv_bytes(), "{:?}", draft.cost);
+    let refused = |shape: ModelShape| {
+        let error = AuxiliaryReader { shape, ..reader(None) }.writes(&request, 32).expect_err("refused");
+        assert_eq!(error.exit_code(), 64, "{error}");
+        error.to_string()
+    };
+    let unknown = refused(ModelShape { vocab: 9, ..DEMO });
+    assert!(unknown.starts_with("--draft-model small: token id ") && unknown.contains("vocabulary of 9"), "{unknown}");
+    let max_positions = rows as usize + 31;
+    assert_eq!(
+        refused(ModelShape { max_positions, ..DEMO }),
+        format!(
+            "--draft-model small: with what it writes it reads {} tokens, and has {max_positions} positions",
+            rows + 32
+        )
+    );
+}
+
+#[test]
 fn tokens_of_another_tokenizer_stand_for_those_with_which_they_share_letters() {
     let request = request();
     let shape = ModelShape { vocab: 256, ..DEMO };

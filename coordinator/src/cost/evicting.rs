@@ -208,11 +208,14 @@ fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{Evict, EvictionDescriptor, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS};
+    use tributary_protocol::{
+        DraftModel, Evict, EvictionDescriptor, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
+    };
 
     use super::*;
     use crate::cost::{Decoding, running_bytes};
     use crate::kit::planned;
+    use crate::machine::MemoryOf;
     use crate::shape::tests::QWEN3_14B;
 
     fn evicted(method: &str, name: &str, keep: usize, max_tokens: usize) -> Plan {
@@ -256,6 +259,41 @@ mod tests {
                 assert!(token.flows.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_draft_model_reads_the_prompt_once_and_writes_one_by_one() {
+        let cost = AuxiliaryCost {
+            memory_bytes: 1 << 20,
+            row_flops: 1000,
+            pair_flops: 10,
+            row_elementwise: 7,
+            matrix_bytes: 500,
+            layers: 2,
+        };
+        let draft_model = Some(DraftModel { model: "small".into(), cost });
+        let plan = Plan { draft_model, ..evicted("ring", "speckv", 128, 256) };
+        let laq = Evicting::new(&evicted("ring", "laq", 128, 256), 4, &QWEN3_14B).expect("it evicts");
+        let spec = Evicting::new(&plan, 4, &QWEN3_14B).expect("it evicts");
+        let (rows, written) = (plan.total_rows() as f64 + 1.0, 6.0 - 2.0);
+        let drafting = spec.drafting.as_ref().expect("a model writes");
+        assert_eq!(
+            drafting.linear(),
+            1000.0 * (rows + written),
+            "the first token is known, and the last one is not run"
+        );
+        assert_eq!(drafting.attention, 20.0 * rows * (rows + 1.0) / 2.0);
+        let read: f64 = drafting.products.iter().map(|products| products.weight_bytes).sum();
+        assert_eq!(read, 500.0 * (1.0 + written));
+        // The model itself writes nothing and looks once.
+        let linear = |work: &Evicting| work.ranks.iter().map(RankWork::linear).sum::<f64>();
+        assert!(
+            linear(&spec) < linear(&laq) / 2.0 && spec.received().iter().sum::<u64>() < laq.received().iter().sum()
+        );
+        assert_eq!(laq.drafting, None);
+        let memory = |plan: &Plan| crate::cost::memory::rank_bytes(plan, 4, &QWEN3_14B, MemoryOf::Host, &[]);
+        let (with, without) = (memory(&plan), memory(&Plan { draft_model: None, ..plan.clone() }));
+        assert_eq!((with[0] - without[0], &with[1..]), (1 << 20, &without[1..]), "rank 0's host runs it");
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub struct EvictionWish {
     pub keep: Option<Keep>,
     /// Rows of the window; the method's own where absent.
     pub window: Option<usize>,
+    /// Whether a prompt of fewer rows than are to be kept keeps all of them: a service's own choice, made before it knows any prompt. Else the request
+    /// is refused.
+    pub at_most: bool,
 }
 
 /// The eviction method of that name.
@@ -107,10 +110,16 @@ impl EvictionWish {
 /// [`Error::Setting`](crate::Error::Setting): a budget above the prompt, a window that leaves nothing to choose, a method that this
 /// request has no evidence for.
 pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<Option<Evict>> {
-    let EvictionWish { method: Some(method), keep: Some(wish), window } = *asked else { return Ok(None) };
+    let EvictionWish { method: Some(method), keep: Some(wish), window, at_most } = *asked else { return Ok(None) };
     let (rows, entry) = (plan.total_rows(), method.descriptor());
     let keep = match wish {
-        Keep::Rows(rows) => rows,
+        Keep::Rows(kept) => {
+            if at_most {
+                kept.min(rows)
+            } else {
+                kept
+            }
+        }
         Keep::Percent(percent) => ((percent / 100.0 * rows as f64 + 1e-9).floor() as usize).max(1),
     };
     if keep > rows {
@@ -120,7 +129,7 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
             format!("the prompt has {rows} rows: keep at most as many, or leave it out"),
         ));
     }
-    if let Some(window) = window.filter(|&window| window >= keep) {
+    if let Some(window) = window.filter(|&window| window >= keep && keep < rows) {
         let wanted = format!("must be less than the {keep} rows that are kept");
         return Err(setting("--evict-window", window, wanted));
     }

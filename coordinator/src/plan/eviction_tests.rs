@@ -31,7 +31,7 @@ fn what_cannot_be_evicted_is_refused_in_one_line() {
     let of = |name: &str, keep: &str, window| {
         let method = (!name.is_empty()).then(|| eviction_named(name).expect("a method"));
         let keep = (!keep.is_empty()).then(|| keep.parse().expect("a budget"));
-        EvictionWish { method, keep, window }
+        EvictionWish { method, keep, window, at_most: false }
     };
     let names = EvictionDescriptor::names();
     let table = [
@@ -45,15 +45,19 @@ fn what_cannot_be_evicted_is_refused_in_one_line() {
         (of("snapkv", "16", Some(0)), "full", "--evict-window 0: must be at least 1 row".to_owned()),
         (of("snapkv", "16", Some(16)), "full", "--evict-window 16: must be less than the 16 rows".to_owned()),
         (of("lookahead", "16", None), "full", "--evict lookahead: needs --adapter DIR".to_owned()),
+        (of("speckv", "16", None), "full", "--evict speckv: needs --draft-model DIR".to_owned()),
         (of("snapkv", "16", None), "ape", "--evict snapkv: not with method ape".to_owned()),
     ];
     for (wish, method, expected) in table {
         let found = refusal(wish, method);
         assert!(found.starts_with(&expected) && !found.contains('\n'), "{wish:?}: {found}");
     }
-    for entry in EVICTIONS.iter().filter(|entry| entry.evidence != EvictionEvidence::LookAhead) {
+    let needs = [EvictionEvidence::LookAhead, EvictionEvidence::DraftTokens];
+    for entry in EVICTIONS.iter().filter(|entry| !needs.contains(&entry.evidence)) {
         assert_eq!(refusal(of(entry.name, "100%", None), "full"), "");
         assert_eq!(refusal(of(entry.name, "70", Some(8)), "infoflow"), "");
     }
     assert_eq!(refusal(of("random", "16", None), "ape"), "");
+    // A service's own choice bounds what is kept; a shorter prompt keeps all.
+    assert_eq!(refusal(EvictionWish { at_most: true, ..of("snapkv", "71", Some(70)) }, "full"), "");
 }

@@ -18,6 +18,9 @@ pub mod dump;
 #[allow(dead_code)] // not every test file looks at a process's memory
 pub mod held;
 
+#[allow(dead_code)] // not every test file has disks of its own
+pub mod mounts;
+
 #[allow(dead_code)] // one test file needs several hosts
 pub mod hosts;
 

@@ -311,3 +311,37 @@ fn chunks_ahead_of_use_are_warm_for_chats_with_the_same_system_text() {
     assert_eq!((server.metric("tributary_requests_running"), server.metric("tributary_requests_waiting")), (0.0, 0.0));
     server.ends_well();
 }
+
+#[test]
+fn a_request_may_say_what_decoding_keeps() {
+    let server = Server::start(&["--world-size", "2", "--evict", "snapkv", "--keep", "4000"]);
+    let asked = |choices: Value| server.chat(&with("hop2-0", 4, json!({"tributary": choices}))).json();
+    let own = asked(json!({}));
+    assert!(own["metrics"].get("evicted").is_none(), "what is kept at most is more than there is: {own}");
+    let kept = asked(json!({"evict": "tova", "keep": 40}));
+    let evicted = &kept["metrics"]["evicted"];
+    assert_eq!((&evicted["method"], evicted["kept_rows"].as_f64()), (&json!("tova"), Some(40.0)), "{kept}");
+    assert!(evicted["freed_bytes"].as_u64() > Some(0) && evicted["evict_ms"].as_f64() > Some(0.0), "{kept}");
+    let share = asked(json!({"keep": "25%"}));
+    let evicted = &share["metrics"]["evicted"];
+    assert_eq!(evicted["method"], "snapkv", "the server's own way: {share}");
+    let rows = (evicted["rows"].as_f64(), evicted["kept_rows"].as_f64());
+    assert_eq!(rows.0.map(|rows| (rows / 4.0).floor()), rows.1, "{share}");
+    assert!(asked(json!({"evict": "none"}))["metrics"].get("evicted").is_none());
+    for (choices, name) in [
+        (json!({"keep": 4000}), "--keep 4000"),
+        (json!({"keep": 0}), "--keep 0"),
+        (json!({"keep": "much"}), "no percentage"),
+        (json!({"evict": "snapkw"}), "snapkw"),
+        (json!({"evict": "none", "keep": 4}), "goes with a way to evict"),
+        (json!({"evict": "lookahead", "keep": 4}), "needs --adapter DIR"),
+    ] {
+        let refused = server.chat(&with("hop2-0", 4, json!({"tributary": choices})));
+        let error = refused.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert_eq!(refused.status, 400, "{error}");
+        assert!(error.contains(name) && !error.contains('\n'), "{error}");
+    }
+    assert_eq!(server.metric("tributary_eviction_duration_seconds_count{eviction=\"tova\"}"), 1.0);
+    assert!(server.metric("tributary_eviction_kv_bytes_total{eviction=\"snapkv\",fate=\"freed\"}") > 0.0);
+    server.ends_well();
+}

@@ -9,7 +9,7 @@ mod generation;
 pub mod others;
 
 use serde::Deserialize;
-use tributary_coordinator::{Document, Prepared, RequestSettings, method_named};
+use tributary_coordinator::{Document, EvictionWish, Keep, Prepared, RequestSettings, eviction_named, method_named};
 use tributary_engine::Client;
 
 use crate::body::Fields;
@@ -61,6 +61,10 @@ pub struct Choices {
     pub reorder: Option<bool>,
     /// What ranks send each other during recompute.
     pub exchange: Option<String>,
+    /// How rows of the prompt are chosen that decoding keeps, with `keep`: a name as `--evict` has it, or `none`, where all are kept.
+    pub evict: Option<String>,
+    /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as `30%`.
+    pub keep: Option<Rows>,
     /// Whether the answer says which tokens of the context were recomputed, and what each rank did when.
     pub explain: Option<bool>,
 }
@@ -86,10 +90,43 @@ impl Choices {
         if let Some(reorder) = choices.reorder {
             settings.reorder = reorder.then_some(tributary_protocol::Importance::Mass);
         }
+        if let Some(eviction) = evicted(&choices, settings.eviction)? {
+            settings.eviction = eviction;
+        }
         let explains = choices.explain.unwrap_or(false);
         settings.returns.scores |= explains;
         Ok((settings.without_idle_order(), explains))
     }
+}
+
+/// Rows that are kept: a number, or a share.
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(untagged, expecting = "a number of rows, or a share such as \"30%\"")]
+pub enum Rows {
+    /// So many.
+    Count(usize),
+    /// A share of the prompt's.
+    Share(String),
+}
+
+/// What decoding keeps, where a request says so: both choices, or one with the server's other one; nothing where it says neither.
+fn evicted(choices: &Choices, served: EvictionWish) -> Result<Option<EvictionWish>, ApiError> {
+    let of = |name: &str, error: String| ApiError::parameter(format!("tributary.{name}"), error);
+    let method = match choices.evict.as_deref() {
+        None if choices.keep.is_none() => return Ok(None),
+        None => served.method,
+        Some("none") if choices.keep.is_none() => return Ok(Some(EvictionWish::default())),
+        Some("none") => return Err(of("keep", "keep: goes with a way to evict".to_owned())),
+        Some(name) => Some(eviction_named(name).map_err(|error| of("evict", error))?),
+    };
+    let keep = match &choices.keep {
+        None => served.keep,
+        Some(Rows::Count(rows)) => Some(Keep::Rows(*rows)),
+        Some(Rows::Share(share)) => Some(share.parse().map_err(|error| of("keep", error))?),
+    };
+    let (window, at_most) = (served.window, choices.keep.is_none());
+    Ok(Some(EvictionWish { method, keep, window, at_most }))
 }
 
 /// The documents of a body, in their order; none where there are none.

@@ -19,6 +19,13 @@ pub enum Values {
 /// The methods' names.
 pub const METHODS: Values = Values::Named(|| tributary_protocol::METHODS.iter().map(|method| method.name).collect());
 
+/// The ways to evict.
+pub const EVICTIONS: Values =
+    Values::Named(|| tributary_protocol::EVICTIONS.iter().map(|eviction| eviction.name).collect());
+
+/// What becomes of a prompt's keys and values once the first token is drawn.
+pub const FATES: &[&str] = &["kept", "freed"];
+
 /// The phases until the first token.
 pub const PHASES: Values = Values::Named(|| Phase::TO_FIRST_TOKEN.iter().map(|phase| phase.name()).collect());
 

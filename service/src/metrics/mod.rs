@@ -14,10 +14,11 @@ mod tiers;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use metrics_exporter_prometheus::BuildError;
 use tributary_coordinator::ModelShape;
-use tributary_engine::{Answered, Client, Observer, Pulses, Tally};
+use tributary_engine::{Answered, Client, Observer, Pulse, Pulses, Tally};
 use tributary_protocol::Tier;
 
 use self::recent::Recent;
@@ -72,6 +73,8 @@ struct State {
     recent: Recent,
     totals: Totals,
     is_draining: bool,
+    /// Whether this is a training, whose ranks have no service to tell of them: every step needs all of them.
+    is_training: bool,
     /// Whether the ranks have failed, and no others have answered since.
     has_failed: bool,
 }
@@ -147,6 +150,18 @@ impl Metrics {
         self.sheet.set(&of::JOB_PROGRESS, &[], share);
     }
 
+    /// A training begins: its ranks are there as long as the process goes on.
+    pub fn trains(&self) {
+        self.lock().is_training = true;
+    }
+
+    /// A training has taken a step: its loss, and the norm of its gradient.
+    pub fn trained(&self, loss: f64, gradient_norm: f64) {
+        self.sheet.set(&of::TRAINING_LOSS, &[], loss);
+        self.sheet.set(&of::TRAINING_GRADIENT_NORM, &[], gradient_norm);
+        self.sheet.count(&of::TRAINING_STEPS, &[], 1);
+    }
+
     /// Drops what no scrape needs any more; called every now and then.
     pub fn upkeep(&self) {
         self.sheet.upkeep();
@@ -198,7 +213,7 @@ impl Metrics {
         match (&state.pulses, &state.tally) {
             _ if state.has_failed => "failed",
             _ if state.is_draining => "draining",
-            (None, _) => "starting",
+            (None, _) if !state.is_training => "starting",
             (_, Some(tally)) if tally.is_closed() => "failed",
             _ => "serving",
         }
@@ -207,11 +222,14 @@ impl Metrics {
     /// The text that Prometheus reads.
     pub fn render(&self) -> String {
         let state = self.lock();
-        let (tally, pulses) = (state.tally.clone(), state.pulses.clone());
+        let (tally, pulses, is_training) = (state.tally.clone(), state.pulses.clone(), state.is_training);
         drop(state);
         self.state_is(self.state());
         if let Some(pulses) = pulses {
             self.sheet.ranks(self.world, &pulses.read());
+        }
+        if is_training {
+            self.sheet.ranks(self.world, &vec![Pulse { is_up: true, age: Duration::ZERO }; self.world]);
         }
         if let Some(tally) = tally {
             self.sheet.desk(self.world, &tally);

@@ -3,7 +3,7 @@
 use tributary_engine::Answered;
 use tributary_protocol::Prefill;
 
-use super::labels::{SOURCES, claim};
+use super::labels::{FATES, SOURCES, claim};
 use super::predictions::Predictions;
 use super::sheet::Sheet;
 use super::table as of;
@@ -32,6 +32,13 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
         }
     }
     tokens(sheet, answered);
+    if let Some(evicted) = &report.evicted {
+        sheet.observe(&of::EVICTION_DURATION, &[evicted.method], seconds(evicted.ms));
+        let bytes = [evicted.bytes_kept, evicted.bytes_before - evicted.bytes_kept];
+        for (fate, bytes) in FATES.iter().zip(bytes) {
+            sheet.count(&of::EVICTION_KV_BYTES, &[evicted.method, fate], bytes);
+        }
+    }
     let Some(predictions) = predictions else { return };
     if let Some(seconds) = predictions.of(answered) {
         sheet.observe(&of::PREDICTED_TIME_TO_FIRST_TOKEN, &labels, seconds);

@@ -3,8 +3,8 @@
 
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
-    CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, FAILURES, INTEGRITY, LOOKUPS, METHODS, OUTCOMES, PHASES,
-    POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
+    CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, EVICTIONS, FAILURES, FATES, INTEGRITY, LOOKUPS, METHODS,
+    OUTCOMES, PHASES, POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
 };
 
 /// A metric.
@@ -58,6 +58,7 @@ const SHARE: &[f64] = &[0.0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 
 
 const RANK: (&str, Values) = ("rank", Ranks);
 const METHOD: (&str, Values) = ("method", METHODS);
+const EVICTION: (&str, Values) = ("eviction", EVICTIONS);
 const COLLECTIVE: (&str, Values) = ("collective", COLLECTIVES);
 const OF_CACHE: (&str, Values) = ("cache", Words(CACHE));
 const PHASE: (&str, Values) = ("phase", PHASES);
@@ -126,6 +127,10 @@ metrics! {
         "Context tokens that could have been selected.";
     RECOMPUTE_RATIO: Histogram(SHARE), "recompute_ratio", [],
         "Share of a request's context that was recomputed, by methods that select.";
+    EVICTION_DURATION: Histogram(STEP), "eviction_duration_seconds", [EVICTION],
+        "What an eviction takes between an answer's first token and its second, on the rank where it takes longest.";
+    EVICTION_KV_BYTES: Counter, "eviction_kv_bytes_total", [EVICTION, ("fate", Words(FATES))],
+        "Bytes of keys and values of the prompts of evictions: those that decoding keeps, and those that are let go of.";
     GENERATED_TOKENS: Counter, "generated_tokens_total", [], "Tokens of answers.";
     DECODE_STEP_DURATION: Histogram(STEP), "decode_step_duration_seconds", [],
         "A step of decoding, all sequences together, on the slowest rank.";
@@ -158,6 +163,10 @@ metrics! {
     RANK_FAILURES: Counter, "rank_failures_total", [REASON], "Failures that ended a group of ranks.";
     INTEGRITY_FAILURES: Counter, "integrity_failures_total", [("artifact", Words(INTEGRITY.0)), ("kind", Words(INTEGRITY.1))],
         "Damaged data that was noticed and not used.";
+    TRAINING_LOSS: Gauge, "training_loss", [], "Mean loss of the samples of a training's last step; 0 before it, and in other jobs.", true;
+    TRAINING_GRADIENT_NORM: Gauge, "training_gradient_norm", [],
+        "Norm of the gradient of a training's last step, before it was shortened.", true;
+    TRAINING_STEPS: Counter, "training_steps_total", [], "Steps that a training has taken in this process.", true;
     JOB_PROGRESS: Gauge, "job_progress_ratio", [], "How much of the job is done, from 0 to 1.", true;
     JOB_INFO: Gauge, "job_info", [("command", Given), ("study", Given)], "Always 1; which job this is.", true;
 }

@@ -1,6 +1,7 @@
 //! What an answer cost: tokens, and times.
 
 use serde::{Serialize, Serializer};
+use tributary_coordinator::report::EvictedRow;
 use tributary_engine::Answered;
 
 /// How many tokens there were.
@@ -64,8 +65,39 @@ pub struct Metrics<'a> {
     pub recomputed_tokens: usize,
     /// Bytes of tensors that ranks received from each other until the first token, all together.
     pub tensor_bytes_received: u64,
+    /// What decoding does not keep of the prompt; absent where it keeps all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evicted: Option<Evicted>,
     /// Ranks.
     pub world_size: usize,
+}
+
+/// What decoding does not keep of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Evicted {
+    /// How the rows were chosen.
+    pub method: &'static str,
+    /// Rows of the prompt that there were.
+    pub rows: f64,
+    /// Rows that are kept, the mean over layers and KV heads.
+    pub kept_rows: f64,
+    /// Bytes of keys and values that were let go of.
+    pub freed_bytes: u64,
+    /// Milliseconds that it took, between the first token and the second.
+    pub evict_ms: f64,
+}
+
+impl Evicted {
+    fn of(row: &EvictedRow) -> Self {
+        Self {
+            method: row.method,
+            rows: row.rows,
+            kept_rows: row.kept_rows,
+            freed_bytes: row.bytes_before - row.bytes_kept,
+            evict_ms: row.ms,
+        }
+    }
 }
 
 /// Named numbers as an object, in their order.
@@ -87,6 +119,7 @@ impl<'a> Metrics<'a> {
             selected_tokens: report.tokens.selected,
             recomputed_tokens: report.tokens.recomputed,
             tensor_bytes_received: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
+            evicted: report.evicted.as_ref().map(Evicted::of),
             world_size: report.ranks.len(),
         }
     }
