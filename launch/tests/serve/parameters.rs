@@ -329,8 +329,8 @@ fn a_request_may_say_what_decoding_keeps() {
     assert_eq!(rows.0.map(|rows| (rows / 4.0).floor()), rows.1, "{share}");
     assert!(asked(json!({"evict": "none"}))["metrics"].get("evicted").is_none());
     for (choices, name) in [
-        (json!({"keep": 4000}), "--keep 4000"),
-        (json!({"keep": 0}), "--keep 0"),
+        (json!({"keep": 4000}), "keep 4000"),
+        (json!({"keep": 0}), "keep 0"),
         (json!({"keep": "much"}), "no percentage"),
         (json!({"evict": "snapkw"}), "snapkw"),
         (json!({"evict": "none", "keep": 4}), "goes with a way to evict"),
