@@ -30,6 +30,9 @@ pub struct Evicted {
     pub received_bytes: u64,
     /// Its time, on the rank where it took longest.
     pub ms: f64,
+    /// The share of the rows that the answer itself attends to most that is kept, the mean over layers and KV heads; absent where the `ideal` eviction of
+    /// as many rows was not asked beside it.
+    pub recall: Option<f64>,
     /// What the planner's formulas give for it.
     pub formula: EvictionFormula,
 }
@@ -49,6 +52,7 @@ impl Decoding {
                 bytes_kept: evicted.bytes_kept,
                 received_bytes: evicted.received_bytes,
                 ms: evicted.ms,
+                recall: None,
                 formula: evicted.formula,
             }),
         }

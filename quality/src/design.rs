@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_engine::RunConfig;
+use tributary_protocol::Eviction;
 
 use crate::error::{Error, Result};
 
@@ -105,6 +106,22 @@ impl Arm {
     /// The method with its ratio, for a reader.
     pub fn label(&self) -> String {
         self.ratio.map_or_else(|| self.method.clone(), |ratio| format!("{} at {ratio}", self.method))
+    }
+
+    /// Whether decoding keeps some rows of the prompt only.
+    pub fn evicts(&self) -> bool {
+        self.run_config.settings.eviction.method.is_some()
+    }
+
+    /// Whether it keeps what the answer itself attends to.
+    pub fn is_ideal(&self) -> bool {
+        self.run_config.settings.eviction.method == Some(Eviction::Ideal)
+    }
+
+    /// What its eviction stands behind, and how much that keeps: evictions that agree in it are measured against each other.
+    pub fn keeping(&self) -> (String, String) {
+        let keep = self.run_config.settings.eviction.keep.map_or_else(String::new, |keep| keep.to_string());
+        (format!("{} at {:?}", self.behind, self.ratio), keep)
     }
 
     /// Whether it equals full prefill but for rounding.

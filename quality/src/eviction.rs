@@ -34,6 +34,9 @@ pub struct EvictionPoint {
     pub share_of_ttft: f64,
     /// Median bytes that moved between ranks for it.
     pub median_received_bytes: u64,
+    /// The share of the rows that answers attend to most that is kept, mean over requests, layers and KV heads; absent where the `ideal` eviction of as many
+    /// rows was not asked.
+    pub recall: Option<f64>,
     /// What the planner's formulas give for the request whose prompt is longest.
     pub formula: EvictionFormula,
 }
@@ -60,7 +63,14 @@ impl EvictionPoint {
             median_ms,
             share_of_ttft: median_ms / median(&replies.iter().map(|reply| reply.ttft_ms).collect::<Vec<_>>()),
             median_received_bytes: middle(|part| part.received_bytes as f64) as u64,
+            recall: mean(evicted.iter().filter_map(|part| part.recall)),
             formula: longest.formula,
         })
     }
+}
+
+/// The mean of some numbers; nothing where there is none.
+fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = numbers.fold((0, 0.0), |(count, sum), number| (count + 1, sum + number));
+    (count > 0).then(|| sum / f64::from(count))
 }

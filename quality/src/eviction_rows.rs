@@ -8,7 +8,7 @@ use crate::suite::Cell;
 pub const EVICTIONS: &str = "kept: rows of the prompt in a layer and KV head, of those that there were, means. less all kept: score less that of the \
     same method without eviction, and 95 % of the means of requests drawn anew. by formula, of the longest prompt: operations, weights and \
     keys and values that are read, bytes between ranks. evict: between the first token and the second; of TTFT: beside the time to first token. \
-    token: each one behind the first, without the eviction.";
+    token: each one behind the first, without the eviction. recall: share of the rows kept that the eviction `ideal` keeps of as many behind the same method.";
 
 /// A row for each eviction behind a method, over all tasks, with the names of columns above; the methods that they stand behind too.
 pub fn evictions(report: &Report) -> Vec<Vec<String>> {
@@ -24,7 +24,8 @@ pub fn evictions(report: &Report) -> Vec<Vec<String>> {
         "by formula: [MFLOP]",
         "traffic [KiB]",
     ];
-    let names = names.into_iter().chain(["moved [KiB]", "moved [KiB]", "evict [ms]", "of TTFT [%]", "token [ms]"]);
+    let names =
+        names.into_iter().chain(["moved [KiB]", "moved [KiB]", "evict [ms]", "of TTFT [%]", "token [ms]", "recall"]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
     let all: Vec<&Point> = report.points.iter().filter(|point| point.cell() == Cell::of(ALL)).collect();
     let stands_behind = |point: &Point| {
@@ -62,6 +63,7 @@ fn row(point: &Point) -> Vec<String> {
         real(own.map(|own| own.median_ms), 2),
         real(own.map(|own| 100.0 * own.share_of_ttft), 1),
         real(point.median_token_ms, 2),
+        real(own.and_then(|own| own.recall), 2),
     ]
 }
 

@@ -91,6 +91,7 @@ pub fn decoding(kept_rows: f64, rows: Option<f64>) -> crate::decoding::Decoding 
         bytes_kept: 100 * kept_rows as u64,
         received_bytes: 7,
         ms: 0.5,
+        recall: Some(0.75),
         formula: tributary_coordinator::report::EvictionFormula {
             flops: 5e5 * rows,
             memory_traffic_bytes: 2048,

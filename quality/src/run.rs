@@ -1,10 +1,12 @@
 //! The order of an evaluation: request after request, and on each full prefill and then all other methods, in an order that is drawn anew. An
 //! answer is kept before the next is asked for.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tributary_charts::statistics::kl_nats;
 use tributary_engine::{Engine, one_line};
+use tributary_protocol::KeptRows;
 
 use crate::answers::{Answer, AnswerFile, Answers, Outcome, Reply};
 use crate::design::Arm;
@@ -26,6 +28,8 @@ struct Given {
     reply: Reply,
     /// The first token's logits.
     logits: Vec<f32>,
+    /// The rows of the prompt that decoding keeps, where it does not keep all.
+    kept: Option<KeptRows>,
 }
 
 /// What asks one request with one method for so many tokens at most.
@@ -54,10 +58,12 @@ pub fn run(
 fn ask(engine: &mut Engine<'_>, request: &Request, arm: &Arm, tokens: usize) -> std::result::Result<Given, Failure> {
     let mut run_config = request.run_config(arm);
     run_config.settings.max_tokens = tokens;
-    run_config.settings.returns.logits = true;
+    // Scores come with the rows that are kept.
+    (run_config.settings.returns.logits, run_config.settings.returns.scores) = (true, arm.evicts());
     let answered = engine.start(&run_config).and_then(|()| engine.answer(&request.question, &run_config));
     let given = answered.map(|answered| Given {
         reply: Reply::of(&answered),
+        kept: answered.answer.outcome.kept.map(|kept| *kept),
         logits: answered.answer.outcome.logits.unwrap_or_default(),
     });
     given.map_err(|error| {
@@ -97,11 +103,15 @@ impl Asking<'_> {
                 full = self.first_token(request, reference, ask)?;
             }
         }
+        let mut ideal = Ideal::new();
         for arm in arms {
             if is_missing(self.answers, arm) {
-                let given = self.one(request, arm, full.as_deref(), ask)?;
+                let given = self.one(request, arm, (full.as_deref(), &ideal), ask)?;
+                if let Some(kept) = given.as_ref().and_then(|given| given.kept.clone()).filter(|_| arm.is_ideal()) {
+                    ideal.insert(arm.keeping(), kept);
+                }
                 if *arm == self.evaluation.arms[0] {
-                    full = given.filter(|logits| !logits.is_empty());
+                    full = given.map(|given| given.logits).filter(|logits| !logits.is_empty());
                 }
             }
             self.done += 1;
@@ -109,18 +119,29 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Asks, and keeps what came. Gives the first token's logits.
-    fn one(&mut self, request: &Request, arm: &Arm, full: Option<&[f32]>, ask: Ask<'_>) -> Result<Option<Vec<f32>>> {
+    /// Asks, and keeps what came, measured against full prefill's first token and what an ideal eviction keeps. Gives it.
+    fn one(
+        &mut self,
+        request: &Request,
+        arm: &Arm,
+        (full, ideal): (Option<&[f32]>, &Ideal),
+        ask: Ask<'_>,
+    ) -> Result<Option<Given>> {
         let all = self.evaluation.answers();
         let (cell, number) = (&request.cell, request.number);
         let left = left(self.began.elapsed(), self.asked, all - self.done);
         self.tell(&format!("answer {} of {all}: {cell}, request {number}, {}{left}", self.done + 1, arm.label()));
         self.asked += 1;
         match ask(request, arm, request.answer_tokens) {
-            Ok(Given { mut reply, logits }) => {
-                reply.kl_nats = full.filter(|_| !logits.is_empty()).map(|full| kl_nats(full, &logits));
-                self.keep(Answer::new(request, arm, Outcome::Answered(Box::new(reply))))?;
-                Ok(Some(logits))
+            Ok(mut given) => {
+                let Given { reply, logits, kept } = &mut given;
+                reply.kl_nats = full.filter(|_| !logits.is_empty()).map(|full| kl_nats(full, logits));
+                if let Some(evicted) = reply.decoding.as_mut().and_then(|decoding| decoding.evicted.as_mut()) {
+                    evicted.recall =
+                        kept.as_ref().zip(ideal.get(&arm.keeping())).map(|(kept, ideal)| recall(kept, ideal));
+                }
+                self.keep(Answer::new(request, arm, Outcome::Answered(Box::new(reply.clone()))))?;
+                Ok(Some(given))
             }
             Err(failure) => {
                 let Failure { cause, exit_code, .. } = &failure;
@@ -166,13 +187,28 @@ impl Asking<'_> {
     }
 }
 
-/// The methods in the order in which they answer a request: full prefill first, since the others' first tokens are measured against its, and
-/// the others in an order that is drawn.
+/// What ideal evictions of a request keep, by what they stand behind and how much that is.
+type Ideal = HashMap<(String, String), KeptRows>;
+
+/// The share of the rows of an ideal eviction that another one keeps too, the mean over layers and KV heads.
+fn recall(KeptRows(kept): &KeptRows, KeptRows(ideal): &KeptRows) -> f64 {
+    let heads = kept.iter().flatten().zip(ideal.iter().flatten());
+    let shares = heads.filter(|(_, ideal)| !ideal.is_empty()).map(|(kept, ideal)| {
+        let found = ideal.iter().filter(|row| kept.contains(row)).count();
+        found as f64 / ideal.len() as f64
+    });
+    let (count, sum) = shares.fold((0, 0.0), |(count, sum), share| (count + 1, sum + share));
+    sum / f64::from(count.max(1))
+}
+
+/// The methods in the order in which they answer a request: full prefill first, since the others' first tokens are measured against its, then ideal
+/// evictions, against which the others' are, and the others in an order that is drawn.
 fn order<'a>(evaluation: &'a Evaluation, request: &Request) -> Vec<&'a Arm> {
     let (seed, task, number) = (evaluation.design.seed, &request.cell, request.number);
     let mut arms: Vec<&Arm> = evaluation.arms.iter().collect();
     if let Some((_, others)) = arms.split_first_mut() {
         Random::of(&format!("order {seed} {task} {number}")).shuffle(others);
+        others.sort_by_key(|arm| !arm.is_ideal());
     }
     arms
 }
@@ -222,6 +258,7 @@ mod tests {
                 None => Ok(Given {
                     reply: Reply { answer: "1 2 3 .".to_owned(), ..kit::reply() },
                     logits: if arm.method == "a" { vec![0.0, 0.0] } else { vec![3.0_f32.ln(), 0.0] },
+                    kept: None,
                 }),
                 Some(can_go_on) => Err(Failure { cause: "no".to_owned(), exit_code: 69, can_go_on }),
             }
@@ -262,6 +299,14 @@ mod tests {
         assert_eq!(asked, of(&[("a0", 1), ("b0", 4)]));
         assert_eq!(answers::read(&path).unwrap().0.len(), 6, "full prefill's first token alone is no answer");
         assert_eq!(run(&evaluation, &mut answers, &path, &|_, _| None).0, [], "all is there");
+    }
+
+    #[test]
+    fn recall_is_the_share_of_ideal_rows_that_are_kept() {
+        let ideal = KeptRows(vec![vec![vec![1, 5, 8, 9], vec![2, 3, 4, 7]], vec![vec![6, 9], vec![0, 1]]]);
+        assert_eq!(recall(&ideal, &ideal), 1.0);
+        let kept = KeptRows(vec![vec![vec![0, 1, 5, 6], vec![1, 5, 6, 8]], vec![vec![6, 7], vec![0, 1]]]);
+        assert_eq!(recall(&kept, &ideal), (0.5 + 0.0 + 0.5 + 1.0) / 4.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_coordinator::report::PacketRows;
 use tributary_engine::Answered;
-use tributary_protocol::{Auxiliary, KeptRows};
+use tributary_protocol::{Auxiliary, Evict, KeptRows};
 
 use crate::error::{Error, Result};
 use tributary_system::file::write_whole;
@@ -129,6 +129,9 @@ pub struct Dumped<'a> {
     /// The last rows of the prompt whose attention says which, where it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     evict_window: Option<usize>,
+    /// Tokens that are written behind the prompt to see what they attend to, where some are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evict_tokens: Option<usize>,
     /// The model that reads chunks for the method, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_model: Option<&'a str>,
@@ -206,6 +209,7 @@ fn request(answered: &Answered) -> Dumped<'_> {
         evict: settings.evict,
         keep: settings.keep,
         evict_window: settings.evict_window,
+        evict_tokens: plan.evict.as_ref().map(Evict::pseudo_tokens).filter(|tokens| *tokens > 0),
         auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
         draft_model: plan.draft_model.as_ref().map(|draft| draft.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),

@@ -48,6 +48,7 @@ class Eviction:
         total = r.P + r.T + r.M
         self.draft = (s.get("draft") or Model(s["draft_model"])) if self.method == "speckv" else None
         self.there = sorted(range(total), key=lambda row: at[1][row].item())
+        self.tokens = s.get("evict_tokens", PSEUDO)
         self.window = s.get("evict_window") or min(WINDOW, max(1, self.keep // 2))
         self.group = self.model.heads // self.model.kv_heads
 
@@ -94,9 +95,12 @@ class Eviction:
             return self.received(self.there), (0, self.keep - self.keep // 2)
         if self.method == "laq":
             draft = Eviction(self.r, self.cache, self.at, {"evict": "snapkv", "keep": self.keep})
-            return self.behind(draft.generate(draft.kept(first)[0], first, PSEUDO)), (0, 0)
+            return self.behind(draft.generate(draft.kept(first)[0], first, self.tokens)), (0, 0)
+        if self.method == "ideal":
+            whole = [[list(self.there)] * heads] * layers
+            return self.behind(self.generate(whole, first, self.tokens)), (0, 0)
         if self.method == "speckv":
-            return self.behind(written(self.draft, self.r, first, PSEUDO)), (0, 0)
+            return self.behind(written(self.draft, self.r, first, self.tokens)), (0, 0)
         raise SystemExit(f"eviction `{self.method}` is not in this reference")
 
     def behind(self, tokens):

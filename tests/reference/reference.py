@@ -231,7 +231,7 @@ def self_test(model: Model, folder: str) -> bool:
                         {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
-        for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv"):
+        for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv", "ideal"):
             expect(f"eviction {name}: all kept = nothing evicted; dump", float(not evicted_trip(model, folder, request, name)), 0.0)
     return good
 

@@ -151,7 +151,7 @@ fn bytes_of_an_eviction_follow_their_formula_on_every_rank() {
             for (method, gather) in evictions().flat_map(|method| [(method, false), (method, true)]) {
                 // A draft of what is kept may lie elsewhere than what is: then only even spreading is counted.
                 let plan = asked(&way, world, Some(evict(method, gather)));
-                let draft = method == Eviction::Laq && gather;
+                let draft = matches!(method, Eviction::Laq | Eviction::Ideal) && gather;
                 let (found, reports) = run_one(&ranks, &plan);
                 let mut counted = Evicting::new(&plan, world, &shape).expect("it evicts");
                 let holders = plan.holders(world);

@@ -12,7 +12,8 @@
 //! | kept rows, on the owner, where they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
 //!
 //! Where tokens are generated to see what they attend to (LAQ), they and the window's rows ask, scores and gathered rows move twice, and those tokens as any that
-//! are generated. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
+//! are generated. Where the whole cache generates them (the ideal
+//! eviction), they alone ask, and all rows move before. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
 //!
 //! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
 
@@ -58,7 +59,7 @@ pub fn asking_rows(plan: &Plan, world: usize) -> Vec<usize> {
         EvictionEvidence::PseudoTokens => {
             rows[plan.owner] = evict.window_rows().min(plan.total_rows()) + evict.pseudo_tokens();
         }
-        EvictionEvidence::DraftTokens => rows[plan.owner] = evict.pseudo_tokens(),
+        EvictionEvidence::DraftTokens | EvictionEvidence::OwnTokens => rows[plan.owner] = evict.pseudo_tokens(),
         EvictionEvidence::LastRow => rows[plan.owner] = 1,
         EvictionEvidence::LookAhead => rows[plan.owner] = plan.look_ahead_count(),
         EvictionEvidence::AllRows => return held_rows(plan, world),
@@ -78,9 +79,17 @@ pub fn gathers(plan: &Plan, world: usize, shape: &ModelShape) -> bool {
 
 /// Bytes of kept rows that the owner does not hold, if they are spread evenly.
 fn kept_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
-    let Some(evict) = plan.evicts() else { return 0 };
+    plan.evicts().map_or(0, |evict| elsewhere_bytes(evict.keep, plan, world, shape))
+}
+
+/// The same of the rows of a draft of what is kept.
+fn draft_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
+    plan.evicts().map_or(0, |evict| elsewhere_bytes(evict.draft_rows(plan.total_rows()), plan, world, shape))
+}
+
+fn elsewhere_bytes(rows: usize, plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
     let elsewhere = plan.total_rows() - held_rows(plan, world)[plan.owner];
-    (evict.keep * elsewhere) as u64 * shape.kv_bytes() / plan.total_rows().max(1) as u64
+    (rows * elsewhere) as u64 * shape.kv_bytes() / plan.total_rows().max(1) as u64
 }
 
 impl Evicting {
@@ -101,6 +110,12 @@ impl Evicting {
             let reads = if asking.iter().any(|&rows| rows > 0) { 2.0 } else { 0.0 } * held[rank] as f64;
             let copies = 2.0 * evict.keep as f64 * held[rank] as f64 / plan.total_rows().max(1) as f64;
             work.kv_bytes = (reads + copies) * shape.kv_bytes() as f64;
+            // Tokens that are generated read a draft of what is kept, which was copied too.
+            let draft =
+                evict.draft_rows(plan.total_rows()) as f64 * held[rank] as f64 / plan.total_rows().max(1) as f64;
+            let steps = evict.generated_tokens().saturating_sub(1) as f64;
+            work.probe += steps * draft * 4.0 * (shape.query_width() * shape.layers) as f64;
+            work.kv_bytes += (2.0 + steps) * draft * shape.kv_bytes() as f64;
             work
         };
         let alone = plan.decodes_alone(world);
@@ -179,7 +194,9 @@ fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize
     };
     let mut flows = Vec::new();
     let pseudo = plan.evicts().map_or(0, Evict::generated_tokens);
-    let times = if pseudo > 0 { 2 } else { 1 };
+    // A draft of what is kept is chosen, and moves, as the rows that are kept in the end; all rows are no choice.
+    let drafts = plan.evicts().is_some_and(|evict| evict.descriptor().evidence == EvictionEvidence::PseudoTokens);
+    let times = if drafts { 2 } else { 1 };
     let on_owner = |bytes: u64| (0..world).map(|rank| if rank == plan.owner { bytes } else { 0 }).collect();
     if asked > 0 {
         let layers = shape.layers as u64;
@@ -189,12 +206,11 @@ fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize
         flows.push(flow(Cargo::Homeward, Collective::AllToAll, shape.layers, back));
         flows.push(flow(Cargo::Queries, Collective::AllGather, shape.layers, there(lse)));
         let elsewhere = (plan.total_rows() - held[plan.owner]) as u64;
-        // A draft of what is kept is chosen, and moves, as the rows that are kept in the end.
         let scores = times * 4 * (shape.layers * shape.kv_heads) as u64 * elsewhere;
         flows.push(flow(Cargo::Scores, Collective::AllToAll, 1, on_owner(scores)));
     }
     if plan.evicts().is_some_and(|evict| evict.gather) {
-        let bytes = times * kept_elsewhere_bytes(plan, world, shape);
+        let bytes = kept_elsewhere_bytes(plan, world, shape) + draft_elsewhere_bytes(plan, world, shape);
         flows.push(flow(Cargo::Kept, Collective::AllToAll, shape.layers, on_owner(bytes)));
     }
     if pseudo > 0 && !plan.generates_alone(world) {

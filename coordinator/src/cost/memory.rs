@@ -220,9 +220,13 @@ impl Count<'_> {
         let received = 4 * (shape.layers * shape.kv_heads * (2 * keys + of_all)) as u64;
         let layer = 2 * keys as u64 * shape.layer_kv_bytes();
         let kept = running_bytes(plan, self.world, shape)[rank];
-        let pseudo = plan.evicts().map_or(0, Evict::generated_tokens) as u64 * shape.kv_bytes();
-        let kept = if pseudo > 0 { 2 * kept + pseudo } else { kept };
-        all + kept + layer + self.activations(asking[rank], true) + slack(queries + received)
+        let generated = plan.evicts().map_or(0, Evict::generated_tokens) as u64 * shape.kv_bytes();
+        let draft = match plan.evicts().map_or(0, |evict| evict.draft_rows(plan.total_rows())) {
+            0 => 0,
+            rows if rows == plan.total_rows() => all + generated,
+            _ => kept + generated,
+        };
+        all + kept + draft + layer + self.activations(asking[rank], true) + slack(queries + received)
     }
 
     /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of

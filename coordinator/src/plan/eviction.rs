@@ -152,7 +152,11 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
         pooled: POOLED_ROWS,
         sinks: SINK_ROWS,
         beta: PYRAMID_BETA,
-        pseudo: PSEUDO_TOKENS,
+        // An answer's last token asks nothing.
+        pseudo: match entry.evidence {
+            EvictionEvidence::OwnTokens => plan.max_tokens.saturating_sub(1).max(1),
+            _ => PSEUDO_TOKENS,
+        },
         seed,
         gather: false,
     }))

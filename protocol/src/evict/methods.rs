@@ -17,6 +17,8 @@ pub enum EvictionEvidence {
     AllRows,
     /// The attention that tokens pay which follow from what the window's attention keeps.
     PseudoTokens,
+    /// The attention that the answer's own tokens pay, which the whole cache generates.
+    OwnTokens,
     /// The attention that tokens pay which the plan's draft model writes behind the prompt.
     DraftTokens,
     /// The attention that the plan's look-ahead pays.
@@ -68,8 +70,8 @@ const BASE: EvictionDescriptor = EvictionDescriptor {
 };
 
 /// Every eviction method, in the order of help texts and tables.
-pub static EVICTIONS: [&EvictionDescriptor; 9] =
-    [&SNAP_KV, &PYRAMID_KV, &TOVA, &H2O, &STREAMING_LLM, &RANDOM, &LAQ, &SPEC_KV, &LOOKAHEAD_KV];
+pub static EVICTIONS: [&EvictionDescriptor; 10] =
+    [&SNAP_KV, &PYRAMID_KV, &TOVA, &H2O, &STREAMING_LLM, &RANDOM, &LAQ, &SPEC_KV, &LOOKAHEAD_KV, &IDEAL];
 
 static SNAP_KV: EvictionDescriptor = EvictionDescriptor {
     name: "snapkv",
@@ -156,6 +158,15 @@ static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
     ..BASE
 };
 
+static IDEAL: EvictionDescriptor = EvictionDescriptor {
+    name: "ideal",
+    summary: "what the answer itself attends to, which the whole cache generates first: for studies",
+    source: "-",
+    method: Eviction::Ideal,
+    evidence: EvictionEvidence::OwnTokens,
+    ..BASE
+};
+
 /// The entry of a method.
 pub(super) fn entry(method: Eviction) -> &'static EvictionDescriptor {
     match method {
@@ -168,6 +179,7 @@ pub(super) fn entry(method: Eviction) -> &'static EvictionDescriptor {
         Eviction::Laq => &LAQ,
         Eviction::SpecKv => &SPEC_KV,
         Eviction::LookaheadKv => &LOOKAHEAD_KV,
+        Eviction::Ideal => &IDEAL,
     }
 }
 

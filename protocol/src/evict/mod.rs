@@ -43,6 +43,8 @@ pub enum Eviction {
     SpecKv,
     /// The rows that trained rows behind the prompt attend to.
     LookaheadKv,
+    /// The rows that the answer attends to which the whole cache generates.
+    Ideal,
 }
 
 /// What is kept of a prompt once its first token has been drawn.
@@ -89,14 +91,24 @@ impl Evict {
     /// Tokens that stand behind the prompt for a moment, to see what they attend to; none for most methods.
     pub fn pseudo_tokens(&self) -> usize {
         match self.descriptor().evidence {
-            EvictionEvidence::PseudoTokens | EvictionEvidence::DraftTokens => self.pseudo,
+            EvictionEvidence::PseudoTokens | EvictionEvidence::OwnTokens | EvictionEvidence::DraftTokens => self.pseudo,
             _ => 0,
         }
     }
 
-    /// Those of them that the model itself generates, from what its window's attention keeps.
+    /// Those of them that the model itself generates, from a draft of what is kept.
     pub fn generated_tokens(&self) -> usize {
-        if self.descriptor().evidence == EvictionEvidence::PseudoTokens { self.pseudo } else { 0 }
+        if self.asks_draft_model() { 0 } else { self.pseudo_tokens() }
+    }
+
+    /// Rows of the draft of what is kept that tokens are generated from, in each KV head of a prompt of `rows` rows: as many as are kept in the end, or
+    /// all; none where the model generates nothing.
+    pub fn draft_rows(&self, rows: usize) -> usize {
+        match self.descriptor().evidence {
+            EvictionEvidence::PseudoTokens => self.keep,
+            EvictionEvidence::OwnTokens => rows,
+            _ => 0,
+        }
     }
 
     /// Whether a small model writes them.
@@ -114,6 +126,7 @@ impl Evict {
             EvictionEvidence::Draw
             | EvictionEvidence::LookAhead
             | EvictionEvidence::PseudoTokens
+            | EvictionEvidence::OwnTokens
             | EvictionEvidence::DraftTokens => (0, 0),
             EvictionEvidence::Window => (0, self.window_rows().min(budget)),
             EvictionEvidence::LastRow => (0, 1.min(budget)),

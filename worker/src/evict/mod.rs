@@ -127,11 +127,13 @@ fn looked(
             // What follows from the cache as its window keeps it.
             let draft = Evict { method: Eviction::SnapKv, ..evict.clone() };
             let (kept, asking_rows) = chosen(cx, plan, (prefilled, tokens), &draft, (there, holders))?;
-            let remains = cut::cut(cx, plan, prefilled, &draft, (kept, holders))?;
-            let count = evict.pseudo_tokens();
-            let tokens = pseudo::tokens(cx, plan, (prefilled, remains), (tokens[0], count))?;
-            let found = tokens_behind(cx, plan, prefilled, (&tokens, count))?;
+            let found = generated(cx, plan, (prefilled, tokens[0]), &draft, (kept, holders))?;
             return Ok(Some(LookAheadScores { asking_rows: asking_rows + found.asking_rows, ..found }));
+        }
+        EvictionEvidence::OwnTokens => {
+            let config = cx.models.main.config();
+            let kept = Kept(vec![vec![there.to_vec(); config.kv_heads]; config.layers]);
+            return Ok(Some(generated(cx, plan, (prefilled, tokens[0]), evict, (kept, holders))?));
         }
         EvictionEvidence::DraftTokens => {
             let own = if cx.rank() == plan.owner { tokens } else { &[] };
@@ -144,6 +146,20 @@ fn looked(
         EvictionEvidence::AllRows => there.iter().for_each(|&row| asking[holders[row as usize]].push(row)),
     }
     Ok(Some(look_again(cx, plan, prefilled, &asking)?))
+}
+
+/// What the cache's rows receive from the tokens that follow from a draft of what is kept.
+fn generated(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    (prefilled, first): (&Prefilled, u32),
+    draft: &Evict,
+    (kept, holders): (Kept, &[usize]),
+) -> Result<LookAheadScores> {
+    let remains = cut::cut(cx, plan, prefilled, draft, (kept, holders))?;
+    let count = draft.pseudo.max(1);
+    let tokens = pseudo::tokens(cx, plan, (prefilled, remains), (first, count))?;
+    tokens_behind(cx, plan, prefilled, (&tokens, count))
 }
 
 /// Every row's score by layer and KV head, on the owner: `[layer][kv_head][place]`, places in causal order.

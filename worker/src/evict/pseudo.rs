@@ -1,4 +1,5 @@
-//! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ).
+//! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ, and the ideal eviction, whose
+//! draft is everything).
 
 use tributary_protocol::{Plan, Sampling};
 

@@ -124,12 +124,15 @@ fn dense(model: &dyn Model, plan: &Plan, evict: &Evict) -> Dense {
         EvictionEvidence::Window => (rows - 4, rows),
         EvictionEvidence::LastRow => (rows - 1, rows),
         EvictionEvidence::LookAhead => (rows, rows + AHEAD),
-        EvictionEvidence::PseudoTokens | EvictionEvidence::DraftTokens => (rows, rows + 6),
+        EvictionEvidence::PseudoTokens | EvictionEvidence::OwnTokens | EvictionEvidence::DraftTokens => {
+            (rows, rows + 6)
+        }
         EvictionEvidence::AllRows | EvictionEvidence::Places | EvictionEvidence::Draw => (0, rows),
     };
     let pseudo = match evict.descriptor().evidence {
         EvictionEvidence::PseudoTokens => pseudo(model, plan),
-        EvictionEvidence::DraftTokens => drafted(plan),
+        EvictionEvidence::DraftTokens => written(plan, &*draft_model()),
+        EvictionEvidence::OwnTokens => written(plan, model),
         _ => Vec::new(),
     };
     let pseudo = pseudo.into_iter().map(Source::Token).collect();
@@ -157,16 +160,16 @@ fn pseudo(model: &dyn Model, plan: &Plan) -> Vec<u32> {
     tokens
 }
 
-/// What the draft model writes behind the prompt and the first token, which is among it: the whole text is read again for each token.
-fn drafted(plan: &Plan) -> Vec<u32> {
-    let model = draft_model();
+/// What a model writes behind the prompt and the first token, which is among it: the whole text is read again for each token.
+fn written(plan: &Plan, model: &dyn Model) -> Vec<u32> {
+    let layers = model.config().layers;
     let mut tokens = vec![FIRST];
     while tokens.len() < 6 {
         let ids: Vec<u32> = plan.sources().iter().filter_map(Source::token).chain(tokens.iter().copied()).collect();
-        let (math, rows) = (kit::math(&*model, 64), ids.len());
+        let (math, rows) = (kit::math(model, 64), ids.len());
         let mut dense = Dense { math, asking: 0..0, rows, scores: Vec::new(), kv: Vec::new() };
-        let read = model.layers(0..2, model.embed(&ids).expect("ids"), &mut dense).expect("layers");
-        let logits = crate::first_token::logits(&*model, &read).expect("logits").pop().expect("the last row's");
+        let read = model.layers(0..layers, model.embed(&ids).expect("ids"), &mut dense).expect("layers");
+        let logits = crate::first_token::logits(model, &read).expect("logits").pop().expect("the last row's");
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("a vocabulary");
         tokens.push(best as u32);
     }
@@ -197,7 +200,7 @@ fn expected(evict: &Evict, scores: &Scores) -> Vec<Vec<Vec<u32>>> {
             "pyramidkv" => best(head, [12, 6, 0][layer], (0, rows - 4), 3),
             "tova" => best(&mean, KEEP - 1, (0, rows - 1), 1),
             "h2o" => best(head, KEEP / 2, (0, rows - KEEP / 2), 1),
-            "lookahead" => best(head, KEEP, (0, rows), 1),
+            "lookahead" | "ideal" => best(head, KEEP, (0, rows), 1),
             "laq" | "speckv" => best(head, KEEP, (0, rows), 3),
             "streamingllm" => best(head, 0, (4, rows - 6), 1),
             other => panic!("{other} has no formula here"),
