@@ -7,7 +7,7 @@ use tributary_protocol::{
 };
 use tributary_tests::{dummy_model, group_beside, logits, plan, relative_error, run, run_one, tiny_config, with_ratio};
 use tributary_train::{Auxiliary, Lookahead, Made, Objective, Packet, Pupil, Reader, Sample, Sizes};
-use tributary_worker::{Adapters, LoadFormat, Model, Progress, load};
+use tributary_worker::{Adapters, LoadFormat, Progress, load};
 
 #[test]
 fn the_student_reads_what_the_engine_reads() {
