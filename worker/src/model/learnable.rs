@@ -36,7 +36,7 @@ impl Learnable {
     }
 
     fn of(config: Config, weights: Weights) -> Result<Self> {
-        let weights = weights.to_learn();
+        let weights = weights.into_variables();
         let model = Arc::new(Decoder::new(config, &weights)?);
         Ok(Self { model, weights: weights.into_learned() })
     }

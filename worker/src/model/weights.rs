@@ -72,7 +72,7 @@ impl Weights {
     }
 
     /// The same tensors as variables, all of them in the model's dtype.
-    pub fn to_learn(self) -> Self {
+    pub fn into_variables(self) -> Self {
         Self { learned: Some(RefCell::default()), ..self }
     }
 
