@@ -28,7 +28,7 @@ help:
 	@echo "make cuda-test  the tests of CUDA code alone, on an emulated GPU"
 	@echo "make check   formatting, lints, documentation, licences, the command's size"
 	@echo "make mpi     target/release/tributary with ranks as processes, for mpirun and srun; installs Open MPI where it lacks"
-	@echo "make train-demo   the demo model's adapters, learned anew; some minutes"
+	@echo "make train-demo   the demo model's adapters and its auxiliary model, learned anew; some minutes"
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
@@ -156,6 +156,10 @@ train-demo: build
 	  --prefix none none bos --teacher-prefix bos --seed 1 --world 2 --out models/demo/adapters/kv-packet
 	$(TRIBUTARY) train lookahead --model models/demo --suite hops --tasks single,multikey,multiquery,multivalue,multivalue2,multivalue4,hop2,vt3 \
 	  --samples 384 --epochs 20 --batch 8 --lr 0.004 --seed 1 --world 2 --out models/demo/adapters/lookahead
+	$(TRIBUTARY) train auxiliary --objective language --model models/demo --suite hops --samples 408 --epochs 8 --batch 8 --lr 0.004 --seed 1 --world 2 \
+	  --out target/auxiliary
+	$(TRIBUTARY) train auxiliary --model models/demo --aux-model target/auxiliary --suite hops --samples 3060 --epochs 6 --batch 8 --lr 0.006 \
+	  --seed 1 --world 2 --out models/demo/auxiliary
 
 # 50 requests of each task, every method at two ratios, on two ranks: some minutes.
 quality: build

@@ -1,4 +1,4 @@
-//! `tributary train`: adapters are learned, on the ranks of this run.
+//! `tributary train`: adapters and small models are learned, on the ranks of this run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tributary_coordinator::Prefix;
 use tributary_engine::Config;
-use tributary_quality::{AdapterKind, Asked, Settings, Training, intake};
+use tributary_quality::{AdapterKind, Asked, Objective, Reader, Settings, Sizes, Training, Wish, intake};
 
 use crate::args::{ModelArgs, ReachArgs};
 use crate::exporting::MetricsArgs;
@@ -15,7 +15,7 @@ use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
 
-/// Learns an adapter: a few numbers beside a model that stays as it is
+/// Learns an adapter, a few numbers beside a model that stays as it is, or a small model that reads for it
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(subcommand)]
@@ -53,6 +53,40 @@ enum What {
         #[arg(long, value_name = "A", default_value_t = 32.0, help_heading = "Training")]
         alpha: f64,
     },
+    /// A small model that tells which rows the model's query will attend to (CacheClip): what `--aux-model` takes
+    #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.002")))]
+    #[command(mut_arg("aux_model", |arg| arg.help(GOES_ON).long_help(GOES_ON)))]
+    Auxiliary {
+        #[command(flatten)]
+        learn: Box<LearnArgs>,
+        /// What it learns: the next token (language), or the rows that the model's query attends to (select)
+        #[arg(long, value_name = "language|select", default_value = "select", help_heading = "Training")]
+        objective: Objective,
+        #[command(flatten)]
+        sizes: SizeArgs,
+    },
+}
+
+/// What `--aux-model` is for where such a model is learned.
+const GOES_ON: &str =
+    "Folder of the model that goes on learning, with the tokenizer of --model [default: random weights from --seed]";
+
+/// The sizes of a small model that begins with random weights.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Training")]
+struct SizeArgs {
+    /// Decoder layers
+    #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "aux_model")]
+    layers: usize,
+    /// Width of its rows
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "aux_model")]
+    hidden: usize,
+    /// Attention heads
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "aux_model")]
+    heads: usize,
+    /// Width of the MLP
+    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "aux_model")]
+    intermediate: usize,
 }
 
 /// What is learned from, and how.
@@ -102,7 +136,7 @@ struct LearnArgs {
     /// End after so many steps in all, with a checkpoint to go on from [default: when all are taken]
     #[arg(long, value_name = "N", help_heading = "Run")]
     stop_after: Option<u64>,
-    /// Folder for the adapter and what tells of its making
+    /// Folder for what is learned and what tells of its making
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: PathBuf,
     /// Number of ranks, over which each step's samples are dealt; under a launcher it must be the launcher's [default: 1, or the launcher's]
@@ -119,25 +153,31 @@ struct LearnArgs {
 
 /// Runs the command; says what went wrong.
 pub fn train(args: &TrainArgs) -> ExitCode {
-    let (args, kind, teacher) = match &args.what {
+    let (args, wish, teacher) = match &args.what {
         What::KvPacket { learn, teacher_prefix, head, tail } => {
-            (learn, AdapterKind::KvPacket { head: *head, tail: *tail }, teacher_prefix.clone())
+            (learn, Wish::Adapter(AdapterKind::KvPacket { head: *head, tail: *tail }), teacher_prefix.clone())
         }
         What::Lookahead { learn, rows, rank, alpha } => {
-            (learn, AdapterKind::Lookahead { rows: *rows, rank: *rank, alpha: *alpha }, None)
+            (learn, Wish::Adapter(AdapterKind::Lookahead { rows: *rows, rank: *rank, alpha: *alpha }), None)
+        }
+        What::Auxiliary { learn, objective, sizes } => {
+            let SizeArgs { layers, hidden, heads, intermediate } = *sizes;
+            let sizes = Sizes { layers, hidden, heads, intermediate };
+            let (start, beside) = (learn.model.aux_model.clone(), learn.model.model.clone());
+            (learn, Wish::Auxiliary(Reader { objective: *objective, sizes, start, beside }), None)
         }
     };
     let group = args.reach.group(args.world_size, args.threads);
     let config = Config { model: args.model.config(args.seed), intake: intake(), group };
     ranks::run(&config.group, |ranks| {
         if !ranks.leads() {
-            return Ok(args.training(kind, teacher).run(&config, ranks, &|_, _| ()).map(drop)?);
+            return Ok(args.training(wish, teacher).run(&config, ranks, &|_, _| ()).map(drop)?);
         }
         let study = args.out.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let exporter = args.metrics.start("train", study, ranks.world(), None)?;
         exporter.trains();
         let progress = Progress::start("learning");
-        let trained = args.training(kind, teacher).run(&config, ranks, &|row, steps| {
+        let trained = args.training(wish, teacher).run(&config, ranks, &|row, steps| {
             exporter.trained(row.loss, row.gradient_norm, row.step as f64 / steps as f64);
             progress.now(row.text(steps));
         });
@@ -149,7 +189,7 @@ pub fn train(args: &TrainArgs) -> ExitCode {
 }
 
 impl LearnArgs {
-    fn training(&self, kind: AdapterKind, teacher_prefix: Option<Prefix>) -> Training {
+    fn training(&self, wish: Wish, teacher_prefix: Option<Prefix>) -> Training {
         let Self { epochs, batch, lr: learning_rate, warmup, clip, weight_decay: decay, seed, samples, .. } = *self;
         let (suite, tasks) = (self.suite.clone(), self.tasks.clone());
         Training {
@@ -157,7 +197,7 @@ impl LearnArgs {
             prefixes: self.prefix.clone(),
             teacher_prefix,
             settings: Settings { epochs, batch, learning_rate, warmup, clip, decay, seed },
-            kind,
+            wish,
             out: self.out.clone(),
             resume: self.resume,
             stop_after: self.stop_after,

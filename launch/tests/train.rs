@@ -1,4 +1,4 @@
-//! `tributary train`: an adapter of each kind for the demo model in a few steps, what is refused, and with which exit codes.
+//! `tributary train`: an adapter of each kind, and a small model that reads, for the demo model in a few steps, what is refused, and with which exit codes.
 
 mod kit;
 
@@ -84,6 +84,63 @@ fn rows_that_look_ahead_are_learned_and_then_evict() {
         assert_eq!((code, errors.lines().count()), (Some(64), 1), "{errors}");
         assert!(errors.contains(words), "{errors}");
     }
+}
+
+/// A few steps of a small model, or none.
+fn read_by(out: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let (model, out) = (demo(), out.display().to_string());
+    let base = ["train", "auxiliary", "--model", &model, "--suite", "hops", "--batch", "4", "--out", &out];
+    run(&[&base[..], more].concat())
+}
+
+/// How far the small model of a folder chooses what the main one would, before and behind a training.
+fn agreement(folder: &Path) -> Vec<f64> {
+    serde_json::from_value(read(&folder.join("training.json"))["agreement"].clone()).expect("a pair")
+}
+
+#[test]
+fn a_small_model_is_learned_in_two_stages_and_then_reads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    let sizes = ["--layers", "2", "--hidden", "16", "--heads", "2", "--intermediate", "16"];
+    let more = ["--objective", "language", "--samples", "4", "--epochs", "3", "--world", "2"];
+    let (code, out, errors) = read_by(&first, &[&sizes[..], &more].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("3 of 3 steps over 4 samples") && out.contains("(Jaccard): "), "{out}");
+    let begun = first.display().to_string();
+    let (code, out, errors) =
+        read_by(&second, &["--aux-model", &begun, "--samples", "8", "--epochs", "6", "--lr", "0.01"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
+    let training = read(&second.join("training.json"));
+    let losses: Vec<f64> = serde_json::from_value(training["epoch_losses"].clone()).expect("losses");
+    assert!(losses[5] < losses[0], "{losses:?}");
+    let (model, asked, reader) = (demo(), kit::request("hop2-0"), second.display().to_string());
+    let base = ["prefill", "--model", &model, "--request", &asked, "--method", "cacheclip", "--ratio", "0.8"];
+    let report = kit::json(&[&base[..], &["--aux-model", &reader, "--json", "--max-tokens", "1"]].concat());
+    assert_eq!(report["auxiliary"]["prompts"].as_u64(), Some(7), "{report}");
+
+    // Another tokenizer means other tokens by the same ids.
+    std::fs::write(second.join("tokenizer.json"), "{}").expect("written");
+    let (code, out, errors) = read_by(&first, &["--aux-model", &reader]);
+    assert_eq!((code, out.as_str(), errors.lines().count()), (Some(64), "", 1), "{errors}");
+    assert!(errors.contains("its tokenizer.json is not that of --model"), "{errors}");
+    let (code, _, errors) = read_by(&first, &["--hidden", "18"]);
+    assert!(code == Some(64) && errors.contains("--heads 4: --hidden 18"), "{errors}");
+}
+
+#[test]
+fn the_demo_models_small_one_chooses_better_than_one_that_has_not_learned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [shipped, drawn] = ["shipped", "drawn"].map(|name| folder.path().join(name));
+    let auxiliary = kit::root().join("models/demo/auxiliary").display().to_string();
+    // Requests of another seed than those it has learned from.
+    let unseen = ["--epochs", "0", "--samples", "34", "--seed", "0"];
+    let (code, _, errors) = read_by(&shipped, &[&unseen[..], &["--aux-model", &auxiliary]].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let (code, ..) = read_by(&drawn, &unseen);
+    assert_eq!(code, Some(0));
+    let [shipped, drawn] = [shipped, drawn].map(|folder| agreement(&folder)[1]);
+    assert!(shipped > 1.5 * drawn, "{shipped} beside {drawn}");
 }
 
 #[test]

@@ -62,4 +62,4 @@ pub use selected::Rows;
 pub use suite::Suite;
 pub use suites::open;
 pub use training::{Trained, Training, intake};
-pub use tributary_train::{AdapterKind, Settings};
+pub use tributary_train::{AdapterKind, Objective, Reader, Settings, Sizes, Wish};

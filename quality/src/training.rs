@@ -1,6 +1,6 @@
 //! A training on the ranks of this run: a suite's requests become samples, each rank learns, rank 0 writes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tributary_comm::Communicator;
 use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
@@ -8,13 +8,13 @@ use tributary_engine::{Config, IntakeConfig, ModelFolder, Ranks, Seat, TemplateU
 use tributary_protocol::Phase;
 use tributary_system::memory;
 use tributary_system::size::rounded;
-use tributary_train::{AdapterKind, Job, Need, Sample, Settings, StepRow, Summary, check, on_threads, pupil};
+use tributary_train::{Job, Need, Sample, Settings, StepRow, Summary, TOP_SHARE, Wish, on_threads};
 
 use crate::design::Asked;
 use crate::error::{Error, Result};
 use crate::lessons::lessons;
 
-/// An adapter to be learned.
+/// Something to be learned.
 #[derive(Debug, Clone)]
 pub struct Training {
     /// The suite that samples come from, and how many in all.
@@ -25,8 +25,8 @@ pub struct Training {
     pub teacher_prefix: Option<Prefix>,
     /// What shapes the numbers.
     pub settings: Settings,
-    /// What it is for, and its sizes.
-    pub kind: AdapterKind,
+    /// What is learned, and its sizes.
+    pub wish: Wish,
     /// The folder for what is learned.
     pub out: PathBuf,
     /// Whether it goes on from the folder's checkpoint.
@@ -67,11 +67,13 @@ impl Training {
     /// What the suite, the settings or the model refuse; a rank's.
     pub fn run(&self, config: &Config, ranks: &mut Ranks, tell: &(dyn Fn(&StepRow, u64) + Sync)) -> Result<Trained> {
         self.settings.check()?;
-        check(self.kind)?;
+        self.wish.check()?;
         let folder = ModelFolder::open(&config.model, &config.intake)?;
+        same_tokenizer(&folder)?;
         let samples = self.samples(&folder, config)?;
+        self.wish.fits(&folder.config, &samples)?;
         let world = ranks.world();
-        let need = Need::of(&folder.config, &samples, self.kind, std::mem::size_of::<f32>());
+        let need = Need::of(&folder.config, &samples, &self.wish, std::mem::size_of::<f32>())?;
         let trained = Trained {
             summary: None,
             samples: samples.len(),
@@ -94,7 +96,7 @@ impl Training {
             let mut comm = seat.take(&carrier, model.device()).map_err(tributary_train::Error::from)?;
             comm.set_deadline(Phase::Idle, config.group.collective_timeout);
             let learn = |comm: &mut dyn Communicator| {
-                let pupil = pupil(self.kind, &*model, settings.seed)?;
+                let pupil = self.wish.pupil(&*model, settings.seed)?;
                 tributary_train::train(&job, &*model, &*pupil, comm, tell)
             };
             // A rank that leaves without a word would be taken for done.
@@ -125,6 +127,19 @@ impl Training {
     }
 }
 
+/// Samples are token ids: the model beside the main one has to mean the same by them.
+fn same_tokenizer(folder: &ModelFolder) -> Result<()> {
+    let Some(beside) = &folder.auxiliary else { return Ok(()) };
+    let bytes = |path: &Path| std::fs::read(path.join("tokenizer.json")).ok();
+    match bytes(&folder.path) == bytes(&beside.path) {
+        true => Ok(()),
+        false => Err(Error::usage(format!(
+            "--aux-model {}: its tokenizer.json is not that of --model; training wants the same one",
+            beside.path.display()
+        ))),
+    }
+}
+
 impl Trained {
     /// It in words.
     pub fn text(&self) -> String {
@@ -134,8 +149,12 @@ impl Trained {
         };
         let losses: Vec<String> = summary.epoch_losses.iter().map(|loss| format!("{loss:.4}")).collect();
         let measured = self.measured_bytes.map_or_else(|| "not known".to_owned(), rounded);
+        let agreement = summary.agreement.map_or_else(String::new, |[first, last]| {
+            let share = 100.0 * TOP_SHARE;
+            format!("\nthe best {share:.0} % of rows beside the teacher's (Jaccard): {first:.3} before, {last:.3} now")
+        });
         format!(
-            "{} of {} steps over {samples} samples in {:.0} s; {} numbers are learned\nmean loss of each epoch: {}\nmemory beside the model in a process: \
+            "{} of {} steps over {samples} samples in {:.0} s; {} numbers are learned\nmean loss of each epoch: {}{agreement}\nmemory beside the model in a process: \
              {predicted} predicted, {measured} measured\n# written to {}\n",
             summary.steps,
             self.steps,

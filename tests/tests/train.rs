@@ -1,13 +1,13 @@
-//! What training computes is what serving computes: a packet's logits are those of the method `none` over the same rows, and rows that look
-//! ahead put the prompt's rows in the order in which serving keeps them.
+//! What training computes is what serving computes: a packet's logits are those of the method `none` over the same rows, rows that look
+//! ahead put the prompt's rows in the order in which serving keeps them, and a small model's readings are those that serving selects by.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_protocol::{
     Evict, Eviction, Exchange, LookAhead, Method, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
 };
-use tributary_tests::{dummy_model, group_beside, logits, plan, relative_error, run, run_one, tiny_config};
-use tributary_train::{Lookahead, Packet, Pupil, Sample};
-use tributary_worker::{Adapters, Progress};
+use tributary_tests::{dummy_model, group_beside, logits, plan, relative_error, run, run_one, tiny_config, with_ratio};
+use tributary_train::{Auxiliary, Lookahead, Made, Objective, Packet, Pupil, Reader, Sample, Sizes};
+use tributary_worker::{Adapters, LoadFormat, Progress, load};
 
 #[test]
 fn the_student_reads_what_the_engine_reads() {
@@ -82,6 +82,39 @@ fn rows_ahead_are_learned_by_the_scores_that_serving_keeps_rows_by() {
     group.end().expect("the group ends well");
     println!("{differing} of the choices are ties");
     assert!(differing < 3, "{differing} choices");
+}
+
+#[test]
+fn a_small_model_is_learned_by_the_readings_that_serving_selects_by() {
+    let (main, folder) = (dummy_model(&tiny_config(&[]), 4), tempfile::tempdir().expect("a folder"));
+    let sizes = Sizes { layers: 2, hidden: 16, heads: 2, intermediate: 24 };
+    let reader = Reader { objective: Objective::Select, sizes, start: None, beside: folder.path().to_owned() };
+    let own = Auxiliary::new(&reader, &*main, 6).expect("a small model");
+    let made = Made { base_model: [7; 32], model: main.config(), training: &serde_json::Value::Null };
+    own.write(folder.path(), &made).expect("written");
+    let served = load(folder.path(), LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a model");
+    let mut plan = with_ratio(plan(2, &[9, 8, 14], 4, 1, Method::CacheClip, Exchange::Replicate), 0.5);
+    for prompt in &mut plan.auxiliary[0].prompts {
+        // As the coordinator does it.
+        let bos: Vec<u32> = served.config().bos.into_iter().collect();
+        prompt.ids = [bos.as_slice(), &prompt.ids].concat();
+        let of_bos = bos.iter().map(|_| 0..0);
+        prompt.stands_for = of_bos.chain(std::mem::take(&mut prompt.stands_for)).collect();
+    }
+    let sample = Sample {
+        prefix: plan.prefix.clone(),
+        chunks: plan.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
+        query: plan.query.clone(),
+        ..Sample::default()
+    };
+    let read = own.readings(&sample, &Progress::default()).and_then(|read| Ok(read.exp()?.to_vec1::<f32>()?));
+    let read = read.expect("readings");
+    // The model that was written reads for itself.
+    let scores = run(&served, 1, &plan).0.scores.expect("scores");
+    assert_eq!((scores.len(), read.len()), (31, 22), "the first chunk is not learned from");
+    let apart = relative_error(&read, &scores[9..]);
+    println!("{apart:e}");
+    assert!(apart < 1e-5, "{apart:e}");
 }
 
 /// Rows that look ahead choose; how many is said elsewhere.

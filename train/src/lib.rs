@@ -6,6 +6,7 @@
 //! passes leave the frozen weights out.
 
 mod adamw;
+mod auxiliary;
 mod checkpoint;
 mod error;
 mod gaze;
@@ -14,24 +15,30 @@ mod memory;
 mod normal;
 mod packet;
 mod pass;
-mod pupils;
+mod pupil;
 mod ranks;
+mod reader;
+mod received;
 mod record;
 mod sample;
 mod settings;
 mod sums;
 mod teacher;
 mod trainer;
+mod wish;
 
+pub use auxiliary::{Auxiliary, TOP_SHARE};
 pub use error::{Error, Result};
 pub use lookahead::Lookahead;
 pub use memory::Need;
 pub use packet::Packet;
-pub use pupils::{check, pupil};
+pub use pupil::{Made, Pupil};
 pub use ranks::on_threads;
+pub use reader::{Objective, Reader, Sizes};
 pub use record::StepRow;
 pub use sample::{Sample, digest};
 pub use settings::Settings;
 pub use teacher::{Taught, teach};
-pub use trainer::{Job, Pupil, Summary, train};
+pub use trainer::{Job, Summary, train};
 pub use tributary_worker::AdapterKind;
+pub use wish::Wish;

@@ -6,6 +6,7 @@
 //! KL(teacher ‖ student) of the shares of the prompt's rows. The prompt's rows know nothing of them.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Tensor, Var};
@@ -15,9 +16,9 @@ use crate::error::Result;
 use crate::gaze::{apart, gaze};
 use crate::normal::Normal;
 use crate::pass::Layers;
+use crate::pupil::{Made, Pupil, write_adapter};
 use crate::sample::Sample;
 use crate::teacher::{prompt_keys, teach_and_keep};
-use crate::trainer::Pupil;
 
 /// The spread of the rows' first embeddings.
 const SPREAD: f64 = 0.02;
@@ -82,6 +83,20 @@ impl Lookahead {
         Ok(Self { alpha, rank, embeddings, matrices, memory: Mutex::default() })
     }
 
+    fn kind(&self) -> AdapterKind {
+        let rows = self.embeddings.dims()[0] as u32;
+        AdapterKind::Lookahead { rows, rank: self.rank as u32, alpha: self.alpha }
+    }
+
+    /// The adapter as it is now.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn adapter(&self) -> Result<Adapter> {
+        let low_rank = if self.rank > 0 { Some(self.low_rank(self.embeddings.dtype())?) } else { None };
+        Ok(Adapter { embeddings: self.embeddings.as_tensor().clone(), low_rank })
+    }
+
     /// The matrices as they are now, in `dtype`; gradients flow into them.
     fn low_rank(&self, dtype: DType) -> Result<Arc<LowRank>> {
         let scale = self.alpha / self.rank.max(1) as f64;
@@ -134,9 +149,12 @@ impl Lookahead {
 }
 
 impl Pupil for Lookahead {
-    fn kind(&self) -> AdapterKind {
-        let rows = self.embeddings.dims()[0] as u32;
-        AdapterKind::Lookahead { rows, rank: self.rank as u32, alpha: self.alpha }
+    fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    fn identity(&self) -> serde_json::Value {
+        serde_json::json!(self.kind())
     }
 
     fn loss_name(&self) -> &'static str {
@@ -153,8 +171,7 @@ impl Pupil for Lookahead {
         apart(&taught, &self.look(model, &keys, progress)?)
     }
 
-    fn adapter(&self) -> Result<Adapter> {
-        let low_rank = if self.rank > 0 { Some(self.low_rank(self.embeddings.dtype())?) } else { None };
-        Ok(Adapter { embeddings: self.embeddings.as_tensor().clone(), low_rank })
+    fn write(&self, folder: &Path, made: &Made<'_>) -> Result<()> {
+        write_adapter(self.kind(), &self.adapter()?, folder, made)
     }
 }

@@ -2,8 +2,11 @@
 
 use tributary_worker::{AdapterKind, Config};
 
+use crate::error::Result;
 use crate::lookahead::KEPT_BYTES;
+use crate::reader::{Objective, Reader};
 use crate::sample::Sample;
+use crate::wish::Wish;
 
 /// Tensors of a row's width that a layer keeps for its backward pass: the residual before and behind attention, both normalised forms.
 const KEPT_HIDDEN: usize = 6;
@@ -23,6 +26,16 @@ const HELD: f64 = 2.4;
 /// the log-sum-exp and from the largest, exponentials, and gradients that are under way.
 const KEPT_SCORES: usize = 8;
 
+/// Tensors of a row's width that a layer keeps more of where its weights are learned too: what its norms are made of.
+const KEPT_HIDDEN_LEARNED: usize = 6;
+
+/// Tensors of the vocabulary's width for each row whose next token is guessed: logits, shifted ones, exponentials, logarithms, and their
+/// gradients.
+const KEPT_LOGITS: usize = 6;
+
+/// Bytes of a weight that is learned: the optimizer's value and means, gradients as they are summed and sent, and the tensors' own.
+const LEARNED_WEIGHT_BYTES: usize = 80;
+
 /// The memory that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
@@ -35,12 +48,19 @@ pub struct Need {
 
 impl Need {
     /// The need of one rank, computed in numbers of `size` bytes.
-    pub fn of(model: &Config, samples: &[Sample], kind: AdapterKind, size: usize) -> Self {
-        let extra = kind.rows() as usize;
-        match kind {
-            AdapterKind::KvPacket { .. } => Self::of_packet(model, samples, extra, size),
-            AdapterKind::Lookahead { .. } => Self::of_look_ahead(model, samples, extra, size),
-        }
+    ///
+    /// # Errors
+    /// A folder to go on from that is none.
+    pub fn of(model: &Config, samples: &[Sample], wish: &Wish, size: usize) -> Result<Self> {
+        Ok(match wish {
+            Wish::Adapter(kind @ AdapterKind::KvPacket { .. }) => {
+                Self::of_packet(model, samples, kind.rows() as usize, size)
+            }
+            Wish::Adapter(kind @ AdapterKind::Lookahead { .. }) => {
+                Self::of_look_ahead(model, samples, kind.rows() as usize, size)
+            }
+            Wish::Auxiliary(reader) => Self::of_auxiliary((model, &reader.config(model)?), samples, reader, size),
+        })
     }
 
     /// With `extra` rows around each chunk, all of which take a gradient.
@@ -61,18 +81,46 @@ impl Need {
         let longest = samples.iter().map(rows).max().unwrap_or(0);
         let scores = KEPT_SCORES * model.heads * longest;
         let looking = extra * (kept_of_row(model) + scores) * model.layers;
-        let keys_of_row = 2 * model.kv_heads * model.head_dim * model.layers;
-        let reading = longest * (kept_of_row(model) + keys_of_row);
-        let activations = (looking + reading) as f64 * size as f64 * GRADIENTS * HELD;
+        let keys_of_row = keys_of_row(model);
+        let activations = (looking + reading(model, longest)) as f64 * size as f64 * GRADIENTS * HELD;
         let prompts: usize = samples.iter().map(rows).sum();
         let kept = (prompts * keys_of_row * size).min(KEPT_BYTES) + prompts * model.layers * model.kv_heads * size;
         Self { activation_bytes: activations as u64, teacher_bytes: kept as u64 }
+    }
+
+    /// With a whole model that is learned, which reads the chunks of a sample side by side, or its prompt and answer.
+    fn of_auxiliary((model, own): (&Config, &Config), samples: &[Sample], reader: &Reader, size: usize) -> Self {
+        let beside = |sample: &Sample| sample.context_tokens() + sample.chunks.len() * (1 + sample.query.len());
+        let kept = kept_of_row(own) + KEPT_HIDDEN_LEARNED * own.hidden;
+        let need = |sample: &Sample| {
+            let look = KEPT_SCORES * sample.query.len() * sample.context_tokens();
+            let learning = match reader.objective {
+                Objective::Select => beside(sample) * kept * own.layers + look * own.heads,
+                Objective::Language => reader.longest(sample) * (kept * own.layers + KEPT_LOGITS * own.vocab),
+            };
+            learning + reading(model, sample.prompt().len()) + look * model.heads
+        };
+        let most = samples.iter().map(need).max().unwrap_or(0);
+        let activations = (most * size) as f64 * GRADIENTS * HELD;
+        let weights = own.parameters() * LEARNED_WEIGHT_BYTES;
+        let rows: usize = samples.iter().map(Sample::context_tokens).sum();
+        Self { activation_bytes: activations as u64 + weights as u64, teacher_bytes: (rows * size) as u64 }
     }
 
     /// All ranks of a process together.
     pub fn bytes(self, ranks: usize) -> u64 {
         ranks as u64 * (self.activation_bytes + self.teacher_bytes)
     }
+}
+
+/// Numbers of the keys and values of a row, in all layers.
+fn keys_of_row(model: &Config) -> usize {
+    2 * model.kv_heads * model.head_dim * model.layers
+}
+
+/// Numbers that a prompt's pass holds, which lets go of each layer before the next.
+fn reading(model: &Config, rows: usize) -> usize {
+    rows * (kept_of_row(model) + keys_of_row(model))
 }
 
 /// Numbers that a layer keeps of a row for its backward pass.

@@ -5,6 +5,7 @@
 //! loss is the mean over the answer's tokens of KL(teacher ‖ student); it depends on the vectors alone.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
@@ -15,9 +16,9 @@ use tributary_worker::{Adapter, AdapterKind, Model, Progress, Rows};
 use crate::error::Result;
 use crate::normal::Normal;
 use crate::pass::{Layers, Pass, one_behind_other};
+use crate::pupil::{Made, Pupil, write_adapter};
 use crate::sample::Sample;
 use crate::teacher::{Taught, log_softmax, teach};
-use crate::trainer::Pupil;
 
 /// The spread of the first vectors.
 const SPREAD: f64 = 0.02;
@@ -42,6 +43,10 @@ impl Packet {
         let dtype = if model.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let vectors = Tensor::from_vec(values, shape, model.device())?.to_dtype(dtype)?;
         Ok(Self { head, tail, vectors: Var::from_tensor(&vectors)?, taught: Mutex::default() })
+    }
+
+    fn kind(&self) -> AdapterKind {
+        AdapterKind::KvPacket { head: self.head as u32, tail: self.tail as u32 }
     }
 
     /// The rows of all chunks, packed: their sources, and where each stands behind `prefix` rows while it is alone.
@@ -117,8 +122,12 @@ impl Packet {
 }
 
 impl Pupil for Packet {
-    fn kind(&self) -> AdapterKind {
-        AdapterKind::KvPacket { head: self.head as u32, tail: self.tail as u32 }
+    fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    fn identity(&self) -> serde_json::Value {
+        serde_json::json!(self.kind())
     }
 
     fn loss_name(&self) -> &'static str {
@@ -146,7 +155,7 @@ impl Pupil for Packet {
         Ok((apart / taught.answer.len() as f64)?)
     }
 
-    fn adapter(&self) -> Result<Adapter> {
-        Ok(Adapter::from(self.vectors.as_tensor().clone()))
+    fn write(&self, folder: &Path, made: &Made<'_>) -> Result<()> {
+        write_adapter(self.kind(), &Adapter::from(self.vectors.as_tensor().clone()), folder, made)
     }
 }

@@ -3,43 +3,20 @@
 use std::path::Path;
 use std::time::Instant;
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Tensor};
 use serde::Serialize;
 use tributary_comm::Communicator;
 use tributary_system::file::write_whole;
-use tributary_worker::{Adapter, AdapterConfig, AdapterFolder, AdapterKind, Model, Progress};
+use tributary_worker::{Model, Progress};
 
 use crate::adamw::AdamW;
 use crate::checkpoint::{self, FILE, State};
 use crate::error::{Error, Result};
+use crate::pupil::{Made, Pupil};
 use crate::record::{self, StepRow};
 use crate::sample::{Sample, digest};
 use crate::settings::Settings;
 use crate::sums::{shared, summed};
-
-/// What is learned.
-pub trait Pupil {
-    /// What its adapter is for.
-    fn kind(&self) -> AdapterKind;
-
-    /// What its loss is, in words, for a chart.
-    fn loss_name(&self) -> &'static str;
-
-    /// The tensors that are learned, always in the same order.
-    fn parameters(&self) -> Vec<Var>;
-
-    /// The loss of the sample of a number, a scalar from which gradients flow to [`parameters`](Self::parameters).
-    ///
-    /// # Errors
-    /// The model's.
-    fn loss(&self, model: &dyn Model, sample: (usize, &Sample), progress: &Progress) -> Result<Tensor>;
-
-    /// The adapter as it is now.
-    ///
-    /// # Errors
-    /// The tensor library's.
-    fn adapter(&self) -> Result<Adapter>;
-}
 
 /// A training. The same on every rank.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +54,9 @@ pub struct Summary {
     pub world: usize,
     /// The mean loss of each epoch.
     pub epoch_losses: Vec<f64>,
+    /// How far it chooses what its teacher would choose, before the first step and behind the last one, where choosing is what it learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<[f64; 2]>,
     /// Seconds, its parts before a resume included.
     pub seconds: f64,
 }
@@ -94,6 +74,7 @@ pub fn train(
     tell: &dyn Fn(&StepRow, u64),
 ) -> Result<Summary> {
     let progress = Progress::on(model.device(), comm.liveness())?;
+    let at_first = agreement(job.samples, model, pupil, comm, &progress)?;
     let mut run = Run::begin(job, pupil, comm)?;
     let (steps, per_epoch) = (job.settings.steps(job.samples.len()), job.settings.steps_per_epoch(job.samples.len()));
     let end = job.stop_after.unwrap_or(steps).min(steps);
@@ -106,12 +87,34 @@ pub fn train(
             }
         }
     }
-    let summary = run.summary(end == steps, comm.size());
+    let at_last = agreement(job.samples, model, pupil, comm, &progress)?;
+    let agreement = at_first.zip(at_last).map(|(first, last)| [first, last]);
+    let summary = Summary { agreement, ..run.summary(end == steps, comm.size()) };
     if comm.rank() == 0 {
         run.write(model, &summary)?;
     }
     comm.barrier()?;
     Ok(summary)
+}
+
+/// The mean agreement over the samples, which are dealt over the ranks: the same on every rank.
+fn agreement(
+    samples: &[Sample],
+    model: &dyn Model,
+    pupil: &dyn Pupil,
+    comm: &mut dyn Communicator,
+    progress: &Progress,
+) -> Result<Option<f64>> {
+    let mut sums = [0.0, 0.0];
+    for (number, sample) in samples.iter().enumerate().skip(comm.rank()).step_by(comm.size()) {
+        match pupil.agreement(model, (number, sample), progress)? {
+            Some(agreement) => sums = [sums[0] + agreement, sums[1] + 1.0],
+            // It chooses nothing, whatever the sample.
+            None => break,
+        }
+    }
+    let sums = summed(comm, &sums)?;
+    Ok((sums[1] > 0.0).then(|| sums[0] / sums[1]))
 }
 
 /// A training under way, on one rank.
@@ -129,7 +132,7 @@ impl<'a> Run<'a> {
     /// From the beginning, or from the folder's checkpoint, which rank 0 reads.
     fn begin(job: &'a Job<'a>, pupil: &'a dyn Pupil, comm: &mut dyn Communicator) -> Result<Self> {
         let base: String = job.base_model.iter().map(|byte| format!("{byte:02x}")).collect();
-        let said = serde_json::json!([job.settings, base, digest(job.samples), pupil.kind()]);
+        let said = serde_json::json!([job.settings, base, digest(job.samples), pupil.identity()]);
         let (training, values) = (said.to_string(), values(pupil)?);
         let mut run = Self {
             job,
@@ -243,16 +246,17 @@ impl<'a> Run<'a> {
             parameters: self.optimizer.values.len(),
             world,
             epoch_losses: record::epoch_means(&self.rows),
+            agreement: None,
             seconds: self.seconds(),
         }
     }
 
-    /// Writes the adapter and what tells of its making. The checkpoint goes when nothing is left to do.
+    /// Writes what is learned and what tells of its making. The checkpoint goes when nothing is left to do.
     fn write(&self, model: &dyn Model, summary: &Summary) -> Result<()> {
         let training = serde_json::to_value(summary).expect("a summary is JSON");
-        let config = AdapterConfig::new(self.pupil.kind(), self.job.base_model, model.config(), training.clone());
-        AdapterFolder::write(self.job.out, &config, &self.pupil.adapter()?)?;
-        let title = format!("Loss of {} over {} samples", self.pupil.kind().name(), summary.samples);
+        let made = Made { base_model: self.job.base_model, model: model.config(), training: &training };
+        self.pupil.write(self.job.out, &made)?;
+        let title = format!("Loss of {} over {} samples", self.pupil.name(), summary.samples);
         let mut files = vec![("training.json", serde_json::to_string_pretty(&training).expect("JSON"))];
         if !self.rows.is_empty() {
             files.push(("loss.csv", record::csv(&self.rows)));

@@ -31,8 +31,8 @@ pub use error::{Error, Result};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use kv::{Block, BlockRows, LayerRows};
 pub use model::{
-    Adapter, AdapterConfig, AdapterFolder, AdapterKind, Adapters, Attention, Config, Decoder, Linear, LoadFormat,
-    LowRank, LowRankPair, Model, Models, Qkv, Rows, load,
+    Adapter, AdapterConfig, AdapterFolder, AdapterKind, Adapters, Attention, Config, Decoder, Learnable, Linear,
+    LoadFormat, LowRank, LowRankPair, Model, Models, Qkv, Rows, load,
 };
 pub use progress::Progress;
 pub use serve::{root_cause, serve};

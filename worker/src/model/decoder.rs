@@ -120,7 +120,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    fn new(config: Config, weights: &Weights) -> Result<Self> {
+    pub(super) fn new(config: Config, weights: &Weights) -> Result<Self> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = weights.get("model.embed_tokens.weight", &[vocab, hidden])?;
         let head = match config.tied_embeddings {

@@ -1,10 +1,11 @@
 //! Weights from a Hugging Face folder: one `model.safetensors` or shards with an index, mapped, checked before use.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use candle_core::safetensors::MmapedSafetensors;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor, Var};
 
 use super::config::read;
 use super::dummy;
@@ -35,6 +36,8 @@ pub(super) struct Weights {
     pub dtype: DType,
     /// The device that tensors are made on.
     pub device: Device,
+    /// Where tensors are to be learned, those that were made so far, by their names.
+    learned: Option<RefCell<BTreeMap<String, Var>>>,
 }
 
 /// The source of tensors.
@@ -60,12 +63,22 @@ impl Weights {
             files.insert(path, file);
         }
         let source = WeightSource::Files { folder: folder.to_owned(), files, index };
-        Ok(Self { source, dtype, device: device.clone() })
+        Ok(Self { source, dtype, device: device.clone(), learned: None })
     }
 
     /// Random numbers from a seed.
     pub fn dummy(seed: u64, dtype: DType, device: &Device) -> Self {
-        Self { source: WeightSource::Dummy(seed), dtype, device: device.clone() }
+        Self { source: WeightSource::Dummy(seed), dtype, device: device.clone(), learned: None }
+    }
+
+    /// The same tensors as variables, all of them in the model's dtype.
+    pub fn into_variables(self) -> Self {
+        Self { learned: Some(RefCell::default()), ..self }
+    }
+
+    /// The variables that were made, by their names.
+    pub fn into_learned(self) -> BTreeMap<String, Var> {
+        self.learned.map(RefCell::into_inner).unwrap_or_default()
     }
 
     /// The tensor of that name and shape, in the model's dtype.
@@ -73,7 +86,7 @@ impl Weights {
     /// # Errors
     /// It is missing, has another shape, or does not hold plain floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        self.get_as(name, shape, self.dtype)
+        self.get_in(name, shape, self.dtype)
     }
 
     /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's dtype.
@@ -81,7 +94,15 @@ impl Weights {
     /// # Errors
     /// As [`get`](Self::get).
     pub fn get_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        self.get_as(name, shape, DType::F32)
+        self.get_in(name, shape, DType::F32)
+    }
+
+    fn get_in(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let Some(learned) = &self.learned else { return self.get_as(name, shape, dtype) };
+        let var = Var::from_tensor(&self.get_as(name, shape, self.dtype)?)?;
+        let tensor = var.as_tensor().clone();
+        learned.borrow_mut().insert(name.to_owned(), var);
+        Ok(tensor)
     }
 
     fn get_as(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {

@@ -1,0 +1,135 @@
+//! What the rows of prompts receive from the rows that ask: the mean over those rows and over heads of their attention, as a logarithm.
+//! Selection reads the same numbers when it serves; gradients flow through them.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+use tributary_kernels::{Kernels, Keys, Positions, Rope, gather, join};
+use tributary_worker::{Attention, Model, Progress, Qkv};
+
+use crate::error::Result;
+
+/// Prompts that are read side by side, none of which knows the others.
+#[derive(Debug, Clone, Default)]
+pub struct Prompts {
+    ids: Vec<u32>,
+    places: Vec<u32>,
+    segments: Vec<u32>,
+    asking: Vec<u32>,
+    /// Of each prompt the rows whose receipts are wanted, and its asking rows by their places in `asking`.
+    runs: Vec<(Range<usize>, Range<usize>)>,
+}
+
+impl Prompts {
+    /// One prompt more: the rows of `wanted` are asked for; those of `query`, which stand behind them, ask.
+    pub fn add(&mut self, before: &[u32], wanted: &[u32], query: &[u32]) {
+        let (from, asked) = (self.ids.len() + before.len(), self.asking.len());
+        [before, wanted, query].iter().for_each(|part| self.ids.extend_from_slice(part));
+        let segment = self.runs.len() as u32;
+        self.places.extend(0..(self.ids.len() - self.places.len()) as u32);
+        self.segments.resize(self.ids.len(), segment);
+        self.asking.extend((self.ids.len() - query.len()) as u32..self.ids.len() as u32);
+        self.runs.push((from..from + wanted.len(), asked..self.asking.len()));
+    }
+}
+
+/// Passes prompts through layers, in which the asking rows look.
+struct Look<'a> {
+    rope: Rope,
+    scale: f32,
+    at: Positions,
+    at_asking: Positions,
+    prompts: &'a Prompts,
+    /// The layers in which they look; the last of them ends the pass.
+    layers: Range<usize>,
+    progress: &'a Progress,
+    found: Vec<Tensor>,
+}
+
+/// Of every layer of `layers` and every wanted row of the prompts, in their order, the logarithm of the attention that it receives from the
+/// asking rows of its prompt, mean over them and over heads: `[wanted]`. Softmax is over all that a row sees.
+///
+/// # Errors
+/// The model's.
+pub fn received(
+    model: &dyn Model,
+    prompts: &Prompts,
+    layers: Range<usize>,
+    progress: &Progress,
+) -> Result<Vec<Tensor>> {
+    let furthest = prompts.places.iter().max().map_or(0, |&place| place as usize);
+    let at = Positions::new(prompts.places.clone(), prompts.places.clone(), prompts.segments.clone());
+    let at_asking = at.select(&prompts.asking);
+    let (rope, scale, last) = (model.rope(furthest + 1)?, model.scale(), layers.end - 1);
+    let mut look = Look { rope, scale, at, at_asking, prompts, layers, progress, found: Vec::new() };
+    model.up_to_attention(last, model.embed(&prompts.ids)?, &mut look)?;
+    Ok(look.found)
+}
+
+impl Look<'_> {
+    /// From the asking rows' queries `[asking, heads, head_dim]`, all keys `[rows, kv_heads, head_dim]`, and the log-sum-exp of all that the
+    /// former see `[asking, heads]`.
+    fn of_layer(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+        let (q, k) = (self.rope.apply(q, &self.at_asking)?, self.rope.apply(k, &self.at)?);
+        let one = |(wanted, asking): &(Range<usize>, Range<usize>)| {
+            let part = |x: &Tensor| x.narrow(0, asking.start, asking.len());
+            self.of_prompt(&part(&q)?, &k.narrow(0, wanted.start, wanted.len())?, &part(lse)?)
+        };
+        let found = self.prompts.runs.iter().map(one).collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(join(&found.iter().collect::<Vec<_>>(), 0)?)
+    }
+
+    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> candle_core::Result<Tensor> {
+        let ((rows, heads, head_dim), (places, kv_heads, _)) = (q.dims3()?, k.dims3()?);
+        let group = heads / kv_heads;
+        let by_kv_head = |x: &Tensor, width: usize| -> candle_core::Result<Tensor> {
+            let apart = x.reshape((rows, kv_heads, group * width))?.transpose(0, 1)?.contiguous()?;
+            apart.reshape((kv_heads, rows * group, width))
+        };
+        let k = k.to_dtype(q.dtype())?.transpose(0, 1)?.transpose(1, 2)?.contiguous()?; // [kv_heads, head_dim, places]
+        let logits = (by_kv_head(q, head_dim)?.matmul(&k)? * f64::from(self.scale))?;
+        let attention = logits.broadcast_sub(&by_kv_head(&lse.to_dtype(q.dtype())?, 1)?)?; // logarithms
+        let sum = log_sum_exp(&attention.reshape((rows * heads, places))?)?;
+        sum - ((rows * heads) as f64).ln()
+    }
+}
+
+impl Attention for Look<'_> {
+    fn progress(&self) -> &Progress {
+        self.progress
+    }
+
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_worker::Result<Tensor> {
+        let ends = layer + 1 == self.layers.end;
+        let keys = [Keys { k, v, at: self.at.clone() }];
+        let (q, at) = match ends {
+            true => (gather(&q, &self.prompts.asking)?, &self.at_asking),
+            false => (q, &self.at),
+        };
+        let partial = Kernels::Auto.attend(&q, at, &keys, Some(&self.rope), self.scale)?;
+        if self.layers.contains(&layer) {
+            let asking = |x: &Tensor| if ends { Ok(x.clone()) } else { gather(x, &self.prompts.asking) };
+            self.found.push(self.of_layer(&asking(&q)?, &keys[0].k, &asking(&partial.lse)?)?);
+        }
+        Ok(partial.out)
+    }
+}
+
+/// The logarithm of the sum of exponentials down the rows of `[rows, n]`: `[n]`.
+///
+/// # Errors
+/// The tensor library's.
+pub fn log_sum_exp(logarithms: &Tensor) -> candle_core::Result<Tensor> {
+    let most = logarithms.detach().max_keepdim(0)?;
+    let sum = logarithms.broadcast_sub(&most)?.exp()?.sum_keepdim(0)?.log()?;
+    (sum + most)?.squeeze(0)
+}
+
+/// Rows that hold this share of `logarithms`' places, the largest ones, ascending.
+pub fn top(logarithms: &[f64], share: f64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..logarithms.len()).collect();
+    order.sort_by(|&a, &b| logarithms[b].total_cmp(&logarithms[a]).then(a.cmp(&b)));
+    order.truncate((share * logarithms.len() as f64).round() as usize);
+    order.sort_unstable();
+    order
+}

@@ -1,0 +1,67 @@
+//! What may be learned, as a user wishes it: checked, and made into a pupil.
+
+use tributary_worker::{AdapterKind, Config, Model};
+
+use crate::auxiliary::Auxiliary;
+use crate::error::{Error, Result};
+use crate::lookahead::Lookahead;
+use crate::packet::Packet;
+use crate::pupil::Pupil;
+use crate::reader::Reader;
+use crate::sample::Sample;
+
+/// What is to be learned.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wish {
+    /// An adapter: a few numbers beside a model that stays as it is.
+    Adapter(AdapterKind),
+    /// A whole small model, which reads contexts for the other one.
+    Auxiliary(Reader),
+}
+
+impl Wish {
+    /// Checks what a user may have given.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the option.
+    pub fn check(&self) -> Result<()> {
+        let nothing = "there would be nothing to learn";
+        let refused = match self {
+            Wish::Adapter(AdapterKind::KvPacket { head: 0, tail: 0 }) => format!("--head 0 --tail 0: {nothing}"),
+            Wish::Adapter(AdapterKind::Lookahead { rows: 0, .. }) => format!("--rows 0: {nothing}"),
+            Wish::Adapter(AdapterKind::Lookahead { alpha, .. }) if !(alpha.is_finite() && *alpha > 0.0) => {
+                format!("--alpha {alpha}: must be above 0")
+            }
+            Wish::Adapter(_) => return Ok(()),
+            Wish::Auxiliary(reader) => return reader.check(),
+        };
+        Err(Error::Usage(refused))
+    }
+
+    /// Checks that it can be learned from these samples beside a model.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the option, or the sample; a folder to go on from that is none.
+    pub fn fits(&self, model: &Config, samples: &[Sample]) -> Result<()> {
+        match self {
+            Wish::Adapter(_) => Ok(()),
+            Wish::Auxiliary(reader) => reader.fits(model, samples),
+        }
+    }
+
+    /// A pupil before its first step: the same from the same seed.
+    ///
+    /// # Errors
+    /// The tensor library's; a folder to go on from that is none.
+    pub fn pupil(&self, model: &dyn Model, seed: u64) -> Result<Box<dyn Pupil>> {
+        Ok(match self {
+            Wish::Adapter(AdapterKind::KvPacket { head, tail }) => {
+                Box::new(Packet::new(*head as usize, *tail as usize, model, seed)?)
+            }
+            Wish::Adapter(AdapterKind::Lookahead { rows, rank, alpha }) => {
+                Box::new(Lookahead::new((*rows as usize, *rank as usize, *alpha), model, seed)?)
+            }
+            Wish::Auxiliary(reader) => Box::new(Auxiliary::new(reader, model, seed)?),
+        })
+    }
+}
