@@ -76,6 +76,9 @@ pub struct Chunk {
     /// Rows of an adapter before and behind its tokens, cached with them. They count for positions, order and memory, never as
     /// tokens of the context, and are never selected.
     pub around: Option<Around>,
+    /// What each KV head of each layer keeps of its tokens before it is cached, sent or attended to; everything where absent. Places count
+    /// from the chunk's own first row, and kept keys stand at their own positions. Rows around the tokens are always kept.
+    pub compress: Option<Evict>,
 }
 
 /// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
@@ -121,7 +124,17 @@ impl Chunk {
 
     /// Its rows: those of its tokens and those around them.
     pub fn rows(&self) -> usize {
-        self.ids.len() + self.around.map_or(0, |around| (around.head + around.tail) as usize)
+        self.ids.len() + self.around_rows()
+    }
+
+    /// Rows of an adapter around its tokens.
+    fn around_rows(&self) -> usize {
+        self.around.map_or(0, |around| (around.head + around.tail) as usize)
+    }
+
+    /// Rows whose keys and values are there in each layer and KV head, once it is prefilled.
+    pub fn held_rows(&self) -> usize {
+        self.compress.as_ref().map_or(self.ids.len(), |compress| compress.keep) + self.around_rows()
     }
 
     /// The sources of its rows.
@@ -137,7 +150,9 @@ impl Chunk {
         let of = |Around { adapter, head, tail }: Around| {
             [&adapter.to_le_bytes()[..], &head.to_le_bytes(), &tail.to_le_bytes()].concat()
         };
-        self.around.map_or_else(Vec::new, of)
+        let mut bytes = self.around.map_or_else(Vec::new, of);
+        bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
+        bytes
     }
 }
 

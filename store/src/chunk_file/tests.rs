@@ -8,7 +8,7 @@ use tributary_protocol::KeySpace;
 use super::*;
 use crate::identity::Numbers;
 
-const SHAPE: Shape = Shape { layers: 3, rows: 4, kv_heads: 2, head_dim: 5, numbers: Numbers::F32 };
+const SHAPE: Shape = Shape { layers: 3, rows: 4, kv_heads: 2, head_dim: 5, numbers: Numbers::F32, with_places: false };
 
 fn identity() -> Identity {
     let (model, prefix, ids) = ([7; 32], vec![1, 2], vec![30, 40, 50, 60]);
@@ -23,7 +23,7 @@ fn numbers(layer: usize, which: usize) -> Vec<u8> {
 
 fn encoded(secret: Option<&Secret>) -> Vec<u8> {
     let layers: Vec<[Vec<u8>; 2]> = (0..SHAPE.layers).map(|layer| [numbers(layer, 0), numbers(layer, 1)]).collect();
-    let layers: Vec<LayerBytes<'_>> = layers.iter().map(|[keys, values]| LayerBytes { keys, values }).collect();
+    let layers: Vec<LayerBytes<'_>> = layers.iter().map(|[keys, values]| LayerBytes { places: &[], keys, values }).collect();
     encode(&identity(), &SHAPE, &layers, secret)
 }
 
