@@ -4,7 +4,9 @@
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
 //! may be generated, and behind all of those the rows of a look-ahead.
 
-use crate::{Auxiliary, Evict, Exchange, Importance, Method, OrderFor, Prefill};
+use std::ops::Range;
+
+use crate::{Auxiliary, Evict, EvictionEvidence, Exchange, Importance, Method, OrderFor, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -135,6 +137,20 @@ impl Chunk {
     /// Rows whose keys and values are there in each layer and KV head, once it is prefilled.
     pub fn held_rows(&self) -> usize {
         self.compress.as_ref().map_or(self.ids.len(), |compress| compress.keep) + self.around_rows()
+    }
+
+    /// The rows of its own whose attention says what is kept of its tokens, where it is compressed: those of an adapter behind them, or its
+    /// window.
+    pub fn asking(&self) -> Range<usize> {
+        let (rows, tokens) = (self.rows(), self.head_rows() + self.ids.len());
+        let Some(compress) = &self.compress else { return 0..0 };
+        match compress.descriptor().evidence {
+            EvictionEvidence::Window if tokens < rows => tokens..rows,
+            EvictionEvidence::Window => tokens - compress.window_rows()..tokens,
+            EvictionEvidence::LastRow => rows - 1..rows,
+            EvictionEvidence::AllRows => 0..rows,
+            _ => 0..0,
+        }
     }
 
     /// The sources of its rows.

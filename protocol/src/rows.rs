@@ -152,9 +152,9 @@ impl Plan {
         self.method.sparse().filter(|_| self.budget > 0)
     }
 
-    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; all of them where none is.
+    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; those that they hold where none is.
     pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
-        let Some(sparse) = self.drops() else { return self.kept_counts(world) };
+        let Some(sparse) = self.drops() else { return self.held_counts(world) };
         let mut rows = vec![0; world];
         self.chunks.iter().for_each(|chunk| rows[chunk.rank] += sparse.kept_of(chunk.ids.len()));
         rows

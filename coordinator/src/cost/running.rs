@@ -63,7 +63,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
     let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
-        let context = if plan.drops().is_some() { 0 } else { plan.context_rows() };
+        let context = if plan.drops().is_some() { 0 } else { plan.held_counts(world).iter().sum() };
         let around = plan.prefix_tokens() + plan.query_tokens();
         return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
@@ -77,14 +77,14 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     if plan.drops().is_some() {
         return plan.kept_at_most(world)[rank] + around + generated;
     }
-    kept + plan.budget.min(kept) + around + generated
+    plan.held_counts(world)[rank] + plan.budget.min(kept) + around + generated
 }
 
 /// Bytes of values that lie in the chunk cache, on the rank that keeps them.
 fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
     let in_chunks = plan.method.selection().is_some() && plan.drops().is_none();
-    if keeps && in_chunks { plan.warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
+    if keeps && in_chunks { plan.held_warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
 }
 
 #[cfg(test)]

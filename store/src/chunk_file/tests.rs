@@ -23,7 +23,8 @@ fn numbers(layer: usize, which: usize) -> Vec<u8> {
 
 fn encoded(secret: Option<&Secret>) -> Vec<u8> {
     let layers: Vec<[Vec<u8>; 2]> = (0..SHAPE.layers).map(|layer| [numbers(layer, 0), numbers(layer, 1)]).collect();
-    let layers: Vec<LayerBytes<'_>> = layers.iter().map(|[keys, values]| LayerBytes { places: &[], keys, values }).collect();
+    let layers: Vec<LayerBytes<'_>> =
+        layers.iter().map(|[keys, values]| LayerBytes { places: &[], keys, values }).collect();
     encode(&identity(), &SHAPE, &layers, secret)
 }
 

@@ -6,8 +6,8 @@ use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
 
-use super::{Compression, Replication};
 use super::rounds::{join, last_of};
+use super::{Compression, Replication};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, View};

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Partial, Positions, contiguous, cuda};
-use tributary_protocol::{Chunk, Evict, EvictionEvidence};
+use tributary_protocol::{Chunk, Evict};
 
 use super::look_ahead::received_by_kv_head;
 use super::rounds::join;
@@ -79,7 +79,13 @@ impl Compression {
     ///
     /// # Errors
     /// Kernels'.
-    pub fn layer(&mut self, math: &Math, qkv: &Qkv, keys: &[Keys], found: Option<&Partial>) -> Result<(Tensor, Tensor)> {
+    pub fn layer(
+        &mut self,
+        math: &Math,
+        qkv: &Qkv,
+        keys: &[Keys],
+        found: Option<&Partial>,
+    ) -> Result<(Tensor, Tensor)> {
         for chunk in &mut self.chunks {
             let layer = chunk.layers.len();
             let places = match &chunk.choice {
@@ -128,13 +134,7 @@ impl Choice {
         let (head, rows) = (chunk.head_rows(), chunk.rows());
         let tokens = head..head + chunk.ids.len();
         let has_trailer = tokens.end < rows;
-        let asking = match evict.descriptor().evidence {
-            EvictionEvidence::Window if has_trailer => tokens.end..rows,
-            EvictionEvidence::Window => tokens.end - evict.window_rows()..tokens.end,
-            EvictionEvidence::LastRow => rows - 1..rows,
-            EvictionEvidence::AllRows => 0..rows,
-            _ => 0..0,
-        };
+        let asking = chunk.asking();
         // The trailer's rows look in the window's stead, and they are kept beside the budget.
         let window = if has_trailer { 0 } else { evict.window };
         let of = |rows: Range<usize>| {

@@ -68,7 +68,8 @@ impl Block {
     /// A block of other rows in each layer, in memory of its own.
     pub fn of_layers(rows: impl Into<Arc<[LayerRows]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
         let count = layers.len();
-        Self { rows: BlockRows::PerLayer(rows.into()), chunk: None, layers, coming: None, is_alone: true }.complete(count)
+        Self { rows: BlockRows::PerLayer(rows.into()), chunk: None, layers, coming: None, is_alone: true }
+            .complete(count)
     }
 
     /// The block of a chunk that has these `rows`, one after the other: each layer holds those at `places`, counted from the first, in memory

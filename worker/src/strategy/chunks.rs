@@ -127,7 +127,8 @@ fn held_by_all(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec
     let held = counts[cx.rank()];
     let mut numbers = vec![0; held * width];
     for column in 0..width {
-        let rows = cache.own.iter().flat_map(|block| block.rows_of_head(column / config.kv_heads, column % config.kv_heads));
+        let rows =
+            cache.own.iter().flat_map(|block| block.rows_of_head(column / config.kv_heads, column % config.kv_heads));
         rows.enumerate().for_each(|(place, &row)| numbers[place * width + column] = row);
     }
     let device = cx.models.main.device();
@@ -139,7 +140,8 @@ fn held_by_all(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec
     let of_rank = |part: Tensor| -> Result<Vec<LayerRows>> {
         let rows = if part.dim(0)? == 0 { Vec::new() } else { cuda::download(&part)?.to_vec2::<u32>()? };
         let of_head = |column: usize| rows.iter().map(|row| row[column]).collect();
-        let of_layer = |layer: usize| (0..config.kv_heads).map(|head| of_head(layer * config.kv_heads + head)).collect();
+        let of_layer =
+            |layer: usize| (0..config.kv_heads).map(|head| of_head(layer * config.kv_heads + head)).collect();
         Ok((0..config.layers).map(|layer| LayerRows::of_heads(of_layer(layer))).collect())
     };
     parts.into_iter().map(of_rank).collect()

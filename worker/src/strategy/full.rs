@@ -36,7 +36,8 @@ impl Strategy for Full {
             before: View::default(),
             asked: 1,
             layers: Vec::new(),
-            outgoing: None, compression: None,
+            outgoing: None,
+            compression: None,
         };
         this.last = Some(cx.models.main.prompt(cx.embed(&sources)?, &mut attention)?);
         block.layers = attention.layers;

@@ -112,7 +112,16 @@ impl Selective {
                 answer => {
                     cx.enter(Phase::Select, plan)?;
                     let (rows, scores) = decide(cx, plan, &candidates, answer)?;
-                    let selection = Selection { order, rows, measured, rounds, sharpest, candidates: count, scores, ..Selection::default() };
+                    let selection = Selection {
+                        order,
+                        rows,
+                        measured,
+                        rounds,
+                        sharpest,
+                        candidates: count,
+                        scores,
+                        ..Selection::default()
+                    };
                     return Ok(selection);
                 }
             }

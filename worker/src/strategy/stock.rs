@@ -208,7 +208,8 @@ fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     let loading = Loading::begin(&store, vec![(identity, shape)]);
     let found: Option<Vec<_>> = (0..layers).map(|layer| loading.layer(0, layer)).collect();
     let Some(found) = found else { return Ok(None) };
-    let found = found.into_iter().map(|layer| layer.pair).map(|(k, v)| Ok((k.to_device(device)?, v.to_device(device)?)));
+    let found =
+        found.into_iter().map(|layer| layer.pair).map(|(k, v)| Ok((k.to_device(device)?, v.to_device(device)?)));
     Ok(Some(Block::of(rows, found.collect::<Result<Vec<_>>>()?).complete(layers)))
 }
 
