@@ -242,6 +242,7 @@ fn events_and_orders_come_back() {
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,
         kept: Some(Box::new(KeptRows(vec![vec![vec![1, 2], vec![0, 3]]]))),
+        kept_of_chunks: Some(Box::new(KeptRows(vec![vec![vec![3]]]))),
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
@@ -280,7 +281,7 @@ fn samples() -> (Order, Event) {
     let plan = Plan {
         request: 7,
         prefix: vec![1],
-        chunks: vec![chunk(&[2, 3], 1, true), chunk(&[4], 0, false)],
+        chunks: vec![chunk(&[2, 3], 1, true), Chunk { compress: Some(evict()), ..chunk(&[4], 0, false) }],
         query: vec![5, 6],
         method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
         owner: 1,
@@ -335,6 +336,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420c0000009b010000b7af8f94");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420c00000049020000fe1bf9fe");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420d000000da010000e4c2cb4a");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420d0000004a02000070bba5e1");
 }
