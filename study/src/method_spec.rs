@@ -77,14 +77,8 @@ impl MethodSpec {
                 }
                 "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
                 "order-for" => settings.order_for = text()?.parse().map_err(|why: String| wrong(&why))?,
-                "packets" => {
-                    bare()?;
-                    settings.packets = Packets::On;
-                }
-                "first" => {
-                    bare()?;
-                    settings.include_first_chunk = true;
-                }
+                "packets" => settings.packets = bare().map(|()| Packets::On)?,
+                "first" => settings.include_first_chunk = bare().map(|()| true)?,
                 "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
                 "heads" => settings.heads_per_gather = Some(number()?),
                 "rows" => settings.per_chunk = Some(number()?),

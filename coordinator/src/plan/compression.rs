@@ -9,8 +9,7 @@ use tributary_protocol::{
 };
 
 use super::eviction::Keep;
-use super::settings::setting;
-use crate::Result;
+use crate::{Error, Result};
 
 /// What each KV head of each layer keeps of every chunk's tokens, before the chunk is cached.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,6 +101,10 @@ impl KeepPerChunk {
 /// The window whose attention says what is kept of a chunk, where it does and no rows of an adapter stand behind its tokens.
 pub(crate) fn window_of(evict: &Evict) -> Option<usize> {
     (evict.descriptor().evidence == EvictionEvidence::Window).then_some(evict.window)
+}
+
+fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
+    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
 }
 
 #[cfg(test)]

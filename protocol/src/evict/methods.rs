@@ -172,11 +172,9 @@ impl EvictionDescriptor {
     /// Whether it can compress a chunk that is prefilled alone: every layer keeps as many rows, and what the choice follows from is in
     /// the chunk itself.
     pub fn compresses_chunks(&self) -> bool {
-        let in_chunk = match self.evidence {
-            EvictionEvidence::Places | EvictionEvidence::Draw => true,
-            EvictionEvidence::Window | EvictionEvidence::LastRow | EvictionEvidence::AllRows => true,
-            _ => false,
-        };
+        use EvictionEvidence::{AllRows, Draw, LastRow, Places, Window};
+
+        let in_chunk = matches!(self.evidence, Places | Draw | Window | LastRow | AllRows);
         in_chunk && self.budgets == LayerBudgets::Even
     }
 

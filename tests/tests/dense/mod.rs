@@ -56,15 +56,13 @@ impl<'a> Dense<'a> {
                 (of < prefix || own.contains(&of)) && order[of as usize] <= order[row as usize]
             };
             let received = this.pass(seen.clone(), at, &sees).1;
-            for layer in 0..layers {
+            for (layer, received) in received.iter().enumerate() {
                 for head in 0..kv_heads {
                     let tokens =
                         own.start + chunk.head_rows() as u32..own.start + (chunk.head_rows() + chunk.ids.len()) as u32;
                     let chosen: Vec<u32> = match &chunk.compress {
                         None => tokens.clone().collect(),
-                        Some(evict) => {
-                            chosen(evict, &received[layer], (layer, head), (&seen, own.clone(), tokens.clone()))
-                        }
+                        Some(evict) => chosen(evict, received, (layer, head), (&seen, own.clone(), tokens.clone())),
                     };
                     let around = |row: &u32| !tokens.contains(row) || chosen.contains(row);
                     this.kept.0[layer][head].extend(own.clone().filter(around));

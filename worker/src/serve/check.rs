@@ -155,10 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_cannot_run_is_refused_by_every_rank() {
-        assert_eq!(refusal(|_| ()).0, 0);
-        let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 21] = [
+    fn chunks_keep_what_they_can() {
+        let table: [(Change, &str); 4] = [
             (|plan| compress(plan, Eviction::SnapKv, 9), "plan: a chunk of 9 tokens cannot keep 9 of them by snapkv"),
             (|plan| compress(plan, Eviction::Laq, 4), "plan: laq compresses no chunk"),
             (
@@ -175,6 +173,18 @@ mod tests {
                 },
                 "plan: rows of chunks that were compressed are not looked at again",
             ),
+        ];
+        for (change, says) in table {
+            assert_eq!(refusal(change), (64, says.to_owned()));
+        }
+        assert_eq!(refusal(|plan| compress(plan, Eviction::SnapKv, 4)).0, 0);
+    }
+
+    #[test]
+    fn a_plan_that_cannot_run_is_refused_by_every_rank() {
+        assert_eq!(refusal(|_| ()).0, 0);
+        let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
+        let table: [(Change, &str); 17] = [
             (
                 |plan| {
                     plan.method = Method::SamKv { parameters: SamKv::default(), layers: (0, 1) };

@@ -77,7 +77,7 @@ pub struct Selection {
     /// One score a context row, where the method has them.
     pub scores: Option<Vec<f32>>,
     /// The context rows that each KV head of each layer holds as they were prefilled, where chunks were compressed and it was asked for.
-    pub kept_of_chunks: Option<KeptRows>,
+    pub held: Option<KeptRows>,
 }
 
 /// A way to fill the cache. All ranks call it with the same plan and make the same collective calls.

@@ -38,7 +38,7 @@ impl Strategy for Selective {
         let reading = apart.then(|| Placement::new(plan, &plan.request_order(), layout));
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
-        selection.kept_of_chunks = chunks::kept_rows(cx, plan, &cache)?;
+        selection.held = chunks::kept_rows(cx, plan, &cache)?;
         let filled = (&mut cache, &mut arrivals);
         let last = match plan.method.parallel() {
             Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
@@ -112,17 +112,8 @@ impl Selective {
                 answer => {
                     cx.enter(Phase::Select, plan)?;
                     let (rows, scores) = decide(cx, plan, &candidates, answer)?;
-                    let selection = Selection {
-                        order,
-                        rows,
-                        measured,
-                        rounds,
-                        sharpest,
-                        candidates: count,
-                        scores,
-                        ..Selection::default()
-                    };
-                    return Ok(selection);
+                    let held = None;
+                    return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores, held });
                 }
             }
         }
