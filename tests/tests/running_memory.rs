@@ -56,7 +56,10 @@ fn sequences_keep_what_the_planner_counts() {
         };
         let long = |plan: &Plan| {
             let mut plan = plan.clone();
-            plan.chunks.iter_mut().for_each(|chunk| chunk.ids = chunk.ids.repeat(12));
+            for chunk in &mut plan.chunks {
+                chunk.ids = chunk.ids.repeat(12);
+                chunk.compress.iter_mut().for_each(|compress| compress.keep *= 12);
+            }
             let budget = match plan.drops() {
                 Some(_) => plan.kept_at_most(world).iter().sum(),
                 None => plan.budget * 12,

@@ -11,6 +11,7 @@
 //! | all but some rows of the chunks are dropped | as above, without the context's rows beside the recomputed ones |
 //! | rows are evicted, and what is kept is on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head that say where it stands |
 //! | rows are evicted, and what is kept stays | as many as a KV head keeps, at most, of those that it holds; m more on the owner |
+//! | chunks were compressed | as above with the rows that they keep, and four numbers a row and KV head |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
@@ -27,9 +28,25 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
     if let Some(evict) = plan.evicts() {
         return kept_bytes(plan, evict, world, shape);
     }
-    (0..world)
-        .map(|rank| rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape))
-        .collect()
+    let of_rank = |rank: usize| {
+        let keys = rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape);
+        keys + places(plan, world, rank, shape)
+    };
+    (0..world).map(of_rank).collect()
+}
+
+/// Bytes that say which rows each KV head has of chunks that were compressed, and where they stand.
+fn places(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
+    if !plan.compresses() {
+        return 0;
+    }
+    let held = plan.held_counts(world);
+    let rows = match (plan.decodes_alone(world), rank == plan.owner) {
+        (true, true) => held.iter().sum(),
+        (true, false) => 0,
+        (false, _) => held[rank],
+    };
+    (rows * shape.layers * shape.kv_heads) as u64 * (PLACE_BYTES + 4)
 }
 
 /// Position, order and segment of a row in one KV head.
