@@ -15,7 +15,7 @@
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Evict, Plan, Prefill};
+use tributary_protocol::{Chunk, Evict, Plan, Prefill};
 
 use super::evicting::held_rows;
 use crate::ModelShape;
@@ -37,15 +37,12 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
 
 /// Bytes that say which rows each KV head has of chunks that were compressed, and where they stand.
 fn places(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
-    if !plan.compresses() {
-        return 0;
-    }
-    let held = plan.held_counts(world);
-    let rows = match (plan.decodes_alone(world), rank == plan.owner) {
-        (true, true) => held.iter().sum(),
-        (true, false) => 0,
-        (false, _) => held[rank],
+    let is_here = |chunk: &&Chunk| match plan.decodes_alone(world) {
+        true => rank == plan.owner,
+        false => rank == chunk.rank,
     };
+    let compressed = plan.chunks.iter().filter(|chunk| chunk.compress.is_some());
+    let rows: usize = compressed.filter(is_here).map(Chunk::held_rows).sum();
     (rows * shape.layers * shape.kv_heads) as u64 * (PLACE_BYTES + 4)
 }
 

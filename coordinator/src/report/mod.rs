@@ -250,7 +250,6 @@ pub fn report(
     let evicted = evicted::evicted(planned, &answer.reports, shape);
     notes.extend(evicted.as_ref().map(EvictedRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
-    let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
         schema: SCHEMA,
         ttft_ms: ms(answer.ttft.as_secs_f64()),
@@ -271,7 +270,7 @@ pub fn report(
             query: plan.query_tokens(),
             selected: outcome.selected.len(),
             candidates: outcome.candidates,
-            recomputed,
+            recomputed: answer.reports.iter().map(|report| report.recomputed_rows).sum(),
             generated: outcome.tokens.len(),
         },
         chunks: ChunkRows {
