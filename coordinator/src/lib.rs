@@ -36,8 +36,8 @@ pub use intake::{
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 pub use plan::{
-    Cached, EvictionWish, Held, Keep, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, eviction_named,
-    method_named, plan,
+    Cached, EvictionWish, Held, Keep, KeepPerChunk, MethodInputs, PlanInput, Planned, RequestSettings, check_weights,
+    eviction_named, method_named, plan,
 };
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};

@@ -131,6 +131,12 @@ impl ModelShape {
         self.layers as u64 * self.layer_kv_bytes()
     }
 
+    /// Bytes of a chunk as it is cached: its keys and values, and the numbers of their rows where it was compressed.
+    pub fn chunk_bytes(&self, chunk: &tributary_protocol::Chunk) -> u64 {
+        let numbers = if chunk.compress.is_some() { 4 * self.layers * self.kv_heads } else { 0 };
+        chunk.held_rows() as u64 * (self.kv_bytes() + numbers as u64)
+    }
+
     /// FLOPs of a prefill of `rows` rows behind `before` rows: every row sees those, the rows before it, and itself.
     pub fn prefill_flops(&self, rows: usize, before: usize) -> f64 {
         let (rows, before) = (rows as f64, before as f64);

@@ -7,7 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, EvictionWish, Keep, Prefix, RequestSettings, eviction_named};
+use tributary_coordinator::{Chunking, EvictionWish, Keep, KeepPerChunk, Prefix, RequestSettings, eviction_named};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
     Ape, Descriptor, Drift, DriftOf, Eviction, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns,
@@ -187,6 +187,8 @@ pub struct MethodArgs {
     pub samkv_blocks: usize,
     #[arg(long, value_name = "SHARE", default_value_t = SamKv::default().theta, help = help::samkv_theta())]
     pub samkv_theta: f32,
+    #[arg(long, value_name = "N|N%[:METHOD]", help = help::keep_per_chunk())]
+    pub keep_per_chunk: Option<KeepPerChunk>,
     #[arg(long, value_name = "METHOD", value_parser = eviction_named, help = help::evict())]
     pub evict: Option<Eviction>,
     /// With --evict: what each KV head keeps of the prompt in a layer, in rows or percent
@@ -341,6 +343,7 @@ pub fn settings(
         exchange: options.exchange,
         world,
         owner: None,
+        keep_per_chunk: options.keep_per_chunk,
         eviction: EvictionWish {
             method: options.evict,
             keep: options.keep,

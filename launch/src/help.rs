@@ -1,6 +1,8 @@
 //! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
-use tributary_protocol::{Choice, Command, Descriptor, EVICTIONS, EvictionEvidence, METHODS, REFERENCE};
+use tributary_protocol::{
+    Choice, Command, Descriptor, EVICTIONS, EvictionDescriptor, EvictionEvidence, METHODS, REFERENCE,
+};
 
 /// How every command ends.
 pub const EXIT_CODES: &str = "\
@@ -150,6 +152,15 @@ pub fn adapter() -> String {
     let (always, too) = (taking(Choice::Adapter), taking(Choice::Packets));
     format!(
         "Folder of an adapter that `tributary train` wrote; one of a kind. {always}: the rows around every chunk. {too}: the same, beside what they recompute. --evict lookahead: the rows that look ahead"
+    )
+}
+
+/// `--keep-per-chunk`.
+pub fn keep_per_chunk() -> String {
+    format!(
+        "{}: tokens that each KV head of each layer keeps of every chunk before it is cached, and how they are chosen: {} [default method: snapkv]",
+        taking(Choice::KeepPerChunk),
+        EvictionDescriptor::names_for_chunks()
     )
 }
 

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tributary_coordinator::{Document, RequestSettings};
+use tributary_coordinator::{Document, KeepPerChunk, RequestSettings};
 use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed, WarmedAll};
 use tributary_protocol::{Packets, exit};
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};
 use crate::config::config;
 use crate::failure::{Coded, usage};
+use crate::help;
 use crate::progress::Progress;
 use crate::ranks;
 use crate::stdout::{print, print_json};
@@ -33,6 +34,8 @@ pub struct WarmArgs {
     /// The system text of the chats that they are for: it stands before them and shapes them
     #[arg(long, value_name = "TEXT", help_heading = "Request")]
     system: Option<String>,
+    #[arg(long, value_name = "N|N%[:METHOD]", help = help::keep_per_chunk(), help_heading = "Request")]
+    keep_per_chunk: Option<KeepPerChunk>,
     #[command(flatten)]
     intake: IntakeArgs,
     #[command(flatten)]
@@ -55,8 +58,9 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
     let documents = Document::corpus(&args.documents)?;
     let world = ranks.world();
     let timeout_ms = args.run.group.reach.collective_timeout.saturating_mul(1000);
-    let (keep_chunks, packets) = (true, Packets::IfAny);
-    let settings = RequestSettings { world, timeout_ms, keep_chunks, packets, ..RequestSettings::default() };
+    let (keep_chunks, packets, keep_per_chunk) = (true, Packets::IfAny, args.keep_per_chunk);
+    let settings =
+        RequestSettings { world, timeout_ms, keep_chunks, packets, keep_per_chunk, ..RequestSettings::default() };
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let mut engine = Engine::open(config, ranks)?;
     engine.keep_chunks(&[world]);

@@ -280,6 +280,45 @@ fn compare_refuses_in_the_same_way() {
 }
 
 #[test]
+fn chunks_that_cannot_keep_what_is_asked() {
+    let keep = |method: &'static str, extra: &[&'static str]| {
+        [&["--method", method, "--keep-per-chunk", "50%"], extra].concat()
+    };
+    let able = "it is for none, random, epic, infoflow, prophetkv, relay, a3, cacheclip, kv-packet";
+    for method in ["full", "ring", "star"] {
+        refused_request(&keep(method, &[]), 64, &["--keep-per-chunk 50%", method, "does not work in chunks", able]);
+    }
+    for method in ["cacheblend", "kvshare", "ideal", "trace", "samkv", "ape"] {
+        refused_request(&keep(method, &[]), 64, &["--keep-per-chunk 50%", method, "needs every row", able]);
+    }
+    let both = keep("none", &["--evict", "snapkv", "--keep", "32"]);
+    refused_request(&both, 64, &["--keep-per-chunk 50%", "does not go with --evict"]);
+    for (value, says) in [
+        ("0", "must be at least 1 token"),
+        ("0%", "must be above 0%"),
+        ("120%", "at most 100%"),
+        ("half", "no percentage"),
+        ("50%:laq", "`laq` compresses no chunk; known are snapkv"),
+    ] {
+        let (demo, request) = (demo(), request("hop2-0"));
+        let output = tributary(&[
+            "prefill",
+            "--model",
+            &demo,
+            "--request",
+            &request,
+            "--method",
+            "none",
+            "--keep-per-chunk",
+            value,
+        ]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(64), 1), "{value}: {errors}");
+        assert!(errors.contains(says), "{value}: {errors}");
+    }
+}
+
+#[test]
 fn budgets_that_cannot_be_kept() {
     let table: [(&[&str], &[&str]); 9] = [
         (&["--keep", "64"], &["--keep 64", "needs --evict METHOD, one of snapkv, pyramidkv"]),

@@ -4,7 +4,9 @@
 //! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
 //! may be generated, and behind all of those the rows of a look-ahead.
 
-use crate::{Auxiliary, DraftModel, Evict, Exchange, Importance, Method, OrderFor, Prefill};
+use std::ops::Range;
+
+use crate::{Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, Method, OrderFor, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -78,6 +80,9 @@ pub struct Chunk {
     /// Rows of an adapter before and behind its tokens, cached with them. They count for positions, order and memory, never as
     /// tokens of the context, and are never selected.
     pub around: Option<Around>,
+    /// What each KV head of each layer keeps of its tokens before it is cached, sent or attended to; everything where absent. Places count
+    /// from the chunk's own first row, and kept keys stand at their own positions. Rows around the tokens are always kept.
+    pub compress: Option<Evict>,
 }
 
 /// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
@@ -123,7 +128,31 @@ impl Chunk {
 
     /// Its rows: those of its tokens and those around them.
     pub fn rows(&self) -> usize {
-        self.ids.len() + self.around.map_or(0, |around| (around.head + around.tail) as usize)
+        self.ids.len() + self.around_rows()
+    }
+
+    /// Rows of an adapter around its tokens.
+    fn around_rows(&self) -> usize {
+        self.around.map_or(0, |around| (around.head + around.tail) as usize)
+    }
+
+    /// Rows whose keys and values are there in each layer and KV head, once it is prefilled.
+    pub fn held_rows(&self) -> usize {
+        self.compress.as_ref().map_or(self.ids.len(), |compress| compress.keep) + self.around_rows()
+    }
+
+    /// The rows of its own whose attention says what is kept of its tokens, where it is compressed: those of an adapter behind them, or its
+    /// window.
+    pub fn asking(&self) -> Range<usize> {
+        let (rows, tokens) = (self.rows(), self.head_rows() + self.ids.len());
+        let Some(compress) = &self.compress else { return 0..0 };
+        match compress.descriptor().evidence {
+            EvictionEvidence::Window if tokens < rows => tokens..rows,
+            EvictionEvidence::Window => tokens - compress.window_rows()..tokens,
+            EvictionEvidence::LastRow => rows - 1..rows,
+            EvictionEvidence::AllRows => 0..rows,
+            _ => 0..0,
+        }
     }
 
     /// The sources of its rows.
@@ -139,7 +168,9 @@ impl Chunk {
         let of = |Around { adapter, head, tail }: Around| {
             [&adapter.to_le_bytes()[..], &head.to_le_bytes(), &tail.to_le_bytes()].concat()
         };
-        self.around.map_or_else(Vec::new, of)
+        let mut bytes = self.around.map_or_else(Vec::new, of);
+        bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
+        bytes
     }
 }
 

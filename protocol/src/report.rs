@@ -144,6 +144,8 @@ pub struct Outcome {
     pub scores: Option<Vec<f32>>,
     /// The rows that are kept for decoding, if scores are asked for and rows were evicted.
     pub kept: Option<Box<KeptRows>>,
+    /// Where chunks were compressed: the context rows that each KV head holds as they were prefilled, with the scores.
+    pub kept_of_chunks: Option<Box<KeptRows>>,
 }
 
 /// The rows that each KV head of each layer keeps: by layer and KV head, in causal order.

@@ -42,19 +42,35 @@ impl Plan {
 
     /// Number of context rows that each rank keeps.
     pub fn kept_counts(&self, world: usize) -> Vec<usize> {
-        self.counts(world, |_| true)
+        self.counts(world, |_| true, Chunk::rows)
+    }
+
+    /// Number of context rows whose keys and values each rank holds in each layer and KV head: fewer than it keeps where chunks are
+    /// compressed.
+    pub fn held_counts(&self, world: usize) -> Vec<usize> {
+        self.counts(world, |_| true, Chunk::held_rows)
+    }
+
+    /// As [`held_counts`](Self::held_counts), of chunks that come from the chunk cache.
+    pub fn held_warm_counts(&self, world: usize) -> Vec<usize> {
+        self.counts(world, |chunk| chunk.warm, Chunk::held_rows)
+    }
+
+    /// Whether some chunk is compressed before it is cached.
+    pub fn compresses(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.compress.is_some())
     }
 
     /// Number of context rows that each rank keeps, of chunks that come from the chunk cache.
     pub fn warm_counts(&self, world: usize) -> Vec<usize> {
-        self.counts(world, |chunk| chunk.warm)
+        self.counts(world, |chunk| chunk.warm, Chunk::rows)
     }
 
-    fn counts(&self, world: usize, counts: impl Fn(&Chunk) -> bool) -> Vec<usize> {
+    fn counts(&self, world: usize, counts: impl Fn(&Chunk) -> bool, of: impl Fn(&Chunk) -> usize) -> Vec<usize> {
         let mut rows = vec![0; world];
         for chunk in self.chunks.iter().filter(|chunk| counts(chunk)) {
             assert!(chunk.rank < world, "a chunk is on rank {} of {world}", chunk.rank);
-            rows[chunk.rank] += chunk.rows();
+            rows[chunk.rank] += of(chunk);
         }
         rows
     }
@@ -136,9 +152,9 @@ impl Plan {
         self.method.sparse().filter(|_| self.budget > 0)
     }
 
-    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; all of them where none is.
+    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; those that they hold where none is.
     pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
-        let Some(sparse) = self.drops() else { return self.kept_counts(world) };
+        let Some(sparse) = self.drops() else { return self.held_counts(world) };
         let mut rows = vec![0; world];
         self.chunks.iter().for_each(|chunk| rows[chunk.rank] += sparse.kept_of(chunk.ids.len()));
         rows

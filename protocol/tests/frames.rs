@@ -94,7 +94,7 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None}).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
             from_store: flags.1,
@@ -247,6 +247,7 @@ fn events_and_orders_come_back() {
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,
         kept: Some(Box::new(KeptRows(vec![vec![vec![1, 2], vec![0, 3]]]))),
+        kept_of_chunks: Some(Box::new(KeptRows(vec![vec![vec![3]]]))),
     };
     let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
@@ -281,11 +282,11 @@ fn events_and_orders_come_back() {
 
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None };
+    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None };
     let plan = Plan {
         request: 7,
         prefix: vec![1],
-        chunks: vec![chunk(&[2, 3], 1, true), chunk(&[4], 0, false)],
+        chunks: vec![chunk(&[2, 3], 1, true), Chunk { compress: Some(evict()), ..chunk(&[4], 0, false) }],
         query: vec![5, 6],
         method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
         owner: 1,
@@ -341,6 +342,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420c0000009b010000b7af8f94");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420c00000049020000fe1bf9fe");
+    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420d000000160200004ef4a39e");
+    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420d0000004a02000070bba5e1");
 }

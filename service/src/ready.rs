@@ -127,7 +127,7 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Fai
     (settings.method, settings.ratio, settings.reorder, settings.exchange) = (method, None, None, None);
     (settings.max_tokens, settings.reuse, settings.keep_chunks) = (TOKENS, 0.0, false);
     settings.sampling.temperature = 0.0;
-    let settings = settings.without_idle_order();
+    let settings = settings.without_idle_order().without_idle_compression();
     let (sender, mut updates) = mpsc::unbounded_channel();
     let submitted = client.desk().submit(prepared, settings, Clock::start(), Box::new(Updates(sender)));
     let failed = |failure: RequestFailure| match failure {

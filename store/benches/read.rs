@@ -23,8 +23,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Chunks of 512 tokens of two models: that of 25 M parameters, one of 8 B.
 const SHAPES: [Shape; 2] = [
-    Shape { layers: 8, rows: 512, kv_heads: 2, head_dim: 64, numbers: Numbers::F32 },
-    Shape { layers: 32, rows: 512, kv_heads: 8, head_dim: 128, numbers: Numbers::Bf16 },
+    Shape { layers: 8, rows: 512, kv_heads: 2, head_dim: 64, numbers: Numbers::F32, with_places: false },
+    Shape { layers: 32, rows: 512, kv_heads: 8, head_dim: 128, numbers: Numbers::Bf16, with_places: false },
 ];
 /// Bytes of all files together, about.
 const BYTES: u64 = 256 << 20;

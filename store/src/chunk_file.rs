@@ -1,5 +1,5 @@
 //! One chunk's file: safetensors with keys before RoPE and values of every layer, in the order in which they are used, behind a
-//! header that says whose they are.
+//! header that says whose they are. Where a chunk was compressed, the numbers of each layer's rows stand before its keys.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +21,9 @@ pub use description::Description;
 pub use draft::{Draft, encode};
 use source::Source;
 
+/// How the names of tensors end that have no keys or values, but the numbers of a layer's rows.
+const PLACE: &str = ".place";
+
 /// Name and version of the layout.
 const FORMAT: &str = "tributary.chunk/1";
 
@@ -36,9 +39,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Bytes of a file before its header: the header's length.
 const LENGTH_BYTES: usize = 8;
 
-/// The bytes of a layer, little-endian: `[rows, kv_heads, head_dim]` each.
+/// The bytes of a layer, little-endian: keys and values `[rows, kv_heads, head_dim]`.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerBytes<'a> {
+    /// The numbers of its rows in the chunk, `[kv_heads, rows]` u32, where the shape says that they are there; none else.
+    pub places: &'a [u8],
     /// Keys before RoPE.
     pub keys: &'a [u8],
     /// Values.
@@ -46,10 +51,11 @@ pub struct LayerBytes<'a> {
 }
 
 impl LayerBytes<'_> {
-    /// What a file has to verify a layer by.
-    fn hash(&self) -> blake3::Hash {
-        // Both have a length that the header says.
-        blake3::Hasher::new().update(self.keys).update(self.values).finalize()
+    /// Adds them as they stand in a file.
+    fn append(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self.places);
+        bytes.extend_from_slice(self.keys);
+        bytes.extend_from_slice(self.values);
     }
 }
 
@@ -91,6 +97,10 @@ fn places(identity: &Identity, shape: &Shape) -> Vec<Place> {
     let of_layer = vec![shape.rows, shape.kv_heads, shape.head_dim];
     let mut all = vec![ids];
     for layer in 0..shape.layers {
+        if shape.with_places {
+            let name = format!("layer.{layer:05}.place");
+            all.push(place(name, Dtype::U32, vec![shape.kv_heads, shape.rows], shape.place_bytes()));
+        }
         for which in ["key", "value"] {
             let name = format!("layer.{layer:05}.{which}");
             all.push(place(name, shape.numbers.dtype(), of_layer.clone(), shape.tensor_bytes()));
@@ -135,8 +145,8 @@ impl ChunkFile {
                 return Err(Damage::Incompatible(what));
             }
         }
-        let of_type = |(_, info): &&Place| info.dtype == shape.numbers.dtype();
-        if tensors.iter().skip(1).filter(of_type).count() + 1 != tensors.len() {
+        let is_number = |(name, _): &&Place| !name.ends_with(PLACE);
+        if tensors.iter().skip(1).filter(is_number).any(|(_, info)| info.dtype != shape.numbers.dtype()) {
             return Err(Damage::Incompatible("type of numbers"));
         }
         let (expected, same) = (places(identity, shape), |(one, other): (&Place, &Place)| is_same(one, other));
@@ -160,10 +170,22 @@ impl ChunkFile {
     /// # Panics
     /// If there is no such layer, or a buffer is of another length: only a bug can do that.
     pub fn read_layer(&self, layer: usize, keys: &mut [u8], values: &mut [u8]) -> Result<(), Damage> {
-        let bytes = self.shape.tensor_bytes();
-        assert_eq!((keys.len(), values.len()), (bytes, bytes), "bytes of a layer that is read");
-        let (mut place, mut hasher) = (self.first + 2 * (layer * bytes) as u64, blake3::Hasher::new());
-        for block in keys.chunks_mut(BLOCK_BYTES).chain(values.chunks_mut(BLOCK_BYTES)) {
+        self.read_parts(layer, [&mut [], keys, values])
+    }
+
+    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows, which are there where the shape says so, before keys
+    /// and values.
+    ///
+    /// # Errors
+    /// As [`read_layer`](Self::read_layer).
+    ///
+    /// # Panics
+    /// As [`read_layer`](Self::read_layer).
+    pub fn read_parts(&self, layer: usize, parts: [&mut [u8]; 3]) -> Result<(), Damage> {
+        let (shape, lengths) = (&self.shape, parts.each_ref().map(|part| part.len()));
+        assert_eq!(lengths, [shape.place_bytes(), shape.tensor_bytes(), shape.tensor_bytes()], "bytes of a layer");
+        let (mut place, mut hasher) = (self.first + (layer * shape.layer_bytes()) as u64, blake3::Hasher::new());
+        for block in parts.into_iter().flat_map(|part| part.chunks_mut(BLOCK_BYTES)) {
             self.source.read_exact_at(block, place)?;
             hasher.update(block);
             place += block.len() as u64;

@@ -52,7 +52,7 @@ pub struct Identity {
 pub struct Shape {
     /// Layers.
     pub layers: usize,
-    /// Rows in each layer: a chunk's tokens, or the prefix's.
+    /// Rows in each layer: a chunk's, those that are kept of it, or the prefix's.
     pub rows: usize,
     /// KV heads.
     pub kv_heads: usize,
@@ -60,6 +60,8 @@ pub struct Shape {
     pub head_dim: usize,
     /// Their type.
     pub numbers: Numbers,
+    /// Whether every KV head has rows of its own of the chunk, whose numbers stand with each layer.
+    pub with_places: bool,
 }
 
 impl Shape {
@@ -68,8 +70,18 @@ impl Shape {
         self.rows * self.kv_heads * self.head_dim * self.numbers.bytes()
     }
 
-    /// Bytes of all keys and values.
+    /// Bytes of the numbers of a layer's rows in the chunk, `[kv_heads, rows]` u32; none where its rows are those of the chunk.
+    pub fn place_bytes(&self) -> usize {
+        if self.with_places { 4 * self.kv_heads * self.rows } else { 0 }
+    }
+
+    /// Bytes of a layer: the numbers of its rows where it has them, keys and values.
+    pub fn layer_bytes(&self) -> usize {
+        self.place_bytes() + 2 * self.tensor_bytes()
+    }
+
+    /// Bytes of all layers.
     pub fn bytes(&self) -> u64 {
-        2 * self.layers as u64 * self.tensor_bytes() as u64
+        self.layers as u64 * self.layer_bytes() as u64
     }
 }

@@ -154,7 +154,7 @@ impl Store {
 
     fn stored(&self, key: ChunkKey, file: ChunkFile, shape: &Shape, fetched: Option<Bytes>) -> StoredChunk {
         let (shared, work) = (Arc::clone(&self.shared), self.work.clone());
-        StoredChunk { shared, work, key, file, bytes: 2 * shape.tensor_bytes() as u64, fetched }
+        StoredChunk { shared, work, key, file, bytes: shape.layer_bytes() as u64, fetched }
     }
 
     /// Notes that a chunk is in use, where that has not been noted for a minute: one that lies in memory is not read.
@@ -279,14 +279,26 @@ impl StoredChunk {
     /// # Panics
     /// If there is no such layer, or a buffer is of another length: only a bug can do that.
     pub fn read_layer(&self, layer: usize, keys: &mut [u8], values: &mut [u8]) -> Result<(), Damage> {
+        self.read_parts(layer, [&mut [], keys, values])
+    }
+
+    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows before keys and values, where the shape says that they are
+    /// there.
+    ///
+    /// # Errors
+    /// As [`read_layer`](Self::read_layer).
+    ///
+    /// # Panics
+    /// As [`read_layer`](Self::read_layer).
+    pub fn read_parts(&self, layer: usize, parts: [&mut [u8]; 3]) -> Result<(), Damage> {
         fail::fail_point!("store::read");
         if self.fetched.is_some() {
-            let read = self.file.read_layer(layer, keys, values);
+            let read = self.file.read_parts(layer, parts);
             return read.inspect_err(|damage| self.shared.spoilt(&self.key, Tier::Remote, damage));
         }
         let begun = Instant::now();
         self.shared.tally().reading.begin(begun);
-        let read = self.file.read_layer(layer, keys, values);
+        let read = self.file.read_parts(layer, parts);
         let (now, bytes) = (Instant::now(), if read.is_ok() { self.bytes } else { 0 });
         self.shared.tally().reading.end(now, bytes);
         read.inspect_err(|damage| self.shared.spoilt(&self.key, Tier::Disk, damage))

@@ -246,14 +246,15 @@ mod tests {
     use crate::chunk_file::{LayerBytes, encode};
     use crate::identity::{Identity, Numbers, Shape};
 
-    const SHAPE: Shape = Shape { layers: 2, rows: 3, kv_heads: 1, head_dim: 4, numbers: Numbers::Bf16 };
+    const SHAPE: Shape =
+        Shape { layers: 2, rows: 3, kv_heads: 1, head_dim: 4, numbers: Numbers::Bf16, with_places: false };
 
     /// A folder with chunks of these numbers, the first used longest ago; their keys and the bytes of each.
     fn filled(numbers: &[u32], secret: Option<&Secret>) -> (tempfile::TempDir, Folder, Vec<ChunkKey>, u64) {
         let outer = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(&outer.path().join("store"), false).expect("opened");
         let (keys, values) = (vec![1; SHAPE.tensor_bytes()], vec![2; SHAPE.tensor_bytes()]);
-        let layers = [LayerBytes { keys: &keys, values: &values }; 2];
+        let layers = [LayerBytes { places: &[], keys: &keys, values: &values }; 2];
         let mut found = Vec::new();
         let mut bytes = 0;
         for (place, &number) in numbers.iter().enumerate() {

@@ -32,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The most bytes of memory that it keeps for the next chunk.
 const MOST_SPARE_BYTES: usize = 64 << 20;
 
-/// Appends the bytes of a layer, its keys and then its values; or says why there are none.
+/// Appends the bytes of a layer: the numbers of its rows where the shape says that they are there, its keys and then its values; or says why
+/// there are none.
 pub type Append = dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send;
 
 /// A chunk that is to be written.
@@ -41,7 +42,7 @@ pub struct Writing {
     pub identity: Identity,
     /// How many numbers it has.
     pub shape: Shape,
-    /// Appends a layer's keys, then its values; asked on the writer's thread.
+    /// Appends a layer's bytes; asked on the writer's thread.
     pub layer: Box<Append>,
 }
 

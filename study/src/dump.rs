@@ -3,7 +3,8 @@
 //! `request.json`: token ids and the settings that shape the result. `result.safetensors`: `first_token_logits` f32
 //! \[vocab\]; `selected` u32, row numbers counted from the first prefix token with chunks in the request's own order;
 //! where rows were evicted `kept` u32, row numbers likewise, layer by layer, KV head by KV head, and `kept_counts` u32 \[layers\], the rows
-//! of a KV head in each; `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
+//! of a KV head in each; where chunks were compressed `kept_of_chunks` u32, the context rows that are held, layer by layer, KV head by KV
+//! head; `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::report::PacketRows;
+use tributary_coordinator::report::{CompressedRow, PacketRows};
 use tributary_engine::Answered;
 use tributary_protocol::{Auxiliary, Evict, KeptRows};
 
@@ -132,6 +133,9 @@ pub struct Dumped<'a> {
     /// Tokens that are written behind the prompt to see what they attend to, where some are.
     #[serde(skip_serializing_if = "Option::is_none")]
     evict_tokens: Option<usize>,
+    /// What chunks kept before they were cached, where that is not everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compressed: Option<&'a CompressedRow>,
     /// The model that reads chunks for the method, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_model: Option<&'a str>,
@@ -210,6 +214,7 @@ fn request(answered: &Answered) -> Dumped<'_> {
         keep: settings.keep,
         evict_window: settings.evict_window,
         evict_tokens: plan.evict.as_ref().map(Evict::pseudo_tokens).filter(|tokens| *tokens > 0),
+        compressed: answered.report.compressed.as_ref(),
         auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
         draft_model: plan.draft_model.as_ref().map(|draft| draft.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
@@ -234,6 +239,10 @@ fn tensors(answered: &Answered) -> Result<HashMap<String, Tensor>> {
         let rows: Vec<u32> = kept.iter().flatten().flatten().copied().collect();
         tensors.insert("kept".to_owned(), Tensor::new(rows, &Device::Cpu)?);
         tensors.insert("kept_counts".to_owned(), Tensor::new(counts, &Device::Cpu)?);
+    }
+    if let Some(KeptRows(kept)) = outcome.kept_of_chunks.as_deref() {
+        let rows: Vec<u32> = kept.iter().flatten().flatten().copied().collect();
+        tensors.insert("kept_of_chunks".to_owned(), Tensor::new(rows, &Device::Cpu)?);
     }
     if let Some(scores) = &outcome.scores {
         let rows: Vec<f32> = std::iter::repeat_n(0.0, plan.prefix_tokens()).chain(scores.iter().copied()).collect();

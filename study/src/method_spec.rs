@@ -20,7 +20,7 @@ pub struct MethodSpec {
 /// The options that a method may name.
 const OPTIONS: &str = "ratio, score, layers, layout, reorder, importance, order-for, packets, first, exchange, heads, rows, drift-of, \
     drift-layers, alpha, sharpest, keep-order, block, anchor, passing, ape-temperature, ape-scale, samkv-variant, \
-    samkv-blocks, samkv-theta, evict, keep, window, world, threads";
+    samkv-blocks, samkv-theta, keep-per-chunk, evict, keep, window, world, threads";
 
 impl MethodSpec {
     /// A method with the command's options.
@@ -45,6 +45,7 @@ impl MethodSpec {
         }
         // In a comparison each method says for itself whether its chunks stand between an adapter's rows.
         run_config.settings.packets = Packets::Off;
+        run_config.settings = run_config.settings.without_idle_compression();
         let order_for = run_config.settings.order_for;
         run_config.settings.order_for = OrderFor::All;
         let mut run_config = self.with_options(run_config, importance)?;
@@ -76,14 +77,8 @@ impl MethodSpec {
                 }
                 "importance" => settings.reorder = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
                 "order-for" => settings.order_for = text()?.parse().map_err(|why: String| wrong(&why))?,
-                "packets" => {
-                    bare()?;
-                    settings.packets = Packets::On;
-                }
-                "first" => {
-                    bare()?;
-                    settings.include_first_chunk = true;
-                }
+                "packets" => settings.packets = bare().map(|()| Packets::On)?,
+                "first" => settings.include_first_chunk = bare().map(|()| true)?,
                 "exchange" => settings.exchange = exchange(text()?).map_err(|why| wrong(&why))?,
                 "heads" => settings.heads_per_gather = Some(number()?),
                 "rows" => settings.per_chunk = Some(number()?),
@@ -106,6 +101,9 @@ impl MethodSpec {
                 "samkv-theta" => settings.samkv.theta = real()?,
                 "ape-temperature" => settings.ape.temperature = real()?,
                 "ape-scale" => settings.ape.scale = real()?,
+                "keep-per-chunk" => {
+                    settings.keep_per_chunk = Some(text()?.parse().map_err(|why: String| wrong(&why))?);
+                }
                 "evict" => settings.eviction.method = Some(eviction_named(text()?).map_err(|why| wrong(&why))?),
                 "keep" => settings.eviction.keep = Some(text()?.parse().map_err(|why: String| wrong(&why))?),
                 "window" => settings.eviction.window = Some(number()?),

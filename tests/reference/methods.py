@@ -29,6 +29,7 @@ class Model:
         theta = c.get("rope_theta") or scaling.get("rope_theta") or 10000.0
         turns = theta ** (-torch.arange(0, self.head_dim, 2, dtype=DTYPE) / self.head_dim)
         self.frequencies = self.scaled(turns, scaling)
+        self.there = None  # [layers, kv_heads, rows]: which rows each KV head holds, where chunks were compressed
 
     @staticmethod
     def scaled(turns, scaling):
@@ -58,14 +59,16 @@ class Model:
         head = self.weights.get("lm_head.weight", self.weights["model.embed_tokens.weight"])
         return self.norm(x, "model.norm.weight") @ head.T
 
-    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None, peek=None, frozen=False):
+    def forward(self, ids, rows, cache, at, allowed=None, until=None, watch=None, narrow=None, also=None, soften=None, peek=None, frozen=False, fresh=()):
         """Runs `rows` (indices into `ids`) through layers `0..until`. Each layer first puts their keys and values into
         `cache`, then attends to every row of a lower or equal order (and, where given, only to `allowed[row, key]`).
         `at` = (rope positions, orders) of all rows. `watch(layer, A)` sees the attention `[heads, rows, keys]`.
         `narrow(layer, rows, cache)`, between keys and attention, says which of the rows go on and leaves their keys and values
         in the cache. `also` = (positions, which[row, key]): these pairs meet with the rows at other RoPE positions.
-        `soften(scores)` stands for the softmax over keys. `peek(layer, q)` sees queries before RoPE. A `frozen` cache stays as it is."""
+        `soften(scores)` stands for the softmax over keys. `peek(layer, q)` sees queries before RoPE. A `frozen` cache stays as it is. Rows that are
+        `fresh` in it are held by every head."""
         rope, order = at
+        fresh = torch.as_tensor(fresh, dtype=torch.long)
         x = self.weights["model.embed_tokens.weight"][ids[rows]]
         seen = order[None, :] <= order[rows][:, None]
         if allowed is not None:
@@ -89,7 +92,12 @@ class Model:
             if also is not None:
                 elsewhere = torch.einsum("qhd,khd->hqk", self.rotate(q, also[0]), keys) / math.sqrt(self.head_dim)
                 scores = torch.where(also[1], elsewhere, scores)
-            scores = scores.masked_fill(~seen, -math.inf)
+            seen_here = seen
+            if self.there is not None:
+                held = self.there[layer].clone()
+                held[:, rows] = held[:, fresh] = True
+                seen_here = seen & held.repeat_interleave(self.heads // self.kv_heads, 0)[:, None, :]
+            scores = scores.masked_fill(~seen_here, -math.inf)
             attention = scores.softmax(-1) if soften is None else soften(scores)
             if watch is not None:
                 watch(layer, attention)
@@ -152,7 +160,7 @@ class Request:
             rope[self.query] = self.P + max(self.lengths) + torch.arange(self.M)
         return rope, sequence
 
-    def prefill_chunks(self):
+    def prefill_chunks(self, watch=None):
         """Every chunk right behind the prefix, alone."""
         segment = torch.full((len(self.ids),), -1)
         for chunk in range(len(self.lengths)):
@@ -160,7 +168,7 @@ class Request:
         allowed = (segment[:, None] == segment[None, :]) | (segment[None, :] == -1)
         rope, order = self.positions("hl-tp", range(len(self.lengths)))
         rows = torch.arange(self.P + self.T)
-        self.model.forward(self.ids, rows, self.stale, (rope, order), allowed)
+        self.model.forward(self.ids, rows, self.stale, (rope, order), allowed, watch=watch)
 
     def fresh_copy(self):
         return [(k.clone(), v.clone()) for k, v in self.stale]
@@ -402,7 +410,7 @@ class Request:
         the last row's logits and the cache."""
         cache = self.fresh_copy()
         for rows, at in [(torch.cat([selected, self.query]), order)] if read is None else [(selected, order), (self.query, read)]:
-            x = self.model.forward(self.ids, rows, cache, self.positions("global", at))
+            x = self.model.forward(self.ids, rows, cache, self.positions("global", at), fresh=selected)
         return self.model.logits(x[-1]), cache
 
     def blocks(self, length, anchor, passed):

@@ -1,6 +1,6 @@
 """Checks dumps of `tributary prefill --dump DIR` against an independent implementation (`methods.py`).
 
-Recomputes chunk order, scores, selection, first-token logits, what is kept where rows are evicted (`evict.py`) and the tokens behind it of a dump and prints one line a quantity; exits 1 where
+Recomputes chunk order, scores, selection, first-token logits, what is kept where rows are evicted (`evict.py`) or chunks compressed (`compress.py`), and the tokens behind it of a dump and prints one line a quantity; exits 1 where
 one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders with plain or llama3 RoPE.
 
     python reference.py --model MODEL DUMP [DUMP ...]
@@ -24,6 +24,7 @@ import tempfile
 import torch
 from safetensors.torch import load_file, save_file
 
+import compress
 import evict
 from methods import DTYPE, Model, Request, top
 
@@ -138,13 +139,15 @@ def check(model: Model, folder: str) -> bool:
     if s.get("dtype", "f32") != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
-    model, around = with_rows(model, s)
+    model, around = with_rows(copy.copy(model), s)
     room = max(32, len(s["generated"])) if "kept" in dump else 0
     r = Request(model, s["prefix"], s["chunks"], s["query"], room, around)
     selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)
     exact = s["method"] in EXACT
+    # From here on chunks hold what the dump says, where they were compressed.
+    lines = compress.lines_of(r, s["compressed"], dump, CUT_TOLERANCE) if "kept_of_chunks" in dump else []
     order, scores, chosen, cut, logits = solve(r, s, None if exact else selected, s["order"])
-    lines = [("order", float(order != s["order"]), 0.0, f"{s['order']}")]
+    lines.append(("order", float(order != s["order"]), 0.0, f"{s['order']}"))
     if scores is not None and "scores" in dump:
         given = dump["scores"].to(DTYPE)
         lines.append(("scores", relative(given[r.P:], scores), SCORES_TOLERANCE, f"{r.T} context rows"))
@@ -233,6 +236,8 @@ def self_test(model: Model, folder: str) -> bool:
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
         for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv", "ideal"):
             expect(f"eviction {name}: all kept = nothing evicted; dump", float(not evicted_trip(model, folder, request, name)), 0.0)
+        for name in ("snapkv", "tova", "h2o", "streamingllm", "random"):
+            expect(f"chunks compressed by {name}; dump", float(not compressed_trip(model, request, name)), 0.0)
     return good
 
 
@@ -266,6 +271,34 @@ def evicted_trip(model: Model, model_folder, request: dict, name: str) -> bool:
                 (pathlib.Path(folder) / "request.json").write_text(json.dumps({**s, **request, "generated": said, "order": list(range(len(r.lengths)))}))
                 save_file(dump, pathlib.Path(folder) / "result.safetensors")
                 verdicts.append(check(model, folder) == (spoilt is None))
+    return all(verdicts)
+
+
+def compressed_trip(model: Model, request: dict, name: str) -> bool:
+    """Whether a dump made here of chunks that keep a half passes, and fails once a kept row or a logit is another."""
+    r = Request(copy.copy(model), **request)
+    kept_tokens = [max(1, n // 2) for n in r.lengths]
+    said = {"method": name, "window": 8, "kept_tokens": kept_tokens, "rows": r.T, "kept_rows": sum(kept_tokens)}
+    held = [[sorted(row for rows, _ in chunks for row in rows) for chunks in heads] for heads in compress.contests(r, said)]
+    r.model.there = torch.zeros(model.layers, model.kv_heads, len(r.ids), dtype=torch.bool)
+    r.model.there[:, :, :r.P] = True
+    for layer, heads in enumerate(held):
+        for head, rows in enumerate(heads):
+            r.model.there[layer, head, rows] = True
+    s, verdicts = settings(model, method="none"), []
+    order, _, chosen, _, logits = solve(r, s)
+    flat = torch.tensor(sum((rows for heads in held for rows in heads), []), dtype=torch.int32)
+    gone = next(row for row in range(r.P, r.P + r.T) if row not in held[0][0])
+    for spoilt in (None, "kept_of_chunks", "first_token_logits"):
+        dump = {"first_token_logits": logits.float(), "selected": chosen.to(torch.int32), "kept_of_chunks": flat.clone()}
+        if spoilt == "kept_of_chunks":
+            dump[spoilt][0] = gone
+        elif spoilt:
+            dump[spoilt][-1] += dump[spoilt].abs().max() * 1e-3
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            (pathlib.Path(folder) / "request.json").write_text(json.dumps({**s, **request, "order": order, "compressed": said}))
+            save_file(dump, pathlib.Path(folder) / "result.safetensors")
+            verdicts.append(check(model, folder) == (spoilt is None))
     return all(verdicts)
 
 

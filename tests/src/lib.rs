@@ -15,9 +15,9 @@ use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, sh
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Exchange, Importance, InfoFlow,
-    KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score,
-    Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Evict, Eviction, Exchange,
+    Importance, InfoFlow, KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant,
+    Sampling, Score, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
@@ -93,7 +93,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         chunks: chunks
             .iter()
             .enumerate()
-            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None })
+            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None, compress: None })
             .collect(),
         query: ids(query),
         owner: usual_owner(method.prefill(), world),
@@ -123,6 +123,26 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
 pub fn between(mut plan: Plan) -> Plan {
     let around = Some(Around { adapter: ADAPTER, head: 2, tail: 1 });
     plan.chunks.iter_mut().for_each(|chunk| chunk.around = around);
+    plan
+}
+
+/// The plan whose chunks keep a half of their tokens; the second one is whole.
+pub fn halved(mut plan: Plan) -> Plan {
+    for (index, chunk) in plan.chunks.iter_mut().enumerate() {
+        let evict = |keep| Evict {
+            method: Eviction::SnapKv,
+            keep,
+            window: 4,
+            pooled: 3,
+            sinks: 2,
+            beta: 20,
+            pseudo: 0,
+            seed: 0,
+            gather: false,
+        };
+        let is_whole = index == 1 || chunk.ids.len() < 2;
+        chunk.compress = (!is_whole).then(|| evict(chunk.ids.len() / 2));
+    }
     plan
 }
 

@@ -12,7 +12,7 @@ use tributary_protocol::{
     Selection,
 };
 
-use crate::{PATIENCE, can_reorder, eager_trace, infoflow, plan, reordered, samkv, sharp_trace, with_ratio};
+use crate::{PATIENCE, can_reorder, eager_trace, halved, infoflow, plan, reordered, samkv, sharp_trace, with_ratio};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -59,10 +59,24 @@ pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
     };
     let mut plans: Vec<Plan> = all.enumerate().map(make).collect();
     plans.extend(evicting(world, keep_chunks, plans.len()));
+    plans.extend(compressing(world, keep_chunks, plans.len()));
     for method in METHODS {
         assert!(plans.iter().any(|plan| plan.method.name() == method.name), "{} is missing", method.name);
     }
     plans
+}
+
+/// Plans whose chunks keep a half of their tokens.
+fn compressing(world: usize, keep_chunks: bool, before: usize) -> Vec<Plan> {
+    let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
+    let ways = [Method::None, infoflow(1, 3)].into_iter().flat_map(|method| exchanges.map(|way| (method.clone(), way)));
+    let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
+        let made = plan(2, &[9, 17, 6 + index], 4, world, method, exchange);
+        let made = if made.method.evidence().is_some() { with_ratio(made, 0.3) } else { made };
+        let plan = halved(made);
+        Plan { request: (before + index) as u64 + 1, max_tokens: 3 + index % 4, keep_chunks, ..plan }
+    };
+    ways.enumerate().map(make).collect()
 }
 
 /// Plans that forget some of their prompt behind the first token, gathered on the owner or not.

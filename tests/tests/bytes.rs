@@ -6,11 +6,11 @@ use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
 use tributary_protocol::{
-    Ape, Choice, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, SamKvVariant, Trace,
+    Ape, Choice, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, Returns, SamKvVariant, Trace,
 };
 use tributary_tests::{
-    between, can_reorder, dummy_model_of, eager_trace, infoflow, plan, run_all, samkv, shape, sharp_trace, tiny_config,
-    with_ratio,
+    between, can_reorder, dummy_model_of, eager_trace, halved, infoflow, plan, run_all, samkv, shape, sharp_trace,
+    tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -83,6 +83,11 @@ fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
                 }
                 if ratio == 0.3 && method.descriptor().takes(Choice::Packets) {
                     plans.push(between(plan.clone()));
+                }
+                if ratio < 1.0 && method.descriptor().takes(Choice::KeepPerChunk) {
+                    let unseen = Returns { scores: false, ..plan.returns };
+                    plans.push(halved(plan.clone()));
+                    plans.push(Plan { returns: unseen, ..halved(plan.clone()) });
                 }
                 plans.push(plan);
             }

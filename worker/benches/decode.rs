@@ -34,7 +34,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     Plan {
         request,
         prefix: Vec::new(),
-        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false, around: None }],
+        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false, around: None, compress: None }],
         query: ids(context - 16..context),
         method: Method::Full,
         exchange: Exchange::Replicate,

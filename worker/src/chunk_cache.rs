@@ -10,11 +10,30 @@ use tributary_protocol::{ChunkCacheReport, ChunkKey, FromStore, KeySpace};
 use tributary_store::{Identity, Shape, Store, Writing};
 
 use crate::error::Result;
-use crate::kv::{Block, BlockRows};
+use crate::kv::{Block, LayerRows};
 use crate::numbers;
 
 /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values.
 type Layers = Vec<(Tensor, Tensor)>;
+
+/// A chunk's keys and values, and of a chunk that was compressed the places of each layer's rows in it.
+#[derive(Debug, Clone)]
+pub struct Cached {
+    /// Keys and values.
+    pub layers: Layers,
+    /// The places, counted from the chunk's first row.
+    pub places: Option<Arc<[LayerRows]>>,
+}
+
+impl Cached {
+    /// The block of the chunk where it has these rows.
+    pub fn block(self, rows: Vec<u32>) -> Block {
+        match self.places {
+            Some(places) => Block::compressed(rows, &places, self.layers),
+            None => Block::of(rows, self.layers),
+        }
+    }
+}
 
 /// Fewer rows than this say nothing of the time that rows take.
 const TELLING_ROWS: usize = 64;
@@ -35,7 +54,9 @@ pub struct ChunkCache {
 
 #[derive(Debug)]
 struct Entry {
-    layers: Layers,
+    chunk: Cached,
+    /// Rows that count as reused with it: a compressed chunk's tokens, else those that it holds.
+    rows: usize,
     bytes: u64,
     /// The last request that used it.
     used: u64,
@@ -99,13 +120,12 @@ impl ChunkCache {
     }
 
     /// A chunk's keys and values, if they are here; counted. They share storage with the entry, which nobody writes to.
-    pub fn get(&mut self, key: &ChunkKey) -> Option<Layers> {
-        let found = self.take(key);
-        if let Some(layers) = &found {
-            self.report.hits += 1;
-            self.report.hit_tokens += layers.first().map_or(0, |(k, _)| k.dims()[0]);
-        }
-        found
+    pub fn get(&mut self, key: &ChunkKey) -> Option<Cached> {
+        let entry = self.entries.get_mut(key)?;
+        entry.used = self.request;
+        self.report.hits += 1;
+        self.report.hit_tokens += entry.rows;
+        Some(entry.chunk.clone())
     }
 
     /// Counts a chunk that was expected here and is computed.
@@ -123,13 +143,9 @@ impl ChunkCache {
 
     /// As [`get`](Self::get) for the prefix, which is no chunk and is not counted.
     pub fn get_prefix(&mut self, key: &ChunkKey) -> Option<Layers> {
-        self.take(key)
-    }
-
-    fn take(&mut self, key: &ChunkKey) -> Option<Layers> {
         let entry = self.entries.get_mut(key)?;
         entry.used = self.request;
-        Some(entry.layers.clone())
+        Some(entry.chunk.layers.clone())
     }
 
     /// Puts a block into the cache, unless it is there or finds no room beside what this request uses: copied out of the batch that it
@@ -139,19 +155,20 @@ impl ChunkCache {
     /// # Errors
     /// The copy's.
     pub fn keep(&mut self, key: ChunkKey, block: &Block, identity: Identity) -> Result<()> {
-        assert!(matches!(block.held(), BlockRows::Everywhere(_)), "a chunk is kept whole, before anything is cut");
         let lacks = self.store.as_ref().is_some_and(|store| !store.has(&identity.key));
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.used = self.request;
             if lacks {
-                let layers = entry.layers.clone();
-                self.write(identity, layers);
+                let chunk = entry.chunk.clone();
+                self.write(identity, chunk);
             } else if let Some(store) = &self.store {
                 store.touch(&identity.key);
             }
             return Ok(());
         }
-        let bytes = block.layers.iter().map(|(k, v)| bytes_of(k) + bytes_of(v)).sum();
+        let places: Option<Arc<[LayerRows]>> = block.places().map(Arc::from);
+        let of_places: usize = places.iter().flat_map(|places| places.iter()).map(|rows| rows.bytes()).sum();
+        let bytes = block.layers.iter().map(|(k, v)| bytes_of(k) + bytes_of(v)).sum::<u64>() + of_places as u64;
         let has_room = self.make_room(bytes);
         if !has_room && !lacks {
             return Ok(());
@@ -162,11 +179,13 @@ impl ChunkCache {
             let pair = |(k, v): &(Tensor, Tensor)| Ok((copy(k)?, copy(v)?));
             block.layers.iter().map(pair).collect::<Result<_>>()?
         };
+        let rows = if places.is_some() { identity.ids.len() } else { layers.first().map_or(0, |(k, _)| k.dims()[0]) };
+        let chunk = Cached { layers, places };
         if lacks {
-            self.write(identity, layers.clone());
+            self.write(identity, chunk.clone());
         }
         if has_room {
-            self.entries.insert(key, Entry { layers, bytes, used: self.request });
+            self.entries.insert(key, Entry { chunk, rows, bytes, used: self.request });
             self.report.stored.push(key);
             self.report.used_bytes += bytes;
         }
@@ -175,10 +194,12 @@ impl ChunkCache {
     }
 
     /// Hands a chunk to the store, whose own thread turns the tensors to bytes.
-    fn write(&self, identity: Identity, layers: Layers) {
-        let Some((store, shape)) = self.store.as_ref().zip(shape_of(&layers)) else { return };
+    fn write(&self, identity: Identity, chunk: Cached) {
+        let Some((store, shape)) = self.store.as_ref().zip(shape_of(&chunk)) else { return };
         let append = move |layer: usize, bytes: &mut Vec<u8>| {
-            let (k, v) = &layers[layer];
+            let (k, v) = &chunk.layers[layer];
+            let places = chunk.places.iter().flat_map(|places| places[layer].numbers(shape.kv_heads));
+            bytes.extend(places.flat_map(u32::to_le_bytes));
             [k, v].into_iter().try_for_each(|tensor| numbers::append(tensor, bytes)).map_err(|error| error.to_string())
         };
         store.write(Writing { identity, shape, layer: Box::new(append) });
@@ -210,10 +231,11 @@ impl ChunkCache {
 }
 
 /// The shape of a stored chunk; none for numbers that are not stored.
-fn shape_of(layers: &Layers) -> Option<Shape> {
+fn shape_of(Cached { layers, places }: &Cached) -> Option<Shape> {
     let (k, _) = layers.first()?;
     let (rows, kv_heads, head_dim) = k.dims3().ok()?;
-    Some(Shape { layers: layers.len(), rows, kv_heads, head_dim, numbers: numbers::numbers(k.dtype())? })
+    let (numbers, with_places) = (numbers::numbers(k.dtype())?, places.is_some());
+    Some(Shape { layers: layers.len(), rows, kv_heads, head_dim, numbers, with_places })
 }
 
 /// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory of 0 bytes for a copy of them.
@@ -307,7 +329,7 @@ mod tests {
         let key = key(&cache, 7);
         cache.keep(key, &part, nobody()).expect("kept");
         cache.begin();
-        let (k, _) = cache.get(&key).expect("it is there").swap_remove(0);
+        let (k, _) = cache.get(&key).expect("it is there").layers.swap_remove(0);
         assert_eq!(k.flatten_all().and_then(|k| k.to_vec1::<f32>()).expect("f32"), [4., 5., 6., 7., 8., 9.]);
         assert_eq!(k.storage_and_layout().1.start_offset(), 0, "storage of its own");
     }

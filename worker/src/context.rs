@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, Rope, RowSums, cuda};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -92,6 +92,17 @@ impl Math {
         let peaks = self.kernels.peaks(q, at, keys, Some(&self.rope), self.scale, lse)?;
         self.progress.attended();
         Ok(peaks)
+    }
+
+    /// The attention that each key receives from the queries, read as `by` says, given the queries' log-sum-exp.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn readings(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Readings) -> Result<Tensor> {
+        self.progress.attention();
+        let readings = self.kernels.readings(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
+        self.progress.attended();
+        Ok(readings)
     }
 
     /// The attention that each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
 use tributary_store::{Damage, Identity, Shape, Steps, Store, StoredChunk};
 
+use crate::kv::{ComingLayer, LayerRows};
 use crate::numbers::Buffer;
 
 /// Reading that brings nothing for so long is given up.
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const LEAST_BYTES_PER_S: f64 = 20e6;
 
 /// A layer in the host's memory; none if it is of no use.
-type Layer = Option<(Tensor, Tensor)>;
+type Layer = Option<ComingLayer>;
 
 /// Chunks that are being read. What nobody has begun is not read once this is gone.
 #[derive(Debug)]
@@ -170,13 +170,17 @@ impl Chunk {
         let Shape { rows, kv_heads, head_dim, numbers, .. } = self.shape;
         let count = rows * kv_heads * head_dim;
         let (mut keys, mut values) = (Buffer::new(numbers, count), Buffer::new(numbers, count));
-        let read: Result<(), Damage> = file.read_layer(layer, keys.bytes(), values.bytes());
+        let mut places = vec![0; self.shape.place_bytes()];
+        let read: Result<(), Damage> = file.read_parts(layer, [&mut places, keys.bytes(), values.bytes()]);
         read.ok()?;
+        let (numbers, _) = places.as_chunks();
+        let numbers: Vec<u32> = numbers.iter().map(|&number| u32::from_le_bytes(number)).collect();
+        let places = self.shape.with_places.then(|| LayerRows::of_numbers(&numbers, kv_heads));
         let shape = (rows, kv_heads, head_dim);
         let pair = (keys.tensor(shape).ok()?, values.tensor(shape).ok()?);
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             file.has_been_read(self.shape.layers, begun.elapsed());
         }
-        Some(pair)
+        Some(ComingLayer { pair, places })
     }
 }

@@ -4,7 +4,7 @@
 //! W ranks, T rows of context of which rank r keeps T_r (its chunks), N rows of prompt, M of query, L layers, s selected rows
 //! of which rank r computes s_r. A row of keys and values is κ = 2 · KV heads · head dim · bytes of the model's dtype, a row
 //! of queries or of partial outputs q = heads · head dim · bytes of the dtype, a row of log-sum-exp e = 4 · heads (f32), a
-//! score 4 bytes (f32). A rank's own contribution does not travel. With W = 1 nothing moves.
+//! score 4 bytes (f32). Where chunks are compressed, T and T_r in chunk prefill are the rows that are kept. A rank's own contribution does not travel. With W = 1 nothing moves.
 //!
 //! | when | rank r receives |
 //! | --- | --- |
@@ -21,6 +21,7 @@
 //! | ideal's full prefill; the T context rows are dealt to ranks, n_r of them and M more on the owner to rank r, a_r as above, N their sum | L · a_r · κ + (L − 1) · ((N − n_r) · q + (W − 1) · n_r · (q + e)) + M · q, of the owner (W − 1) · M · (q + e); on all but the owner L · M · e |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | kvshare: drift in one layer, and there the attention that its c_0 rows pay each other | as drift + ½ · (T − T_r) · κ / L + ½ · (c_0 − c_0r) · κ / L + 4 · (W − 1) · c_0 |
+//! | where chunks are compressed, before recompute with `replicate`, and once more where scores are asked for | 4 · L · KV heads · (T − T_r) |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
 //! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
 //! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the owner, 0 elsewhere, and a_r = 0 |
@@ -61,6 +62,8 @@ pub enum Cargo {
     Homeward,
     /// Keys and values that an eviction keeps, to the owner.
     Kept,
+    /// The numbers of the rows that compressed chunks keep.
+    Places,
 }
 
 /// One kind of cargo in one phase.
@@ -171,6 +174,7 @@ impl Flows<'_> {
             }
             None => {}
         }
+        flows.push(self.places());
         flows.extend(self.recompute());
         flows.retain(|flow| flow.received.iter().any(|&bytes| bytes > 0));
         flows
@@ -218,7 +222,17 @@ impl Flows<'_> {
         let all_warm = self.plan.chunks.iter().all(|chunk| chunk.warm);
         let cargo = if all_warm { Cargo::WarmStale } else { Cargo::Stale };
         let what = (Phase::ChunkPrefill, cargo, Collective::AllGather);
-        self.flow(what, self.shape.layers, &others(&self.plan.kept_counts(self.world)), self.shape.kv_bytes())
+        self.flow(what, self.shape.layers, &others(&self.plan.held_counts(self.world)), self.shape.kv_bytes())
+    }
+
+    /// The numbers of the rows that compressed chunks keep: for those who get their keys and values, and for who asks for such numbers.
+    fn places(&self) -> Flow {
+        let replicates = self.plan.exchange == Exchange::Replicate;
+        let times = usize::from(replicates) + usize::from(self.plan.returns.scores);
+        let times = if self.plan.compresses() { times } else { 0 };
+        let rows: Vec<usize> = others(&self.plan.held_counts(self.world)).iter().map(|rows| rows * times).collect();
+        let row_bytes = NUMBER_BYTES * (self.shape.layers * self.shape.kv_heads) as u64;
+        self.flow((Phase::Recompute, Cargo::Places, Collective::AllGather), times, &rows, row_bytes)
     }
 
     fn scores(&self, phase: Phase) -> Flow {

@@ -143,7 +143,7 @@ impl Count<'_> {
         let held = self.held(rank);
         let kv = |rows: usize| rows as u64 * shape.kv_bytes();
         let in_chunks = plan.method.selection().is_some();
-        let warm = kv(if in_chunks { plan.warm_counts(self.world)[rank] } else { 0 });
+        let warm = kv(if in_chunks { plan.held_warm_counts(self.world)[rank] } else { 0 });
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
@@ -155,7 +155,7 @@ impl Count<'_> {
         let passing = held.own + held.borrowed;
         let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
-        let turned = self.rotated(held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank]);
+        let turned = self.rotated(held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank]);
         // What is cached of the rows that it is mixed with: picked, put in order, weighed, and the sum.
         let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
         let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
@@ -183,7 +183,11 @@ impl Count<'_> {
         let costs = costs.chain(plan.draft_model.as_ref().map(|draft| &draft.cost));
         let costs = costs.filter(|_| rank == 0 && self.memory == MemoryOf::Host);
         let beside: u64 = costs.map(|cost| cost.memory_bytes).sum();
-        cached_bytes.max(warm) + moments.into_iter().max().unwrap_or(0) + self.lists(&held) + beside
+        cached_bytes.max(warm)
+            + moments.into_iter().max().unwrap_or(0)
+            + self.lists(&held)
+            + beside
+            + self.places(rank, &held)
     }
 
     /// Bytes while the rows of a look-ahead run, beside `all` keys and values: a layer's keys and values of their own and what passes
@@ -195,7 +199,7 @@ impl Count<'_> {
         if rows == 0 || plan.max_tokens <= 1 || (plan.decodes_alone(self.world) && !is_owner) {
             return 0;
         }
-        let keys = held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank];
+        let keys = held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank];
         let attention = 4 * shape.heads * rows * keys; // scores, masked, less the denominator, their exponentials
         let wide_keys = 8 * shape.kv_width() * keys; // joined, picked, turned, transposed; values joined, picked
         let received = shape.layers * shape.kv_heads * keys;
@@ -214,7 +218,7 @@ impl Count<'_> {
         let asking = asking_rows(plan, self.world);
         let asking: Vec<usize> = asking.into_iter().map(|rows| rows.min(EVICTING_ROWS)).collect();
         let all_asking: usize = asking.iter().sum();
-        let keys = held.own + held.others + held.fresh + plan.warm_counts(self.world)[rank];
+        let keys = held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank];
         let queries = self.number_bytes() * all_asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let of_all = if is_owner { 2 * plan.total_rows() } else { 0 };
         let received = 4 * (shape.layers * shape.kv_heads * (2 * keys + of_all)) as u64;
@@ -227,6 +231,16 @@ impl Count<'_> {
             _ => kept + generated,
         };
         all + kept + draft + layer + self.activations(asking[rank], true) + slack(queries + received)
+    }
+
+    /// Bytes that say which rows each KV head holds of chunks that were compressed and where they stand, in a block and in two views of it.
+    fn places(&self, rank: usize, held: &Held) -> u64 {
+        const BYTES: usize = 4 * (1 + 2 * 3);
+        if !self.plan.compresses() {
+            return 0;
+        }
+        let rows = held.own + held.others + self.plan.held_warm_counts(self.world)[rank];
+        (rows * BYTES * self.shape.layers * self.shape.kv_heads) as u64
     }
 
     /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
@@ -283,17 +297,19 @@ impl Count<'_> {
     }
 
     fn held_of_chunks(&self, rank: usize) -> Held {
-        let (plan, kept) = (self.plan, self.plan.kept_counts(self.world)[rank]);
-        let cold = kept - plan.warm_counts(self.world)[rank];
+        let (plan, all) = (self.plan, self.plan.held_counts(self.world));
+        let kept = all[rank];
+        let cold = kept - plan.held_warm_counts(self.world)[rank];
         let query = plan.query_tokens();
         let share = plan.budget.div_ceil(self.world) + if rank == plan.owner { query } else { 0 };
         let replicate = plan.exchange == Exchange::Replicate && self.world > 1;
         let is_warm = cold < kept;
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
         Held {
-            borrowed: 0,
+            // What chunks that are compressed do not keep.
+            borrowed: plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,
             own: plan.prefix_tokens() + cold,
-            others: if replicate && !self.threads { plan.context_rows() - kept } else { 0 },
+            others: if replicate && !self.threads { all.iter().sum::<usize>() - kept } else { 0 },
             joined: if replicate && is_warm { kept } else { 0 },
             fresh: if gathers_fresh { plan.budget + query } else { share + query },
             flying: 0,

@@ -20,7 +20,7 @@ pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, 
         () => Phase::Recompute,
     };
     let row = 2.0 * shape.layers as f64 * (shape.kv_bytes() as usize / shape.layers / shape.dtype_bytes) as f64;
-    let own = plan.kept_counts(world).into_iter().zip(plan.warm_counts(world));
+    let own = plan.held_counts(world).into_iter().zip(plan.held_warm_counts(world));
     let numbers = own.map(|(kept, warm)| if warm > 0 { kept as f64 * row } else { 0.0 });
     Some((phase, numbers.collect()))
 }

@@ -11,10 +11,11 @@
 //! | all but some rows of the chunks are dropped | as above, without the context's rows beside the recomputed ones |
 //! | rows are evicted, and what is kept is on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head that say where it stands |
 //! | rows are evicted, and what is kept stays | as many as a KV head keeps, at most, of those that it holds; m more on the owner |
+//! | chunks were compressed | as above with the rows that they keep, and four numbers a row and KV head |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Evict, Plan, Prefill};
+use tributary_protocol::{Chunk, Evict, Plan, Prefill};
 
 use super::evicting::held_rows;
 use crate::ModelShape;
@@ -27,9 +28,22 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
     if let Some(evict) = plan.evicts() {
         return kept_bytes(plan, evict, world, shape);
     }
-    (0..world)
-        .map(|rank| rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape))
-        .collect()
+    let of_rank = |rank: usize| {
+        let keys = rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape);
+        keys + places(plan, world, rank, shape)
+    };
+    (0..world).map(of_rank).collect()
+}
+
+/// Bytes that say which rows each KV head has of chunks that were compressed, and where they stand.
+fn places(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
+    let is_here = |chunk: &&Chunk| match plan.decodes_alone(world) {
+        true => rank == plan.owner,
+        false => rank == chunk.rank,
+    };
+    let compressed = plan.chunks.iter().filter(|chunk| chunk.compress.is_some());
+    let rows: usize = compressed.filter(is_here).map(Chunk::held_rows).sum();
+    (rows * shape.layers * shape.kv_heads) as u64 * (PLACE_BYTES + 4)
 }
 
 /// Position, order and segment of a row in one KV head.
@@ -63,7 +77,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
     let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
-        let context = if plan.drops().is_some() { 0 } else { plan.context_rows() };
+        let context = if plan.drops().is_some() { 0 } else { plan.held_counts(world).iter().sum() };
         let around = plan.prefix_tokens() + plan.query_tokens();
         return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
@@ -77,14 +91,14 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     if plan.drops().is_some() {
         return plan.kept_at_most(world)[rank] + around + generated;
     }
-    kept + plan.budget.min(kept) + around + generated
+    plan.held_counts(world)[rank] + plan.budget.min(kept) + around + generated
 }
 
 /// Bytes of values that lie in the chunk cache, on the rank that keeps them.
 fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
     let in_chunks = plan.method.selection().is_some() && plan.drops().is_none();
-    if keeps && in_chunks { plan.warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
+    if keeps && in_chunks { plan.held_warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
 }
 
 #[cfg(test)]

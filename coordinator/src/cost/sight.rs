@@ -7,9 +7,22 @@ use super::homes::Row;
 
 /// The context in its causal order, rank by rank.
 pub(super) struct Sight {
-    /// Per chunk in the order of the layout: its first place, and how many rows each rank keeps before it.
-    chunks: Vec<(usize, Vec<usize>)>,
-    world: usize,
+    /// The chunks in the order of the layout.
+    chunks: Vec<Stands>,
+    /// Rows of the context that each rank has, in the mean over KV heads.
+    of_ranks: Vec<usize>,
+    prefix: usize,
+}
+
+/// A chunk in the order of the layout.
+struct Stands {
+    /// Its first place.
+    first: usize,
+    /// How many rows each rank has before it.
+    before: Vec<usize>,
+    /// Rows that it has, and those that are there of them in a KV head: what was kept, and what is recomputed of the rest.
+    rows: usize,
+    seen: usize,
 }
 
 impl Sight {
@@ -17,46 +30,67 @@ impl Sight {
     pub(super) fn new(plan: &Plan, world: usize, selected: &Selected) -> Self {
         assert_eq!(selected.order.len(), plan.chunks.len(), "chunks in the layout's order, and of the plan");
         let (mut place, mut before) = (plan.prefix_tokens(), vec![0; world]);
+        let chunk_rows = if plan.compresses() { plan.chunk_rows() } else { Vec::new() };
         let stand = |&number: &u32| {
-            let chunk = &plan.chunks[number as usize];
-            let this = (place, before.clone());
-            place += chunk.rows();
-            before[chunk.rank] += chunk.rows();
+            let (chunk, first) = (&plan.chunks[number as usize], place);
+            let rows = chunk.rows();
+            let fresh = chunk_rows.get(number as usize).map_or(0, |own| {
+                selected.rows.partition_point(|&row| row < own.end)
+                    - selected.rows.partition_point(|&row| row < own.start)
+            });
+            let seen = rows - (rows - chunk.held_rows()) * rows.saturating_sub(fresh) / rows.max(1);
+            let this = Stands { first, before: before.clone(), rows, seen };
+            place += rows;
+            before[chunk.rank] += seen;
             this
         };
-        Self { chunks: selected.order.iter().map(stand).collect(), world }
+        let chunks = selected.order.iter().map(stand).collect();
+        Self { chunks, of_ranks: before, prefix: plan.prefix_tokens() }
+    }
+
+    /// Rows of the context that each rank has, in the mean over KV heads.
+    pub(super) fn of_ranks(&self) -> &[usize] {
+        &self.of_ranks
+    }
+
+    /// Rows that a row of the context sees where it has all of it, the prefix and itself included.
+    pub(super) fn of_all(&self, row: &Row) -> f64 {
+        let chunk = self.chunk(row.place);
+        let before: usize = self.chunks[chunk].before.iter().sum();
+        (self.prefix + before + self.within(row, chunk)) as f64
     }
 
     /// The chunk at a place, by its number in the order of the layout.
     fn chunk(&self, place: u32) -> usize {
-        let behind = self.chunks.partition_point(|(first, _)| *first <= place as usize);
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= place as usize);
         assert!(behind > 0, "place {place} lies before the context");
         behind - 1
     }
 
     /// Rows of the row's own chunk that it sees, itself included.
     fn within(&self, row: &Row, chunk: usize) -> usize {
-        row.place as usize - self.chunks[chunk].0 + 1
+        let Stands { first, rows, seen, .. } = self.chunks[chunk];
+        (row.place as usize - first + 1) * seen / rows
     }
 
     /// Rows of the row's own keeper that it sees, itself included.
     fn at_keeper(&self, row: &Row) -> usize {
         let chunk = self.chunk(row.place);
-        self.chunks[chunk].1[row.keeper] + self.within(row, chunk)
+        self.chunks[chunk].before[row.keeper] + self.within(row, chunk)
     }
 
     /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a chunk see the same of the chunks before it, so
     /// they are counted first: with many ranks that is most of it.
     pub(super) fn kept(&self, homes: &[Vec<Row>]) -> Vec<f64> {
         let mut rows = vec![0.0; self.chunks.len()];
-        let mut pairs = vec![0.0; self.world];
+        let mut pairs = vec![0.0; self.of_ranks.len()];
         for row in homes.iter().flatten() {
             let chunk = self.chunk(row.place);
             rows[chunk] += 1.0;
             pairs[row.keeper] += self.within(row, chunk) as f64;
         }
-        for (rows, (_, before)) in rows.into_iter().zip(&self.chunks) {
-            pairs.iter_mut().zip(before).for_each(|(pairs, &before)| *pairs += rows * before as f64);
+        for (rows, chunk) in rows.into_iter().zip(&self.chunks) {
+            pairs.iter_mut().zip(&chunk.before).for_each(|(pairs, &before)| *pairs += rows * before as f64);
         }
         pairs
     }
@@ -65,8 +99,8 @@ impl Sight {
     pub(super) fn own_and_fresh(&self, homes: &[Vec<Row>]) -> Vec<f64> {
         let mut ordered: Vec<&Row> = homes.iter().flatten().collect();
         ordered.sort_by_key(|row| row.place);
-        let mut fresh_before = vec![0; self.world];
-        let mut pairs = vec![0.0; self.world];
+        let mut fresh_before = vec![0; self.of_ranks.len()];
+        let mut pairs = vec![0.0; self.of_ranks.len()];
         for (number, row) in ordered.into_iter().enumerate() {
             let of_others = number - fresh_before[row.keeper];
             pairs[row.keeper] += (self.at_keeper(row) + of_others) as f64;

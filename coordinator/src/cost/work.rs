@@ -235,7 +235,28 @@ impl Count<'_> {
         let prefix_rows = if own().any(|chunk| chunk.warm) { 0 } else { prefix };
         let chunk_pairs = |length: usize| (length * prefix) as f64 + triangle(length);
         let pairs = triangle(prefix_rows) + cold.clone().map(chunk_pairs).sum::<f64>();
-        self.prompt(prefix_rows + cold.sum::<usize>(), 0, pairs, 0.0)
+        let mut work = self.prompt(prefix_rows + cold.sum::<usize>(), 0, pairs, 0.0);
+        self.compress(own().filter(|chunk| !chunk.warm), &mut work);
+        work
+    }
+
+    /// Adds what it takes to compress these chunks: the last layer's queries, what the rows that ask find there, and scores in every
+    /// layer.
+    fn compress<'a>(&self, chunks: impl Iterator<Item = &'a tributary_protocol::Chunk>, work: &mut RankWork) {
+        if !self.plan.compresses() {
+            return;
+        }
+        let shape = self.shape;
+        work.products
+            .iter_mut()
+            .for_each(|products| products.flops += products.rows as f64 * shape.layer_query_flops());
+        for chunk in chunks {
+            let asking = chunk.asking().len() as f64;
+            let (own, before) = (chunk.rows() as f64, self.plan.prefix_tokens() as f64);
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            let scores = shape.layers as f64 * asking * own / 2.0;
+            work.probe += self.pair_flops() * (scores + asking * (before + own));
+        }
     }
 
     /// The query's rows on every rank, up to the attention of the last scored layer.
@@ -261,13 +282,14 @@ impl Count<'_> {
                 ..RankWork::default()
             }
         };
-        self.plan.kept_counts(self.world).into_iter().map(rank).collect()
+        self.plan.held_counts(self.world).into_iter().map(rank).collect()
     }
 
     fn recompute(&self) -> Vec<RankWork> {
         let query = self.plan.query_tokens();
         let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
-        let kept = self.plan.kept_counts(self.world);
+        let kept = self.plan.held_counts(self.world);
+        let dropped = self.plan.context_rows() - kept.iter().sum::<usize>();
         let pairs = match self.plan.exchange {
             _ if self.plan.drops().is_some() => self.sparse_pairs(&homes),
             Exchange::Replicate => self.replicated_pairs(&homes),
@@ -286,7 +308,8 @@ impl Count<'_> {
             let layers = (self.shape.layers - 1) as f64;
             work.merged = layers * (travelling * (self.world - 1)) as f64 * self.partial();
             // Few rows look at many keys: that each key is turned, and brought with its value to where rows meet it, shows.
-            let keys = if self.plan.exchange == Exchange::Replicate { self.plan.total_rows() } else { kept[rank] };
+            let keys =
+                if self.plan.exchange == Exchange::Replicate { self.plan.total_rows() - dropped } else { kept[rank] };
             work.elementwise += layers * keys as f64 * 4.0 * self.shape.kv_width() as f64;
             work
         };
@@ -295,8 +318,10 @@ impl Count<'_> {
 
     /// Rows and keys of a layer and of the last one, each rank: a row sees all before it, where it is computed.
     fn replicated_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
-        let mut pairs: Vec<(f64, f64)> = homes.iter().map(|rows| (rows.iter().map(sees).sum(), 0.0)).collect();
-        let total = self.plan.total_rows();
+        let sight = Sight::new(self.plan, self.world, self.selected);
+        let of = |rows: &Vec<Row>| (rows.iter().map(|row| sight.of_all(row)).sum(), 0.0);
+        let mut pairs: Vec<(f64, f64)> = homes.iter().map(of).collect();
+        let total = self.plan.prefix_tokens() + sight.of_ranks().iter().sum::<usize>() + self.plan.query_tokens();
         pairs[self.plan.owner].0 += triangle(total) - triangle(total - self.plan.query_tokens());
         pairs[self.plan.owner].1 = total as f64;
         pairs
@@ -305,8 +330,8 @@ impl Count<'_> {
     /// As [`replicated_pairs`](Self::replicated_pairs): a row sees context where that is kept, prefix and query at home.
     fn pass_q_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let (query, prefix) = (self.plan.query_tokens(), self.plan.prefix_tokens());
-        let kept = self.plan.kept_counts(self.world);
-        let seen = Sight::new(self.plan, self.world, self.selected).kept(homes);
+        let sight = Sight::new(self.plan, self.world, self.selected);
+        let (kept, seen) = (sight.of_ranks(), sight.kept(homes));
         let rank = |(rank, seen): (usize, f64)| {
             let pairs = seen + (query * kept[rank] + homes[rank].len() * prefix) as f64;
             (pairs, kept[rank] as f64)

@@ -196,7 +196,7 @@ impl Clock<'_> {
         let here = self.profile.ranks_per_host.min(self.world).max(1) as f64;
         let of_rank = |rank: usize| {
             let chunks = self.plan.chunks.iter().filter(|chunk| chunk.rank == rank && chunk.warm);
-            let bytes = chunks.map(|chunk| chunk.rows() as f64).sum::<f64>() * self.shape.kv_bytes() as f64;
+            let bytes = chunks.map(|chunk| self.shape.chunk_bytes(chunk) as f64).sum::<f64>();
             let pass = |(_, work): &(Phase, &PhaseWork)| Pass {
                 layers: work.ranks[rank].layers.min(self.shape.layers),
                 seconds: self.busy_s(work, rank),

@@ -88,7 +88,7 @@ impl Draft {
         let mut plan = Plan {
             request: 0,
             prefix,
-            chunks: chunks.into_iter().map(|ids| Chunk { ids, rank: 0, warm: false, around }).collect(),
+            chunks: chunks.into_iter().map(|ids| settings.chunk(ids, around)).collect(),
             query,
             owner: 0,
             exchange: Exchange::Replicate,

@@ -1,6 +1,7 @@
 //! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
 //! request, settings, model and machine.
 
+mod compression;
 mod dealing;
 mod draft;
 mod eviction;
@@ -22,6 +23,8 @@ use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
+pub use self::compression::KeepPerChunk;
+pub(crate) use self::compression::window_of;
 pub use self::draft::{Draft, Tokens};
 pub use self::eviction::{EvictionWish, Keep, eviction_named};
 pub(crate) use self::settings::setting;

@@ -1,10 +1,11 @@
 //! What a user may choose about a request, and what that means for a given model.
 
 use tributary_protocol::{
-    Ape, Choice, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor, Packets, Passing,
-    Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
+    Ape, Around, Choice, Chunk, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor,
+    Packets, Passing, Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
 };
 
+use super::compression::KeepPerChunk;
 use super::eviction::EvictionWish;
 use crate::{Error, Result};
 
@@ -58,6 +59,8 @@ pub struct RequestSettings {
     pub world: usize,
     /// The rank that shall compute the query's rows and draw the tokens; the usual one where absent.
     pub owner: Option<usize>,
+    /// What every chunk keeps before it is cached; everything where absent.
+    pub keep_per_chunk: Option<KeepPerChunk>,
     /// What decoding keeps of the prompt.
     pub eviction: EvictionWish,
     /// Tokens to generate at most, the first included.
@@ -101,6 +104,7 @@ impl Default for RequestSettings {
             exchange: None,
             world: 1,
             owner: None,
+            keep_per_chunk: None,
             eviction: EvictionWish::default(),
             max_tokens: 32,
             sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
@@ -148,6 +152,20 @@ impl RequestSettings {
         Self { order_for, ..self }
     }
 
+    /// These, where chunks keep everything if the method cannot have it otherwise: for settings whose method was put in the place of another
+    /// one.
+    #[must_use]
+    pub fn without_idle_compression(self) -> Self {
+        let keep_per_chunk = self.keep_per_chunk.filter(|_| self.method.takes(Choice::KeepPerChunk));
+        Self { keep_per_chunk, ..self }
+    }
+
+    /// A chunk of these tokens that no rank has yet, between these rows.
+    pub(crate) fn chunk(&self, ids: Vec<u32>, around: Option<Around>) -> Chunk {
+        let compress = self.keep_per_chunk.and_then(|kept| kept.of_chunk(ids.len()));
+        Chunk { ids, rank: 0, warm: false, around, compress }
+    }
+
     /// Whether the trained rows of an adapter stand around every chunk, where another method that takes them is put in the method's place too:
     /// a method that cannot be without them wants them always, and one that does not take them has none unless somebody asks.
     #[must_use]
@@ -169,8 +187,9 @@ impl RequestSettings {
 
     /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
     pub(crate) fn for_chunks(&self) -> Self {
-        let recomputes_nothing = |method: &&&Descriptor| method.in_chunks && method.ratio.is_none();
-        let method = METHODS.iter().find(recomputes_nothing).expect("a method takes chunks as they are");
+        let as_they_are =
+            |method: &&&Descriptor| method.in_chunks && method.ratio.is_none() && method.takes(Choice::KeepPerChunk);
+        let method = METHODS.iter().find(as_they_are).expect("a method takes chunks as they are");
         Self {
             method,
             packets: self.chunk_packets(),
@@ -232,6 +251,9 @@ impl RequestSettings {
             return Err(setting("--packets", format!("with {}", self.method.name), format!("is for {able}")));
         }
         self.eviction.check()?;
+        if let Some(kept) = self.keep_per_chunk {
+            kept.check(self.method, self.eviction.method.is_some())?;
+        }
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));
         }

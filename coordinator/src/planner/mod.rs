@@ -277,7 +277,7 @@ impl Planner {
 
     /// Whether a store of a group has a chunk behind this prefix, as requests with these settings want it, as far as is known.
     pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
-        let chunk = Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: self.around(settings) };
+        let chunk = settings.chunk(ids.to_vec(), self.around(settings));
         let held = self.directories.get(&group).map(|directory| directory.held(prefix, &chunk, true));
         matches!(held, Some(Held::Stored(_)))
     }

@@ -1,5 +1,6 @@
 //! What a request cost and what came of it, as one object: for reading ([`Report::render`]) and for programs (serde).
 
+mod compressed;
 mod evicted;
 mod facts;
 mod paper;
@@ -18,6 +19,7 @@ use tributary_protocol::{DeviceMemory, Prefill, RankReport};
 use crate::dispatch::Answer;
 use crate::{ModelShape, Planned};
 
+pub use self::compressed::CompressedRow;
 pub use self::evicted::{EvictedRow, EvictionFormula};
 pub use self::facts::{AuxiliaryRow, Environment, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
@@ -72,6 +74,9 @@ pub struct Report {
     /// What the model beside the main one read, where the method has one read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary: Option<AuxiliaryRow>,
+    /// What chunks kept before they were cached, where that is not everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<CompressedRow>,
     /// What decoding does not keep of the prompt, where it does not keep all: the first token precedes that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted: Option<EvictedRow>,
@@ -236,16 +241,15 @@ pub fn report(
     let (plan, outcome) = (&planned.plan, &answer.outcome);
     assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
-    if plan.method.prefill() != Prefill::Whole {
-        notes.extend(path::stragglers(answer));
-    }
+    notes.extend((plan.method.prefill() != Prefill::Whole).then(|| path::stragglers(answer)).into_iter().flatten());
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
     notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));
+    let compressed = compressed::compressed(plan, shape);
+    notes.extend(compressed.as_ref().map(CompressedRow::note));
     let evicted = evicted::evicted(planned, &answer.reports, shape);
     notes.extend(evicted.as_ref().map(EvictedRow::note));
     let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
-    let recomputed = answer.reports.iter().map(|report| report.recomputed_rows).sum();
     Report {
         schema: SCHEMA,
         ttft_ms: ms(answer.ttft.as_secs_f64()),
@@ -266,7 +270,7 @@ pub fn report(
             query: plan.query_tokens(),
             selected: outcome.selected.len(),
             candidates: outcome.candidates,
-            recomputed,
+            recomputed: answer.reports.iter().map(|report| report.recomputed_rows).sum(),
             generated: outcome.tokens.len(),
         },
         chunks: ChunkRows {
@@ -278,6 +282,7 @@ pub fn report(
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
         auxiliary,
+        compressed,
         evicted,
         selected_rows: None,
         answer: text,

@@ -71,7 +71,8 @@ mod tests {
         for &number in chunks {
             let identity =
                 Identity { key: key(number), model: [0; 32], prefix: vec![], extra: vec![], ids: vec![number] };
-            let shape = Shape { layers: 1, rows: 1, kv_heads: 1, head_dim: 1, numbers: Numbers::F32 };
+            let shape =
+                Shape { layers: 1, rows: 1, kv_heads: 1, head_dim: 1, numbers: Numbers::F32, with_places: false };
             let append = |_: usize, bytes: &mut Vec<u8>| {
                 bytes.extend([0; 8]);
                 Ok(())

@@ -194,6 +194,21 @@ impl EvictionDescriptor {
         EVICTIONS.map(|method| method.name).join(", ")
     }
 
+    /// Whether it can compress a chunk that is prefilled alone: every layer keeps as many rows, and what the choice follows from is in
+    /// the chunk itself.
+    pub fn compresses_chunks(&self) -> bool {
+        use EvictionEvidence::{AllRows, Draw, LastRow, Places, Window};
+
+        let in_chunk = matches!(self.evidence, Places | Draw | Window | LastRow | AllRows);
+        in_chunk && self.budgets == LayerBudgets::Even
+    }
+
+    /// The names of the methods that can compress a chunk, with commas between them.
+    pub fn names_for_chunks() -> String {
+        let able = EVICTIONS.iter().filter(|method| method.compresses_chunks());
+        able.map(|method| method.name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the choice needs rows to look at the filled cache.
     pub fn looks(&self) -> bool {
         !matches!(self.evidence, EvictionEvidence::Places | EvictionEvidence::Draw)

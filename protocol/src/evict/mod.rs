@@ -116,6 +116,20 @@ impl Evict {
         self.descriptor().evidence == EvictionEvidence::DraftTokens
     }
 
+    /// The bytes that tell a chunk compressed so from others, for its name: what its choice of rows follows from, and nothing else.
+    pub fn chunk_bytes(&self) -> Vec<u8> {
+        let descriptor = self.descriptor();
+        let mut numbers = vec![self.keep as u64];
+        match descriptor.evidence {
+            EvictionEvidence::Places => numbers.push(self.sinks as u64),
+            EvictionEvidence::Draw => numbers.push(self.seed),
+            _ => numbers.extend([self.window as u64, if descriptor.pools { self.pooled as u64 } else { 1 }]),
+        }
+        let name = descriptor.name.as_bytes();
+        let numbers = numbers.into_iter().flat_map(u64::to_le_bytes);
+        b"keeps".iter().chain(name).copied().chain([0]).chain(numbers).collect()
+    }
+
     /// How many of the first rows and of the last rows are kept whatever their score, where a layer keeps `budget` rows.
     pub fn unscored(&self, budget: usize) -> (usize, usize) {
         match self.descriptor().evidence {

@@ -48,3 +48,33 @@ fn what_is_kept_unasked_fits_the_budget() {
     assert_eq!([of("snapkv", 128), of("snapkv", 16), of("snapkv", 1)], [(0, 32), (0, 8), (0, 1)]);
     assert_eq!([of("h2o", 9), of("tova", 9), of("random", 9), of("lookahead", 9)], [(0, 5), (0, 1), (0, 0), (0, 0)]);
 }
+
+#[test]
+fn a_compressed_chunk_is_named_by_what_its_rows_follow_from_and_nothing_else() {
+    use std::collections::BTreeSet;
+
+    use crate::{Around, Chunk, KeySpace};
+
+    let space = KeySpace::new([1; 32], "f32");
+    let around = |head| Some(Around { adapter: 3, head, tail: 1 });
+    let key = |compress: Option<Evict>, around| {
+        let chunk = Chunk { ids: vec![7; 20], rank: 0, warm: false, around, compress };
+        space.chunk(&[], &chunk.ids, &chunk.extra())
+    };
+    let of = |name, keep| Some(evict(name, keep));
+    let window = Some(Evict { window: 5, ..evict("snapkv", 10) });
+    let seed = Some(Evict { seed: 5, ..evict("random", 10) });
+    let others = [None, of("snapkv", 10), of("snapkv", 11), of("random", 10), of("h2o", 10), window, seed.clone()];
+    let keys: BTreeSet<_> = others
+        .iter()
+        .flat_map(|compress| [None, around(2), around(1)].map(|around| key(compress.clone(), around)))
+        .collect();
+    assert_eq!(keys.len(), 3 * others.len());
+    assert_eq!(key(Some(Evict { seed: 5, sinks: 9, ..evict("snapkv", 10) }), None), key(of("snapkv", 10), None));
+    assert_eq!(key(Some(Evict { window: 3, pooled: 1, ..seed.clone().expect("random") }), None), key(seed, None));
+}
+
+#[test]
+fn methods_that_look_within_a_chunk_compress_it() {
+    assert_eq!(EvictionDescriptor::names_for_chunks(), "snapkv, tova, h2o, streamingllm, random");
+}

@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, the attention of M rows in the first layer, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets],
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
     make: |wishes| Ok(Method::A3 { layout: wishes.layout }),
 };

@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, and beside them the small model over every chunk but the first with M rows on rank 0's host, then at most n + M rows",
     ratio: Some(0.2),
-    takes: &[Choice::Ratio, Choice::AuxModel],
+    takes: &[Choice::Ratio, Choice::AuxModel, Choice::KeepPerChunk],
     default_of: &[],
     make: |_| Ok(Method::CacheClip),
 };

@@ -98,6 +98,8 @@ pub enum Choice {
     Adapter,
     /// Trained rows around chunks, where they are wanted.
     Packets,
+    /// What is kept of every chunk before it is cached.
+    KeepPerChunk,
 }
 
 impl Choice {
@@ -128,6 +130,7 @@ impl Choice {
             Choice::AuxModel => "--aux-model",
             Choice::Adapter => "--adapter",
             Choice::Packets => "--packets",
+            Choice::KeepPerChunk => "--keep-per-chunk",
         }
     }
 }

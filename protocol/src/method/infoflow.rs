@@ -21,6 +21,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         Choice::ScoreLayers,
         Choice::Layout,
         Choice::Packets,
+        Choice::KeepPerChunk,
     ],
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
     make,

@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks with their rows, then M rows of the query",
     ratio: None,
-    takes: &[Choice::Adapter],
+    takes: &[Choice::Adapter, Choice::KeepPerChunk],
     default_of: &[],
     make: |_| Ok(Method::KvPacket),
 };

@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, then M rows of the query",
     ratio: None,
-    takes: &[Choice::Packets],
+    takes: &[Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
     make: |_| Ok(Method::None),
 };

@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows, then n + M rows",
     ratio: Some(0.20),
-    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets],
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
     make: |wishes| Ok(Method::ProphetKv { layout: wishes.layout }),
 };

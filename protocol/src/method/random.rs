@@ -10,7 +10,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::Packets],
+    takes: &[Choice::Ratio, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
     make: |wishes| Ok(Method::Random { seed: wishes.seed }),
 };

@@ -13,7 +13,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     in_chunks: true,
     cost: "chunks, M rows, n/3 rows, then n + M rows",
     ratio: Some(0.15),
-    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets],
+    takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[Command::Plan],
     make: |wishes| Ok(Method::Relay { layout: wishes.layout }),
 };

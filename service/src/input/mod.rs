@@ -95,7 +95,7 @@ impl Choices {
         }
         let explains = choices.explain.unwrap_or(false);
         settings.returns.scores |= explains;
-        Ok((settings.without_idle_order(), explains))
+        Ok((settings.without_idle_order().without_idle_compression(), explains))
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tributary_protocol::ChunkKey;
 
 use super::source::Source;
-use super::{LayerBytes, Sealed, hashes};
+use super::{PLACE, Sealed, hashes};
 use crate::damage::Damage;
 use crate::seal::Secret;
 
@@ -68,8 +68,7 @@ impl Description {
         let mut bytes = vec![0; layer_bytes as usize];
         for (layer, hash) in hashes(&sealed.metadata, this.layers)?.into_iter().enumerate() {
             source.read_exact_at(&mut bytes, sealed.data + ids.len() as u64 + layer as u64 * layer_bytes)?;
-            let (keys, values) = bytes.split_at(bytes.len() / 2);
-            if (LayerBytes { keys, values }).hash() != hash {
+            if blake3::hash(&bytes) != hash {
                 return Err(Damage::corrupt(format!("layer {layer} is not what was written")));
             }
         }
@@ -78,7 +77,8 @@ impl Description {
 
     fn of(Sealed { metadata, tensors, .. }: &Sealed, bytes: u64) -> Result<Self, Damage> {
         let said = |name: &str| metadata.get(name).cloned().unwrap_or_default();
-        let (Some((_, ids)), Some((_, layer))) = (tensors.first(), tensors.get(1)) else {
+        let numbers: Vec<_> = tensors.iter().skip(1).filter(|(name, _)| !name.ends_with(PLACE)).collect();
+        let (Some((_, ids)), Some((_, layer))) = (tensors.first(), numbers.first()) else {
             return Err(Damage::corrupt("it has no layers"));
         };
         let (&[tokens], &[rows, kv_heads, head_dim]) = (&ids.shape[..], &layer.shape[..]) else {
@@ -91,7 +91,7 @@ impl Description {
             extra: said("extra"),
             tokens,
             rows,
-            layers: tensors.len() / 2,
+            layers: numbers.len() / 2,
             kv_heads,
             head_dim,
             dtype: layer.dtype.to_string(),

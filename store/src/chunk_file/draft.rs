@@ -35,7 +35,7 @@ impl<'a> Draft<'a> {
         Self { shape, said, tensors, bytes, header_bytes, hashes: Vec::with_capacity(shape.layers) }
     }
 
-    /// The next layer: `append` adds its keys, then its values.
+    /// The next layer: `append` adds the numbers of its rows where the shape says that they are there, its keys, then its values.
     ///
     /// # Errors
     /// Those of `append`.
@@ -45,10 +45,10 @@ impl<'a> Draft<'a> {
     pub fn layer<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let begin = self.bytes.len();
         append(&mut self.bytes)?;
-        let (layer, bytes) = (&self.bytes[begin..], self.shape.tensor_bytes());
-        assert_eq!(layer.len(), 2 * bytes, "bytes of a layer that is stored");
-        let (keys, values) = layer.split_at(bytes);
-        self.hashes.push(LayerBytes { keys, values }.hash());
+        let layer = &self.bytes[begin..];
+        assert_eq!(layer.len(), self.shape.layer_bytes(), "bytes of a layer that is stored");
+        // Its parts have lengths that the header says.
+        self.hashes.push(blake3::hash(layer));
         Ok(())
     }
 
@@ -94,11 +94,10 @@ fn header(said: BTreeMap<String, String>, tensors: &[Place], hashes: &[blake3::H
 /// If layers are missing or of another length than the shape says: only a bug can do that.
 pub fn encode(identity: &Identity, shape: &Shape, layers: &[LayerBytes<'_>], secret: Option<&Secret>) -> Vec<u8> {
     let mut draft = Draft::new(identity, shape, Vec::new());
-    for LayerBytes { keys, values } in layers {
-        assert_eq!(keys.len(), values.len(), "bytes of a layer that is stored");
+    for layer in layers {
+        assert_eq!(layer.keys.len(), layer.values.len(), "bytes of a layer that is stored");
         let Ok(()) = draft.layer(|bytes| {
-            bytes.extend_from_slice(keys);
-            bytes.extend_from_slice(values);
+            layer.append(bytes);
             Ok::<(), std::convert::Infallible>(())
         });
     }

@@ -8,7 +8,7 @@ use tributary_protocol::KeySpace;
 use super::*;
 use crate::identity::Numbers;
 
-const SHAPE: Shape = Shape { layers: 3, rows: 4, kv_heads: 2, head_dim: 5, numbers: Numbers::F32 };
+const SHAPE: Shape = Shape { layers: 3, rows: 4, kv_heads: 2, head_dim: 5, numbers: Numbers::F32, with_places: false };
 
 fn identity() -> Identity {
     let (model, prefix, ids) = ([7; 32], vec![1, 2], vec![30, 40, 50, 60]);
@@ -23,7 +23,8 @@ fn numbers(layer: usize, which: usize) -> Vec<u8> {
 
 fn encoded(secret: Option<&Secret>) -> Vec<u8> {
     let layers: Vec<[Vec<u8>; 2]> = (0..SHAPE.layers).map(|layer| [numbers(layer, 0), numbers(layer, 1)]).collect();
-    let layers: Vec<LayerBytes<'_>> = layers.iter().map(|[keys, values]| LayerBytes { keys, values }).collect();
+    let layers: Vec<LayerBytes<'_>> =
+        layers.iter().map(|[keys, values]| LayerBytes { places: &[], keys, values }).collect();
     encode(&identity(), &SHAPE, &layers, secret)
 }
 
@@ -142,4 +143,34 @@ fn who_does_not_know_the_secret_writes_nothing_that_is_believed() {
         let damage = read(&path, &identity(), &SHAPE, asked).expect_err("a wrong seal");
         assert_eq!(damage.to_string(), "it is damaged: its header is not what was sealed");
     }
+}
+
+#[test]
+fn the_numbers_of_a_layers_rows_come_back_with_its_keys_and_are_verified_with_them() {
+    let shape = Shape { with_places: true, ..SHAPE };
+    let places =
+        |layer: usize| -> Vec<u8> { (0..shape.place_bytes()).map(|index| (index * 5 + layer) as u8).collect() };
+    let parts: Vec<[Vec<u8>; 3]> =
+        (0..shape.layers).map(|layer| [places(layer), numbers(layer, 0), numbers(layer, 1)]).collect();
+    let layers: Vec<LayerBytes<'_>> =
+        parts.iter().map(|[places, keys, values]| LayerBytes { places, keys, values }).collect();
+    let bytes = encode(&identity(), &shape, &layers, None);
+    let read = |bytes: &[u8], layer: usize| {
+        let file = ChunkFile::of_bytes(bytes.to_vec().into(), &identity(), &shape, None)?;
+        let mut read = parts[layer].clone().map(|part| vec![0; part.len()]);
+        let [places, keys, values] = &mut read;
+        file.read_parts(layer, [places, keys, values]).map(|()| read)
+    };
+    for layer in [2, 0, 1] {
+        assert_eq!(read(&bytes, layer).expect("a layer"), parts[layer]);
+    }
+    let (_folder, path) = file(&bytes);
+    let said = Description::verify(&path, &identity().key, None).expect("a chunk");
+    assert_eq!((said.layers, said.rows, said.kv_heads, said.dtype.as_str()), (3, 4, 2, "F32"));
+    assert!(ChunkFile::of_bytes(bytes.clone().into(), &identity(), &SHAPE, None).is_err(), "a whole chunk is another");
+    assert!(ChunkFile::of_bytes(encoded(None).into(), &identity(), &shape, None).is_err(), "it lacks the numbers");
+    let first_place = bytes.len() - shape.bytes() as usize;
+    let mut spoilt = bytes;
+    spoilt[first_place] ^= 1;
+    assert!(read(&spoilt, 0).is_err() && read(&spoilt, 1).is_ok());
 }

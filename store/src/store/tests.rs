@@ -10,7 +10,7 @@ use tributary_protocol::KeySpace;
 use super::*;
 use crate::identity::Numbers;
 
-const SHAPE: Shape = Shape { layers: 2, rows: 4, kv_heads: 1, head_dim: 8, numbers: Numbers::F32 };
+const SHAPE: Shape = Shape { layers: 2, rows: 4, kv_heads: 1, head_dim: 8, numbers: Numbers::F32, with_places: false };
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn settings(folder: &Path) -> Settings {

@@ -6,8 +6,8 @@ use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
 
-use super::Replication;
 use super::rounds::{join, last_of};
+use super::{Compression, Replication};
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{Block, View};
@@ -29,6 +29,8 @@ pub struct ChunkPrefill<'a> {
     pub layers: Vec<(Tensor, Tensor)>,
     /// The replication, if there is one.
     pub outgoing: Option<OutgoingRows<'a>>,
+    /// The compression of the chunks, if there is one: then `layers` have the rows before them alone.
+    pub compression: Option<Compression>,
 }
 
 /// The replication of this rank's context rows, layer by layer.
@@ -45,7 +47,7 @@ pub struct OutgoingRows<'a> {
 pub enum ChunkRows {
     /// A block from the chunk cache.
     Cached(Block),
-    /// A run of the batch.
+    /// A run of the batch, or, where chunks are compressed, of what is kept of all that are computed.
     Fresh {
         /// Its first row.
         from: usize,
@@ -83,12 +85,36 @@ impl OutgoingRows<'_> {
     }
 }
 
+impl ChunkPrefill<'_> {
+    /// As [`attend`](Attention::attend); then each chunk keeps the rows that it keeps, and those leave. Of the last layer nobody asks for
+    /// more.
+    fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let compression = self.compression.as_mut().expect("chunks are compressed");
+        let mut keys = self.before.keys(layer);
+        keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
+        let found = match compression.is_last(layer) {
+            true => None,
+            false => Some(self.math.attend(&qkv.q, &self.at, &keys)?),
+        };
+        let before = compression.layer(&self.math, &qkv, &keys, found.as_ref())?;
+        if let Some(outgoing) = &mut self.outgoing {
+            let (k, v) = compression.kept(layer, &before)?;
+            outgoing.layer(layer, &k, &v)?;
+        }
+        self.layers.push(before);
+        Ok(found.map_or(qkv.q, |found| found.out))
+    }
+}
+
 impl Attention for ChunkPrefill<'_> {
     fn progress(&self) -> &Progress {
         &self.math.progress
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        if self.compression.is_some() {
+            return self.attend_and_compress(layer, qkv);
+        }
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.layer(layer, &qkv.k, &qkv.v)?;
         }

@@ -34,21 +34,6 @@ pub struct LookAhead<'a> {
 }
 
 impl LookAhead<'_> {
-    /// What the keys receive, by KV head: one call a head, of which none holds rows times keys.
-    fn by_kv_head(&self, all_q: &Tensor, cache: &[Keys], lse: &Tensor, kv_heads: usize) -> Result<Tensor> {
-        let group = all_q.dim(1)? / kv_heads;
-        let of_head = |head: usize| -> Result<Tensor> {
-            let of = |x: &Tensor| x.narrow(1, head, 1);
-            let cut = |block: &Keys| Ok(Keys { k: of(&block.k)?, v: of(&block.v)?, at: block.at.clone() });
-            let keys = cache.iter().map(cut).collect::<Result<Vec<_>>>()?;
-            let (q, lse) = (all_q.narrow(1, head * group, group)?, lse.narrow(1, head * group, group)?);
-            let scores = self.math.scores(&contiguous(&q)?, &self.at_all, &keys, &contiguous(&lse)?, Reduce::Mass)?;
-            Ok(scores.reshape((1, scores.dim(0)?))?)
-        };
-        let heads = (0..kv_heads).map(of_head).collect::<Result<Vec<_>>>()?;
-        Ok(tributary_kernels::join(&heads.iter().collect::<Vec<_>>(), 0)?)
-    }
-
     /// The attention of the rows: this rank's output, and all queries with their log-sum-exp on every rank that takes part.
     fn found(&mut self, qkv: &Qkv, cache: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
         let Qkv { q, k, v } = qkv;
@@ -78,8 +63,29 @@ impl Attention for LookAhead<'_> {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let cache = self.cache.keys(layer);
         let (out, all_q, lse) = self.found(&qkv, &cache)?;
-        let received = self.by_kv_head(&all_q, &cache, &lse, qkv.k.dim(1)?)?;
+        let received = received_by_kv_head(&self.math, (&all_q, &self.at_all, &lse), &cache, qkv.k.dim(1)?)?;
         self.received.push(received);
         Ok(out)
     }
+}
+
+/// What keys receive from queries with this log-sum-exp, by KV head, `[kv_heads, keys]`: one call a head, of which none holds rows times
+/// keys.
+pub(super) fn received_by_kv_head(
+    math: &Math,
+    (q, at, lse): (&Tensor, &Positions, &Tensor),
+    keys: &[Keys],
+    kv_heads: usize,
+) -> Result<Tensor> {
+    let group = q.dim(1)? / kv_heads;
+    let of_head = |head: usize| -> Result<Tensor> {
+        let of = |x: &Tensor| x.narrow(1, head, 1);
+        let cut = |block: &Keys| Ok(Keys { k: of(&block.k)?, v: of(&block.v)?, at: block.at.of_head(head).clone() });
+        let keys = keys.iter().map(cut).collect::<Result<Vec<_>>>()?;
+        let (q, lse) = (q.narrow(1, head * group, group)?, lse.narrow(1, head * group, group)?);
+        let scores = math.scores(&contiguous(&q)?, at, &keys, &contiguous(&lse)?, Reduce::Mass)?;
+        Ok(scores.reshape((1, scores.dim(0)?))?)
+    };
+    let heads = (0..kv_heads).map(of_head).collect::<Result<Vec<_>>>()?;
+    Ok(tributary_kernels::join(&heads.iter().collect::<Vec<_>>(), 0)?)
 }

@@ -13,6 +13,7 @@ use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
 use super::mix::Mix;
+use super::received::received;
 use super::rounds::{added, attend_apart, bring_home, join, last_of};
 use crate::context::Math;
 use crate::error::Result;
@@ -144,12 +145,24 @@ impl<'a> PassQ<'a> {
         Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
-    fn measure(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
+    /// Measures what the rows pay to this rank's stale rows and to the `fresh` ones.
+    fn measure(&mut self, layer: usize, all_q: &Tensor, fresh: Keys, lse: &Tensor) -> Result<()> {
         let Some(measure) = &mut self.measure else {
             return Ok(());
         };
         let lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
-        let scores = self.math.scores(all_q, &self.at_all, keys, &lse, Reduce::Weighted(&measure.weights))?;
+        let by = Reduce::Weighted(&measure.weights);
+        let scores = if self.stale.is_compressed() {
+            let kv_heads = fresh.k.dim(1)?;
+            let stale = received(&self.math, (all_q, &self.at_all, &lse), &self.stale, layer, kv_heads, by)?;
+            match fresh.at.is_empty() {
+                true => stale,
+                false => join(&[stale, self.math.scores(all_q, &self.at_all, &[fresh], &lse, by)?])?,
+            }
+        } else {
+            let keys = [self.stale.keys(layer), vec![fresh]].concat();
+            self.math.scores(all_q, &self.at_all, &keys, &lse, by)?
+        };
         measure.sums = Some(added(measure.sums.take(), scores)?);
         measure.layers += 1;
         Ok(())
@@ -186,7 +199,8 @@ impl Attention for PassQ<'_> {
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
         if self.measure.is_some() {
             // An empty block has no keys in the view, so the scores line up with its rows all the same.
-            self.measure(&all_q, &keys, &everything.lse)?;
+            let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() };
+            self.measure(layer, &all_q, fresh, &everything.lse)?;
         }
         self.fresh.layers.push((fresh_k, fresh_v));
         self.tail.layers.push((tail_k, tail_v));

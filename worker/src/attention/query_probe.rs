@@ -10,6 +10,7 @@ use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
 use tributary_protocol::{Evidence, Score};
 
 use super::Replication;
+use super::received::received;
 use super::rounds::{added, merge_all, start_all};
 use crate::context::Math;
 use crate::error::Result;
@@ -89,7 +90,7 @@ impl Attention for QueryProbe<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let q = qkv.q.clone();
+        let (q, kv_heads) = (qkv.q.clone(), qkv.k.dim(1)?);
         let Found { context_lse, everything } = self.look(layer, qkv)?;
         if self.layers.contains(&layer) {
             let lse = if self.evidence.over_context { &context_lse } else { &everything.lse };
@@ -97,7 +98,7 @@ impl Attention for QueryProbe<'_> {
                 Score::Norm => Reduce::Norm,
                 Score::Mass => Reduce::Mass,
             };
-            let scores = self.math.scores(&q, &self.at, &self.own.keys(layer), lse, by)?;
+            let scores = received(&self.math, (&q, &self.at, lse), &self.own, layer, kv_heads, by)?;
             if let Some(of_layers) = &mut self.of_layers {
                 of_layers.push(scores.clone());
             }

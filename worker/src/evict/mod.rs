@@ -16,6 +16,7 @@ use tributary_comm::Start;
 use tributary_kernels::cuda;
 use tributary_protocol::{Evict, Evicted, Eviction, EvictionEvidence, KeptRows as Kept, Phase, Plan, Traffic};
 
+pub(crate) use self::select::kept_of_layer;
 use self::select::{select, some_layers};
 use crate::context::Context;
 use crate::error::{Error, Result};

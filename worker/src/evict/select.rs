@@ -23,21 +23,32 @@ pub(super) fn select(
     (layers, kv_heads): (usize, usize),
     scores: Option<&[Vec<Vec<f32>>]>,
 ) -> Kept {
-    let together = evict.descriptor().heads_together;
-    let of_layer = |(layer, budget): (usize, usize)| -> Vec<Vec<u32>> {
-        let of_head = |head: usize| -> Vec<u32> {
-            let scores = match scores {
-                Some(scores) if together => mean(&scores[layer]),
-                Some(scores) => scores[layer][head].clone(),
-                None if evict.descriptor().evidence == EvictionEvidence::Draw => drawn(evict.seed, layer, head, there),
-                None => vec![0.0; there.len()],
-            };
-            let places = best(evict, &scores, budget);
-            places.into_iter().map(|place| there[place]).collect()
-        };
-        if together { vec![of_head(0); kv_heads] } else { (0..kv_heads).map(of_head).collect() }
+    let of_layer = |(layer, budget): (usize, usize)| {
+        let scores = scores.map(|scores| &scores[layer][..]);
+        kept_of_layer(evict, there, (layer, budget, kv_heads), scores)
     };
     Kept(evict.budgets(layers, there.len()).into_iter().enumerate().map(of_layer).collect())
+}
+
+/// As [`select`] in one layer, of so many KV heads, each of which keeps so many rows.
+pub(crate) fn kept_of_layer(
+    evict: &Evict,
+    there: &[u32],
+    (layer, budget, kv_heads): (usize, usize, usize),
+    scores: Option<&[Vec<f32>]>,
+) -> Vec<Vec<u32>> {
+    let together = evict.descriptor().heads_together;
+    let of_head = |head: usize| -> Vec<u32> {
+        let scores = match scores {
+            Some(scores) if together => mean(scores),
+            Some(scores) => scores[head].clone(),
+            None if evict.descriptor().evidence == EvictionEvidence::Draw => drawn(evict.seed, layer, head, there),
+            None => vec![0.0; there.len()],
+        };
+        let places = best(evict, &scores, budget);
+        places.into_iter().map(|place| there[place]).collect()
+    };
+    if together { vec![of_head(0); kv_heads] } else { (0..kv_heads).map(of_head).collect() }
 }
 
 /// The places of one head's kept rows, ascending: the first and last ones that the method keeps in any case, and of the others those of the

@@ -1,5 +1,5 @@
 //! Blocks: keys before RoPE and values of some rows. A block that was cut holds in each layer, and perhaps in each KV head, rows of
-//! its own.
+//! its own; so does that of a chunk which was compressed, and it knows the chunk's rows besides.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::Tensor;
 use tributary_kernels::{contiguous, gather, join};
 
+use super::LayerRows;
 use crate::error::Result;
 
 /// Which rows a block holds, as numbered in the plan.
@@ -18,45 +19,24 @@ pub enum BlockRows {
     PerLayer(Arc<[LayerRows]>),
 }
 
-/// Which rows a block holds in one layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LayerRows {
-    /// The same in every KV head.
-    AllHeads(Arc<[u32]>),
-    /// In each KV head others, of one length.
-    PerHead(Arc<[Arc<[u32]>]>),
+/// Per layer what comes of a block whose layers come one by one. Clones see what comes.
+pub type Coming = Arc<[OnceLock<ComingLayer>]>;
+
+/// A layer that has come.
+#[derive(Debug, Clone)]
+pub struct ComingLayer {
+    /// `[rows, kv_heads, head_dim]`: keys before RoPE, values.
+    pub pair: (Tensor, Tensor),
+    /// Which of the chunk's rows they are, counted from its first, where it was compressed.
+    pub places: Option<LayerRows>,
 }
-
-impl LayerRows {
-    /// Number of rows (of each KV head).
-    pub fn len(&self) -> usize {
-        match self {
-            LayerRows::AllHeads(rows) => rows.len(),
-            LayerRows::PerHead(heads) => heads.first().map_or(0, |rows| rows.len()),
-        }
-    }
-
-    /// Whether there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The rows of one KV head.
-    fn of_head(&self, head: usize) -> &[u32] {
-        match self {
-            LayerRows::AllHeads(rows) => rows,
-            LayerRows::PerHead(heads) => &heads[head],
-        }
-    }
-}
-
-/// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values, of a block whose layers come one by one. Clones see what comes.
-pub type Coming = Arc<[OnceLock<(Tensor, Tensor)>]>;
 
 /// Keys and values of some rows, one pair a layer.
 #[derive(Debug, Clone)]
 pub struct Block {
     rows: BlockRows,
+    /// All rows of the chunk that it was compressed from, one after the other; absent where nothing was.
+    chunk: Option<Arc<[u32]>>,
     /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is under way.
     pub layers: Vec<(Tensor, Tensor)>,
     /// The layers of a block that is being read, in the stead of the others.
@@ -82,13 +62,47 @@ impl Block {
 
     /// A block of the same rows in all these layers.
     pub fn of(rows: impl Into<Arc<[u32]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
-        Self { rows: BlockRows::Everywhere(rows.into()), layers, coming: None, is_alone: false }
+        Self { rows: BlockRows::Everywhere(rows.into()), chunk: None, layers, coming: None, is_alone: false }
     }
 
     /// A block of other rows in each layer, in memory of its own.
     pub fn of_layers(rows: impl Into<Arc<[LayerRows]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
         let count = layers.len();
-        Self { rows: BlockRows::PerLayer(rows.into()), layers, coming: None, is_alone: true }.complete(count)
+        Self { rows: BlockRows::PerLayer(rows.into()), chunk: None, layers, coming: None, is_alone: true }
+            .complete(count)
+    }
+
+    /// The block of a chunk that has these `rows`, one after the other: each layer holds those at `places`, counted from the first, in memory
+    /// of its own.
+    ///
+    /// # Panics
+    /// If a place is beyond the chunk: only a bug can do that.
+    pub fn compressed(rows: impl Into<Arc<[u32]>>, places: &[LayerRows], layers: Vec<(Tensor, Tensor)>) -> Self {
+        let rows = rows.into();
+        let held = places.iter().map(|places| places.renumbered(|place| rows[place as usize]));
+        Self { chunk: Some(Arc::clone(&rows)), ..Self::of_layers(held.collect::<Vec<_>>(), layers) }
+    }
+
+    /// The places of its rows in the chunk, layer by layer, if that was compressed.
+    pub fn places(&self) -> Option<Vec<LayerRows>> {
+        let first = *self.chunk.as_ref()?.first()?;
+        match &self.rows {
+            BlockRows::Everywhere(_) => None,
+            BlockRows::PerLayer(layers) => Some(layers.iter().map(|rows| rows.renumbered(|row| row - first)).collect()),
+        }
+    }
+
+    /// The rows of what it was made of: of the chunk where that was compressed, else its own.
+    ///
+    /// # Panics
+    /// As [`rows`](Self::rows).
+    pub fn chunk_rows(&self) -> &[u32] {
+        self.chunk.as_deref().unwrap_or_else(|| self.rows())
+    }
+
+    /// Whether it is that of a chunk which was compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.chunk.is_some()
     }
 
     /// A block whose layers come one by one, in memory of its own. Whoever looks at a layer has waited for it.
@@ -103,7 +117,13 @@ impl Block {
     #[must_use]
     pub fn arrived(mut self) -> Self {
         if let Some(coming) = self.coming.take() {
-            self.layers = coming.iter().map(|layer| layer.get().expect(WAITED_FOR).clone()).collect();
+            let layers: Vec<&ComingLayer> = coming.iter().map(|layer| layer.get().expect(WAITED_FOR)).collect();
+            let pairs = layers.iter().map(|layer| layer.pair.clone()).collect();
+            let places: Option<Vec<LayerRows>> = layers.into_iter().map(|layer| layer.places.clone()).collect();
+            match places.filter(|places| !places.is_empty()) {
+                Some(places) => return Self::compressed(self.rows(), &places, pairs),
+                None => self.layers = pairs,
+            }
         }
         self
     }
@@ -114,7 +134,7 @@ impl Block {
     /// If it is not there: only a bug can do that.
     pub fn layer(&self, layer: usize) -> &(Tensor, Tensor) {
         match &self.coming {
-            Some(coming) => coming[layer].get().expect(WAITED_FOR),
+            Some(coming) => &coming[layer].get().expect(WAITED_FOR).pair,
             None => &self.layers[layer],
         }
     }
@@ -219,7 +239,8 @@ impl Block {
         };
         let layers = kept.iter().enumerate().map(cut).collect::<Result<Vec<_>>>()?;
         let count = layers.len();
-        Ok(Self { rows: BlockRows::PerLayer(kept), layers, coming: None, is_alone: true }.complete(count))
+        let rows = BlockRows::PerLayer(kept);
+        Ok(Self { rows, chunk: None, layers, coming: None, is_alone: true }.complete(count))
     }
 
     /// The rows of `kept` out of a layer's keys or values `x`.
@@ -241,7 +262,8 @@ impl Block {
         Ok(join(&heads.iter().collect::<Vec<_>>(), 1)?)
     }
 
-    fn rows_of_head(&self, layer: usize, head: usize) -> &[u32] {
+    /// The rows that it holds in a KV head of a layer.
+    pub fn rows_of_head(&self, layer: usize, head: usize) -> &[u32] {
         match &self.rows {
             BlockRows::Everywhere(rows) => rows,
             BlockRows::PerLayer(layers) => layers[layer].of_head(head),

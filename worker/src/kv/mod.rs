@@ -6,12 +6,14 @@
 
 mod block;
 mod growing;
+mod layer_rows;
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, PAD, Positions, Rope};
 
-pub use self::block::{Block, BlockRows, Coming, LayerRows};
+pub use self::block::{Block, BlockRows, Coming, ComingLayer};
 pub use self::growing::GrowingBlock;
+pub use self::layer_rows::LayerRows;
 
 use crate::error::Result;
 use crate::placement::Placement;
@@ -228,9 +230,39 @@ impl View {
         Ok(self)
     }
 
-    /// The rows, block by block, in the order of [`keys`](Self::keys), of blocks that were never cut.
+    /// The rows, block by block: in the order of [`keys`](Self::keys) where nothing was compressed; else all rows of the chunks, those too of
+    /// which a layer or KV head holds nothing. Not of blocks that were cut.
     pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
-        self.blocks.iter().flat_map(|(block, _)| block.rows().iter().copied())
+        self.blocks.iter().flat_map(|(block, _)| block.chunk_rows().iter().copied())
+    }
+
+    /// Whether some of it are chunks that were compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.blocks.iter().any(|(block, _)| block.is_compressed())
+    }
+
+    /// The keys of one KV head of a layer, `[rows, 1, head_dim]`, and where each of their rows stands among [`rows`](Self::rows).
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn keys_of_head(&self, layer: usize, head: usize) -> Result<(Vec<Keys>, Vec<usize>)> {
+        let (mut keys, mut places, mut before) = (Vec::new(), Vec::new(), 0);
+        for (block, at) in &self.blocks {
+            let chunk = block.chunk_rows();
+            if block.count(layer) > 0 {
+                let (k, v) = block.layer(layer);
+                let (k, v) = (k.narrow(1, head, 1)?, v.narrow(1, head, 1)?);
+                keys.push(Keys { k, v, at: at.of(layer).of_head(head).clone() });
+                // A chunk's rows are numbered one after the other; other blocks hold all of theirs.
+                let place = |(index, &row): (usize, &u32)| match block.is_compressed() {
+                    true => before + (row - chunk[0]) as usize,
+                    false => before + index,
+                };
+                places.extend(block.rows_of_head(layer, head).iter().enumerate().map(place));
+            }
+            before += chunk.len();
+        }
+        Ok((keys, places))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The checks that a plan must pass before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, LookAhead, Plan, Source};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Choice, Chunk, LookAhead, Plan, Source};
 
 use crate::error::{Error, Result};
 use crate::model::{Config, Models};
@@ -39,6 +39,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         }
         config.check_length(plan.total_rows() + rows as usize, 0)?;
     }
+    plan.chunks.iter().try_for_each(|chunk| check_compression(plan, chunk))?;
     let kept: usize = plan.kept_at_most(world).into_iter().sum();
     if plan.drops().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
@@ -72,6 +73,25 @@ fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
     config.check_length(plan.total_rows(), evict.pseudo_tokens())
 }
 
+/// Checks that a chunk can keep what the plan wants it to.
+fn check_compression(plan: &Plan, chunk: &Chunk) -> Result<()> {
+    let Some(compress) = &chunk.compress else { return Ok(()) };
+    let (name, tokens, bad) = (compress.descriptor().name, chunk.ids.len(), |what: String| Err(Error::Plan(what)));
+    if !plan.method.descriptor().takes(Choice::KeepPerChunk) {
+        return bad(format!("method {} works on whole chunks", plan.method.name()));
+    }
+    if plan.evict.is_some() || plan.look_ahead.is_some() {
+        return bad("rows of chunks that were compressed are not looked at again".to_owned());
+    }
+    if !compress.descriptor().compresses_chunks() {
+        return bad(format!("{name} compresses no chunk"));
+    }
+    if compress.keep == 0 || compress.keep >= tokens || compress.window == 0 || compress.pooled % 2 == 0 {
+        return bad(format!("a chunk of {tokens} tokens cannot keep {} of them by {name}", compress.keep));
+    }
+    Ok(())
+}
+
 /// Checks that an auxiliary model of the plan exists and fits the context.
 fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
     let Auxiliary { model, prompts, .. } = auxiliary;
@@ -103,7 +123,7 @@ fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Con
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{Method, SamKv};
+    use tributary_protocol::{Evict, Eviction, Method, SamKv};
 
     use super::*;
     use crate::kit;
@@ -141,6 +161,40 @@ mod tests {
             assert_eq!(read_by(models), (64, wanted));
         }
         assert_eq!(read_by(1).0, 0);
+    }
+
+    /// The first chunk keeps so many of its tokens.
+    fn compress(plan: &mut Plan, method: Eviction, keep: usize) {
+        plan.method = Method::None;
+        let (window, pooled, sinks, beta) = (4, 3, 2, 20);
+        let evict = Evict { method, keep, window, pooled, sinks, beta, pseudo: 0, seed: 0, gather: false };
+        plan.chunks[0].compress = Some(evict);
+    }
+
+    #[test]
+    fn chunks_keep_what_they_can() {
+        let table: [(Change, &str); 4] = [
+            (|plan| compress(plan, Eviction::SnapKv, 9), "plan: a chunk of 9 tokens cannot keep 9 of them by snapkv"),
+            (|plan| compress(plan, Eviction::Laq, 4), "plan: laq compresses no chunk"),
+            (
+                |plan| {
+                    compress(plan, Eviction::SnapKv, 4);
+                    plan.method = Method::Ideal;
+                },
+                "plan: method ideal works on whole chunks",
+            ),
+            (
+                |plan| {
+                    compress(plan, Eviction::SnapKv, 4);
+                    plan.evict = plan.chunks[0].compress.clone();
+                },
+                "plan: rows of chunks that were compressed are not looked at again",
+            ),
+        ];
+        for (change, says) in table {
+            assert_eq!(refusal(change), (64, says.to_owned()));
+        }
+        assert_eq!(refusal(|plan| compress(plan, Eviction::SnapKv, 4)).0, 0);
     }
 
     #[test]

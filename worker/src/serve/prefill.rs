@@ -177,5 +177,6 @@ fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logit
         logits: logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),
         kept: None,
+        kept_of_chunks: selection.held.map(Box::new),
     }
 }

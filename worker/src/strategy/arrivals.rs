@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, SHARED};
-use tributary_protocol::{FromStore, Plan, Source};
+use tributary_protocol::{Chunk, FromStore, Plan, Source};
 
-use crate::attention::ChunkPrefill;
+use crate::attention::{ChunkPrefill, Compression};
 use crate::context::{Context, Math};
 use crate::error::Result;
-use crate::kv::{Block, Coming, KvCache, View};
+use crate::kv::{Block, Coming, ComingLayer, KvCache, View};
 use crate::loading::Loading;
 use crate::model::{Attention, Models, Qkv, Rows, embed};
 use crate::progress::Progress;
@@ -30,17 +30,17 @@ pub struct Arrivals {
 /// A chunk whose layers come one by one.
 struct Arriving {
     layers: Coming,
-    sources: Vec<Source>,
+    chunk: Chunk,
     /// Whether it was of no use and has been computed.
     is_computed: bool,
 }
 
 impl Arrivals {
-    /// Chunks that `loading` reads, in its order, behind a prefix that is there; each has the sources of its rows.
-    pub fn new(loading: (Loading, Math), chunks: Vec<Vec<Source>>, prefix: Block, layers: usize) -> Self {
-        let arriving = |sources| {
+    /// Chunks that `loading` reads, in its order, behind a prefix that is there.
+    pub fn new(loading: (Loading, Math), chunks: Vec<Chunk>, prefix: Block, layers: usize) -> Self {
+        let arriving = |chunk| {
             let slots: Coming = (0..layers).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
-            Arriving { layers: slots, sources, is_computed: false }
+            Arriving { layers: slots, chunk, is_computed: false }
         };
         let chunks = chunks.into_iter().map(arriving).collect();
         Self { loading: Some(loading), chunks, prefix, there: 0, layers, from_store: FromStore::default() }
@@ -73,9 +73,10 @@ impl Arrivals {
                     math.progress.layer(layer)?;
                 }
                 match loading.layer(index, layer) {
-                    Some((k, v)) => {
+                    Some(ComingLayer { pair: (k, v), places }) => {
                         let device = models.main.device();
-                        fill(&self.chunks[index].layers, layer, (k.to_device(device)?, v.to_device(device)?));
+                        let pair = (k.to_device(device)?, v.to_device(device)?);
+                        fill(&self.chunks[index].layers, layer, ComingLayer { pair, places });
                     }
                     None => compute(&mut self.chunks[index], &self.prefix, models, math)?,
                 }
@@ -111,6 +112,20 @@ impl Arrivals {
         models.main.prompt(rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
+    /// Runs chunks up to what they leave of the last layer, while these chunks arrive as in [`prompt`](Self::prompt).
+    ///
+    /// # Errors
+    /// As [`Model::prompt`](crate::model::Model::prompt).
+    pub fn chunks(&mut self, models: &Models<'_>, rows: Rows, attention: &mut ChunkPrefill<'_>) -> Result<()> {
+        let compresses = attention.compression.is_some();
+        let mut awaited = self.awaited(models, &|_| 0, attention);
+        if compresses {
+            // The last layer's queries say what is kept of it.
+            return models.main.up_to_attention(models.main.config().layers - 1, rows, &mut awaited);
+        }
+        models.main.prompt(rows, &mut awaited).map(drop)
+    }
+
     /// Waits for everything, which is then in `cache` as if it had always been there, and tells the chunk cache of it.
     ///
     /// # Errors
@@ -120,12 +135,12 @@ impl Arrivals {
         cache.own = std::mem::take(&mut cache.own).into_iter().map(Block::arrived).collect();
         let mut from_store = self.from_store;
         for chunk in self.chunks.iter().filter(|chunk| chunk.is_computed) {
-            let tokens = chunk.sources.iter().filter(|source| source.token().is_some()).count();
+            let tokens = chunk.chunk.ids.len();
             from_store.loaded -= 1;
             from_store.spoilt += 1;
             from_store.loaded_tokens -= tokens;
             from_store.loaded_bytes -= chunk.bytes();
-            cx.prefilled_rows += chunk.sources.len();
+            cx.prefilled_rows += chunk.chunk.rows();
         }
         cx.chunk_cache.came(from_store);
         tracing::debug!(request = plan.request, rank = cx.rank(), ?from_store, "chunks from the store");
@@ -137,25 +152,40 @@ impl Arriving {
     /// Bytes of its keys and values, all of which are there.
     fn bytes(&self) -> u64 {
         let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
-        self.layers.iter().filter_map(OnceLock::get).map(|(k, v)| bytes(k) + bytes(v)).sum()
+        let layer = |ComingLayer { pair: (k, v), places }: &ComingLayer| {
+            let of_places = places.as_ref().map_or(0, |places| 4 * k.dims()[1] * places.len());
+            bytes(k) + bytes(v) + of_places as u64
+        };
+        self.layers.iter().filter_map(OnceLock::get).map(layer).sum()
     }
 }
 
-fn fill(layers: &Coming, layer: usize, pair: (Tensor, Tensor)) {
-    layers[layer].set(pair).expect("a layer comes once");
+fn fill(layers: &Coming, layer: usize, coming: ComingLayer) {
+    layers[layer].set(coming).expect("a layer comes once");
 }
 
 /// Computes a chunk alone. Layers that were read before are as they were written, and stay.
 fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
-    let (from, count) = (prefix.rows().len() as u32, chunk.sources.len() as u32);
+    let (from, count) = (prefix.rows().len() as u32, chunk.chunk.rows() as u32);
     let places: Vec<u32> = (from..from + count).collect();
-    let at = Positions::new(places.clone(), places, vec![0; count as usize]);
+    let at = Positions::new(places.clone(), places.clone(), vec![0; count as usize]);
     let before = seen_by_all(Some(prefix));
-    let mut attention = ChunkPrefill { math: math.clone(), at, before, asked: 0, layers: Vec::new(), outgoing: None };
-    models.main.prompt(embed(models.main, &chunk.sources, &models.adapters)?, &mut attention)?;
-    for (layer, pair) in attention.layers.into_iter().enumerate() {
+    let (math, layers, outgoing) = (math.clone(), Vec::new(), None);
+    let of = std::iter::once((&chunk.chunk, from..from + count));
+    let compresses = chunk.chunk.compress.is_some();
+    let compression = compresses.then(|| Compression::new(0, of, &at, models.main.config().layers));
+    let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
+    let sources: Vec<Source> = chunk.chunk.sources().collect();
+    Arrivals::default().chunks(models, embed(models.main, &sources, &models.adapters)?, &mut attention)?;
+    let block = match attention.compression {
+        Some(compression) => compression.into_blocks().swap_remove(0),
+        None => Block::of(places, attention.layers),
+    };
+    let held = block.places();
+    for (layer, pair) in block.layers.into_iter().enumerate() {
         if chunk.layers[layer].get().is_none() {
-            fill(&chunk.layers, layer, pair);
+            let places = held.as_ref().map(|held| held[layer].clone());
+            fill(&chunk.layers, layer, ComingLayer { pair, places });
         }
     }
     chunk.is_computed = true;

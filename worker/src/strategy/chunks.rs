@@ -1,13 +1,15 @@
 //! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
 
-use tributary_protocol::{Exchange, Phase, Plan};
+use candle_core::{DType, Tensor};
+use tributary_kernels::cuda;
+use tributary_protocol::{Exchange, KeptRows, Phase, Plan};
 
 use super::arrivals::{Arrivals, seen_by_all};
 use super::stock::{Stock, chunk_identity, chunks_of, prefix_identity};
 use crate::attention::{ChunkPrefill, OutgoingRows, Replication};
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Block, KvCache};
+use crate::kv::{Block, KvCache, LayerRows};
 use crate::model::{Models, embed};
 
 /// This rank's chunks, and the other ranks' on their way here.
@@ -33,11 +35,12 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let size = cx.comm.size();
     let mut stock = Stock::look_up(cx, plan)?;
     let replicates = plan.exchange == Exchange::Replicate && size > 1;
-    let mut replication = replicates.then(|| Replication::new(plan.kept_counts(size)));
+    let mut replication = replicates.then(|| Replication::new(plan.held_counts(size)));
     let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.models.main.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());
     let outgoing = at_once.map(|replication| OutgoingRows { comm: &mut *cx.comm, replication, parts });
     let sources = stock.missing_sources(plan);
+    let mut compressed = None;
     let batch = match &stock.prefix {
         Some(prefix) if sources.is_empty() => {
             send_cached(&cx.models, outgoing, (prefix, &mut stock.arrivals))?;
@@ -47,20 +50,29 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let rows = stock.missing_rows(plan);
             let (layers, sends) = (Vec::new(), outgoing.is_some());
-            let mut attention = ChunkPrefill { math: cx.math.clone(), at, before, asked: 0, layers, outgoing };
+            let (math, count) = (cx.math.clone(), cx.models.main.config().layers);
+            let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
+            let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
             let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
-            if sends {
-                // What is read goes out with what is computed.
-                stock.arrivals.prompt(&cx.models, embedded, &mut attention)?;
+            let mut nothing = Arrivals::default();
+            // What is read goes out with what is computed.
+            let arrivals = if sends { &mut stock.arrivals } else { &mut nothing };
+            arrivals.chunks(&cx.models, embedded, &mut attention)?;
+            if let Some(compression) = attention.compression {
+                compressed = Some(compression.into_blocks());
+                Block::of(&rows[..stock.prefix_rows_missing(plan)], attention.layers).complete(count)
             } else {
-                cx.models.main.prompt(embedded, &mut attention)?;
+                Block::of(rows, attention.layers).complete(count)
             }
-            let block = Block::of(rows, attention.layers);
-            block.complete(cx.models.main.config().layers)
         }
     };
     cx.prefilled_rows = sources.len();
-    let (cache, arrivals) = stock.filled(plan, &batch)?;
+    let (mut cache, mut arrivals) = stock.filled(plan, &batch, compressed)?;
+    if plan.compresses() {
+        // Which rows they hold is known once all of it is there.
+        arrivals.wait_for_all(cx)?;
+        cache.own = std::mem::take(&mut cache.own).into_iter().map(Block::arrived).collect();
+    }
     if let (Some(replication), Some(slices)) = (&mut replication, slices) {
         replication.hold(cache.own.clone(), cache.prefix.clone(), slices);
     }
@@ -96,12 +108,63 @@ impl Chunks {
         let Some(replication) = self.replication else { return Ok((cache, arrivals)) };
         arrivals.wait_for_all(cx)?;
         let received = replication.finish(cx.comm)?;
+        let held = if plan.compresses() { Some(held_by_all(cx, plan, &cache)?) } else { None };
         for (other, layers) in received.into_iter().enumerate().filter(|&(other, _)| other != rank) {
-            let block = Block::of(plan.kept_by(other), layers);
+            let block = match &held {
+                Some(held) => Block::of_layers(&held[other][..], layers),
+                None => Block::of(plan.kept_by(other), layers),
+            };
             cache.others.push(block.complete(cx.models.main.config().layers));
         }
         Ok((cache, arrivals))
     }
+}
+
+/// The context rows that each rank holds, layer by layer, on every rank. Every rank calls it.
+fn held_by_all(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec<Vec<LayerRows>>> {
+    let config = cx.models.main.config();
+    let (width, counts) = (config.layers * config.kv_heads, plan.held_counts(cx.comm.size()));
+    let held = counts[cx.rank()];
+    let mut numbers = vec![0; held * width];
+    for column in 0..width {
+        let rows =
+            cache.own.iter().flat_map(|block| block.rows_of_head(column / config.kv_heads, column % config.kv_heads));
+        rows.enumerate().for_each(|(place, &row)| numbers[place * width + column] = row);
+    }
+    let device = cx.models.main.device();
+    let own = match held {
+        0 => cuda::nothing((0, width), DType::U32, device)?,
+        _ => Tensor::from_vec(numbers, (held, width), device)?,
+    };
+    let parts = cx.comm.all_gather_v(&own, &counts)?;
+    let of_rank = |part: Tensor| -> Result<Vec<LayerRows>> {
+        let rows = if part.dim(0)? == 0 { Vec::new() } else { cuda::download(&part)?.to_vec2::<u32>()? };
+        let of_head = |column: usize| rows.iter().map(|row| row[column]).collect();
+        let of_layer =
+            |layer: usize| (0..config.kv_heads).map(|head| of_head(layer * config.kv_heads + head)).collect();
+        Ok((0..config.layers).map(|layer| LayerRows::of_heads(of_layer(layer))).collect())
+    };
+    parts.into_iter().map(of_rank).collect()
+}
+
+/// The context rows that each KV head of each layer holds, ascending, where chunks were compressed and somebody asks for such numbers. Every
+/// rank calls it.
+///
+/// # Errors
+/// The communicator's.
+pub fn kept_rows(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Option<KeptRows>> {
+    if !plan.compresses() || !plan.returns.scores {
+        return Ok(None);
+    }
+    let ranks = held_by_all(cx, plan, cache)?;
+    let (layers, kv_heads) = (cx.models.main.config().layers, cx.models.main.config().kv_heads);
+    let of_head = |layer: usize, head: usize| -> Vec<u32> {
+        let mut rows: Vec<u32> = ranks.iter().flat_map(|held| held[layer].of_head(head).iter().copied()).collect();
+        rows.sort_unstable();
+        rows
+    };
+    let of_layer = |layer: usize| (0..kv_heads).map(|head| of_head(layer, head)).collect();
+    Ok(Some(KeptRows((0..layers).map(of_layer).collect())))
 }
 
 /// The layers of a rank that computes nothing. Its `prefix` says how wide a row is where it has no chunk either.

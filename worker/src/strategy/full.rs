@@ -37,6 +37,7 @@ impl Strategy for Full {
             asked: 1,
             layers: Vec::new(),
             outgoing: None,
+            compression: None,
         };
         this.last = Some(cx.models.main.prompt(cx.embed(&sources)?, &mut attention)?);
         block.layers = attention.layers;

@@ -34,7 +34,7 @@ mod stock;
 mod tests;
 mod trace;
 
-use tributary_protocol::{Method, Plan, Prefill, Sharpest};
+use tributary_protocol::{KeptRows, Method, Plan, Prefill, Sharpest};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -76,6 +76,8 @@ pub struct Selection {
     pub candidates: usize,
     /// One score a context row, where the method has them.
     pub scores: Option<Vec<f32>>,
+    /// The context rows that each KV head of each layer holds as they were prefilled, where chunks were compressed and it was asked for.
+    pub held: Option<KeptRows>,
 }
 
 /// A way to fill the cache. All ranks call it with the same plan and make the same collective calls.

@@ -24,7 +24,7 @@ impl Strategy for Selective {
             let order = reorder(cx, plan, &mut chunks)?;
             self.select(cx, plan, &mut chunks, (order, read))
         });
-        let selection = match selection {
+        let mut selection = match selection {
             Err(error) if error.is_the_requests() => {
                 // The group lives on: messages on their way have to arrive, so that no later call meets them.
                 chunks.receive(cx, plan)?;
@@ -38,6 +38,7 @@ impl Strategy for Selective {
         let reading = apart.then(|| Placement::new(plan, &plan.request_order(), layout));
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
+        selection.held = chunks::kept_rows(cx, plan, &cache)?;
         let filled = (&mut cache, &mut arrivals);
         let last = match plan.method.parallel() {
             Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
@@ -111,7 +112,8 @@ impl Selective {
                 answer => {
                     cx.enter(Phase::Select, plan)?;
                     let (rows, scores) = decide(cx, plan, &candidates, answer)?;
-                    return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores });
+                    let held = None;
+                    return Ok(Selection { order, rows, measured, rounds, sharpest, candidates: count, scores, held });
                 }
             }
         }

@@ -5,7 +5,7 @@ use tributary_protocol::{FromStore, KeySpace, Plan, Source};
 use tributary_store::{Identity, Shape};
 
 use super::arrivals::Arrivals;
-use crate::attention::ChunkRows;
+use crate::attention::{ChunkRows, Compression};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};
@@ -39,9 +39,8 @@ impl Stock {
             if plan.chunks[chunk].warm {
                 let identity = chunk_identity(cx.chunk_cache.space(), plan, chunk);
                 let found = if plan.from_store { None } else { cx.chunk_cache.get(&identity.key) };
-                let rows = || chunk_rows[chunk].clone().collect::<Vec<u32>>();
                 match found {
-                    Some(found) => block = Some(Block::of(rows(), found).complete(layers)),
+                    Some(found) => block = Some(found.block(chunk_rows[chunk].clone().collect()).complete(layers)),
                     None if prefix.is_some() && cx.chunk_cache.may_be_stored() => {
                         stored.push((chunks.len(), identity));
                     }
@@ -58,20 +57,26 @@ impl Stock {
     /// Begins to read those stored chunks that are to be read; `stored` has their places among this rank's chunks.
     fn begin_to_read(&mut self, cx: &mut Context<'_>, plan: &Plan, stored: Vec<(usize, Identity)>) -> Result<()> {
         let (Some(prefix), Some(store)) = (self.prefix.clone(), cx.chunk_cache.store().cloned()) else { return Ok(()) };
-        let rows_of = |place: usize| plan.chunks[self.chunks[place].0].rows();
-        let shapes: Option<Vec<Shape>> = stored.iter().map(|(place, _)| shape(cx, rows_of(*place))).collect();
+        let of = |place: usize| &plan.chunks[self.chunks[place].0];
+        let shape = |place: usize| {
+            let with_places = of(place).compress.is_some();
+            shape(cx, of(place).held_rows()).map(|shape| Shape { with_places, ..shape })
+        };
+        let shapes: Option<Vec<Shape>> = stored.iter().map(|(place, _)| shape(*place)).collect();
         let Some(shapes) = shapes.filter(|shapes| !shapes.is_empty()) else { return Ok(()) };
         let read_s =
             |((_, identity), shape): (&(usize, Identity), &Shape)| store.expected_s(&identity.key, shape.bytes());
         let read_s: Option<Vec<f64>> = stored.iter().zip(&shapes).map(read_s).collect();
         let is_read = match (cx.chunk_cache.row_s(), read_s) {
             (Some(row_s), Some(read_s)) => {
-                let expected =
-                    |(shape, &read_s): (&Shape, &f64)| Expected { read_s, computed_s: shape.rows as f64 * row_s };
+                let expected = |((place, _), &read_s): (&(usize, Identity), &f64)| Expected {
+                    read_s,
+                    computed_s: of(*place).rows() as f64 * row_s,
+                };
                 let computed: usize = self.missing().map(|chunk| plan.chunks[chunk].rows()).sum();
-                let stored_rows: usize = shapes.iter().map(|shape| shape.rows).sum();
+                let stored_rows: usize = stored.iter().map(|(place, _)| of(*place).rows()).sum();
                 let beside_s = (computed - stored_rows) as f64 * row_s;
-                load_choice::read(&shapes.iter().zip(&read_s).map(expected).collect::<Vec<_>>(), beside_s)
+                load_choice::read(&stored.iter().zip(&read_s).map(expected).collect::<Vec<_>>(), beside_s)
             }
             // Nobody knows better yet.
             _ => vec![true; shapes.len()],
@@ -79,17 +84,17 @@ impl Stock {
         let mut from_store =
             FromStore { computed: is_read.iter().filter(|read| !**read).count(), ..FromStore::default() };
         let read = stored.into_iter().zip(shapes).zip(is_read).filter(|(_, is_read)| *is_read).map(|(read, _)| read);
-        let (mut places, mut wanted, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut wanted, mut chunks) = (Vec::new(), Vec::new(), Vec::new());
         for ((place, identity), shape) in read {
             from_store.loaded += 1;
             from_store.loaded_tokens += identity.ids.len();
             from_store.loaded_bytes += shape.bytes();
-            sources.push(plan.chunks[self.chunks[place].0].sources().collect());
+            chunks.push(plan.chunks[self.chunks[place].0].clone());
             places.push(place);
             wanted.push((identity, shape));
         }
         let loading = (Loading::begin(&store, wanted), cx.math.clone());
-        self.arrivals = Arrivals::new(loading, sources, prefix, cx.models.main.config().layers).of(from_store);
+        self.arrivals = Arrivals::new(loading, chunks, prefix, cx.models.main.config().layers).of(from_store);
         let chunk_rows = plan.chunk_rows();
         for (index, place) in places.into_iter().enumerate() {
             let (chunk, block) = &mut self.chunks[place];
@@ -101,6 +106,18 @@ impl Stock {
 
     fn missing(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks.iter().filter(|(_, block)| block.is_none()).map(|&(chunk, _)| chunk)
+    }
+
+    /// The compression of the batch, whose rows stand at `at`, of a model of so many layers.
+    pub fn compression(&self, plan: &Plan, at: &Positions, layers: usize) -> Compression {
+        let rows = plan.chunk_rows();
+        let chunks = self.missing().map(|chunk| (&plan.chunks[chunk], rows[chunk].clone()));
+        Compression::new(self.prefix_rows_missing(plan), chunks, at, layers)
+    }
+
+    /// How many rows of the prefix the batch begins with.
+    pub fn prefix_rows_missing(&self, plan: &Plan) -> usize {
+        self.missing_prefix(plan).len()
     }
 
     /// Rows of the prefix that the batch begins with.
@@ -136,11 +153,12 @@ impl Stock {
 
     /// Where each of this rank's chunks is: in the chunk cache, or a run of the batch.
     pub fn parts(&self, plan: &Plan) -> Vec<ChunkRows> {
-        let mut from = self.missing_prefix(plan).len();
+        // Of chunks that are compressed, what is kept is put together.
+        let mut from = if plan.compresses() { 0 } else { self.missing_prefix(plan).len() };
         let part = |(chunk, block): &(usize, Option<Block>)| match block {
             Some(block) => ChunkRows::Cached(block.clone()),
             None => {
-                let count = plan.chunks[*chunk].rows();
+                let count = plan.chunks[*chunk].held_rows();
                 from += count;
                 ChunkRows::Fresh { from: from - count, count }
             }
@@ -148,15 +166,17 @@ impl Stock {
         self.chunks.iter().map(part).collect()
     }
 
-    /// The cache, now that the batch has the rest.
+    /// The cache, now that the batch has the rest: its chunks too, unless they were `compressed`.
     ///
     /// # Errors
     /// The tensor library's.
-    pub fn filled(self, plan: &Plan, batch: &Block) -> Result<(KvCache, Arrivals)> {
+    pub fn filled(self, plan: &Plan, batch: &Block, compressed: Option<Vec<Block>>) -> Result<(KvCache, Arrivals)> {
         let parts = self.parts(plan);
-        let own = parts.into_iter().map(|part| match part {
-            ChunkRows::Cached(block) => Ok(block),
-            ChunkRows::Fresh { from, count } => batch.narrow(from, count),
+        let mut compressed = compressed.map(Vec::into_iter);
+        let own = parts.into_iter().map(|part| match (part, &mut compressed) {
+            (ChunkRows::Cached(block), _) => Ok(block),
+            (ChunkRows::Fresh { .. }, Some(blocks)) => Ok(blocks.next().expect("a block of every chunk of the batch")),
+            (ChunkRows::Fresh { from, count }, None) => batch.narrow(from, count),
         });
         let own = own.collect::<Result<_>>()?;
         let prefix = match self.prefix {
@@ -188,7 +208,8 @@ fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     let loading = Loading::begin(&store, vec![(identity, shape)]);
     let found: Option<Vec<_>> = (0..layers).map(|layer| loading.layer(0, layer)).collect();
     let Some(found) = found else { return Ok(None) };
-    let found = found.into_iter().map(|(k, v)| Ok((k.to_device(device)?, v.to_device(device)?)));
+    let found =
+        found.into_iter().map(|layer| layer.pair).map(|(k, v)| Ok((k.to_device(device)?, v.to_device(device)?)));
     Ok(Some(Block::of(rows, found.collect::<Result<Vec<_>>>()?).complete(layers)))
 }
 
@@ -196,7 +217,8 @@ fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
 fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
     let config = cx.models.main.config();
     let numbers = numbers::numbers(cx.models.main.dtype())?;
-    Some(Shape { layers: config.layers, rows, kv_heads: config.kv_heads, head_dim: config.head_dim, numbers })
+    let (layers, kv_heads, head_dim) = (config.layers, config.kv_heads, config.head_dim);
+    Some(Shape { layers, rows, kv_heads, head_dim, numbers, with_places: false })
 }
 
 /// What a chunk of the plan is.

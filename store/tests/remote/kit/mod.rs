@@ -59,11 +59,11 @@ pub fn key(number: u32) -> ChunkKey {
 
 /// The chunk of a number: what it is, its shape, and its file.
 pub fn chunk(number: u32) -> (Identity, Shape, Vec<u8>) {
-    let shape = Shape { layers: 2, rows: 1, kv_heads: 2, head_dim: 8, numbers: Numbers::F32 };
+    let shape = Shape { layers: 2, rows: 1, kv_heads: 2, head_dim: 8, numbers: Numbers::F32, with_places: false };
     let identity =
         Identity { key: key(number), model: [7; 32], prefix: vec![1, 2], extra: Vec::new(), ids: vec![number] };
     let numbers: Vec<u8> = (0..shape.tensor_bytes()).map(|index| (index + number as usize) as u8).collect();
-    let layers = [LayerBytes { keys: &numbers, values: &numbers }; 2];
+    let layers = [LayerBytes { places: &[], keys: &numbers, values: &numbers }; 2];
     let bytes = encode(&identity, &shape, &layers, None);
     (identity, shape, bytes)
 }

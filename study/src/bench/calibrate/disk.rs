@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 
 /// Files that are read: 128 MiB, in layers as long as those of a chunk of 512 rows of eight heads.
 const FILES: u32 = 16;
-const SHAPE: Shape = Shape { layers: 4, rows: 512, kv_heads: 4, head_dim: 128, numbers: Numbers::F32 };
+const SHAPE: Shape =
+    Shape { layers: 4, rows: 512, kv_heads: 4, head_dim: 128, numbers: Numbers::F32, with_places: false };
 
 /// Counted runs.
 pub const RUNS: usize = 7;

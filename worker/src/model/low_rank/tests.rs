@@ -180,7 +180,8 @@ fn gradients_flow_into_the_matrices() {
         let rows = model.embed(&IDS).expect("ids").adapted(2..6, &low_rank);
         let (math, at) = (kit::math(&*model, 16), Positions::run(0, IDS.len()));
         let (before, layers) = (View::default(), Vec::new());
-        let mut attention = ChunkPrefill { math, at, before, asked: IDS.len(), layers, outgoing: None };
+        let mut attention =
+            ChunkPrefill { math, at, before, asked: IDS.len(), layers, outgoing: None, compression: None };
         let rows = model.layers(0..model.config().layers, rows, &mut attention).expect("layers");
         rows.hidden.sqr().and_then(|squares| squares.sum_all()).expect("a sum")
     };

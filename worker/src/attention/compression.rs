@@ -1,0 +1,193 @@
+//! Chunks that keep some of their rows: once a layer's queries are at hand, each KV head keeps the keys and values of those rows of a chunk
+//! that its own last rows attend to, or that the method chooses otherwise. Rows around the chunk's tokens are always kept. A chunk is
+//! compressed without knowledge of any query, so it can be cached.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+use tributary_kernels::{Keys, Partial, Positions, contiguous, cuda};
+use tributary_protocol::{Chunk, Evict};
+
+use super::look_ahead::received_by_kv_head;
+use super::rounds::join;
+use crate::context::Math;
+use crate::error::Result;
+use crate::evict::kept_of_layer;
+use crate::kv::{Block, LayerRows};
+use crate::model::Qkv;
+
+/// The chunks of a batch, some of which keep some of their rows.
+pub struct Compression {
+    /// Rows of the batch before the chunks.
+    prefix_rows: usize,
+    /// Layers of the model.
+    layers: usize,
+    chunks: Vec<Compressed>,
+}
+
+/// A chunk of the batch, as far as it has come.
+struct Compressed {
+    /// Its rows, as numbered in the plan.
+    rows: Vec<u32>,
+    /// Its rows in the batch.
+    batch: Range<usize>,
+    /// What is kept of its tokens, and which of its rows those are; all where absent.
+    choice: Option<Choice>,
+    /// Per layer its keys and values that are kept, and which they are.
+    layers: Vec<(Tensor, Tensor)>,
+    places: Vec<LayerRows>,
+}
+
+/// What is kept of a chunk's tokens.
+struct Choice {
+    evict: Evict,
+    /// The chunk's rows that are tokens.
+    tokens: Range<usize>,
+    /// The chunk's rows whose attention says what is kept.
+    asking: Range<usize>,
+    /// Where the chunk's rows stand, and those that ask.
+    at: Positions,
+    at_asking: Positions,
+}
+
+impl Compression {
+    /// The compression of a batch of so many rows before its `chunks`, whose rows have these numbers and stand at `at`, of a model of so many
+    /// layers.
+    pub fn new<'a>(
+        prefix_rows: usize,
+        chunks: impl Iterator<Item = (&'a Chunk, Range<u32>)>,
+        at: &Positions,
+        layers: usize,
+    ) -> Self {
+        let mut from = prefix_rows;
+        let chunks = chunks.map(|(chunk, rows)| {
+            let batch = from..from + chunk.rows();
+            from = batch.end;
+            let choice = chunk.compress.as_ref().map(|evict| Choice::new(evict, chunk, at, batch.clone()));
+            Compressed { rows: rows.collect(), batch, choice, layers: Vec::new(), places: Vec::new() }
+        });
+        Self { prefix_rows, layers, chunks: chunks.collect() }
+    }
+
+    /// Whether nobody asks for what rows find in a layer, but for those that say what is kept.
+    pub fn is_last(&self, layer: usize) -> bool {
+        layer + 1 == self.layers
+    }
+
+    /// Takes a layer of the batch, of which `keys` are all that its rows see; `found` is what all of them found, if they looked. The keys
+    /// and values of the rows before the chunks.
+    ///
+    /// # Errors
+    /// Kernels'.
+    pub fn layer(
+        &mut self,
+        math: &Math,
+        qkv: &Qkv,
+        keys: &[Keys],
+        found: Option<&Partial>,
+    ) -> Result<(Tensor, Tensor)> {
+        for chunk in &mut self.chunks {
+            let layer = chunk.layers.len();
+            let places = match &chunk.choice {
+                Some(choice) => choice.places(math, layer, (qkv, chunk.batch.clone()), keys, found)?,
+                None => LayerRows::AllHeads((0..chunk.batch.len() as u32).collect()),
+            };
+            let of = |x: &Tensor| x.narrow(0, chunk.batch.start, chunk.batch.len());
+            let whole = Block::of((0..chunk.batch.len() as u32).collect::<Vec<_>>(), vec![(of(&qkv.k)?, of(&qkv.v)?)]);
+            chunk.layers.push(whole.cut([places.clone()])?.layers.swap_remove(0));
+            chunk.places.push(places);
+        }
+        Ok((self.before(&qkv.k)?, self.before(&qkv.v)?))
+    }
+
+    /// The rows before the chunks in memory of their own, so that the batch's goes.
+    fn before(&self, x: &Tensor) -> Result<Tensor> {
+        let before = x.narrow(0, 0, self.prefix_rows)?;
+        if self.prefix_rows == 0 { Ok(before) } else { Ok(before.force_contiguous()?) }
+    }
+
+    /// The keys and the values of a layer that are kept of the chunks, one chunk behind the other; none of those of `empty` where there is
+    /// no chunk.
+    ///
+    /// # Errors
+    /// The tensor library's.
+    pub fn kept(&self, layer: usize, empty: &(Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
+        if self.chunks.is_empty() {
+            return Ok((empty.0.narrow(0, 0, 0)?, empty.1.narrow(0, 0, 0)?));
+        }
+        let (k, v): (Vec<_>, Vec<_>) = self.chunks.iter().map(|chunk| chunk.layers[layer].clone()).unzip();
+        Ok((join(&k)?, join(&v)?))
+    }
+
+    /// The blocks of the chunks, once all layers have come.
+    pub fn into_blocks(self) -> Vec<Block> {
+        let block = |chunk: Compressed| match chunk.choice {
+            Some(_) => Block::compressed(chunk.rows, &chunk.places, chunk.layers),
+            None => Block::of(chunk.rows, chunk.layers).complete(self.layers),
+        };
+        self.chunks.into_iter().map(block).collect()
+    }
+}
+
+impl Choice {
+    fn new(evict: &Evict, chunk: &Chunk, at: &Positions, batch: Range<usize>) -> Self {
+        let (head, rows) = (chunk.head_rows(), chunk.rows());
+        let tokens = head..head + chunk.ids.len();
+        let has_trailer = tokens.end < rows;
+        let asking = chunk.asking();
+        // The trailer's rows look in the window's stead, and they are kept beside the budget.
+        let window = if has_trailer { 0 } else { evict.window };
+        let of = |rows: Range<usize>| {
+            let rows: Vec<u32> = rows.map(|row| (batch.start + row) as u32).collect();
+            at.select(&rows)
+        };
+        Self {
+            evict: Evict { window, ..evict.clone() },
+            tokens,
+            at: of(0..rows),
+            at_asking: of(asking.clone()),
+            asking,
+        }
+    }
+
+    /// The places of the chunk's rows that each KV head keeps in a layer.
+    fn places(
+        &self,
+        math: &Math,
+        layer: usize,
+        (qkv, batch): (&Qkv, Range<usize>),
+        keys: &[Keys],
+        found: Option<&Partial>,
+    ) -> Result<LayerRows> {
+        let kv_heads = qkv.k.dim(1)?;
+        let scores = if self.asking.is_empty() { None } else { Some(self.scores(math, (qkv, &batch), keys, found)?) };
+        let tokens: Vec<u32> = (self.tokens.start as u32..self.tokens.end as u32).collect();
+        let kept = kept_of_layer(&self.evict, &tokens, (layer, self.evict.keep, kv_heads), scores.as_deref());
+        let around = |kept: Vec<u32>| -> Vec<u32> {
+            let behind = self.tokens.end as u32..batch.len() as u32;
+            (0..self.tokens.start as u32).chain(kept).chain(behind).collect()
+        };
+        Ok(LayerRows::of_heads(kept.into_iter().map(around).collect()))
+    }
+
+    /// What each token receives from the rows that ask, by KV head.
+    fn scores(
+        &self,
+        math: &Math,
+        (qkv, batch): (&Qkv, &Range<usize>),
+        keys: &[Keys],
+        found: Option<&Partial>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let asking = |x: &Tensor| x.narrow(0, batch.start + self.asking.start, self.asking.len());
+        let q = contiguous(&asking(&qkv.q)?)?;
+        let lse = match found {
+            Some(found) => contiguous(&asking(&found.lse)?)?,
+            None => math.attend(&q, &self.at_asking, keys)?.lse,
+        };
+        let of = |x: &Tensor| x.narrow(0, batch.start, batch.len());
+        let own = [Keys { k: of(&qkv.k)?, v: of(&qkv.v)?, at: self.at.clone() }];
+        let received = received_by_kv_head(math, (&q, &self.at_asking, &lse), &own, qkv.k.dim(1)?)?;
+        let heads = cuda::download(&received)?.to_vec2::<f32>()?;
+        Ok(heads.into_iter().map(|head| head[self.tokens.clone()].to_vec()).collect())
+    }
+}
