@@ -101,7 +101,9 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     );
     println!("{words}");
     // What is not counted: tables of positions and row numbers, some bytes a row where a row of this model has 6144.
-    assert!(kept < 1.05, "{words}");
+    // Such tables have an entry for every row, those too that compressed chunks do not keep.
+    let most = if plan.compresses() { 1.1 } else { 1.05 };
+    assert!(kept < most, "{words}");
     // Keys are turned to their positions layer by layer, in one step.
     // Where chunks were compressed, rows that were recomputed in one pass are a larger part.
     let layers = if plan.compresses() { 4.0 } else { 6.0 };
