@@ -1,4 +1,4 @@
-//! A heat map: a value from 0 to 1 in each place of a grid, as a colour and in digits.
+//! A heat map: a value from 0 to 1 in each place of a grid, as a colour and, where there is room, in digits.
 
 use super::{Anchor, Chart, Legend, Plot, text_width};
 
@@ -8,6 +8,9 @@ const ROW: f64 = 34.0;
 /// Room for the names of rows, at least, and beside them.
 const LEFT: f64 = 92.0;
 const BESIDE: f64 = 44.0;
+
+/// Pixels that digits leave free beside them.
+const MARGIN: f64 = 4.0;
 
 /// The least and the most of the colour: a value of 0 still shows where its place is.
 const FAINTEST: f64 = 0.06;
@@ -72,7 +75,10 @@ impl HeatMap<'_> {
                             ROW - 2.0
                         ));
                         let class = if *value >= STRONG { "strong" } else { "" };
-                        plot.drawing.text(middle, Anchor::Middle, class, &format!("{value:.2}"));
+                        let digits = format!("{value:.2}");
+                        if text_width(&digits) + MARGIN <= width {
+                            plot.drawing.text(middle, Anchor::Middle, class, &digits);
+                        }
                     }
                     None => plot.drawing.text(middle, Anchor::Middle, "muted", "–"),
                 }
@@ -116,5 +122,9 @@ mod tests {
         assert!((strengths[0], strengths[1]) == (FAINTEST, 1.0) && strengths[3] < strengths[2], "{strengths:?}");
         assert!(body.contains("tokens 8k, depth [%] 100: 0.750") && body.contains(">–</text>"), "{body}");
         assert_eq!(body.matches("class=\"strong\"").count(), 2, "digits on a strong colour");
+        let (columns, values) = (vec!["x".to_owned(); 60], [vec![Some(0.25); 60]]);
+        let crowded = HeatMap { columns: &columns, rows: &rows[..1], values: &values, ..map };
+        let body = crowded.chart("heat").body;
+        assert!(body.contains(": 0.250</title>") && !body.contains(">0.25<"), "no room for digits: {body}");
     }
 }
