@@ -10,8 +10,8 @@ use std::ops::Range;
 use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
 
 use crate::cost::memory;
+use crate::error::setting;
 use crate::intake::Prepared;
-use crate::plan::setting;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, ModelShape, Result};
 

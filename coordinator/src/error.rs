@@ -228,3 +228,8 @@ impl Error {
         }
     }
 }
+
+/// A setting that cannot be as it was `found`, and what is `wanted` in its stead.
+pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
+    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
+}

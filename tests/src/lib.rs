@@ -176,6 +176,21 @@ pub fn written_by_itself() -> DraftModel {
     DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
 }
 
+/// Methods that recompute nothing, or rows by what the query pays them or by place or chance: what they need of chunks is least.
+pub fn plain_selections() -> Vec<Method> {
+    let layout = Layout::Global;
+    vec![
+        Method::KvPacket,
+        Method::None,
+        Method::Random { seed: 3 },
+        Method::Epic { per_chunk: None },
+        infoflow(1, 3),
+        Method::ProphetKv { layout },
+        Method::Relay { layout },
+        Method::A3 { layout },
+    ]
+}
+
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
 pub fn infoflow(from: usize, to: usize) -> Method {
     Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })

@@ -11,8 +11,8 @@ use tributary_protocol::{
 };
 use tributary_tests::equal::{Largest, assert_same_selection};
 use tributary_tests::{
-    between, dummy_model, infoflow, logits, open_store, plan, relative_error, reordered, run_all, run_one,
-    stored_group, tiny_config, with_ratio,
+    between, dummy_model, infoflow, logits, open_store, plain_selections, plan, relative_error, reordered, run_all,
+    run_one, stored_group, tiny_config, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -41,18 +41,7 @@ fn able() -> impl Iterator<Item = &'static EvictionDescriptor> {
 
 /// Every method whose chunks may be compressed.
 fn methods() -> Vec<Method> {
-    let layout = Layout::Global;
-    let methods = vec![
-        Method::KvPacket,
-        Method::None,
-        Method::Random { seed: 3 },
-        Method::Epic { per_chunk: None },
-        infoflow(1, 3),
-        Method::ProphetKv { layout },
-        Method::Relay { layout },
-        Method::A3 { layout },
-        Method::CacheClip,
-    ];
+    let methods = [plain_selections(), vec![Method::CacheClip]].concat();
     for method in METHODS.into_iter().filter(|method| method.takes(Choice::KeepPerChunk)) {
         assert!(methods.iter().any(|made| made.name() == method.name), "{} is missing", method.name);
     }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Choice, Exchange, Layout, METHODS, Method, Outcome, Plan, Source};
+use tributary_protocol::{Choice, Exchange, METHODS, Method, Outcome, Plan, Source};
 use tributary_tests::equal::Largest;
 use tributary_tests::{
-    between, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run_all, tiny_config,
+    between, dummy_model, eager_trace, logits, plain_selections, plan, relative_error, reordered, run_all, tiny_config,
     with_ratio,
 };
 use tributary_worker::Model;
@@ -20,18 +20,7 @@ fn model() -> Arc<dyn Model> {
 
 /// Every method that takes them.
 fn methods() -> Vec<Method> {
-    let layout = Layout::Global;
-    let methods = vec![
-        Method::KvPacket,
-        Method::None,
-        Method::Random { seed: 3 },
-        Method::Epic { per_chunk: None },
-        infoflow(1, 3),
-        Method::ProphetKv { layout },
-        Method::Relay { layout },
-        Method::A3 { layout },
-        eager_trace(),
-    ];
+    let methods = [plain_selections(), vec![eager_trace()]].concat();
     let takes =
         |method: &Method| [Choice::Packets, Choice::Adapter].iter().any(|&choice| method.descriptor().takes(choice));
     assert!(methods.iter().all(takes));

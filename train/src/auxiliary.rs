@@ -16,10 +16,11 @@ use tributary_kernels::Positions;
 use tributary_worker::{Learnable, Model, Progress};
 
 use crate::error::Result;
+use crate::paid::log_sum_exp;
 use crate::pass::{Layers, Pass};
 use crate::pupil::{Made, Pupil};
 use crate::reader::{Objective, Reader};
-use crate::received::{Prompts, log_sum_exp, received, top};
+use crate::received::{Prompts, received, top};
 use crate::sample::Sample;
 use crate::teacher::{log_softmax, teach};
 
@@ -95,7 +96,7 @@ impl Auxiliary {
             let mut prompts = Prompts::default();
             prompts.add(&prompt[..from], &prompt[from..all - query], &sample.query);
             let layers = received(model, &prompts, 0..model.config().layers, progress)?;
-            let sum = log_sum_exp(&Tensor::stack(&layers, 0)?)?;
+            let sum = log_sum_exp(&Tensor::stack(&layers, 0)?, 0)?.squeeze(0)?;
             let shares = normalised(&sum)?.to_device(self.own.model().device())?;
             Ok(shares.to_dtype(self.own.model().dtype())?.detach())
         })

@@ -6,6 +6,7 @@ use tributary_kernels::{Kernels, Keys, Positions, Rope, cast, join};
 use tributary_worker::{Attention, Model, Progress, Qkv, Rows};
 
 use crate::error::Result;
+use crate::paid::{log_sum_exp, paid};
 use crate::pass::Layers;
 use crate::teacher::log_softmax;
 
@@ -37,21 +38,10 @@ pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress)
 impl Gaze<'_> {
     /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of all that the rows see `[rows, heads]`.
     fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_worker::Result<Tensor> {
-        let (rows, heads, head_dim) = q.dims3()?;
         let (places, kv_heads, _) = prompt.k.dims3()?;
-        let (group, dtype) = (heads / kv_heads, q.dtype());
-        let by_kv_head = |x: &Tensor, width: usize| -> candle_core::Result<Tensor> {
-            let apart = x.reshape((rows, kv_heads, group * width))?.transpose(0, 1)?.contiguous()?;
-            apart.reshape((kv_heads, rows * group, width))
-        };
-        let q = by_kv_head(&self.rope.apply(q, &self.at)?, head_dim)?;
-        let k = self.rope.apply(&cast(&prompt.k, dtype)?, &prompt.at)?;
-        let k = k.transpose(0, 1)?.transpose(1, 2)?.contiguous()?; // [kv_heads, head_dim, places]
-        let logits = (q.matmul(&k)? * f64::from(self.scale))?;
-        let attention = logits.broadcast_sub(&by_kv_head(&cast(lse, dtype)?, 1)?)?; // logarithms
-        let most = attention.detach().max_keepdim(1)?;
-        let sum = attention.broadcast_sub(&most)?.exp()?.sum_keepdim(1)?.log()?;
-        Ok(log_softmax(&(sum + most)?.reshape((kv_heads, places))?)?)
+        let (q, k) = (self.rope.apply(q, &self.at)?, self.rope.apply(&cast(&prompt.k, q.dtype())?, &prompt.at)?);
+        let received = log_sum_exp(&paid(&q, &k, lse, self.scale)?, 1)?;
+        Ok(log_softmax(&received.reshape((kv_heads, places))?)?)
     }
 }
 

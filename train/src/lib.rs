@@ -14,6 +14,7 @@ mod lookahead;
 mod memory;
 mod normal;
 mod packet;
+mod paid;
 mod pass;
 mod pupil;
 mod ranks;

@@ -8,6 +8,7 @@ use tributary_kernels::{Kernels, Keys, Positions, Rope, gather, join};
 use tributary_worker::{Attention, Model, Progress, Qkv};
 
 use crate::error::Result;
+use crate::paid::{log_sum_exp, paid};
 
 /// Prompts that are read side by side, none of which knows the others.
 #[derive(Debug, Clone, Default)]
@@ -75,22 +76,14 @@ impl Look<'_> {
             let part = |x: &Tensor| x.narrow(0, asking.start, asking.len());
             self.of_prompt(&part(&q)?, &k.narrow(0, wanted.start, wanted.len())?, &part(lse)?)
         };
-        let found = self.prompts.runs.iter().map(one).collect::<candle_core::Result<Vec<_>>>()?;
+        let found = self.prompts.runs.iter().map(one).collect::<tributary_worker::Result<Vec<_>>>()?;
         Ok(join(&found.iter().collect::<Vec<_>>(), 0)?)
     }
 
-    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> candle_core::Result<Tensor> {
-        let ((rows, heads, head_dim), (places, kv_heads, _)) = (q.dims3()?, k.dims3()?);
-        let group = heads / kv_heads;
-        let by_kv_head = |x: &Tensor, width: usize| -> candle_core::Result<Tensor> {
-            let apart = x.reshape((rows, kv_heads, group * width))?.transpose(0, 1)?.contiguous()?;
-            apart.reshape((kv_heads, rows * group, width))
-        };
-        let k = k.to_dtype(q.dtype())?.transpose(0, 1)?.transpose(1, 2)?.contiguous()?; // [kv_heads, head_dim, places]
-        let logits = (by_kv_head(q, head_dim)?.matmul(&k)? * f64::from(self.scale))?;
-        let attention = logits.broadcast_sub(&by_kv_head(&lse.to_dtype(q.dtype())?, 1)?)?; // logarithms
-        let sum = log_sum_exp(&attention.reshape((rows * heads, places))?)?;
-        sum - ((rows * heads) as f64).ln()
+    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+        let (asked, places) = (q.dim(0)? * q.dim(1)?, k.dim(0)?);
+        let attention = paid(q, k, lse, self.scale)?.reshape((asked, places))?;
+        Ok((log_sum_exp(&attention, 0)?.squeeze(0)? - (asked as f64).ln())?)
     }
 }
 
@@ -113,16 +106,6 @@ impl Attention for Look<'_> {
         }
         Ok(partial.out)
     }
-}
-
-/// The logarithm of the sum of exponentials down the rows of `[rows, n]`: `[n]`.
-///
-/// # Errors
-/// The tensor library's.
-pub fn log_sum_exp(logarithms: &Tensor) -> candle_core::Result<Tensor> {
-    let most = logarithms.detach().max_keepdim(0)?;
-    let sum = logarithms.broadcast_sub(&most)?.exp()?.sum_keepdim(0)?.log()?;
-    (sum + most)?.squeeze(0)
 }
 
 /// Rows that hold this share of `logarithms`' places, the largest ones, ascending.

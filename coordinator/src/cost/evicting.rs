@@ -12,8 +12,7 @@
 //! | kept rows, on the owner, where they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
 //!
 //! Where tokens are generated to see what they attend to (LAQ), they and the window's rows ask, scores and gathered rows move twice, and those tokens as any that
-//! are generated. Where the whole cache generates them (the ideal
-//! eviction), they alone ask, and all rows move before. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
+//! are generated. Where the whole cache generates them (the ideal eviction), they alone ask, and all rows move before. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
 //!
 //! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
 

@@ -3,13 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_protocol::{
-    Choice, Descriptor, Evict, Eviction, EvictionDescriptor, EvictionEvidence, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS,
-    WINDOW_ROWS,
-};
+use tributary_protocol::{Choice, Descriptor, Evict, Eviction, EvictionDescriptor, EvictionEvidence};
 
 use super::eviction::Keep;
-use crate::{Error, Result};
+use crate::Result;
+use crate::error::setting;
 
 /// What each KV head of each layer keeps of every chunk's tokens, before the chunk is cached.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,22 +53,8 @@ impl KeepPerChunk {
     /// What is kept of a chunk of so many tokens; nothing to say where that is all of them. A draw's seed is 0, so that what is cached
     /// serves every request.
     pub fn of_chunk(&self, tokens: usize) -> Option<Evict> {
-        let keep = match self.keep {
-            Keep::Rows(rows) => rows,
-            Keep::Percent(percent) => ((percent / 100.0 * tokens as f64 + 1e-9).floor() as usize).max(1),
-        };
-        let evict = Evict {
-            method: self.method,
-            keep,
-            window: WINDOW_ROWS,
-            pooled: POOLED_ROWS,
-            sinks: SINK_ROWS,
-            beta: PYRAMID_BETA,
-            pseudo: 0,
-            seed: 0,
-            gather: false,
-        };
-        (keep < tokens).then_some(evict)
+        let keep = self.keep.of(tokens);
+        (keep < tokens).then(|| Evict { pseudo: 0, ..Evict::usual(self.method, keep) })
     }
 
     /// Checks it beside a method and what else is evicted.
@@ -101,10 +85,6 @@ impl KeepPerChunk {
 /// The window whose attention says what is kept of a chunk, where it does and no rows of an adapter stand behind its tokens.
 pub(crate) fn window_of(evict: &Evict) -> Option<usize> {
     (evict.descriptor().evidence == EvictionEvidence::Window).then_some(evict.window)
-}
-
-fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
-    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
 }
 
 #[cfg(test)]

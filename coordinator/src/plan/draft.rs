@@ -9,10 +9,11 @@ use tributary_protocol::{
     leading_counts,
 };
 
-use super::settings::{RequestSettings, budget, setting};
+use super::settings::{RequestSettings, budget};
 use super::{Cached, Held, Planned, dealing};
 use super::{eviction, exchange};
 use crate::cost::{evicting, memory};
+use crate::error::setting;
 use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};

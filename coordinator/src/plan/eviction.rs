@@ -3,12 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_protocol::{
-    Evict, Eviction, EvictionDescriptor, EvictionEvidence, POOLED_ROWS, PSEUDO_TOKENS, PYRAMID_BETA, Plan, SINK_ROWS,
-    WINDOW_ROWS,
-};
+use tributary_protocol::{Evict, Eviction, EvictionDescriptor, EvictionEvidence, Plan};
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::error::setting;
 
 /// How much each KV head keeps of a prompt in a layer, the mean over layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +25,16 @@ impl FromStr for Keep {
         match text.strip_suffix('%') {
             Some(percent) => percent.parse().map(Keep::Percent).map_err(|_| wrong()),
             None => text.parse().map(Keep::Rows).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl Keep {
+    /// How many of so many rows that is, or more than there are.
+    pub fn of(self, rows: usize) -> usize {
+        match self {
+            Keep::Rows(kept) => kept,
+            Keep::Percent(percent) => ((percent / 100.0 * rows as f64 + 1e-9).floor() as usize).max(1),
         }
     }
 }
@@ -112,16 +120,7 @@ impl EvictionWish {
 pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<Option<Evict>> {
     let EvictionWish { method: Some(method), keep: Some(wish), window, at_most } = *asked else { return Ok(None) };
     let (rows, entry) = (plan.total_rows(), method.descriptor());
-    let keep = match wish {
-        Keep::Rows(kept) => {
-            if at_most {
-                kept.min(rows)
-            } else {
-                kept
-            }
-        }
-        Keep::Percent(percent) => ((percent / 100.0 * rows as f64 + 1e-9).floor() as usize).max(1),
-    };
+    let keep = wish.of(rows).min(if at_most { rows } else { usize::MAX });
     if keep > rows {
         return Err(setting(
             "--keep",
@@ -145,23 +144,11 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
         let wanted = format!("not with method {}, whose contexts stand beside each other", plan.method.name());
         return Err(setting("--evict", entry.name, wanted));
     }
-    Ok(Some(Evict {
-        method,
-        keep,
-        window: window.unwrap_or(WINDOW_ROWS),
-        pooled: POOLED_ROWS,
-        sinks: SINK_ROWS,
-        beta: PYRAMID_BETA,
-        // An answer's last token asks nothing.
-        pseudo: match entry.evidence {
-            EvictionEvidence::OwnTokens => plan.max_tokens.saturating_sub(1).max(1),
-            _ => PSEUDO_TOKENS,
-        },
-        seed,
-        gather: false,
-    }))
-}
-
-fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
-    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
+    let usual = Evict::usual(method, keep);
+    // An answer's last token asks nothing.
+    let pseudo = match entry.evidence {
+        EvictionEvidence::OwnTokens => plan.max_tokens.saturating_sub(1).max(1),
+        _ => usual.pseudo,
+    };
+    Ok(Some(Evict { window: window.unwrap_or(usual.window), pseudo, seed, ..usual }))
 }

@@ -27,7 +27,6 @@ pub use self::compression::KeepPerChunk;
 pub(crate) use self::compression::window_of;
 pub use self::draft::{Draft, Tokens};
 pub use self::eviction::{EvictionWish, Keep, eviction_named};
-pub(crate) use self::settings::setting;
 pub use self::settings::{RequestSettings, method_named};
 
 /// A request as token ids.

@@ -7,6 +7,7 @@ use tributary_protocol::{
 
 use super::compression::KeepPerChunk;
 use super::eviction::EvictionWish;
+use crate::error::setting;
 use crate::{Error, Result};
 
 /// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
@@ -289,10 +290,6 @@ pub(crate) fn budget(ratio: f64, context_tokens: usize) -> usize {
     // Without the small number, 0.15 of 20 would be 2.
     let share = (ratio * context_tokens as f64 + 1e-9).floor();
     (share as usize).max(1)
-}
-
-pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
-    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
 }
 
 #[cfg(test)]

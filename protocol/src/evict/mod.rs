@@ -78,6 +78,12 @@ impl Eviction {
 }
 
 impl Evict {
+    /// So many rows by a method as its authors have it, each kept where it lies; what is drawn comes from the seed 0.
+    pub fn usual(method: Eviction, keep: usize) -> Self {
+        let (window, pooled, sinks, beta) = (WINDOW_ROWS, POOLED_ROWS, SINK_ROWS, PYRAMID_BETA);
+        Self { method, keep, window, pooled, sinks, beta, pseudo: PSEUDO_TOKENS, seed: 0, gather: false }
+    }
+
     /// What its method says of itself.
     pub fn descriptor(&self) -> &'static EvictionDescriptor {
         self.method.descriptor()
