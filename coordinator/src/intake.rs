@@ -59,6 +59,15 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// The same as one query behind nothing: a prompt of which every token is to be told apart, and nothing is reused.
+    #[must_use]
+    pub fn without_context(self) -> Self {
+        let Self { prefix, chunks, query, query_text, notes } = self;
+        let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
+        let query = prefix.into_iter().chain(context).chain(query).collect();
+        Self { prefix: Vec::new(), chunks: Vec::new(), query, query_text, notes }
+    }
+
     /// Number of its tokens.
     pub fn token_count(&self) -> usize {
         self.prefix.len() + self.chunks.iter().map(|chunk| chunk.ids.len()).sum::<usize>() + self.query.len()
@@ -161,8 +170,7 @@ fn opening(intake: &Intake<'_>, turns: &[Turn], lead: &str, notes: &mut Vec<Stri
 /// prompt would be), or, where it is longer than `chunk_tokens`, chunks of so many tokens.
 ///
 /// # Errors
-/// [`Error::EmptyQuery`] for a text of no token, [`Error::TextTooShort`] for one of a single token without a template's tail
-/// behind it; [`Error::Template`], [`Error::Tokenizer`].
+/// [`Error::EmptyQuery`] for a text of no token; [`Error::Template`], [`Error::Tokenizer`].
 pub fn prepare_text(turns: &[Turn], text: &str, chunk_tokens: usize, intake: &Intake<'_>) -> Result<Prepared> {
     let mut notes = Vec::new();
     let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
@@ -197,7 +205,8 @@ pub fn prepare_ids(
 /// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them.
 fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
-        return Err(Error::TextTooShort);
+        // Nothing stands before a single token that could be reused.
+        return if ids.is_empty() { Err(Error::EmptyQuery) } else { Ok((Vec::new(), ids)) };
     }
     let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1));
     let chunk = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };

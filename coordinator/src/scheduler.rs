@@ -1,10 +1,11 @@
 //! What the ranks do next: a pure function of which requests wait and which run. Prefill comes first, since the first token is what
 //! this program is for, but never more prefills in a row than the burst allows while somebody's tokens are being decoded.
 //!
-//! Requests are taken in the order in which they came. The one in front that does not fit now waits until memory is free, and
-//! so do those behind it: a large request is not starved by small ones.
+//! Clients take turns by what they have asked for (start-time fair queueing, Goyal et al. 1996): one that hands in fifty long prompts does
+//! not keep another's short one waiting. Requests of one client are taken in the order in which they came. The one in front that does
+//! not fit now waits until memory is free; smaller ones may pass it, but only so often: a large request is not starved by small ones.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Limits of what runs and what waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +16,13 @@ pub struct Limits {
     pub max_running: usize,
     /// Requests that wait.
     pub max_waiting: usize,
+    /// Requests of one client that wait.
+    pub max_waiting_each: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_prefill_burst: 1, max_running: 64, max_waiting: 256 }
+        Self { max_prefill_burst: 1, max_running: 64, max_waiting: 256, max_waiting_each: 192 }
     }
 }
 
@@ -44,18 +47,36 @@ struct Running {
     bytes: Vec<u64>,
 }
 
+/// Requests that may pass one that does not fit, until it has its turn.
+const MAX_PASSED: usize = 16;
+
+/// A request that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Waiting {
+    request: u64,
+    /// Its place in the fair order: the smallest is next, ties in the order of arrival.
+    start: u64,
+    /// Whether it has been asked about and does not fit beside what runs.
+    is_too_large: bool,
+}
+
 /// Which requests wait, run, and are to be released.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
     world: usize,
-    waiting: VecDeque<u64>,
+    /// In the order in which they are taken.
+    waiting: VecDeque<Waiting>,
+    /// The fair order's place of the request that was taken last.
+    now: u64,
+    /// Where the next request of each client stands, if it has handed in more than has been taken.
+    ends: BTreeMap<u64, u64>,
+    /// Requests that have passed the one in front.
+    passed: usize,
     running: Vec<Running>,
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
-    /// Whether the request in front has been asked about and does not fit beside what runs: no memory comes free before a release.
-    front_waits: bool,
 }
 
 impl Scheduler {
@@ -63,36 +84,47 @@ impl Scheduler {
     pub fn new(world: usize, limits: Limits) -> Self {
         assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { limits, world, waiting, running, to_release, burst: 0, front_waits: false }
+        let (now, ends) = (0, BTreeMap::new());
+        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0 }
     }
 
-    /// A request has come; whether there is room for it among those that wait.
-    pub fn submit(&mut self, request: u64) -> bool {
-        let fits = self.waiting.len() < self.limits.max_waiting;
-        if fits {
-            self.waiting.push_back(request);
+    /// A request of a client has come, which `cost` so much (its tokens); whether there is room for it among those that wait.
+    pub fn submit(&mut self, request: u64, asker: u64, cost: u64) -> bool {
+        if self.waiting.len() >= self.limits.max_waiting {
+            return false;
         }
-        fits
+        let now = self.now;
+        self.ends.retain(|_, end| *end > now);
+        let start = self.ends.get(&asker).copied().unwrap_or(now);
+        self.ends.insert(asker, start.saturating_add(cost.max(1)));
+        let place = self.waiting.partition_point(|waiting| waiting.start <= start);
+        self.waiting.insert(place, Waiting { request, start, is_too_large: false });
+        true
     }
 
-    /// What to do next. `fits` says whether a request has room now, beside what runs; it is asked of the one in front only, and
-    /// while anything runs once between two releases.
-    pub fn next(&mut self, fits: impl FnOnce(u64) -> bool) -> Next {
+    /// What to do next. `fits` says whether a request has room now, beside what runs; while anything runs it is asked once of each
+    /// between two releases.
+    pub fn next(&mut self, mut fits: impl FnMut(u64) -> bool) -> Next {
         if !self.to_release.is_empty() {
             return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
         }
         let may_burst = self.running.is_empty() || self.burst < self.limits.max_prefill_burst;
-        if let Some(&request) = self.waiting.front()
-            && may_burst
-            && self.running.len() < self.limits.max_running.max(1)
-            && !self.front_waits
-        {
-            if fits(request) {
-                self.waiting.pop_front();
-                self.burst += 1;
-                return Next::Prefill(request);
+        if may_burst && self.running.len() < self.limits.max_running.max(1) {
+            let may_pass = self.passed < MAX_PASSED;
+            for index in 0..self.waiting.len() {
+                let Waiting { request, start, is_too_large } = self.waiting[index].clone();
+                if !is_too_large && fits(request) {
+                    self.waiting.remove(index);
+                    self.passed = if index == 0 { 0 } else { self.passed + 1 };
+                    self.now = self.now.max(start);
+                    self.burst += 1;
+                    return Next::Prefill(request);
+                }
+                self.waiting[index].is_too_large = !self.running.is_empty();
+                if !may_pass {
+                    break;
+                }
             }
-            self.front_waits = !self.running.is_empty();
         }
         if self.running.is_empty() {
             return Next::Nothing;
@@ -110,8 +142,10 @@ impl Scheduler {
 
     /// A request is over: its sequence, if it has one, is released by the next order, and counts until that has ended.
     pub fn over(&mut self, request: u64) {
-        self.front_waits &= self.waiting.front() != Some(&request);
-        self.waiting.retain(|&waiting| waiting != request);
+        if self.waiting.front().is_some_and(|front| front.request == request) {
+            self.passed = 0;
+        }
+        self.waiting.retain(|waiting| waiting.request != request);
         let (over, running) = self.running.drain(..).partition(|sequence| sequence.request == request);
         self.running = running;
         let over: Vec<Running> = over;
@@ -121,7 +155,8 @@ impl Scheduler {
     /// The release that [`next`](Self::next) gave has ended.
     pub fn released(&mut self) {
         self.to_release.clear();
-        self.front_waits = false;
+        // Memory has come free.
+        self.waiting.iter_mut().for_each(|waiting| waiting.is_too_large = false);
     }
 
     /// Bytes that sequences take on each rank.
@@ -181,7 +216,7 @@ mod tests {
     fn prefills_come_first_but_not_more_than_the_burst() {
         for (burst, expected) in [(1, "PDPDPDPD"), (2, "PPDPPDDD"), (9, "PPPPDDDD")] {
             let mut scheduler = scheduler(Limits { max_prefill_burst: burst, ..Limits::default() });
-            (1..=4).for_each(|request| assert!(scheduler.submit(request)));
+            (1..=4).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
             let order = |_| match carry_out(&mut scheduler) {
                 Next::Prefill(_) => 'P',
                 Next::Decode(_) => 'D',
@@ -196,7 +231,7 @@ mod tests {
         let mut scheduler = scheduler(Limits::default());
         assert_eq!(carry_out(&mut scheduler), Next::Nothing);
         // Prefills that leave no sequence, of one token each, follow each other.
-        (1..=3).for_each(|request| assert!(scheduler.submit(request)));
+        (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
         for request in 1..=3 {
             assert_eq!(scheduler.next(|_| true), Next::Prefill(request));
             scheduler.over(request);
@@ -207,7 +242,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_waits_and_nobody_passes_it() {
         let mut scheduler = scheduler(Limits::default());
-        (1..=3).for_each(|request| assert!(scheduler.submit(request)));
+        (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
         assert_eq!(carry_out(&mut scheduler), Next::Decode(vec![1]));
         let only_third = |request| request == 3;
@@ -223,7 +258,7 @@ mod tests {
     #[test]
     fn whether_the_front_fits_is_asked_once_between_two_releases() {
         let mut scheduler = scheduler(Limits::default());
-        (1..=3).for_each(|request| assert!(scheduler.submit(request)));
+        (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
         let mut asked = Vec::new();
         let mut next = |scheduler: &mut Scheduler| {
@@ -245,8 +280,9 @@ mod tests {
 
     #[test]
     fn limits_hold() {
-        let mut scheduler = scheduler(Limits { max_running: 2, max_waiting: 3, max_prefill_burst: 9 });
-        let taken: Vec<bool> = (1..=4).map(|request| scheduler.submit(request)).collect();
+        let mut scheduler =
+            scheduler(Limits { max_running: 2, max_waiting: 3, max_prefill_burst: 9, ..Limits::default() });
+        let taken: Vec<bool> = (1..=4).map(|request| scheduler.submit(request, 0, 1)).collect();
         assert_eq!(taken, [true, true, true, false]);
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
@@ -258,9 +294,41 @@ mod tests {
     }
 
     #[test]
+    fn clients_take_turns_by_what_they_ask_for() {
+        let mut scheduler = scheduler(Limits::default());
+        // One client hands in long prompts, then another a short one, then a third two of the same length.
+        (1..=6).for_each(|request| assert!(scheduler.submit(request, 1, 1000)));
+        assert_eq!(scheduler.next(|_| true), Next::Prefill(1));
+        assert!(scheduler.submit(7, 2, 10));
+        (8..=9).for_each(|request| assert!(scheduler.submit(request, 3, 1000)));
+        let order: Vec<Next> = (0..8).map(|_| scheduler.next(|_| true)).collect();
+        assert_eq!(order, [7, 8, 2, 9, 3, 4, 5, 6].map(Next::Prefill));
+        // Who has waited for nothing owes nothing.
+        assert!(scheduler.submit(10, 1, 10) && scheduler.submit(11, 4, 10));
+        assert_eq!([scheduler.next(|_| true), scheduler.next(|_| true)], [Next::Prefill(11), Next::Prefill(10)]);
+    }
+
+    #[test]
+    fn small_requests_pass_a_large_one_but_only_so_often() {
+        let mut scheduler = scheduler(Limits { max_running: 100, max_prefill_burst: 100, ..Limits::default() });
+        scheduler.runs(1000, vec![5, 5]);
+        (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+        let mut taken = Vec::new();
+        while let Next::Prefill(request) = scheduler.next(|request| request != 1) {
+            taken.push(request);
+        }
+        assert_eq!(taken, (2..2 + MAX_PASSED as u64).collect::<Vec<_>>(), "then it has its turn as soon as it fits");
+        assert_eq!(scheduler.next(|_| true), Next::Decode(vec![1000]));
+        scheduler.over(1000);
+        assert!(matches!(scheduler.next(|_| true), Next::Release(_)));
+        scheduler.released();
+        assert_eq!(scheduler.next(|_| true), Next::Prefill(1));
+    }
+
+    #[test]
     fn a_request_that_waits_can_go() {
         let mut scheduler = scheduler(Limits::default());
-        (1..=2).for_each(|request| assert!(scheduler.submit(request)));
+        (1..=2).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
         scheduler.over(1);
         assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
     }

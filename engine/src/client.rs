@@ -10,7 +10,7 @@ use tributary_coordinator::{
     Document, Environment, Intake, Machine, ModelShape, Prefix, Prepared, RequestSettings, Turn,
 };
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
-use tributary_protocol::{Choice, Descriptor};
+use tributary_protocol::{Choice, Descriptor, Packets, Sampling};
 
 use crate::answered::Answered;
 use crate::config::IntakeConfig;
@@ -68,6 +68,7 @@ struct Shared {
     pulses: Pulses,
     machine: Machine,
     profile: Option<Profile>,
+    has_store: bool,
 }
 
 impl Engine<'_> {
@@ -81,7 +82,8 @@ impl Engine<'_> {
         let (settings, pulses) = (run_config.settings.clone(), self.pulses());
         let (_, machine) = self.machine(run_config.group());
         let profile = self.planner.profile().cloned();
-        let shared = Arc::new(Shared { folder, intake, environment, settings, pulses, machine, profile });
+        let has_store = self.config.group.chunk_store.is_some();
+        let shared = Arc::new(Shared { folder, intake, environment, settings, pulses, machine, profile, has_store });
         (Client { desk, shared }, inbox)
     }
 
@@ -114,6 +116,11 @@ impl Client {
         let lacks_model = folder.auxiliary.is_none() && method.takes(Choice::AuxModel);
         let lacks_rows = folder.adapters.around().is_none() && method.takes(Choice::Adapter);
         !(lacks_model || lacks_rows)
+    }
+
+    /// Whether there is a store behind the chunk caches.
+    pub fn has_store(&self) -> bool {
+        self.shared.has_store
     }
 
     /// The machine of the ranks, as they see it.
@@ -215,9 +222,17 @@ impl Client {
         self.shared.folder.config.vocab
     }
 
-    /// Whether a token ends an answer.
-    pub fn is_end(&self, token: u32) -> bool {
-        self.shared.folder.config.eos.contains(&token)
+    /// The tokens that end an answer whose tokens are drawn like this.
+    pub fn ends(&self, sampling: &Sampling) -> Vec<u32> {
+        sampling.ends(self.shared.folder.config.eos.clone())
+    }
+
+    /// Rows of a prompt before the first token of its answer: its tokens, and the rows of an adapter around its chunks.
+    pub fn prompt_rows(&self, prepared: &Prepared, settings: &RequestSettings) -> usize {
+        let wants = settings.chunk_packets() == Packets::On;
+        let around = self.shared.folder.adapters.around().filter(|_| wants);
+        let rows = around.map_or(0, |around| (around.head + around.tail) as usize);
+        prepared.token_count() + rows * prepared.chunks.len()
     }
 
     /// The text of an answer, token by token.

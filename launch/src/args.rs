@@ -281,15 +281,16 @@ pub struct StoreArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub group: GroupArgs,
-    /// Tokens to generate at most, the first included
-    #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Run")]
-    pub max_tokens: usize,
-    /// 0 takes the likeliest token
-    #[arg(long, default_value_t = 0.0, help_heading = "Run")]
-    pub temperature: f32,
-    /// Draw from the smallest set of tokens with at least this probability
-    #[arg(long, default_value_t = 1.0, help_heading = "Run")]
-    pub top_p: f32,
+    /// Tokens to generate at most, the first included [default: 32; `serve`: where a request says nothing, a chat goes on to its end and a
+    /// text has 16]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub max_tokens: Option<usize>,
+    /// 0 takes the likeliest token [default: 0]
+    #[arg(long, help_heading = "Run")]
+    pub temperature: Option<f32>,
+    /// Draw from the smallest set of tokens with at least this probability [default: 1]
+    #[arg(long, help_heading = "Run")]
+    pub top_p: Option<f32>,
     /// Seed of every draw: dummy weights, synthetic tokens, random selection, sampling
     #[arg(long, default_value_t = 0, help_heading = "Run")]
     pub seed: u64,
@@ -350,14 +351,28 @@ pub fn settings(
             window: options.evict_window,
             at_most: false,
         },
-        max_tokens: run.max_tokens,
-        sampling: Sampling { temperature: run.temperature, top_p: run.top_p, top_k: 0, seed: run.seed },
+        max_tokens: run.max_tokens.unwrap_or(MAX_TOKENS),
+        sampling: sampling(run),
         timeout_ms: run.group.reach.collective_timeout.saturating_mul(1000),
         returns,
         // One request after the other without anything kept, unless the command says otherwise.
         reuse: 0.0,
         keep_chunks: false,
         from_store: false,
+    }
+}
+
+/// Tokens of an answer where nobody says how many.
+const MAX_TOKENS: usize = 32;
+
+/// How tokens are drawn.
+fn sampling(run: &RunArgs) -> Sampling {
+    let usual = Sampling::default();
+    Sampling {
+        temperature: run.temperature.unwrap_or(usual.temperature),
+        top_p: run.top_p.unwrap_or(usual.top_p),
+        seed: run.seed,
+        ..usual
     }
 }
 

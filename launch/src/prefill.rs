@@ -82,7 +82,8 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         ));
     }
     let exporter = args.metrics.start("prefill", String::new(), world, None)?;
-    let returns = Returns { logits: args.dump.is_some(), scores: args.dump.is_some(), logprobs: None };
+    let returns =
+        Returns { logits: args.dump.is_some(), scores: args.dump.is_some(), logprobs: None, prompt_logprobs: None };
     if let Some(folder) = &args.dump {
         dump::check(folder)?;
     }

@@ -332,7 +332,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
                 method: spec.method,
                 ratio: ratio.filter(|_| spec.method.ratio.is_some()),
                 world,
-                sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: args.seed },
+                sampling: Sampling { seed: args.seed, ..Sampling::default() },
                 timeout_ms: args.reach.collective_timeout.saturating_mul(1000),
                 reuse: 0.0,
                 ..RequestSettings::default()

@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{TEXT_CHUNK_TOKENS, method_named};
-use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, marker};
+use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_protocol::Returns;
-use tributary_service::{Access, ApiKeys, ClientLimits, Options, Service};
+use tributary_service::{Access, ApiKeys, ClientLimits, Doors, Options, Service};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
@@ -45,6 +45,12 @@ pub struct ServeArgs {
     /// Without keys: listen on an address that other hosts reach, and answer by any name; whoever reaches it may ask
     #[arg(long, conflicts_with = "api_key_file", help_heading = "Service")]
     insecure: bool,
+    /// Names by which this machine is asked beside its own, a container's for example; without keys any other Host is refused
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', help_heading = "Service")]
+    allowed_hosts: Vec<String>,
+    /// Origin of web pages that may ask, such as https://example.com, or * for all; may be given several times [default: none]
+    #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
+    allow_origin: Vec<String>,
     /// Tokens of a chunk where a request has no documents; what is shorter is one chunk, and exact
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
@@ -63,8 +69,35 @@ pub struct ServeArgs {
     /// Requests that wait for their turn; more are turned away
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Service")]
     max_waiting: usize,
+    /// The same of one client, by its key or its address; clients take turns [default: three quarters of --max-waiting]
+    #[arg(long, value_name = "N", help_heading = "Service")]
+    max_waiting_per_client: Option<usize>,
+    /// Fields of a request that are not known: refuse them by name, or ignore them. Misspelt `documents` are refused in any case
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "refuse", help_heading = "Service")]
+    unknown_fields: UnknownFields,
+    /// Defaults of temperature, top_p, top_k, min_p and repetition_penalty: those of the model's generation_config.json, or none
+    #[arg(long, value_enum, value_name = "WHOSE", default_value = "model", help_heading = "Service")]
+    generation_config: GenerationConfig,
     #[command(flatten)]
     clients: ClientArgs,
+}
+
+/// What becomes of fields of a request that are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum UnknownFields {
+    /// The request is refused.
+    Refuse,
+    /// They are passed over.
+    Ignore,
+}
+
+/// Where defaults of sampling come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum GenerationConfig {
+    /// The model's folder.
+    Model,
+    /// Nowhere: the likeliest token is taken where a request says nothing.
+    None,
 }
 
 /// What clients may ask at most, and how long things may take.
@@ -72,7 +105,7 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Limits of clients")]
 struct ClientArgs {
     /// Longest body of a request
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB")]
     max_body_size: u64,
     /// Documents of one request
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -80,6 +113,9 @@ struct ClientArgs {
     /// Tokens of one prompt
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     max_prompt_tokens: usize,
+    /// Tokens of one answer; more are refused
+    #[arg(long, value_name = "N", default_value_t = 1 << 16)]
+    max_tokens_limit: usize,
     /// Open connections; one more takes the place of the one that has been idle for longest
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
@@ -106,6 +142,7 @@ impl ClientArgs {
             body_bytes: usize::try_from(self.max_body_size).unwrap_or(usize::MAX),
             documents: self.max_documents,
             prompt_tokens: self.max_prompt_tokens,
+            answer_tokens: self.max_tokens_limit,
             connections: self.max_connections,
             header_time: Duration::from_secs(self.header_timeout),
             idle_time: Duration::from_secs(self.idle_timeout),
@@ -129,11 +166,29 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     // It is chosen before any prompt is known.
     settings.eviction.at_most = true;
+    if args.generation_config == GenerationConfig::Model {
+        let RunArgs { temperature, top_p, .. } = args.run;
+        let named = SamplingDefaults::read(&config.model.folder)?;
+        // What this command was told counts more.
+        let temperature = temperature.or(named.temperature);
+        SamplingDefaults { temperature, top_p: top_p.or(named.top_p), ..named }.apply(&mut settings.sampling);
+    }
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let self_test = Duration::from_secs(args.clients.self_test_interval);
     let (limits, access) = (args.clients.limits(), access(args)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
-    let options = Options { listen: args.listen, access, model: name(args), limits, self_test };
+    let doors = Doors { hosts: args.allowed_hosts.clone(), origins: args.allow_origin.clone() };
+    let (ignores_unknown, default_tokens) = (args.unknown_fields == UnknownFields::Ignore, args.run.max_tokens);
+    let options = Options {
+        listen: args.listen,
+        access,
+        doors,
+        model: name(args),
+        limits,
+        self_test,
+        ignores_unknown,
+        default_tokens,
+    };
     let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     profile.into_iter().for_each(|profile| engine.plan_by(profile));
@@ -148,7 +203,9 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
     let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
-    let conducted = engine.conduct(&run_config, Limits { max_prefill_burst, max_running, max_waiting }, inbox);
+    let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
+    let limits = Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each };
+    let conducted = engine.conduct(&run_config, limits, inbox);
     // After a failure of the ranks too, and first: clients hear of it before this process ends.
     let served = listening.join();
     conducted?;
@@ -177,6 +234,7 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
         ("--max-waiting", args.max_waiting),
         ("--max-documents", args.clients.max_documents),
         ("--max-prompt-tokens", args.clients.max_prompt_tokens),
+        ("--max-tokens-limit", args.clients.max_tokens_limit),
         ("--max-connections", args.clients.max_connections),
     ] {
         if number == 0 {
@@ -195,7 +253,7 @@ fn access(args: &ServeArgs) -> anyhow::Result<Access> {
             Access::Keys { keys: Arc::new(keys), metrics_public }
         }
         None if args.insecure => Access::Everybody,
-        None => Access::Local,
+        None => Access::Local { hosts: args.allowed_hosts.clone().into() },
     })
 }
 

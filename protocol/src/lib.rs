@@ -40,7 +40,7 @@ pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
-    Refusal, Sharpest, Span, StepReport,
+    Refusal, ScoredToken, Sharpest, Span, StepReport,
 };
 pub use rows::{leading, leading_counts};
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};

@@ -175,16 +175,60 @@ impl Chunk {
 }
 
 /// How a token is drawn from the logits.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sampling {
     /// 0 takes the largest logit (ties: the lower id).
     pub temperature: f32,
-    /// Draws from the smallest set of tokens with at least this probability together; 1 for all.
+    /// Draws from the smallest set of tokens with at least this probability together; 1 for all, 0 for the likeliest alone.
     pub top_p: f32,
     /// Draws from so many of the likeliest tokens, before `top_p` cuts further; 0 for all.
     pub top_k: u32,
+    /// Draws from tokens with at least this share of the likeliest token's probability (min-p, Nguyen et al. 2024); 0 for all.
+    pub min_p: f32,
+    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones (CTRL, Keskar et al. 2019); 1 for none.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logit of every token that the answer has already.
+    pub presence_penalty: f32,
+    /// Subtracted from a token's logit once for each time that the answer has it.
+    pub frequency_penalty: f32,
+    /// Numbers that are added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Tokens of the answer before which no token is drawn that would end it.
+    pub min_tokens: u32,
+    /// Whether the model's own end tokens do not end the answer.
+    pub ignore_eos: bool,
+    /// Tokens that end the answer, beside the model's own.
+    pub stop_token_ids: Vec<u32>,
     /// Seed of the draws.
     pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// The likeliest token, always.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            min_tokens: 0,
+            ignore_eos: false,
+            stop_token_ids: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+impl Sampling {
+    /// The tokens that end an answer of a model whose own are these.
+    pub fn ends(&self, eos: Vec<u32>) -> Vec<u32> {
+        let own = if self.ignore_eos { Vec::new() } else { eos };
+        own.into_iter().chain(self.stop_token_ids.iter().copied()).collect()
+    }
 }
 
 /// The numbers that the outcome carries besides the tokens.
@@ -196,6 +240,8 @@ pub struct Returns {
     pub scores: bool,
     /// Log-probabilities with every token, and of so many of the likeliest tokens beside it.
     pub logprobs: Option<u32>,
+    /// Log-probabilities of the query's tokens, each behind everything before it, and of so many of the likeliest in its place.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Plan {

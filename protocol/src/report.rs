@@ -83,6 +83,20 @@ pub struct Logprobs {
     pub top: Vec<(u32, f32)>,
 }
 
+/// How likely a token of the prompt is behind those before it: natural logarithms of probabilities, by the softmax of the logits as they
+/// are.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ScoredToken {
+    /// The token.
+    pub token: u32,
+    /// Its own log-probability.
+    pub logprob: f32,
+    /// 1 for the likeliest, 2 for the next.
+    pub rank: u32,
+    /// The likeliest tokens in its place, the best first, ties the lower id first.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// The failure of one request.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Refusal {
@@ -142,6 +156,8 @@ pub struct Outcome {
     pub logits: Option<Vec<f32>>,
     /// One score a context row, chunks in the request's own order, if asked for and if the method has them.
     pub scores: Option<Vec<f32>>,
+    /// The query's tokens from its second one on, if they were asked for: how likely each is behind all that stands before it.
+    pub prompt: Option<Vec<ScoredToken>>,
     /// The rows that are kept for decoding, if scores are asked for and rows were evicted.
     pub kept: Option<Box<KeptRows>>,
     /// Where chunks were compressed: the context rows that each KV head holds as they were prefilled, with the scores.

@@ -1,84 +1,90 @@
-//! From a request that is under way to its answer, in one piece or as a stream of events; the same for chats and for texts.
+//! Turns engine updates into an HTTP response: one JSON body, or a stream of events; the same for chats and for texts, and for one
+//! answer and several.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use axum::http::header;
-use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, Stream};
-use tributary_engine::{Answered, Client, Update};
+use tributary_engine::{Answered, Update};
 
 use crate::delivery::Delivery;
+use crate::echo;
 use crate::error::ApiError;
-use crate::output::{Ending, Frame};
+use crate::output::{Ending, Frame, Told, Usage};
 use crate::running::Running;
 use crate::spoken::{Piece, Spoken};
+use crate::streaming::stream;
 
-/// How often a silent stream says that it is alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// How long a stream waits for its first token before it begins without: what is wrong with a request is mostly known by then,
-/// and is best told by the status of the response.
-const OPENING: Duration = Duration::from_secs(1);
-
-/// What happens next to an answer.
-enum Step {
-    /// Nothing that its client hears of.
+/// The next event of an answer.
+pub enum Step {
+    /// Another token, which completes no text.
     Nothing,
-    /// More of it.
+    /// More of the text.
     Piece(Piece),
-    /// Its end, perhaps with the last of it.
+    /// Its end, perhaps with the last of the text.
     End(Option<Piece>, Box<Ended>),
 }
 
 /// An answer that has ended.
-struct Ended {
+pub struct Ended {
     reason: &'static str,
-    /// Tokens of it, without those that were drawn behind a stop text.
+    /// Tokens of it, without those that were drawn after a stop text.
     tokens: usize,
     answered: Answered,
 }
 
 /// An answer on its way.
-struct Answering {
-    running: Running,
+pub struct Answering {
+    /// The request that it answers.
+    pub running: Running,
     spoken: Spoken,
+    /// The text of its prompt, where it is repeated and came as a text.
+    echoed: Option<String>,
+    is_over: bool,
 }
 
-/// Answers a request.
+/// The answers to one request, in the order of their numbers.
+pub struct Batch(Vec<Answering>);
+
+/// Answers a request; `echoed` are the texts of the answers' prompts, where they are repeated and are known.
 ///
 /// # Errors
 /// What is known before the answer begins.
-pub async fn respond(running: Running, frame: Frame, delivery: Delivery) -> Result<Response, ApiError> {
-    running.shared.metrics.named(running.request, frame.id());
-    let spoken = Spoken::new(&running.shared.client, delivery.stops.clone());
-    let mut answering = Answering { running, spoken };
-    if !delivery.streams {
-        return answering.whole(&frame, &delivery).await;
+pub async fn respond(
+    all: Vec<Running>,
+    echoed: Vec<Option<Option<String>>>,
+    frame: Frame,
+    delivery: Delivery,
+) -> Result<Response, ApiError> {
+    assert_eq!(all.len(), echoed.len(), "answers and their prompts");
+    let begin = |(running, echoed): (Running, Option<Option<String>>)| {
+        let (client, metrics) = (&running.shared.client, &running.shared.metrics);
+        metrics.named(running.request, frame.id());
+        let repeated =
+            echoed.map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
+        let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
+        let spoken = Spoken::new(client, &delivery, piece.text.chars().count());
+        Ok(Answering { running, spoken, echoed, is_over: false })
+    };
+    let batch = Batch(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?);
+    if delivery.streams {
+        return stream(batch, frame, delivery).await;
     }
-    let mut streaming =
-        Streaming { answering, ready: VecDeque::from([frame.opening()]), frame, delivery, is_done: false };
-    streaming.ready.retain(|message| !message.is_empty());
-    // Waiting for a step may be given up: nothing of it is lost.
-    if let Ok(first) = tokio::time::timeout(OPENING, streaming.answering.next()).await {
-        streaming.take(first?);
-    }
-    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive");
-    Ok(Sse::new(events(streaming)).keep_alive(keep_alive).into_response())
+    batch.whole(&frame, &delivery).await
 }
 
 impl Answering {
-    /// Waits for the next step.
-    async fn next(&mut self) -> Result<Step, ApiError> {
-        let update = self.running.next().await;
-        let step = update.and_then(|update| self.take(update));
-        step.inspect_err(|_| self.running.failed())
+    fn poll_next(&mut self, delivery: &Delivery, cx: &mut Context<'_>) -> Poll<Result<Step, ApiError>> {
+        self.running.poll_next(cx).map(|update| {
+            let step = update.and_then(|update| self.take(update, delivery));
+            self.is_over = matches!(step, Err(_) | Ok(Step::End(..)));
+            step.inspect_err(|_| self.running.failed())
+        })
     }
 
-    fn take(&mut self, update: Update) -> Result<Step, ApiError> {
+    fn take(&mut self, update: Update, delivery: &Delivery) -> Result<Step, ApiError> {
         match update {
+            Update::FirstToken(..) | Update::Token(_) if !delivery.shows_answer => Ok(Step::Nothing),
             Update::FirstToken(drawn, _) | Update::Token(drawn) => {
                 let was_stopped = self.spoken.is_stopped;
                 let piece = self.spoken.push(&drawn)?;
@@ -89,10 +95,11 @@ impl Answering {
                 Ok(piece.map_or(Step::Nothing, Step::Piece))
             }
             Update::Done(done) => {
-                let client = self.running.shared.client.clone();
-                let answered = client.answered(*done)?;
+                let answered = self.running.shared.client.answered(*done)?;
                 let rest = self.spoken.rest();
-                let reason = if self.spoken.is_stopped { "stop" } else { finish_reason(&client, &answered) };
+                let last = answered.answer.outcome.tokens.last().filter(|_| delivery.shows_answer);
+                let ended = self.spoken.is_stopped || last.is_some_and(|token| delivery.ends.contains(token));
+                let reason = if ended { "stop" } else { "length" };
                 self.running.answered(&answered);
                 Ok(Step::End(rest, Box::new(Ended { reason, tokens: self.spoken.tokens, answered })))
             }
@@ -101,105 +108,131 @@ impl Answering {
         }
     }
 
-    /// The answer in one piece.
-    async fn whole(&mut self, frame: &Frame, delivery: &Delivery) -> Result<Response, ApiError> {
-        let mut whole = Piece::default();
-        loop {
-            let (piece, ended) = match self.next().await? {
+    /// The prompt as an answer repeats it, with log-probabilities once the answer has ended.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn echo(&self, delivery: &Delivery, ended: Option<&Ended>) -> Result<Piece, ApiError> {
+        let scored = ended.and_then(|ended| ended.answered.answer.outcome.prompt.as_deref());
+        let asked = scored.filter(|_| delivery.has_logprobs);
+        Ok(echo::piece(&self.running.shared.client, &self.running.prompt, self.echoed.as_deref(), asked)?)
+    }
+
+    /// What is said at its end.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn ending<'a>(&self, ended: &'a Ended, delivery: &Delivery) -> Result<Ending<'a>, ApiError> {
+        let Ended { reason, tokens, answered } = ended;
+        let client = &self.running.shared.client;
+        let mut ending = Ending::new(reason, *tokens, answered, delivery.explains.then_some(client))?;
+        if let Some(scored) = answered.answer.outcome.prompt.as_ref().filter(|_| delivery.tells_prompt) {
+            ending.prompt = Some(echo::logprobs(client, &self.running.prompt, scored)?);
+        }
+        Ok(ending)
+    }
+
+    /// Tokens so far: of the prompt, and of the answer.
+    pub fn usage_so_far(&self) -> Usage {
+        Usage::new(self.running.prompt.tokens, 0, self.spoken.tokens)
+    }
+}
+
+impl Batch {
+    /// Waits for the next event of any answer, and gives its number; nothing after the end of the last. It may be given up while it
+    /// waits: nothing is lost.
+    pub async fn next(&mut self, delivery: &Delivery) -> Option<(usize, Result<Step, ApiError>)> {
+        std::future::poll_fn(|cx| {
+            let mut is_over = true;
+            for (index, answering) in self.0.iter_mut().enumerate().filter(|(_, answering)| !answering.is_over) {
+                is_over = false;
+                if let Poll::Ready(step) = answering.poll_next(delivery, cx) {
+                    return Poll::Ready(Some((index, step)));
+                }
+            }
+            if is_over { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// An answer.
+    pub fn of(&self, index: usize) -> &Answering {
+        &self.0[index]
+    }
+
+    /// Number of answers.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Counts a failure that ends a stream.
+    pub fn refused(&self, error: &ApiError) {
+        if let Some(first) = self.0.first() {
+            first.running.shared.metrics.refused(error.kind);
+        }
+    }
+
+    /// Tokens of prompts, each once, and of all answers.
+    pub fn usage(&self, endings: &[&Ending<'_>]) -> Usage {
+        let mut sum = Usage::new(0, 0, 0);
+        let mut counted = None;
+        for (answering, ending) in self.0.iter().zip(endings) {
+            let index = Some(answering.running.prompt.index);
+            sum.add(&ending.usage, counted != index);
+            counted = index;
+        }
+        sum
+    }
+
+    /// The answers in one piece.
+    async fn whole(mut self, frame: &Frame, delivery: &Delivery) -> Result<Response, ApiError> {
+        let mut wholes: Vec<(Piece, Option<Box<Ended>>)> = (0..self.len()).map(|_| Default::default()).collect();
+        while let Some((index, step)) = self.next(delivery).await {
+            let (piece, ended) = match step? {
                 Step::Nothing => continue,
                 Step::Piece(piece) => (Some(piece), None),
                 Step::End(piece, ended) => (piece, Some(ended)),
             };
-            if let Some(Piece { text, tokens }) = piece {
-                whole.text += &text;
-                whole.tokens.extend(tokens);
-            }
-            if let Some(ended) = ended {
-                let text = computed(delivery, || {
-                    Ok::<_, ApiError>(frame.whole(&whole, delivery, &self.ending(&ended, delivery)?))
-                })?;
-                return Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response());
-            }
+            let whole = &mut wholes[index];
+            piece.into_iter().for_each(|piece| whole.0.append(piece));
+            whole.1 = ended.or(whole.1.take());
         }
+        let text = computed(delivery, || self.told(wholes, frame, delivery))?;
+        Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
     }
 
-    fn ending<'a>(&self, ended: &'a Ended, delivery: &Delivery) -> Result<Ending<'a>, ApiError> {
-        let Ended { reason, tokens, answered } = ended;
-        Ok(Ending::new(reason, *tokens, answered, delivery.explains.then_some(&self.running.shared.client))?)
-    }
-}
-
-/// Makes the end of an answer. One that explains itself has a line for every token of the context: what the thread had to do besides
-/// goes to another meanwhile.
-fn computed<T>(delivery: &Delivery, make: impl FnOnce() -> T) -> T {
-    if delivery.explains { tokio::task::block_in_place(make) } else { make() }
-}
-
-/// Why an answer ended that no stop text did.
-fn finish_reason(client: &Client, answered: &Answered) -> &'static str {
-    let ended = answered.answer.outcome.tokens.last().is_some_and(|&token| client.is_end(token));
-    if ended { "stop" } else { "length" }
-}
-
-/// An answer as events.
-struct Streaming {
-    answering: Answering,
-    frame: Frame,
-    delivery: Delivery,
-    /// What is to be sent before the next step is waited for.
-    ready: VecDeque<String>,
-    is_done: bool,
-}
-
-impl Streaming {
-    /// The next message of the stream; none behind the last.
-    async fn next(&mut self) -> Option<String> {
-        loop {
-            if let Some(message) = self.ready.pop_front() {
-                return Some(message);
+    fn told(
+        &self,
+        wholes: Vec<(Piece, Option<Box<Ended>>)>,
+        frame: &Frame,
+        delivery: &Delivery,
+    ) -> Result<String, ApiError> {
+        let (mut pieces, mut all) = (Vec::new(), Vec::new());
+        for (answering, (piece, ended)) in self.0.iter().zip(wholes) {
+            let ended = ended.ok_or_else(|| ApiError::internal("a bug: an answer ended without its end"))?;
+            let mut whole = Piece::default();
+            if delivery.echoes {
+                whole = answering.echo(delivery, Some(&ended))?;
             }
-            if self.is_done {
-                return None;
-            }
-            match self.answering.next().await {
-                Ok(step) => self.take(step),
-                Err(error) => self.fail(&error),
-            }
+            whole.append(piece);
+            pieces.push(whole);
+            all.push(ended);
         }
-    }
-
-    fn take(&mut self, step: Step) {
-        let (piece, ended) = match step {
-            Step::Nothing => (None, None),
-            Step::Piece(piece) => (Some(piece), None),
-            Step::End(piece, ended) => (piece, Some(ended)),
-        };
-        self.ready.extend(piece.map(|piece| self.frame.piece(&piece, &self.delivery)));
-        let Some(ended) = ended else { return };
-        self.is_done = true;
-        let Self { answering, frame, delivery, .. } = self;
-        let last = computed(delivery, || {
-            let ending = answering.ending(&ended, delivery)?;
-            let usage = delivery.includes_usage.then(|| frame.usage(&ending));
-            Ok::<_, ApiError>(std::iter::once(frame.closing(&ending)).chain(usage))
-        });
-        match last {
-            Ok(last) => self.ready.extend(last.chain(["[DONE]".to_owned()])),
-            Err(error) => self.fail(&error),
-        }
-    }
-
-    /// An error ends the stream as its last event, and `[DONE]` does not follow.
-    fn fail(&mut self, error: &ApiError) {
-        self.is_done = true;
-        self.answering.running.shared.metrics.refused(error.kind);
-        self.ready.push_back(error.body().to_string());
+        let endings: Vec<Ending<'_>> = self
+            .0
+            .iter()
+            .zip(&all)
+            .map(|(answering, ended)| answering.ending(ended, delivery))
+            .collect::<Result<_, _>>()?;
+        let usage = self.usage(&endings.iter().collect::<Vec<_>>());
+        let told: Vec<Told<'_>> = pieces.iter().zip(&endings).map(|(piece, ending)| Told { piece, ending }).collect();
+        Ok(frame.whole(&told, &usage, delivery))
     }
 }
 
-fn events(streaming: Streaming) -> impl Stream<Item = Result<Event, Infallible>> {
-    stream::unfold(streaming, |mut streaming| async move {
-        let message = streaming.next().await?;
-        Some((Ok(Event::default().data(message)), streaming))
-    })
+/// Makes the end of an answer. One that explains itself has a line for every token of the context, and one that scores its prompt for
+/// every token of that: other tasks of this thread go on at another one meanwhile.
+pub fn computed<T>(delivery: &Delivery, make: impl FnOnce() -> T) -> T {
+    let is_long = delivery.explains || delivery.echoes || delivery.tells_prompt;
+    if is_long { tokio::task::block_in_place(make) } else { make() }
 }

@@ -2,12 +2,12 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
 use tributary_engine::Clock;
 
-use crate::body::is_json;
 use crate::deadline::TimeUp;
 use crate::error::ApiError;
+use crate::guard::Asker;
+use crate::upload::Held;
 
 /// A request that has just come in.
 pub struct Arrival {
@@ -15,6 +15,10 @@ pub struct Arrival {
     pub clock: Clock,
     /// The body, which says that it is JSON.
     pub body: Bytes,
+    /// The memory that the body takes.
+    pub memory: Option<Held>,
+    /// Who asks.
+    pub asker: Asker,
     /// Whether the service has ended it.
     pub time_up: TimeUp,
 }
@@ -24,14 +28,12 @@ impl<S: Send + Sync> FromRequest<S> for Arrival {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let clock = Clock::start();
-        if !is_json(request.headers()) {
-            let message = "the body must be JSON, with `Content-Type: application/json`";
-            return Err(ApiError::invalid(message).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-        }
         let time_up = request.extensions().get().cloned().unwrap_or_default();
+        let memory = request.extensions().get().cloned();
+        let asker = request.extensions().get().cloned().unwrap_or_default();
         // It has been read as a whole, within its limits (`upload.rs`).
         let body = Bytes::from_request(request, state).await;
         let body = body.map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-        Ok(Self { clock, body, time_up })
+        Ok(Self { clock, body, memory, asker, time_up })
     }
 }

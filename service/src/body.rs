@@ -3,15 +3,69 @@
 //! A field is kept as its text until somebody takes it: nothing is made of what nobody reads, however much it is.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use axum::http::{HeaderMap, header};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
 /// The fields of a body that nobody has taken yet.
 pub struct Fields(BTreeMap<String, Box<RawValue>>);
+
+/// Fields of one body at most: no client has as many to say.
+const FIELDS: usize = 256;
+
+impl<'de> serde::Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// Reads an object whose names differ.
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = BTreeMap::new();
+        while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+            if fields.contains_key(&name) {
+                return Err(serde::de::Error::custom(format!("the field `{}` is there twice", short(&name))));
+            }
+            if fields.len() == FIELDS {
+                return Err(serde::de::Error::custom(format!("it has more than {FIELDS} fields")));
+            }
+            fields.insert(name, value);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+/// A name or value from outside as a message repeats it: the beginning of a long one.
+pub fn short(text: &str) -> String {
+    const CHARACTERS: usize = 64;
+    match text.char_indices().nth(CHARACTERS) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}..", &text[..end]),
+    }
+}
+
+/// Edits (insert, delete, replace a letter, swap two neighbours) that make one word of the other, if they are at most two.
+fn is_near(word: &str, meant: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    if word == meant || (word.len() >= 3 && meant.starts_with(&word)) || word.trim_end_matches('s') == "doc" {
+        return true;
+    }
+    // Names are short, and each is held against a few words.
+    word.len() <= meant.len() + 2 && strsim::osa_distance(&word, meant) <= 2
+}
 
 /// Whether a body says that it is JSON. No web page can say so of what it sends elsewhere without asking first.
 pub fn is_json(headers: &HeaderMap) -> bool {
@@ -27,7 +81,9 @@ impl Fields {
     /// Bytes that are none.
     pub fn from_json(bytes: &[u8]) -> Result<Self, ApiError> {
         let fields = serde_json::from_slice(bytes);
-        fields.map(Self).map_err(|error| ApiError::invalid(format!("the body is not a JSON object: {error}")))
+        fields.map_err(|error: serde_json::Error| {
+            ApiError::invalid(format!("the body is not a JSON object: {}", shortened(&error.to_string())))
+        })
     }
 
     /// Takes a field; none if it is absent or null.
@@ -36,12 +92,27 @@ impl Fields {
     /// A value of another kind, with the field's name.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(text) = self.0.remove(name) else { return Ok(None) };
-        serde_json::from_str(text.get()).map_err(|error| {
-            // Where in the field it is wrong says little without the field's own place.
-            let text = error.to_string();
-            let what = text.split(" at line ").next().unwrap_or_default();
-            ApiError::parameter(name, format!("`{name}`: {what}"))
-        })
+        serde_json::from_str(text.get()).map_err(|error| wrong(name, &error))
+    }
+
+    /// Takes a field by a reader that knows what it may hold; none if it is absent or null.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn take_by<S: for<'de> DeserializeSeed<'de, Value = T>, T>(
+        &mut self,
+        name: &str,
+        reader: S,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.0.remove(name).filter(|text| text.get() != "null") else { return Ok(None) };
+        let mut json = serde_json::Deserializer::from_str(text.get());
+        let read = reader.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+        read.map(Some).map_err(|error| wrong(name, &error))
+    }
+
+    /// Bytes of a field as it was sent; 0 if it is absent.
+    pub fn length(&self, name: &str) -> usize {
+        self.0.get(name).map_or(0, |text| text.get().len())
     }
 
     /// Takes a field that nobody reads.
@@ -82,10 +153,47 @@ impl Fields {
     /// A field is left that is not null.
     pub fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().find(|(_, text)| text.get() != "null") {
-            Some((name, _)) => Err(ApiError::parameter(&*name, format!("`{name}` is not known here"))),
+            Some((name, _)) => {
+                let name = short(&name);
+                Err(ApiError::parameter(&*name, format!("`{name}` is not known here")))
+            }
             None => Ok(()),
         }
     }
+
+    /// Says of the first field that is left, and whose name is a near miss of one of these, what may have been meant.
+    ///
+    /// # Errors
+    /// There is such a field.
+    pub fn end_but_near(self, meant: &[&str]) -> Result<(), ApiError> {
+        let near = |name: &str| meant.iter().find(|meant| is_near(name, meant));
+        match self.0.keys().find_map(|name| Some((name, near(name)?))) {
+            Some((name, meant)) => {
+                let name = short(name);
+                let message = format!("`{name}` is not known here; did you mean `{meant}`?");
+                Err(ApiError::parameter(&*name, message))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A complaint about a field. Where in the field it is wrong says little without the field's own place.
+fn wrong(name: &str, error: &serde_json::Error) -> ApiError {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or_default();
+    ApiError::parameter(name, format!("`{name}`: {}", shortened(what)))
+}
+
+/// A message of a parser, which repeats what it read however long it is: its beginning and its end.
+fn shortened(message: &str) -> String {
+    const EACH: usize = 120;
+    if message.chars().count() <= 2 * EACH {
+        return message.to_owned();
+    }
+    let letters: Vec<char> = message.chars().collect();
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{} .. {}", part(&letters[..EACH]), part(&letters[letters.len() - EACH..]))
 }
 
 fn refused(name: &str, found: &serde_json::Number, wanted: &str) -> ApiError {
@@ -125,6 +233,24 @@ mod tests {
         }
         let error = fields(&deep).take::<serde_json::Value>("a").unwrap_err();
         assert!(error.message.contains("recursion limit"), "{error:?}");
+    }
+
+    #[test]
+    fn a_field_that_is_there_twice_is_refused() {
+        let error = Fields::from_json(br#"{"seed": 1, "seed": 2}"#).err().expect("refused");
+        assert!(error.message.contains("`seed` is there twice"), "{error:?}");
+        let many = (0..=FIELDS).map(|index| format!("\"{index}\": 0")).collect::<Vec<_>>().join(",");
+        let error = Fields::from_json(format!("{{{many}}}").as_bytes()).err().expect("refused");
+        assert!(error.message.contains("more than 256 fields"), "{error:?}");
+    }
+
+    #[test]
+    fn long_values_are_not_repeated_whole() {
+        let long = "x".repeat(100_000);
+        let error = fields(&format!("{{\"a\": \"{long}\"}}")).take::<bool>("a").unwrap_err();
+        assert!(error.message.len() < 400, "{}", error.message.len());
+        let error = fields(&format!("{{\"{long}\": 1}}")).end().unwrap_err();
+        assert!(error.message.len() < 400 && error.param.expect("a name").len() < 100);
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::shared::Shared;
 
 /// Prefills documents.
 pub async fn chunks(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
-    let settings = |_: &ChunksRequest| shared.client.settings().clone();
-    let (mut running, _) = Running::begin(&shared, arrival, Wanted::Chunks, settings).await?;
+    let (mut all, _) = Running::begin::<ChunksRequest>(&shared, arrival, Wanted::Chunks).await?;
+    let mut running = all.pop().ok_or_else(|| ApiError::internal("a bug: nothing was handed in"))?;
     let kept = match running.next().await {
         Ok(Update::Kept(kept)) => Ok(kept),
         Ok(Update::Failed(failure)) => Err(failure.into()),

@@ -5,16 +5,21 @@ use axum::response::Response;
 
 use crate::answering::respond;
 use crate::arrival::Arrival;
+use crate::delivery::Delivery;
 use crate::error::ApiError;
 use crate::input::Completed;
 use crate::output::Frame;
 use crate::running::{Running, Wanted};
 use crate::shared::Shared;
 
-/// Answers a request with a text.
+/// Answers a request with a text, or several.
 pub async fn complete<R: Completed>(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
-    let settings = |request: &R| request.generation().settings.clone();
-    let (running, request) = Running::begin(&shared, arrival, Wanted::Answer, settings).await?;
-    let frame = Frame::new(R::FORM, running.request, &shared.model);
-    respond(running, frame, request.generation().delivery.clone()).await
+    let (all, request) = Running::begin::<R>(&shared, arrival, Wanted::Answer).await?;
+    let first = all.first().ok_or_else(|| ApiError::internal("a bug: nothing was handed in"))?;
+    let frame = Frame::new(R::FORM, first.request, &shared.model);
+    let sampling = &request.generation().sampling();
+    let delivery = Delivery { ends: shared.client.ends(sampling), ..request.generation().delivery.clone() };
+    let echo = |index: usize| delivery.echoes.then(|| request.echoed_text(index).map(str::to_owned));
+    let echoed = all.iter().map(|running| echo(running.prompt.index)).collect();
+    respond(all, echoed, frame, delivery).await
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Uri;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper_util::rt::TokioIo;
@@ -16,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::activity::{Activity, Busy, Noted, State};
+use crate::guard::Peer;
 use crate::limits::ClientLimits;
 
 /// The most that is buffered of a request's head, and of a body at a time.
@@ -88,10 +90,10 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
     let mut told = draining.clone();
     let mut number = 0;
     loop {
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             _ = told.wait_for(|draining| *draining) => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok((stream, address)) => (stream, address.ip()),
                 Err(_) => {
                     // The connection was lost before it was taken, or there is no descriptor for it now.
                     tokio::time::sleep(PAUSE).await;
@@ -107,7 +109,7 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
         let activity = Arc::new(Activity::new());
         open.lock().insert(number, Arc::clone(&activity));
         let place = Place { open: Arc::clone(&open), number, _permit: permit };
-        tokio::spawn(attend(stream, app.clone(), limits, activity, place, draining.clone()));
+        tokio::spawn(attend((stream, Peer(peer)), app.clone(), limits, activity, place, draining.clone()));
     }
     // From here on the system refuses connections.
     drop(listener);
@@ -127,9 +129,24 @@ async fn place(open: &Open, places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     }
 }
 
+/// Takes the slash from the end of a path: clients that join a base and a route with one too many mean the same route.
+fn without_trailing_slash(uri: &mut Uri) {
+    let path = uri.path();
+    let shorter = path.trim_end_matches('/');
+    if shorter.len() == path.len() || shorter.is_empty() {
+        return;
+    }
+    let whole = uri.query().map_or_else(|| shorter.to_owned(), |query| format!("{shorter}?{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = whole.parse().ok();
+    if let Ok(changed) = Uri::from_parts(parts) {
+        *uri = changed;
+    }
+}
+
 /// Answers what comes on one connection.
 async fn attend(
-    stream: TcpStream,
+    (stream, peer): (TcpStream, Peer),
     app: Router,
     limits: ClientLimits,
     activity: Arc<Activity>,
@@ -142,7 +159,10 @@ async fn attend(
     let (app, busy) = (TowerToHyperService::new(app), Arc::clone(&activity));
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let held = busy.begin();
-        let answer = app.call(request.map(Body::new));
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        without_trailing_slash(request.uri_mut());
+        let answer = app.call(request);
         async move {
             let answer = answer.await?;
             Ok::<_, std::convert::Infallible>(answer.map(|body| Held { body, _busy: held }))

@@ -7,10 +7,22 @@ pub struct Delivery {
     pub streams: bool,
     /// Whether a stream tells at its end how many tokens there were.
     pub includes_usage: bool,
+    /// Whether every part of a stream tells how many tokens there were so far.
+    pub counts_always: bool,
     /// Whether it comes with log-probabilities.
     pub has_logprobs: bool,
     /// Whether it comes with what was recomputed.
     pub explains: bool,
     /// Texts that end it.
     pub stops: Vec<String>,
+    /// Whether the text that ended it belongs to it.
+    pub keeps_stop: bool,
+    /// Whether there is an answer at all: a request for 0 tokens wants what is said of its prompt.
+    pub shows_answer: bool,
+    /// Whether the prompt stands before it.
+    pub echoes: bool,
+    /// Whether it comes with log-probabilities of the prompt's tokens, beside those of an echo.
+    pub tells_prompt: bool,
+    /// Tokens that end it.
+    pub ends: Vec<u32>,
 }

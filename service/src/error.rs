@@ -13,8 +13,11 @@ use tributary_protocol::exit;
 
 use crate::metrics::Metrics;
 
-/// Seconds after which a client that was turned away may come again.
-const RETRY_AFTER_S: u16 = 1;
+/// Seconds after which a client that was turned away may come again, where nothing is known.
+const RETRY_AFTER_S: u64 = 1;
+
+/// The most of them.
+const MOST_S: f64 = 600.0;
 
 /// A request that gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +32,13 @@ pub struct ApiError {
     pub param: Option<String>,
     /// What programs tell failures of one kind apart by, where there is such a word.
     pub code: Option<&'static str>,
+    /// Seconds after which the client may come again, where it may.
+    pub retry_after_s: u64,
 }
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, code: None }
+        Self { status, kind, message: message.into(), param: None, code: None, retry_after_s: RETRY_AFTER_S }
     }
 
     /// A model that is not served here.
@@ -60,6 +65,17 @@ impl ApiError {
             Some((param, rest)) => Self::parameter(&*param, format!("{param} {rest}")),
             None => Self::invalid(message),
         }
+    }
+
+    /// A prompt of `prompt` tokens that leaves no room for `answer` tokens in a context of `most`. Words and code are OpenAI's: clients
+    /// look for them, and shorten their prompts.
+    pub fn context_length(param: &str, (prompt, answer): (usize, usize), most: usize) -> Self {
+        let message = format!(
+            "This model's maximum context length is {most} tokens. However, you requested {} tokens ({prompt} in the \
+             {param}, {answer} in the completion). Please reduce the length of the {param} or completion.",
+            prompt + answer
+        );
+        Self { code: Some("context_length_exceeded"), ..Self::parameter(param, message) }
     }
 
     /// A client without a key that is known.
@@ -104,6 +120,12 @@ impl ApiError {
     #[must_use]
     pub fn with_status(self, status: StatusCode) -> Self {
         Self { status, ..self }
+    }
+
+    /// The same for a client whose turn would come in so many seconds.
+    #[must_use]
+    pub fn again_in(self, seconds: f64) -> Self {
+        Self { retry_after_s: (seconds.clamp(0.0, MOST_S).ceil() as u64).max(RETRY_AFTER_S), ..self }
     }
 
     /// The object that stands for it.
@@ -158,7 +180,7 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_s));
         }
         response
     }

@@ -184,7 +184,7 @@ fn answer(address: SocketAddr, metrics: Arc<Metrics>) -> Result<(), Error> {
         async move { ([(header::CONTENT_TYPE, TEXT)], text).into_response() }
     };
     let routes = Router::new().route("/metrics", get(scrape));
-    let access = if address.ip().is_loopback() { Access::Local } else { Access::Everybody };
+    let access = if address.ip().is_loopback() { Access::Local { hosts: Arc::default() } } else { Access::Everybody };
     let routes = routes.layer(from_fn_with_state(access, guard::guard));
     let limits = ClientLimits { connections: SCRAPERS, ..ClientLimits::default() };
     let run = move || {

@@ -15,6 +15,8 @@ pub struct ClientLimits {
     pub documents: usize,
     /// Tokens of one prompt: prefix, context and query.
     pub prompt_tokens: usize,
+    /// Tokens of one answer.
+    pub answer_tokens: usize,
     /// Open connections. When there are as many, the one that has been idle for longest makes place for a new one.
     pub connections: usize,
     /// From a request's first byte to the end of its head.
@@ -30,9 +32,10 @@ pub struct ClientLimits {
 impl Default for ClientLimits {
     fn default() -> Self {
         Self {
-            body_bytes: 64 << 20,
+            body_bytes: 8 << 20,
             documents: 4096,
             prompt_tokens: 1 << 20,
+            answer_tokens: 1 << 16,
             connections: 4096,
             header_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(75),

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tributary_coordinator::Document;
 use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update};
-use tributary_protocol::{Claim, Descriptor, METHODS};
+use tributary_protocol::{Claim, Descriptor, METHODS, Sampling};
 
 /// How often it is looked whether requests run.
 const LOOK: Duration = Duration::from_secs(1);
@@ -126,10 +126,10 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Fai
     let mut settings = client.settings().clone();
     (settings.method, settings.ratio, settings.reorder, settings.exchange) = (method, None, None, None);
     (settings.max_tokens, settings.reuse, settings.keep_chunks) = (TOKENS, 0.0, false);
-    settings.sampling.temperature = 0.0;
+    settings.sampling = Sampling::default();
     let settings = settings.without_idle_order().without_idle_compression();
     let (sender, mut updates) = mpsc::unbounded_channel();
-    let submitted = client.desk().submit(prepared, settings, Clock::start(), Box::new(Updates(sender)));
+    let submitted = client.desk().submit_test(prepared, settings, Clock::start(), Box::new(Updates(sender)));
     let failed = |failure: RequestFailure| match failure {
         RequestFailure::Busy { .. } => Failure::NotNow,
         other => wrong(&other),

@@ -1,35 +1,60 @@
 //! What is served where.
 
+use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
+use crate::body::short;
 use crate::deadline::{self, Deadlines};
 use crate::error::{self, ApiError};
-use crate::guard::{self, Access};
+use crate::guard::{self, Access, Doors};
 use crate::input::chat::ChatRequest;
 use crate::input::completion::CompletionRequest;
-use crate::metrics::TEXT;
+use crate::metrics::{OPENMETRICS, TEXT, openmetrics};
 use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
-use crate::{chunks, completions, openapi, status};
+use crate::{chunks, completions, openapi, origin, status};
 
-/// All routes, for those who may ask, within the limits of bodies and time.
-pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
+/// Every route, and the method that it takes.
+const ROUTES: [(&str, &str); 12] = [
+    ("GET", "/"),
+    ("GET", "/health"),
+    ("GET", "/metrics"),
+    ("GET", "/openapi.json"),
+    ("GET", "/ready"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/chunks"),
+    ("POST", "/v1/completions"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/NAME"),
+    ("GET", "/v1/status"),
+    ("GET", "/version"),
+];
+
+/// All routes, for those who may ask, within the limits of bodies and time. Bodies are read on the routes that take one, and of those
+/// who may ask.
+pub fn routes(shared: Shared, access: Access, doors: Doors, deadlines: Deadlines) -> Router {
     let (bodies, counts) = (Bodies::new(shared.limits), Arc::clone(&shared.metrics));
     Router::new()
         .route("/v1/chat/completions", post(completions::complete::<ChatRequest>))
         .route("/v1/completions", post(completions::complete::<CompletionRequest>))
         .route("/v1/chunks", post(chunks::chunks))
+        // Where a method is not allowed, no body is read.
+        .route_layer(from_fn_with_state(bodies, upload::whole))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/openapi.json", get(openapi::document))
@@ -39,21 +64,53 @@ pub fn routes(shared: Shared, access: Access, deadlines: Deadlines) -> Router {
         .route("/v1/status", get(status::status))
         .route("/", get(page::page))
         .route("/version", get(|| async { Json(json!({"version": env!("CARGO_PKG_VERSION")})) }))
-        .fallback(|| async { ApiError::invalid("there is nothing here").with_status(StatusCode::NOT_FOUND) })
-        .method_not_allowed_fallback(|| async {
-            ApiError::invalid("this cannot be asked in this way").with_status(StatusCode::METHOD_NOT_ALLOWED)
-        })
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
         // Bodies are bounded before they come here.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
-        .layer(from_fn_with_state(bodies, upload::whole))
         .layer(from_fn_with_state(access, guard::guard))
         .layer(from_fn_with_state(deadlines, deadline::within))
         .layer(from_fn_with_state(counts, error::counted))
+        .layer(from_fn_with_state(Arc::new(doors), origin::shared))
+        .layer(from_fn(named))
+}
+
+/// A path that is not served.
+async fn unknown(method: Method, uri: Uri) -> ApiError {
+    let routes: Vec<String> = ROUTES.iter().map(|(method, path)| format!("{method} {path}")).collect();
+    let message = format!("{method} {} is not served here; there are {}", short(uri.path()), routes.join(", "));
+    ApiError::invalid(message).with_status(StatusCode::NOT_FOUND)
+}
+
+/// A path that is served by another method.
+async fn not_allowed(method: Method, uri: Uri) -> ApiError {
+    let path = uri.path();
+    let is_it =
+        |(_, route): &&(&str, &str)| *route == path || (*route == "/v1/models/NAME" && path.starts_with("/v1/models/"));
+    let wanted = ROUTES.iter().find(is_it).map_or("another method", |(method, _)| method);
+    let message = format!("{method} {} is not served here; this path takes {wanted}", short(path));
+    ApiError::invalid(message).with_status(StatusCode::METHOD_NOT_ALLOWED)
+}
+
+/// The name of a request, which its client may give, and which comes back with the answer.
+async fn named(request: Request, next: Next) -> Response {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = HeaderName::from_static("x-request-id");
+    let is_short = |value: &&HeaderValue| value.len() <= 128 && value.to_str().is_ok();
+    let id = request.headers().get(&name).filter(is_short).cloned().or_else(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
+        HeaderValue::from_str(&format!("req-{since:x}-{}", COUNT.fetch_add(1, Ordering::Relaxed))).ok()
+    });
+    let mut response = next.run(request).await;
+    if let Some(id) = id {
+        response.headers_mut().insert(name, id);
+    }
+    response
 }
 
 async fn models(State(shared): State<Shared>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [described(&shared.model)]}))
+    Json(json!({"object": "list", "data": [described(&shared)]}))
 }
 
 async fn model(
@@ -63,13 +120,14 @@ async fn model(
     // What is no text is no model's name.
     let name = name.map_or_else(|_| String::new(), |Path(name)| name);
     if name == *shared.model {
-        return Ok(Json(described(&shared.model)));
+        return Ok(Json(described(&shared)));
     }
     Err(ApiError::unknown_model(&name, &shared.model))
 }
 
-fn described(model: &str) -> Value {
-    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary"})
+fn described(shared: &Shared) -> Value {
+    let (model, positions) = (&*shared.model, shared.client.shape().max_positions);
+    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary", "max_model_len": positions})
 }
 
 /// Whether requests may come: the ranks live, the last self-test was right, and the service is not about to end.
@@ -91,10 +149,28 @@ async fn ready(State(shared): State<Shared>) -> Response {
     }
 }
 
-async fn metrics(State(shared): State<Shared>) -> Response {
-    let kind = [(header::CONTENT_TYPE, TEXT)];
+/// The metrics, in the form and the encoding that the client asks for.
+async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     if *shared.draining.borrow() {
         shared.metrics.drains();
     }
-    (kind, shared.metrics.render()).into_response()
+    let accepts = |name: HeaderName, what: &str| {
+        headers.get_all(name).iter().any(|value| value.to_str().is_ok_and(|value| value.contains(what)))
+    };
+    let text = shared.metrics.render();
+    let (kind, text) = match accepts(header::ACCEPT, "application/openmetrics-text") {
+        true => (OPENMETRICS, openmetrics(&text)),
+        false => (TEXT, text),
+    };
+    let kind = [(header::CONTENT_TYPE, kind)];
+    match gzip(&text).filter(|_| accepts(header::ACCEPT_ENCODING, "gzip")) {
+        Some(bytes) => (kind, [(header::CONTENT_ENCODING, "gzip")], bytes).into_response(),
+        None => (kind, text).into_response(),
+    }
+}
+
+fn gzip(text: &str) -> Option<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).ok()?;
+    encoder.finish().ok()
 }

@@ -2,9 +2,10 @@
 //! whose client has left is dropped, in whatever phase its request is.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
-use tributary_coordinator::RequestSettings;
+use tributary_coordinator::{Prepared, RequestSettings};
 use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update};
 
 use crate::arrival::Arrival;
@@ -27,12 +28,56 @@ pub enum Wanted {
     Chunks,
 }
 
+/// A prompt of a request.
+#[derive(Debug)]
+pub struct AskedPrompt {
+    /// Its place among the request's prompts.
+    pub index: usize,
+    /// Number of its tokens: prefix, context and query.
+    pub tokens: usize,
+    /// The tokens of its query, where log-probabilities of them are wanted or it is repeated.
+    pub query: Vec<u32>,
+}
+
+/// An answer that can be handed in.
+struct Ready {
+    prepared: Prepared,
+    settings: RequestSettings,
+    prompt: Arc<AskedPrompt>,
+}
+
+/// Reads a body, and makes tokens of its prompts.
+fn read<R: Asked>(shared: &Shared, body: &[u8]) -> Result<(R, Vec<Ready>), ApiError> {
+    let Shared { client, limits, .. } = shared;
+    let terms = shared.terms();
+    let asked = R::read(Fields::from_json(body)?, &terms)?;
+    let mut ready = Vec::new();
+    for (index, mut prepared) in asked.prepare(client)?.into_iter().enumerate() {
+        limits.check_prompt(&prepared)?;
+        match asked.empty_documents() {
+            0 => {}
+            1 => prepared.notes.push("a document without a text was left out".to_owned()),
+            several => prepared.notes.push(format!("{several} documents without a text were left out")),
+        }
+        let (tokens, query) = (prepared.token_count(), prepared.query.clone());
+        let prompt = Arc::new(AskedPrompt { index, tokens, query });
+        let rows = client.prompt_rows(&prepared, client.settings());
+        for copy in 0..asked.copies() {
+            let settings = asked.settings(&prepared, (rows, copy), &terms)?;
+            ready.push(Ready { prepared: prepared.clone(), settings, prompt: Arc::clone(&prompt) });
+        }
+    }
+    Ok((asked, ready))
+}
+
 /// A request that is under way. It is cancelled when this goes, unless it is over.
 pub struct Running {
     /// What handlers share.
     pub shared: Shared,
     /// Its number.
     pub request: u64,
+    /// What its client may hear of its prompt before the ranks have seen it.
+    pub prompt: Arc<AskedPrompt>,
     /// The method of an answer.
     method: Option<&'static str>,
     updates: mpsc::Receiver<Update>,
@@ -41,47 +86,47 @@ pub struct Running {
 }
 
 impl Running {
-    /// Reads a request, makes tokens of it, and hands it in with the settings that it has.
+    /// Reads a request, makes tokens of its prompts, and hands in as many answers as it wants: all copies of the first prompt's, then
+    /// those of the next.
     ///
     /// # Errors
     /// What cannot be read, or is not taken.
     pub async fn begin<R: Asked>(
         shared: &Shared,
-        Arrival { clock, body, time_up }: Arrival,
+        Arrival { clock, body, memory, asker, time_up }: Arrival,
         wanted: Wanted,
-        settings: impl Fn(&R) -> RequestSettings,
-    ) -> Result<(Self, R), ApiError> {
+    ) -> Result<(Vec<Self>, R), ApiError> {
         if *shared.draining.borrow() {
             return Err(RequestFailure::Closed.into());
         }
         let desk = shared.client.desk();
-        // Before anything is made of its text.
-        if desk.is_full() {
-            return Err(RequestFailure::Busy { waiting: desk.waiting() }.into());
-        }
-        let permit = Arc::clone(&shared.readers).acquire_owned().await.expect("nobody closes it");
+        let busy = |failure: RequestFailure| ApiError::from(failure).again_in(desk.expected_wait_s());
+        // Before anything is made of its text; it counts as one that waits from here on.
+        let mut waits = Some(desk.announce(asker.0).map_err(busy)?);
+        let permits = shared.readers.of(body.len()).await;
         let reader = shared.clone();
         // Reading a long body and making tokens of it computes: it goes to a thread that may.
         let read = tokio::task::spawn_blocking(move || {
             // Held even when nobody waits for it any more.
-            let _permit = permit;
-            let Shared { client, model, limits, .. } = reader;
-            let request = R::read(Fields::from_json(&body)?, &model, client.settings())?;
-            limits.check_documents(request.document_count())?;
-            let prepared = request.prepare(&client)?;
-            limits.check_prompt(&prepared)?;
-            Ok::<_, ApiError>((request, prepared))
+            let _held = (permits, memory);
+            read(&reader, &body)
         });
-        let (asked, prepared) = read.await.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
-        let settings = settings(&asked);
-        let (sender, updates) = mpsc::channel(BUFFERED);
-        let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
-        // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
-        let (request, method) = match wanted {
-            Wanted::Answer => (desk.submit(prepared, settings, clock, sink)?, Some(method)),
-            Wanted::Chunks => (desk.submit_chunks(prepared, settings, clock, sink)?, None),
-        };
-        Ok((Self { shared: shared.clone(), request, method, updates, time_up, is_over: false }, asked))
+        let (asked, prompts) = read.await.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
+        let mut all = Vec::new();
+        for Ready { prepared, settings, prompt } in prompts {
+            let (sender, updates) = mpsc::channel(BUFFERED);
+            let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
+            let waits = waits.take().map_or_else(|| desk.announce(asker.0), Ok).map_err(busy)?;
+            // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
+            let (handed_in, method) = match wanted {
+                Wanted::Answer => (desk.submit_announced(prepared, settings, (clock, waits), sink), Some(method)),
+                Wanted::Chunks => (desk.submit_chunks(prepared, settings, (clock, Some(waits)), sink), None),
+            };
+            let request = handed_in.map_err(busy)?;
+            let (shared, time_up) = (shared.clone(), time_up.clone());
+            all.push(Self { shared, request, prompt, method, updates, time_up, is_over: false });
+        }
+        Ok((all, asked))
     }
 
     /// What comes next. It may be given up while it waits.
@@ -89,11 +134,16 @@ impl Running {
     /// # Errors
     /// The updates ended without an end.
     pub async fn next(&mut self) -> Result<Update, ApiError> {
-        match self.updates.recv().await {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The same for somebody who waits for several.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Update, ApiError>> {
+        self.updates.poll_recv(cx).map(|update| match update {
             Some(update) => Ok(update),
             None if self.shared.client.desk().is_closed() => Err(RequestFailure::Closed.into()),
             None => Err(ApiError::internal("the request was cut: its client reads too slowly")),
-        }
+        })
     }
 
     /// The whole answer is there.

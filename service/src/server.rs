@@ -6,16 +6,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Attendance, Client};
 use tributary_protocol::exit;
 
 use crate::connections;
 use crate::deadline::Deadlines;
-use crate::guard::Access;
+use crate::guard::{Access, Doors};
 use crate::limits::ClientLimits;
-use crate::metrics::{Basis, Metrics};
+use crate::metrics::{Basis, Metrics, Setup};
+use crate::readers::Readers;
 use crate::ready::{Readiness, keep_testing};
 use crate::routes::routes;
 use crate::shared::Shared;
@@ -40,9 +41,6 @@ const QUEUE: i32 = 4096;
 /// File descriptors that are left to ranks, logs and the model when connections take the rest.
 const OTHER_FILES: usize = 256;
 
-/// Bodies that are read and made tokens of at a time; those behind them wait. It computes, and the ranks compute on the same cores.
-const READERS: usize = 8;
-
 /// What a service is told.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -50,12 +48,18 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Who may ask.
     pub access: Access,
+    /// Other names that it answers by, and web pages that may ask.
+    pub doors: Doors,
     /// The name that the model has for clients.
     pub model: String,
     /// What clients may ask at most.
     pub limits: ClientLimits,
     /// Time without requests after which the ranks are tested; zero for no test at all.
     pub self_test: Duration,
+    /// Whether fields of bodies that are not known pass; else they are refused by name.
+    pub ignores_unknown: bool,
+    /// Tokens of an answer where a request does not say how many; where absent chats go on to their end, and texts are short.
+    pub default_tokens: Option<usize>,
 }
 
 /// Why a service cannot be.
@@ -160,7 +164,11 @@ impl Service {
         world: usize,
         attendance: Attendance,
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
-        let metrics = Arc::new(Metrics::new(world)?);
+        let settings = client.settings();
+        let (method, eviction) =
+            (Some(settings.method.name), settings.eviction.method.map(|method| method.descriptor().name));
+        let setup = Setup { method, eviction, has_store: client.has_store() };
+        let metrics = Arc::new(Metrics::new(world, &setup)?);
         metrics.attach(&client);
         let basis = match client.profile() {
             Some(profile) => Basis::Given(profile.clone()),
@@ -193,7 +201,7 @@ impl Service {
         metrics: Arc<Metrics>,
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
     ) -> Result<(), Error> {
-        let Options { model, access, limits, self_test, .. } = self.options;
+        let Options { model, access, doors, limits, self_test, ignores_unknown, default_tokens, .. } = self.options;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let (cut, is_cut) = watch::channel(false);
         let (tested, readiness) = watch::channel(Readiness::Starting);
@@ -204,9 +212,19 @@ impl Service {
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
         let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
-        let (model, readers, told) = (model.into(), Arc::new(Semaphore::new(READERS)), draining.clone());
-        let shared = Shared { client, model, metrics, limits, readers, readiness, draining: told };
-        let app = routes(shared, access, deadlines);
+        let (model, readers, told) = (model.into(), Readers::default(), draining.clone());
+        let shared = Shared {
+            client,
+            model,
+            metrics,
+            limits,
+            readers,
+            readiness,
+            draining: told,
+            ignores_unknown,
+            default_tokens,
+        };
+        let app = routes(shared, access, doors, deadlines);
         tokio::select! {
             () = connections::serve(listener, app, limits, draining) => {}
             () = lingering => {}

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tributary_engine::Client;
 
+use crate::input::Terms;
 use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
+use crate::readers::Readers;
 use crate::ready::Readiness;
 
 /// The engine, its name for clients, and what is counted.
@@ -21,9 +23,29 @@ pub struct Shared {
     /// What its clients may ask at most.
     pub limits: ClientLimits,
     /// Who may read a body and make tokens of it now.
-    pub readers: Arc<Semaphore>,
+    pub readers: Readers,
     /// Whether the last self-test was right.
     pub readiness: watch::Receiver<Readiness>,
     /// Whether the service is about to end: no more requests are taken.
     pub draining: watch::Receiver<bool>,
+    /// Whether fields of bodies that are not known pass.
+    pub ignores_unknown: bool,
+    /// Tokens of an answer where a request does not say how many, if the service says so.
+    pub default_tokens: Option<usize>,
+}
+
+impl Shared {
+    /// How bodies are read.
+    pub fn terms(&self) -> Terms<'_> {
+        let Self { client, model, limits, ignores_unknown, default_tokens, .. } = self;
+        Terms {
+            model,
+            settings: client.settings(),
+            limits,
+            ignores_unknown: *ignores_unknown,
+            default_tokens: *default_tokens,
+            max_positions: client.shape().max_positions,
+            vocabulary: client.vocabulary(),
+        }
+    }
 }

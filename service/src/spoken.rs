@@ -5,6 +5,7 @@ use std::ops::Range;
 use tributary_engine::{Client, Result, TextStream};
 use tributary_protocol::{DrawnToken, Logprobs};
 
+use crate::delivery::Delivery;
 use crate::stops::Stops;
 
 /// A part of an answer.
@@ -21,17 +22,26 @@ pub struct Piece {
 pub struct LikelyToken {
     /// The text that it brings.
     pub text: String,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
+    /// Natural logarithm of its probability; none for the first token of a prompt.
+    pub logprob: Option<f32>,
     /// The likeliest tokens in its place, and their log-probabilities.
     pub top: Vec<(String, f32)>,
     /// Characters of the answer before it.
     pub offset: usize,
 }
 
+impl Piece {
+    /// Puts another part after this one.
+    pub fn append(&mut self, next: Piece) {
+        self.text += &next.text;
+        self.tokens.extend(next.tokens);
+    }
+}
+
 /// The text of an answer so far.
 pub struct Spoken {
-    client: Client,
+    /// Tokens that end it.
+    ends: Vec<u32>,
     stream: TextStream,
     stops: Stops,
     /// Tokens whose text has not been given out, or not all of it, and the bytes of the text that are theirs.
@@ -47,11 +57,11 @@ pub struct Spoken {
 }
 
 impl Spoken {
-    /// An answer that ends at one of these texts, if at any.
-    pub fn new(client: &Client, stops: Vec<String>) -> Self {
-        let (stream, stops) = (client.text_stream(), Stops::new(stops));
-        let (held, client) = (Vec::new(), client.clone());
-        Self { client, stream, stops, held, come: 0, characters: 0, given: 0, tokens: 0, is_stopped: false }
+    /// An answer that is given like this, after so many characters of a prompt that it repeats.
+    pub fn new(client: &Client, delivery: &Delivery, characters: usize) -> Self {
+        let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
+        let (stream, held, ends) = (client.text_stream(), Vec::new(), delivery.ends.clone());
+        Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
     }
 
     /// Takes a token; what there is to give out. Nothing comes behind a stop text.
@@ -63,7 +73,7 @@ impl Spoken {
             return Ok(None);
         }
         self.tokens += 1;
-        if self.client.is_end(drawn.token) {
+        if self.ends.contains(&drawn.token) {
             return Ok(None);
         }
         let likely = drawn.logprobs.as_ref().map(|logprobs| self.likely(drawn.token, logprobs)).transpose()?;
@@ -105,7 +115,7 @@ impl Spoken {
     fn likely(&self, token: u32, logprobs: &Logprobs) -> Result<LikelyToken> {
         let top = logprobs.top.iter().map(|&(id, logprob)| Ok((self.text_of(id)?, logprob)));
         let (text, offset) = (self.text_of(token)?, self.characters);
-        Ok(LikelyToken { text, logprob: logprobs.drawn, top: top.collect::<Result<_>>()?, offset })
+        Ok(LikelyToken { text, logprob: Some(logprobs.drawn), top: top.collect::<Result<_>>()?, offset })
     }
 
     fn text_of(&self, token: u32) -> Result<String> {

@@ -4,15 +4,17 @@
 #[derive(Debug, Clone, Default)]
 pub struct Stops {
     texts: Vec<String>,
+    /// Whether the text that is found belongs to the answer.
+    keeps: bool,
     /// What has come and may be the beginning of one of them.
     held: String,
 }
 
 impl Stops {
-    /// Looks for these; none of them may be empty.
-    pub fn new(texts: Vec<String>) -> Self {
+    /// Looks for these; none of them may be empty. The one that is found `keeps` its place at the end of the answer, or is left out.
+    pub fn new(texts: Vec<String>, keeps: bool) -> Self {
         assert!(texts.iter().all(|text| !text.is_empty()), "a stop text has letters");
-        Self { texts, held: String::new() }
+        Self { texts, keeps, held: String::new() }
     }
 
     /// Takes more text; what is certain to belong to the answer, and whether the answer ends there. Of several stop texts that one
@@ -20,8 +22,8 @@ impl Stops {
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held += text;
         let found = self.texts.iter().filter_map(|stop| Some((self.held.find(stop)?, stop.len())));
-        if let Some((start, _)) = found.min_by_key(|&(start, length)| (start + length, start)) {
-            self.held.truncate(start);
+        if let Some((start, length)) = found.min_by_key(|&(start, length)| (start + length, start)) {
+            self.held.truncate(if self.keeps { start + length } else { start });
             return (std::mem::take(&mut self.held), true);
         }
         let kept = self.texts.iter().map(|stop| beginning(&self.held, stop)).max().unwrap_or(0);
@@ -47,7 +49,7 @@ mod tests {
 
     /// What an answer becomes whose text comes in these pieces, and whether it was stopped.
     fn read(stops: &[&str], pieces: &[&str]) -> (String, bool) {
-        let mut stops = Stops::new(stops.iter().map(|&stop| stop.to_owned()).collect());
+        let mut stops = Stops::new(stops.iter().map(|&stop| stop.to_owned()).collect(), false);
         let mut all = String::new();
         for piece in pieces {
             let (text, ended) = stops.push(piece);
@@ -83,8 +85,15 @@ mod tests {
     }
 
     #[test]
+    fn the_text_that_ends_an_answer_may_belong_to_it() {
+        let mut stops = Stops::new(vec!["two".into()], true);
+        assert_eq!(stops.push("one t"), ("one ".to_owned(), false));
+        assert_eq!(stops.push("wo three"), ("two".to_owned(), true));
+    }
+
+    #[test]
     fn only_what_may_begin_a_stop_text_is_held_back() {
-        let mut stops = Stops::new(vec!["aab".into(), "éé".into()]);
+        let mut stops = Stops::new(vec!["aab".into(), "éé".into()], false);
         let steps = [("x", "x"), ("aa", ""), ("a", "a"), ("c", "aac"), ("é", ""), ("d", "éd")];
         for (text, expected) in steps {
             assert_eq!(stops.push(text), (expected.to_owned(), false), "behind {text}");

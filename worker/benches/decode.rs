@@ -47,7 +47,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         order_for: OrderFor::All,
         max_tokens,
         eos: Vec::new(),
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
+        sampling: Sampling::default(),
         timeout_ms: 600_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),

@@ -81,7 +81,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         order_for: OrderFor::All,
         max_tokens: 1,
         eos: Vec::new(),
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
+        sampling: Sampling::default(),
         timeout_ms: 30_000,
         returns: Returns::default(),
         auxiliary: Vec::new(),

@@ -1,33 +1,108 @@
 //! Drawing a token from logits, and how likely it was.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_protocol::{DrawnToken, Logprobs, Sampling};
+use tributary_protocol::{DrawnToken, Logprobs, Plan, Sampling, ScoredToken};
 
 /// Draws tokens, reproducibly from the seed.
 pub struct Sampler {
     sampling: Sampling,
+    /// Tokens that end the answer.
+    ends: Vec<u32>,
+    /// The prompt's tokens, where a penalty counts them.
+    prompt: BTreeSet<u32>,
+    /// The answer's tokens so far, and how often it has each.
+    counts: BTreeMap<u32, u32>,
+    /// Number of tokens that were drawn.
+    drawn: u32,
     /// Tokens whose log-probabilities come with each that is drawn; absent where nobody asks.
     logprobs: Option<u32>,
     random: ChaCha8Rng,
 }
 
 impl Sampler {
-    /// A sampler at the start of its sequence of draws. With each token it tells log-probabilities, if asked for: the token's own,
-    /// and those of the `logprobs` likeliest.
-    pub fn new(sampling: Sampling, logprobs: Option<u32>) -> Self {
-        Self { sampling, logprobs, random: ChaCha8Rng::seed_from_u64(sampling.seed) }
+    /// The sampler of a request at the start of its sequence of draws. With each token it tells log-probabilities, if the plan asks
+    /// for them: the token's own, and those of the likeliest.
+    pub fn of(plan: &Plan) -> Self {
+        let penalises_prompt = plan.sampling.repetition_penalty != 1.0;
+        let prompt = if penalises_prompt { plan.all_ids().into_iter().collect() } else { BTreeSet::new() };
+        let ends = plan.eos.clone();
+        Self { ends, prompt, ..Self::new(plan.sampling.clone(), plan.returns.logprobs) }
     }
 
-    /// A token, and how clear the choice was.
+    /// A sampler that takes the likeliest token.
+    pub fn greedy() -> Self {
+        Self::new(Sampling::default(), None)
+    }
+
+    fn new(sampling: Sampling, logprobs: Option<u32>) -> Self {
+        let random = ChaCha8Rng::seed_from_u64(sampling.seed);
+        let (ends, prompt, counts) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        Self { sampling, ends, prompt, counts, drawn: 0, logprobs, random }
+    }
+
+    /// A token, and how clear the choice was. Log-probabilities and margin are of the logits as the model gave them.
     pub fn draw(&mut self, logits: &[f32]) -> DrawnToken {
-        let token = self.token(logits);
+        let token = match self.adjusts() {
+            true => self.token(&self.adjusted(logits)),
+            false => self.token(logits),
+        };
+        self.drawn += 1;
+        *self.counts.entry(token).or_default() += 1;
         let logprobs = self.logprobs.map(|count| Box::new(log_probabilities(logits, token, count as usize)));
         DrawnToken { token, margin: margin(logits), logprobs }
     }
 
-    /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature) of the `top_k`
-    /// best, cut to the smallest set of best tokens whose share of these reaches `top_p` (nucleus sampling, Holtzman et al. 2020).
+    /// Whether the next token is drawn from other logits than the model's.
+    fn adjusts(&self) -> bool {
+        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, logit_bias, min_tokens, .. } =
+            &self.sampling;
+        *repetition_penalty != 1.0
+            || *presence_penalty != 0.0
+            || *frequency_penalty != 0.0
+            || !logit_bias.is_empty()
+            || self.drawn < *min_tokens
+    }
+
+    /// The logits with biases, without the tokens that would end the answer too early, and with penalties, in this order.
+    fn adjusted(&self, logits: &[f32]) -> Vec<f32> {
+        let Sampling { repetition_penalty, presence_penalty, frequency_penalty, logit_bias, min_tokens, .. } =
+            &self.sampling;
+        let mut logits = logits.to_vec();
+        for &(id, bias) in logit_bias {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit += bias;
+            }
+        }
+        if self.drawn < *min_tokens {
+            for &id in &self.ends {
+                if let Some(logit) = logits.get_mut(id as usize) {
+                    *logit = f32::MIN;
+                }
+            }
+        }
+        if *repetition_penalty != 1.0 {
+            for id in self.prompt.iter().chain(self.counts.keys().filter(|id| !self.prompt.contains(id))) {
+                if let Some(logit) = logits.get_mut(*id as usize) {
+                    *logit = if *logit > 0.0 { *logit / repetition_penalty } else { *logit * repetition_penalty };
+                }
+            }
+        }
+        for (&id, &count) in &self.counts {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit -= presence_penalty + frequency_penalty * count as f32;
+            }
+        }
+        // A penalty of f32::MIN leaves the range.
+        logits.iter_mut().for_each(|logit| *logit = logit.clamp(f32::MIN, f32::MAX));
+        logits
+    }
+
+    /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature) of the tokens that
+    /// min-p leaves and of the `top_k` best of them, cut to the smallest set of best tokens whose share of these reaches `top_p`
+    /// (nucleus sampling, Holtzman et al. 2020).
     fn token(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature <= 0.0 {
             return argmax(logits);
@@ -40,10 +115,13 @@ impl Sampler {
         let largest = f64::from(logits[ids[0] as usize]);
         let weight =
             |id: &u32| ((f64::from(logits[*id as usize]) - largest) / f64::from(self.sampling.temperature)).exp();
-        let weights: Vec<f64> = ids.iter().map(weight).collect();
+        // The likeliest token's weight is 1, so that a weight is the share of its probability.
+        let min_p = f64::from(self.sampling.min_p);
+        let weights: Vec<f64> = ids.iter().map(weight).take_while(|&weight| weight >= min_p).collect();
+        let weights = if weights.is_empty() { vec![1.0] } else { weights };
         let total: f64 = weights.iter().sum();
         let (mut kept, mut mass) = (0, 0.0);
-        while kept < ids.len() && (kept == 0 || mass < f64::from(self.sampling.top_p) * total) {
+        while kept < weights.len() && (kept == 0 || mass < f64::from(self.sampling.top_p) * total) {
             mass += weights[kept];
             kept += 1;
         }
@@ -61,6 +139,14 @@ impl Sampler {
 fn argmax(logits: &[f32]) -> u32 {
     let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
     (0..logits.len()).fold(0, better) as u32
+}
+
+/// How likely a token is that stands already where these logits are of the next one, and so many of the likeliest in its place.
+pub fn score(logits: &[f32], token: u32, count: usize) -> ScoredToken {
+    let Logprobs { drawn, top } = log_probabilities(logits, token, count);
+    let own = logits[token as usize];
+    let rank = 1 + logits.iter().filter(|&&logit| logit > own).count() as u32;
+    ScoredToken { token, logprob: drawn, rank, top }
 }
 
 /// Log-softmax of the logits, of the drawn token and of so many of the best.
@@ -94,7 +180,7 @@ mod tests {
     use super::*;
 
     fn sampler(temperature: f32, top_p: f32) -> Sampler {
-        Sampler::new(Sampling { temperature, top_p, top_k: 0, seed: 7 }, None)
+        Sampler::new(Sampling { temperature, top_p, seed: 7, ..Sampling::default() }, None)
     }
 
     #[test]
@@ -126,7 +212,8 @@ mod tests {
     fn the_best_k_are_drawn_from_and_the_nucleus_is_of_these() {
         let logits = [0.1f32.ln(), 0.3f32.ln(), 0.6f32.ln(), f32::MIN];
         let counts = |top_k, top_p| {
-            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_p, top_k, seed: 7 }, None);
+            let mut sampler =
+                Sampler::new(Sampling { temperature: 1.0, top_p, top_k, seed: 7, ..Sampling::default() }, None);
             let mut counts = [0; 4];
             (0..6000).for_each(|_| counts[sampler.draw(&logits).token as usize] += 1);
             counts
@@ -140,10 +227,65 @@ mod tests {
     }
 
     #[test]
+    fn penalties_biases_and_early_ends_shape_what_is_drawn_and_not_what_is_told() {
+        let logits = [2.0f32, 1.9, -1.0, -1.1];
+        let drawn = |sampling: Sampling, prompt: &[u32], ends: &[u32], count: usize| {
+            let mut sampler = Sampler::new(sampling, Some(0));
+            (sampler.prompt, sampler.ends) = (prompt.iter().copied().collect(), ends.to_vec());
+            let drawn: Vec<DrawnToken> = (0..count).map(|_| sampler.draw(&logits)).collect();
+            let told = |token: &DrawnToken| token.logprobs.as_ref().expect("asked for").drawn;
+            let plain = |token: &DrawnToken| log_probabilities(&logits, token.token, 0).drawn;
+            assert!(drawn.iter().all(|token| told(token) == plain(token)), "of the logits as they are");
+            drawn.into_iter().map(|token| token.token).collect::<Vec<u32>>()
+        };
+        let plain = Sampling::default;
+        assert_eq!(drawn(plain(), &[], &[], 3), [0, 0, 0]);
+        assert_eq!(drawn(Sampling { presence_penalty: 0.2, ..plain() }, &[], &[], 4), [0, 1, 0, 0]);
+        assert_eq!(drawn(Sampling { frequency_penalty: 0.2, ..plain() }, &[], &[], 4), [0, 1, 0, 1]);
+        let repeats = Sampling { repetition_penalty: 1.5, ..plain() };
+        assert_eq!(drawn(repeats.clone(), &[], &[], 3), [0, 1, 0]);
+        assert_eq!(drawn(repeats.clone(), &[0], &[], 2), [1, 0], "tokens of the prompt count");
+        let bias = Sampling { logit_bias: vec![(3, 3.2), (9, 5.0)], ..plain() };
+        assert_eq!(drawn(bias, &[], &[], 1), [3], "an id that the model does not have is passed over");
+        let negative = Sampling { repetition_penalty: 2.0, logit_bias: vec![(0, -9.0), (1, -9.0)], ..plain() };
+        assert_eq!(drawn(negative, &[2], &[], 1), [3], "a negative logit falls too");
+        assert_eq!(drawn(Sampling { min_tokens: 2, ..plain() }, &[], &[0, 1], 3), [2, 2, 0]);
+        assert_eq!(
+            drawn(Sampling { min_tokens: 1, ..plain() }, &[], &[0, 1, 2, 3], 1).len(),
+            1,
+            "all of them are ends"
+        );
+    }
+
+    #[test]
+    fn min_p_keeps_tokens_of_that_share_of_the_likeliest() {
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.15f32.ln(), 0.05f32.ln()];
+        let seen = |min_p| {
+            let mut sampler = Sampler::new(Sampling { temperature: 1.0, min_p, seed: 3, ..Sampling::default() }, None);
+            (0..2000).map(|_| sampler.draw(&logits).token).collect::<BTreeSet<u32>>()
+        };
+        assert_eq!(seen(0.0).len(), 4);
+        assert_eq!(seen(0.2).len(), 3);
+        assert_eq!(seen(0.5).len(), 2);
+        assert_eq!(seen(1.0).len(), 1);
+    }
+
+    #[test]
+    fn a_token_that_stands_already_has_its_rank() {
+        let scored = score(&[0.1f32.ln(), 0.6f32.ln(), 0.3f32.ln()], 2, 1);
+        assert_eq!((scored.token, scored.rank, scored.top[0].0), (2, 2, 1));
+        assert!((scored.logprob - 0.3f32.ln()).abs() < 1e-6);
+        assert_eq!(score(&[1.0, 1.0, 0.0], 1, 0).rank, 1, "equals share a rank");
+    }
+
+    #[test]
     fn log_probabilities_are_of_the_logits_as_they_are() {
         let logits = [0.1f32.ln() + 3.0, 0.6f32.ln() + 3.0, 0.15f32.ln() + 3.0, 0.15f32.ln() + 3.0];
         for (temperature, count) in [(0.0, 0), (0.0, 3), (2.0, 3), (2.0, 9)] {
-            let mut sampler = Sampler::new(Sampling { temperature, top_p: 0.5, top_k: 1, seed: 7 }, Some(count));
+            let mut sampler = Sampler::new(
+                Sampling { temperature, top_p: 0.5, top_k: 1, seed: 7, ..Sampling::default() },
+                Some(count),
+            );
             let logprobs = sampler.draw(&logits).logprobs.expect("they were asked for");
             let expected = [(1, 0.6f32), (2, 0.15), (3, 0.15), (0, 0.1)];
             assert_eq!(logprobs.top.len(), expected.len().min(count as usize));

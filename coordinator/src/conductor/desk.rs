@@ -8,7 +8,7 @@ use std::time::Duration;
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
-use super::tally::Tally;
+use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
 use crate::plan::{Planned, RequestSettings};
@@ -60,6 +60,8 @@ pub struct Kept {
 pub(super) enum Work {
     /// An answer.
     Answer,
+    /// An answer for the service itself.
+    Test,
     /// Its chunks in the chunk cache, ahead of use.
     Chunks,
 }
@@ -121,6 +123,8 @@ pub(super) struct Submission {
     pub(super) request: u64,
     pub(super) work: Work,
     pub(super) clock: Clock,
+    /// Its client's place among those that wait; none where nobody counts, and once its turn has come.
+    pub(super) waits: Option<Waits>,
     /// Time from its acceptance to being handed in.
     pub(super) prepared_after: Duration,
     pub(super) prepared: Prepared,
@@ -200,11 +204,40 @@ impl Desk {
         clock: Clock,
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
-        self.hand_in(Work::Answer, (prepared, settings), clock, sink)
+        self.hand_in(Work::Answer, (prepared, settings), (clock, None), sink)
+    }
+
+    /// The same for a client that has been [announced](Self::announce).
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_announced(
+        &self,
+        prepared: Prepared,
+        settings: RequestSettings,
+        (clock, waits): (Clock, Waits),
+        sink: Box<dyn Sink>,
+    ) -> Result<u64, RequestFailure> {
+        self.hand_in(Work::Answer, (prepared, settings), (clock, Some(waits)), sink)
+    }
+
+    /// Hands in a request of the service itself, which looks whether all is well: no metric of decoding counts it.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_test(
+        &self,
+        prepared: Prepared,
+        settings: RequestSettings,
+        clock: Clock,
+        sink: Box<dyn Sink>,
+    ) -> Result<u64, RequestFailure> {
+        self.hand_in(Work::Test, (prepared, settings), (clock, None), sink)
     }
 
     /// Hands chunks in that are to be prefilled ahead of use; the request's number. They wait for their turn as requests do. The
-    /// query, the method and what else the settings say of answers are not read.
+    /// query, the method and what else the settings say of answers are not read. The client may have been
+    /// [announced](Self::announce).
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -212,7 +245,7 @@ impl Desk {
         &self,
         prepared: Prepared,
         settings: RequestSettings,
-        clock: Clock,
+        clock: (Clock, Option<Waits>),
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
         self.hand_in(Work::Chunks, (prepared, settings), clock, sink)
@@ -222,9 +255,10 @@ impl Desk {
         &self,
         work: Work,
         (prepared, settings): (Prepared, RequestSettings),
-        clock: Clock,
+        (clock, mut waits): (Clock, Option<Waits>),
         sink: Box<dyn Sink>,
     ) -> Result<u64, RequestFailure> {
+        waits.iter_mut().for_each(Waits::has_read);
         let tally = &self.counts.tally;
         if tally.is_left() {
             return Err(RequestFailure::Closed);
@@ -235,7 +269,7 @@ impl Desk {
         }
         let request = self.numbers.fetch_add(1, Ordering::Relaxed);
         let prepared_after = clock.elapsed();
-        let submission = Submission { request, work, clock, prepared_after, prepared, settings, sink };
+        let submission = Submission { request, work, clock, waits, prepared_after, prepared, settings, sink };
         tally.arrives();
         let failure = match self.submissions.try_send(Box::new(submission)) {
             // Nobody may have looked since it was put there.
@@ -278,6 +312,23 @@ impl Desk {
     /// What can be counted here, for somebody who hands nothing in and keeps no conductor at work.
     pub fn tally(&self) -> Tally {
         self.counts.tally.clone()
+    }
+
+    /// Announces a request of a client whose text is to be read: it counts as one that waits until the result is dropped.
+    ///
+    /// # Errors
+    /// [`RequestFailure::Busy`] if as many wait as may, of all clients or of this one.
+    pub fn announce(&self, asker: u64) -> Result<Waits, RequestFailure> {
+        let busy = || RequestFailure::Busy { waiting: self.waiting() };
+        if self.is_full() {
+            return Err(busy());
+        }
+        self.counts.tally.announce(asker).ok_or_else(busy)
+    }
+
+    /// Seconds until a request that comes now would have its turn.
+    pub fn expected_wait_s(&self) -> f64 {
+        self.counts.tally.expected_wait_s()
     }
 
     /// Whether as many requests wait as may: one more would be turned away.

@@ -244,7 +244,7 @@ pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -
 /// Hands chunks in that are wanted ahead of use; their number and their updates.
 pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(4);
-    let request = desk.submit_chunks(prepared(context), settings(1), Clock::start(), Box::new(sink));
+    let request = desk.submit_chunks(prepared(context), settings(1), (Clock::start(), None), Box::new(sink));
     (request.expect("it is taken"), updates)
 }
 

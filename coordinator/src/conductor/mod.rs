@@ -29,7 +29,7 @@ use crate::{Error, GroupShape, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
-pub use self::tally::Tally;
+pub use self::tally::{Tally, Waits};
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
@@ -72,7 +72,7 @@ impl<'a> Conductor<'a> {
         limits: Limits,
         inbox: Inbox,
     ) -> Self {
-        inbox.counts.tally.bound(limits.max_waiting);
+        inbox.counts.tally.bound(limits.max_waiting, limits.max_waiting_each);
         let scheduler = Scheduler::new(group.world, limits);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
@@ -208,12 +208,14 @@ impl<'a> Conductor<'a> {
         // What cannot be answered even alone is told at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = match submission.work {
-            Work::Answer => self.planner.draft(prepared, settings, self.group.threads),
+            Work::Answer | Work::Test => self.planner.draft(prepared, settings, self.group.threads),
             Work::Chunks => self.planner.draft_chunks(prepared, settings, self.group.threads),
         };
+        let asker = submission.waits.as_ref().map_or(0, Waits::asker);
+        let cost = submission.prepared.token_count() as u64;
         let failure = match draft {
             Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
-            Ok(_) if !self.scheduler.submit(submission.request) => {
+            Ok(_) if !self.scheduler.submit(submission.request, asker, cost) => {
                 RequestFailure::Busy { waiting: self.scheduler.waiting() }
             }
             Ok(draft) => {
@@ -222,6 +224,7 @@ impl<'a> Conductor<'a> {
             }
         };
         self.tell_end(&submission, None, None);
+        submission.waits = None;
         // Whoever is gone need not be told.
         let _ = submission.sink.take(Update::Failed(failure));
     }
@@ -235,6 +238,7 @@ impl<'a> Conductor<'a> {
         self.count();
         if let Some((mut submission, in_flight)) = refused {
             self.tell_end(&submission, in_flight.as_ref(), None);
+            submission.waits = None;
             let _ = submission.sink.take(Update::Failed(RequestFailure::Refused(refusal)));
         }
     }
@@ -252,9 +256,10 @@ impl<'a> Conductor<'a> {
 
     /// Sends the first order of a request whose turn has come, and sees it through.
     fn begin(&mut self, request: u64, queued: Duration) -> Result<()> {
-        let Some(Waiting { submission, draft }) = self.waiting.remove(&request) else {
+        let Some(Waiting { mut submission, draft }) = self.waiting.remove(&request) else {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
         };
+        submission.waits = None;
         let planned = draft.planned();
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
         let in_flight = InFlight::new(&plan, submission.clock, queued);
@@ -262,13 +267,16 @@ impl<'a> Conductor<'a> {
         // Before the order: once ranks are at it, the request waits no more.
         self.count();
         self.link.send(match work {
-            Work::Answer => Order::Prefill(plan),
+            Work::Answer | Work::Test => Order::Prefill(plan),
             Work::Chunks => Order::Chunks(plan),
         })?;
-        match work {
-            Work::Answer => self.prefill(request),
+        let began = Instant::now();
+        let done = match work {
+            Work::Answer | Work::Test => self.prefill(request),
             Work::Chunks => self.keep(request, queued),
-        }
+        };
+        self.inbox.counts.tally.took(began.elapsed().as_secs_f64());
+        done
     }
 
     /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
@@ -341,14 +349,20 @@ impl<'a> Conductor<'a> {
     /// Tells the observer of a step, before a client hears of its token.
     fn tell_step(&mut self, tokens: &[(u64, std::result::Result<DrawnToken, Refusal>)], reports: &[StepReport]) {
         let (now, mut gaps) = (Instant::now(), Vec::with_capacity(tokens.len()));
+        let mut is_anybodys = false;
         for (request, drawn) in tokens {
             if let (Ok(_), Some(running)) = (drawn, self.running.get_mut(request)) {
-                gaps.push(now.saturating_duration_since(std::mem::replace(&mut running.token_at, now)));
+                let gap = now.saturating_duration_since(std::mem::replace(&mut running.token_at, now));
+                let is_asked = running.submission.work != Work::Test;
+                gaps.extend(is_asked.then_some(gap));
+                is_anybodys |= is_asked;
             }
         }
         self.inbox.counts.observed.tell(|observer| {
             reports.iter().for_each(|report| observer.moved(report.rank, &report.traffic));
-            observer.stepped(reports, &gaps);
+            if is_anybodys {
+                observer.stepped(reports, &gaps);
+            }
         });
     }
 

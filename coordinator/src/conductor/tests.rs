@@ -109,7 +109,8 @@ fn chunks_ahead_of_use_wait_for_their_turn_and_leave_nothing_behind() {
         hold.begun();
         let (_, chunks) = submit_chunks(&desk, 8);
         let (leaves, gone) = submit_chunks(&desk, 8);
-        let too_many = desk.submit_chunks(prepared(8), settings(1), Clock::start(), Box::new(sync_channel(4).0));
+        let too_many =
+            desk.submit_chunks(prepared(8), settings(1), (Clock::start(), None), Box::new(sync_channel(4).0));
         assert_eq!(too_many, Err(RequestFailure::Busy { waiting: 2 }));
         desk.cancel(leaves);
         drop(hold);

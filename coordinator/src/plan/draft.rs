@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, Choice, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, Selection,
-    leading_counts,
+    Around, Auxiliary, Choice, Chunk, DraftModel, Evidence, Exchange, LookAhead, Method, Packets, Plan, Prefill,
+    Selection, leading_counts,
 };
 
 use super::settings::{RequestSettings, budget};
@@ -70,7 +70,7 @@ impl Draft {
         let method = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         let ratio = settings.ratio()?;
-        check(&tokens, settings, shape)?;
+        check(&tokens, settings, &method, shape)?;
         let Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let context_tokens: usize = lengths.iter().sum();
@@ -101,8 +101,8 @@ impl Draft {
             reorder: settings.reorder,
             order_for: settings.order_for,
             max_tokens: settings.max_tokens,
-            eos,
-            sampling: settings.sampling,
+            eos: settings.sampling.ends(eos),
+            sampling: settings.sampling.clone(),
             timeout_ms: settings.timeout_ms,
             returns: settings.returns,
             auxiliary,
@@ -273,10 +273,11 @@ impl Draft {
     }
 }
 
-fn check(tokens: &Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<()> {
+fn check(tokens: &Tokens, settings: &RequestSettings, method: &Method, shape: &ModelShape) -> Result<()> {
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
-    if count == 0 {
+    // What is computed whole needs no context to be kept apart from the query.
+    if count == 0 && method.prefill() != Prefill::Whole {
         return Err(Error::NoDocuments);
     }
     if let Some(empty) = chunks.iter().position(Vec::is_empty) {

@@ -2,7 +2,7 @@
 
 use tributary_protocol::{
     Ape, Around, Choice, Chunk, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor,
-    Packets, Passing, Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
+    Packets, Passing, REFERENCE, Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
 };
 
 use super::compression::KeepPerChunk;
@@ -108,7 +108,7 @@ impl Default for RequestSettings {
             keep_per_chunk: None,
             eviction: EvictionWish::default(),
             max_tokens: 32,
-            sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
+            sampling: Sampling::default(),
             timeout_ms: 60_000,
             returns: Returns::default(),
             reuse: 1.0,
@@ -159,6 +159,13 @@ impl RequestSettings {
     pub fn without_idle_compression(self) -> Self {
         let keep_per_chunk = self.keep_per_chunk.filter(|_| self.method.takes(Choice::KeepPerChunk));
         Self { keep_per_chunk, ..self }
+    }
+
+    /// These for a prompt without a context to reuse or select from: it is computed whole, which is exact.
+    #[must_use]
+    pub fn without_context(self) -> Self {
+        let this = Self { method: REFERENCE, packets: Packets::Off, reorder: None, ..self };
+        this.without_idle_order().without_idle_compression()
     }
 
     /// A chunk of these tokens that no rank has yet, between these rows.
@@ -262,8 +269,8 @@ impl RequestSettings {
         if !(temperature >= 0.0 && temperature.is_finite()) {
             return Err(setting("--temperature", temperature, "must be 0 or more"));
         }
-        if !(top_p > 0.0 && top_p <= 1.0) {
-            return Err(setting("--top-p", top_p, "must be above 0 and at most 1"));
+        if !(0.0..=1.0).contains(&top_p) {
+            return Err(setting("--top-p", top_p, "must be from 0 to 1"));
         }
         Ok(())
     }

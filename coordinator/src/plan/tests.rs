@@ -190,7 +190,7 @@ fn a_plan_carries_what_was_asked_for() {
         reorder: Some(Importance::Selected),
         include_first_chunk: true,
         max_tokens: 5,
-        sampling: Sampling { temperature: 0.5, top_p: 0.9, top_k: 7, seed: 3 },
+        sampling: Sampling { temperature: 0.5, top_p: 0.9, top_k: 7, seed: 3, ..Sampling::default() },
         ..RequestSettings::default()
     };
     let plan = planned(&[4], &settings, &MACHINE).unwrap().plan;
@@ -198,9 +198,9 @@ fn a_plan_carries_what_was_asked_for() {
     assert_eq!(plan.eos, [2]);
     assert_eq!(plan.reorder, Some(Importance::Selected));
     assert!(plan.include_first_chunk);
-    assert_eq!((plan.max_tokens, plan.sampling), (5, settings.sampling));
+    assert_eq!((plan.max_tokens, &plan.sampling), (5, &settings.sampling));
     assert_eq!(plan.timeout_ms, 60_000);
-    let random = RequestSettings { sampling: settings.sampling, ..method("random") };
+    let random = RequestSettings { sampling: settings.sampling.clone(), ..method("random") };
     let plan = planned(&[4], &random, &MACHINE).unwrap().plan;
     assert_eq!(plan.method, Method::Random { seed: 3 }, "one seed for all draws");
 }
@@ -230,7 +230,7 @@ fn an_unknown_method_is_refused_with_the_known_ones() {
 #[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
-    let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0, seed: 0 };
+    let sampling = |temperature, top_p| Sampling { temperature, top_p, ..Sampling::default() };
     let (order_for, packets) = (OrderFor::Selection, Packets::On);
     let cases: [(&[usize], RequestSettings, &[&str]); 27] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
@@ -257,7 +257,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], RequestSettings { heads_per_gather: Some(3), ..method("all-gather") }, &["3", "2 KV heads"]),
         (&[4], RequestSettings { heads_per_gather: Some(0), ..method("all-gather") }, &["--heads-per-gather 0"]),
         (&[4], RequestSettings { sampling: sampling(-1.0, 1.0), ..base() }, &["--temperature -1"]),
-        (&[4], RequestSettings { sampling: sampling(0.0, 0.0), ..base() }, &["--top-p 0"]),
+        (&[4], RequestSettings { sampling: sampling(0.0, -0.1), ..base() }, &["--top-p -0.1"]),
         (&[], base(), &["no documents"]),
         (&[3, 0, 2], base(), &["document 2 of 3"]),
         (&[4], method("kv-packet"), &["--method kv-packet", "needs --adapter DIR"]),

@@ -120,7 +120,7 @@ impl Stream {
         std::iter::from_fn(|| self.event()).collect()
     }
 
-    fn whole(mut self) -> Response {
+    pub fn whole(mut self) -> Response {
         let (mut bytes, chunked) = (Vec::new(), self.headers.iter().any(|(name, _)| name == "transfer-encoding"));
         assert!(!chunked, "a whole body has its length");
         self.reader.read_to_end(&mut bytes).expect("readable");

@@ -10,6 +10,8 @@ mod metrics;
 mod openai;
 mod parameters;
 mod ready;
+mod recorded;
+mod streams;
 mod tiers;
 
 #[path = "../kit/mod.rs"]

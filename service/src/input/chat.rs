@@ -5,7 +5,8 @@ use serde::de::IgnoredAny;
 use tributary_coordinator::{Document, Prepared, RequestSettings, Speaker, Turn};
 use tributary_engine::{Client, Conversation};
 
-use super::{Asked, Choices, Completed, Generation, check_model, documents, others};
+use super::documents::{self, Documents};
+use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::output::Form;
@@ -21,6 +22,8 @@ const TOP_LOGPROBS: u64 = 20;
 pub struct ChatRequest {
     /// Documents, system text, earlier turns and question.
     pub conversation: Conversation,
+    /// Number of documents that have no text.
+    pub empty_documents: usize,
     /// How the answer is made and given.
     pub generation: Generation,
 }
@@ -59,10 +62,11 @@ struct Part {
 }
 
 impl Asked for ChatRequest {
-    fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
-        check_model(&mut fields, model)?;
-        let choices = Choices::take(&mut fields, served)?;
-        let mut generation = Generation::take(&mut fields, choices, &["max_completion_tokens", "max_tokens"])?;
+    fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
+        check_model(&mut fields, terms.model)?;
+        let choices = Choices::take(&mut fields, terms.settings)?;
+        let limits = ["max_completion_tokens", "max_tokens"];
+        let mut generation = Generation::take(&mut fields, choices, &limits, terms)?;
         let wants = fields.take("logprobs")?.unwrap_or(false);
         match fields.integer("top_logprobs", 0, TOP_LOGPROBS)? {
             Some(1..) if !wants => {
@@ -72,17 +76,33 @@ impl Asked for ChatRequest {
             _ => {}
         }
         let messages: Option<Vec<Message>> = fields.take("messages")?;
-        let documents = documents(&mut fields)?;
-        others::finish(fields, &others::OF_CHATS)?;
-        Ok(Self { conversation: conversation(messages.unwrap_or_default(), documents)?, generation })
+        let Documents { all, empty } = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        others::finish(fields, &others::OF_CHATS, terms.ignores_unknown)?;
+        let conversation = conversation(messages.unwrap_or_default(), all)?;
+        Ok(Self { conversation, empty_documents: empty, generation })
     }
 
-    fn document_count(&self) -> usize {
-        self.conversation.documents.len()
+    fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
+        let prepared = client.prepare(&self.conversation)?;
+        let is_whole = self.generation.is_scoring() && self.conversation.documents.is_empty();
+        Ok(vec![if is_whole { prepared.without_context() } else { prepared }])
     }
 
-    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
-        Ok(client.prepare(&self.conversation)?)
+    fn empty_documents(&self) -> usize {
+        self.empty_documents
+    }
+
+    fn settings(
+        &self,
+        prepared: &Prepared,
+        of: (usize, usize),
+        terms: &Terms<'_>,
+    ) -> Result<RequestSettings, ApiError> {
+        self.generation.settings(prepared, of, Form::Chat, terms)
+    }
+
+    fn copies(&self) -> usize {
+        self.generation.copies
     }
 }
 
@@ -150,11 +170,15 @@ impl Message {
 mod tests {
     use serde_json::{Value, json};
 
+    use tributary_coordinator::Piece;
+
+    use super::super::{STOPS, kit};
     use super::*;
+    use crate::limits::ClientLimits;
 
     fn read(json: &Value) -> Result<ChatRequest, ApiError> {
         let fields = Fields::from_json(json.to_string().as_bytes())?;
-        ChatRequest::read(fields, "demo", &RequestSettings::default())
+        kit::with_terms(|terms| ChatRequest::read(fields, terms))
     }
 
     fn with(name: &str, value: Value) -> Result<ChatRequest, ApiError> {
@@ -167,9 +191,9 @@ mod tests {
     fn what_is_not_honoured_is_named() {
         let refused = [
             ("tools", json!([{"type": "function"}])),
-            ("n", 2.into()),
+            ("n", 65.into()),
             ("n", "1".into()),
-            ("stop", json!(["a", "b", "c", "d", "e"])),
+            ("stop", json!(vec!["a"; STOPS + 1])),
             ("stop", "".into()),
             ("stop", json!([5])),
             ("logprobs", 2.into()),
@@ -177,14 +201,21 @@ mod tests {
             ("top_k", (-2).into()),
             ("top_k", 1.5.into()),
             ("top_k", true.into()),
-            ("frequency_penalty", 0.5.into()),
+            ("frequency_penalty", 2.5.into()),
+            ("repetition_penalty", 0.into()),
+            ("min_p", 1.5.into()),
+            ("min_tokens", (-1).into()),
+            ("logit_bias", json!({"400": 1})),
+            ("logit_bias", json!({"x": 1})),
+            ("logit_bias", json!({"3": 101})),
             ("response_format", json!({"type": "json_object"})),
             ("temperature", 2.1.into()),
             ("temperature", "hot".into()),
-            ("top_p", 0.into()),
-            ("max_tokens", 0.into()),
+            ("top_p", 1.1.into()),
+            ("max_tokens", (-1).into()),
+            ("max_tokens", (ClientLimits::default().answer_tokens + 1).into()),
             ("max_completion_tokens", 1.5.into()),
-            ("seed", (-1).into()),
+            ("seed", 1.5.into()),
             ("stream", 1.into()),
             ("stream_options", json!({"include_usage": true})),
             ("document", json!(["a word that is misspelt must not cost the answer its context"])),
@@ -205,6 +236,16 @@ mod tests {
             ("documents", Value::Null),
             ("user", "me".into()),
             ("tools", json!([])),
+            ("n", 3.into()),
+            ("seed", (-1).into()),
+            ("top_p", 0.into()),
+            ("max_tokens", 0.into()),
+            ("repetition_penalty", 1.0.into()),
+            ("min_p", 0.into()),
+            ("ignore_eos", true.into()),
+            ("min_tokens", 4.into()),
+            ("stop_token_ids", json!([])),
+            ("logit_bias", json!({})),
         ];
         for (name, value) in passed {
             assert!(with(name, value).is_ok(), "{name}");
@@ -213,7 +254,17 @@ mod tests {
 
     #[test]
     fn parameters_become_settings() {
-        let top_k = |value: Value| with("top_k", value).expect("a request").generation.settings.sampling.top_k;
+        let settings = |name: &str, value: Value| {
+            let request = with(name, value).expect("a request");
+            kit::with_terms(|terms| request.settings(&Prepared::default(), (100, 0), terms)).expect("it fits")
+        };
+        let top_k = |value: Value| settings("top_k", value).sampling.top_k;
+        let drawn = |name: &str, value: Value| settings(name, value).sampling;
+        assert_eq!(drawn("logit_bias", json!({"3": -100, "7": 0.5})).logit_bias, [(3, -100.0), (7, 0.5)]);
+        assert_eq!(drawn("stop_token_ids", json!([3, 4])).ends(vec![2]), [2, 3, 4]);
+        assert_eq!(drawn("ignore_eos", true.into()).ends(vec![2]), Vec::<u32>::new());
+        assert_eq!(drawn("presence_penalty", (-0.5).into()).presence_penalty, -0.5);
+        assert_eq!(drawn("seed", (-1).into()).seed, u64::MAX);
         assert_eq!((top_k(5.into()), top_k((-1).into()), top_k(0.into()), top_k(false.into())), (5, 0, 0, 0));
         let request = read(&json!({
             "model": "demo",
@@ -223,12 +274,31 @@ mod tests {
             "tributary": {"method": "relay", "ratio": 0.5, "explain": true},
         }))
         .expect("a request");
-        let Generation { settings, delivery } = request.generation;
+        let of = |copy| {
+            kit::with_terms(|terms| request.settings(&Prepared::default(), (100, copy), terms)).expect("it fits")
+        };
+        assert_eq!(
+            (of(3).sampling.seed, of(0).method.name),
+            (12, "full"),
+            "a prompt without context is computed whole"
+        );
+        let prepared = Prepared { chunks: vec![Piece::default()], ..Prepared::default() };
+        let settings = kit::with_terms(|terms| request.settings(&prepared, (100, 0), terms)).expect("it fits");
+        let delivery = &request.generation.delivery;
         assert_eq!((settings.max_tokens, settings.sampling.temperature, settings.sampling.seed), (4, 2.0, 9));
         assert_eq!((settings.method.name, settings.ratio), ("relay", Some(0.5)));
         assert!(settings.returns.scores && settings.returns.logprobs == Some(20));
         assert!(delivery.streams && delivery.includes_usage && delivery.has_logprobs && delivery.explains);
         assert_eq!(delivery.stops, ["x"]);
+        let length = |json: Value, rows| {
+            let request = read(&json).expect("a request");
+            kit::with_terms(|terms| request.settings(&Prepared::default(), (rows, 0), terms)).map(|set| set.max_tokens)
+        };
+        let asked = json!({"messages": [{"role": "user", "content": "q"}]});
+        assert_eq!((length(asked.clone(), 192), length(asked.clone(), 8191)), (Ok(8000), Ok(1)), "to the model's end");
+        let error = length(asked, 8192).expect_err("no room for a token");
+        assert_eq!((error.code, error.param.as_deref()), (Some("context_length_exceeded"), Some("messages")));
+        assert!(error.message.contains("maximum context length is 8192 tokens"), "{}", error.message);
         assert_eq!(with("model", "gpt".into()).expect_err("another model").status.as_u16(), 404);
     }
 

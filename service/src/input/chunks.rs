@@ -1,9 +1,10 @@
 //! A request for documents to be prefilled ahead of use.
 
-use tributary_coordinator::{Document, Prepared, RequestSettings};
+use tributary_coordinator::{Prepared, RequestSettings};
 use tributary_engine::Client;
 
-use super::{Asked, check_model, documents};
+use super::documents::{self, Documents};
+use super::{Asked, Terms, check_model, others};
 use crate::body::Fields;
 use crate::error::ApiError;
 
@@ -11,28 +12,33 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChunksRequest {
     /// The documents.
-    pub documents: Vec<Document>,
+    pub documents: Documents,
     /// The system text of the chats that they are for: it stands before them and shapes them.
     pub system: Option<String>,
 }
 
 impl Asked for ChunksRequest {
-    fn read(mut fields: Fields, model: &str, _: &RequestSettings) -> Result<Self, ApiError> {
-        check_model(&mut fields, model)?;
-        let (documents, system) = (documents(&mut fields)?, fields.take("system")?);
-        fields.end()?;
-        if documents.is_empty() {
-            return Err(ApiError::parameter("documents", "there are no `documents`"));
+    fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
+        check_model(&mut fields, terms.model)?;
+        let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        let system = fields.take("system")?;
+        others::finish(fields, &[], terms.ignores_unknown)?;
+        if documents.all.is_empty() {
+            return Err(ApiError::parameter("documents", "there are no `documents` with a text"));
         }
         Ok(Self { documents, system })
     }
 
-    fn document_count(&self) -> usize {
-        self.documents.len()
+    fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
+        Ok(vec![client.prepare_documents(&self.documents.all, self.system.as_deref())?])
     }
 
-    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
-        Ok(client.prepare_documents(&self.documents, self.system.as_deref())?)
+    fn empty_documents(&self) -> usize {
+        self.documents.empty
+    }
+
+    fn settings(&self, _: &Prepared, _: (usize, usize), terms: &Terms<'_>) -> Result<RequestSettings, ApiError> {
+        Ok(terms.settings.clone())
     }
 }
 
@@ -42,12 +48,13 @@ mod tests {
 
     #[test]
     fn documents_and_a_system_text_are_all_that_it_takes() {
-        let served = RequestSettings::default();
-        let read =
-            |json: &str| ChunksRequest::read(Fields::from_json(json.as_bytes()).expect("an object"), "demo", &served);
+        let read = |json: &str| {
+            let fields = Fields::from_json(json.as_bytes()).expect("an object");
+            super::super::kit::with_terms(|terms| ChunksRequest::read(fields, terms))
+        };
         let request =
             read(r#"{"documents": ["a", {"text": "b"}], "system": "s", "model": "demo"}"#).expect("a request");
-        assert_eq!((request.documents.len(), request.system.as_deref()), (2, Some("s")));
+        assert_eq!((request.documents.all.len(), request.system.as_deref()), (2, Some("s")));
         for (json, param) in [
             ("{}", "documents"),
             (r#"{"documents": []}"#, "documents"),

@@ -4,26 +4,32 @@ use serde::Deserialize;
 use tributary_coordinator::{Prepared, RequestSettings};
 use tributary_engine::{Client, Prompt, PromptText};
 
-use super::{Asked, Choices, Completed, Generation, check_model, documents, others};
+use super::documents::{self, Documents};
+use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::output::Form;
 
 /// The likeliest tokens beside each that are told at most.
-const LOGPROBS: u64 = 5;
+pub const LOGPROBS: u64 = 20;
+
+/// Prompts of one request at most.
+pub const PROMPTS: usize = 256;
 
 /// What a text completion request asks for.
 #[derive(Debug, Clone)]
 pub struct CompletionRequest {
-    /// Documents, and the text behind them.
-    pub prompt: Prompt,
+    /// The context of every prompt.
+    documents: Documents,
+    /// The texts behind it: one or several.
+    texts: Vec<PromptText>,
     /// How the answer is made and given.
-    pub generation: Generation,
+    generation: Generation,
 }
 
 /// A prompt, in the forms that are known.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "a text, a list of one text, or a list of token ids")]
+#[serde(untagged, expecting = "a text, a list of token ids, or a list of such")]
 enum Forms {
     Text(String),
     Texts(Vec<String>),
@@ -32,40 +38,72 @@ enum Forms {
 }
 
 impl Asked for CompletionRequest {
-    fn read(mut fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError> {
-        check_model(&mut fields, model)?;
-        let choices = Choices::take(&mut fields, served)?;
-        let mut generation = Generation::take(&mut fields, choices, &["max_tokens"])?;
+    fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
+        check_model(&mut fields, terms.model)?;
+        let choices = Choices::take(&mut fields, terms.settings)?;
+        let mut generation = Generation::take(&mut fields, choices, &["max_tokens"], terms)?;
+        generation.delivery.echoes = fields.take("echo")?.unwrap_or(false);
         if let Some(logprobs) = fields.integer("logprobs", 0, LOGPROBS)? {
             generation.with_logprobs(logprobs as u32);
+            if generation.delivery.echoes {
+                generation.scores_prompt(logprobs as u32)?;
+            }
         }
-        let refused = |message: &str| ApiError::parameter("prompt", message);
-        let text = match fields.take("prompt")? {
-            None => return Err(refused("there is no `prompt`")),
-            Some(Forms::Text(text)) => PromptText::Text(text),
-            Some(Forms::Ids(ids)) if !ids.is_empty() => PromptText::Ids(ids),
-            Some(Forms::Texts(mut texts)) if texts.len() == 1 => PromptText::Text(texts.swap_remove(0)),
-            Some(Forms::Lists(mut lists)) if lists.len() == 1 => PromptText::Ids(lists.swap_remove(0)),
-            Some(Forms::Texts(texts)) if texts.is_empty() => return Err(refused("the `prompt` is empty")),
-            Some(_) => return Err(refused("several prompts at once are not supported")),
-        };
-        let prompt = Prompt { documents: documents(&mut fields)?, text };
-        others::finish(fields, &others::OF_TEXTS)?;
-        Ok(Self { prompt, generation })
+        let texts = prompts(fields.take("prompt")?)?;
+        let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        others::finish(fields, &others::OF_TEXTS, terms.ignores_unknown)?;
+        Ok(Self { documents, texts, generation })
     }
 
-    fn document_count(&self) -> usize {
-        self.prompt.documents.len()
-    }
-
-    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError> {
+    fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
         let vocabulary = client.vocabulary();
-        if let PromptText::Ids(ids) = &self.prompt.text
-            && let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary)
-        {
-            return Err(ApiError::parameter("prompt", format!("token id {id}: the model knows {vocabulary} ids")));
-        }
-        Ok(client.prepare_prompt(&self.prompt)?)
+        let prepare = |text: &PromptText| {
+            if let PromptText::Ids(ids) = text
+                && let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary)
+            {
+                return Err(ApiError::parameter("prompt", format!("token id {id}: the model knows {vocabulary} ids")));
+            }
+            let prompt = Prompt { documents: self.documents.all.clone(), text: text.clone() };
+            let prepared = client.prepare_prompt(&prompt)?;
+            let is_whole = self.generation.is_scoring() && self.documents.all.is_empty();
+            Ok(if is_whole { prepared.without_context() } else { prepared })
+        };
+        self.texts.iter().map(prepare).collect()
+    }
+
+    fn empty_documents(&self) -> usize {
+        self.documents.empty
+    }
+
+    fn settings(
+        &self,
+        prepared: &Prepared,
+        of: (usize, usize),
+        terms: &Terms<'_>,
+    ) -> Result<RequestSettings, ApiError> {
+        self.generation.settings(prepared, of, Form::Text, terms)
+    }
+
+    fn copies(&self) -> usize {
+        self.generation.copies
+    }
+}
+
+/// The prompts of a body.
+fn prompts(forms: Option<Forms>) -> Result<Vec<PromptText>, ApiError> {
+    let refused = |message: String| ApiError::parameter("prompt", message);
+    let texts: Vec<PromptText> = match forms {
+        None => return Err(refused("there is no `prompt`".to_owned())),
+        Some(Forms::Text(text)) => vec![PromptText::Text(text)],
+        Some(Forms::Ids(ids)) if !ids.is_empty() => vec![PromptText::Ids(ids)],
+        Some(Forms::Texts(texts)) => texts.into_iter().map(PromptText::Text).collect(),
+        Some(Forms::Lists(lists)) => lists.into_iter().map(PromptText::Ids).collect(),
+        Some(Forms::Ids(_)) => Vec::new(),
+    };
+    match texts.len() {
+        0 => Err(refused("the `prompt` is empty".to_owned())),
+        1..=PROMPTS => Ok(texts),
+        several => Err(refused(format!("{several} prompts; a request has at most {PROMPTS}"))),
     }
 }
 
@@ -75,28 +113,38 @@ impl Completed for CompletionRequest {
     fn generation(&self) -> &Generation {
         &self.generation
     }
+
+    fn echoed_text(&self, prompt: usize) -> Option<&str> {
+        match &self.texts[prompt] {
+            PromptText::Text(text) => Some(text),
+            PromptText::Ids(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::kit;
     use super::*;
 
     fn read(json: &Value) -> Result<CompletionRequest, ApiError> {
         let fields = Fields::from_json(json.to_string().as_bytes())?;
-        CompletionRequest::read(fields, "demo", &RequestSettings::default())
+        kit::with_terms(|terms| CompletionRequest::read(fields, terms))
     }
 
     #[test]
     fn prompts_have_several_forms() {
-        let text = |prompt: Value| read(&json!({"prompt": prompt})).map(|request| request.prompt.text);
-        assert_eq!(text("a".into()), Ok(PromptText::Text("a".into())));
-        assert_eq!(text(json!(["a"])), Ok(PromptText::Text("a".into())));
-        assert_eq!(text(json!([3, 4])), Ok(PromptText::Ids(vec![3, 4])));
-        assert_eq!(text(json!([[3, 4]])), Ok(PromptText::Ids(vec![3, 4])));
-        for wrong in [json!(["a", "b"]), json!([[1], [2]]), json!([]), json!([-1]), json!(5), Value::Null] {
-            let error = text(wrong.clone()).expect_err("no prompt");
+        let texts = |prompt: Value| read(&json!({"prompt": prompt})).map(|request| request.texts);
+        let (text, ids) = (|text: &str| PromptText::Text(text.into()), |ids: &[u32]| PromptText::Ids(ids.to_vec()));
+        assert_eq!(texts("a".into()), Ok(vec![text("a")]));
+        assert_eq!(texts(json!(["a"])), Ok(vec![text("a")]));
+        assert_eq!(texts(json!(["a", "b"])), Ok(vec![text("a"), text("b")]));
+        assert_eq!(texts(json!([3, 4])), Ok(vec![ids(&[3, 4])]));
+        assert_eq!(texts(json!([[3, 4], [5]])), Ok(vec![ids(&[3, 4]), ids(&[5])]));
+        for wrong in [json!([]), json!([-1]), json!(5), json!(["a", 5]), Value::Null, json!(vec!["a"; PROMPTS + 1])] {
+            let error = texts(wrong.clone()).expect_err("no prompt");
             assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("prompt")), "{wrong}");
         }
     }
@@ -109,11 +157,11 @@ mod tests {
             read(&json)
         };
         let refused = [
-            ("echo", true.into()),
+            ("echo", "yes".into()),
             ("suffix", "x".into()),
             ("best_of", 2.into()),
-            ("n", 2.into()),
-            ("logprobs", 6.into()),
+            ("n", 0.into()),
+            ("logprobs", 21.into()),
             ("logprobs", true.into()),
             ("messages", json!([])),
         ];
@@ -121,11 +169,23 @@ mod tests {
             let error = with(name, value).expect_err(name);
             assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(name)));
         }
-        for (name, value) in [("echo", false.into()), ("suffix", "".into()), ("best_of", 1.into()), ("n", 1.into())] {
+        for (name, value) in [("echo", false.into()), ("suffix", "".into()), ("best_of", 1.into()), ("n", 3.into())] {
             assert!(with(name, value).is_ok(), "{name}");
         }
         let request = with("logprobs", 0.into()).expect("a request");
-        assert_eq!(request.generation.settings.returns.logprobs, Some(0));
-        assert_eq!((request.prompt.documents.len(), request.generation.settings.method.name), (1, "full"));
+        assert!(request.generation.delivery.has_logprobs && !request.generation.is_scoring());
+        assert_eq!(request.documents.all.len(), 1);
+    }
+
+    #[test]
+    fn an_echo_with_log_probabilities_scores_the_prompt() {
+        let asked = json!({"prompt": [[1, 2], [3]], "echo": true, "logprobs": 1, "max_tokens": 0, "n": 2});
+        let request = read(&asked).expect("a request");
+        let Generation { delivery, copies, .. } = &request.generation;
+        assert!(request.generation.is_scoring() && delivery.echoes && !delivery.shows_answer);
+        assert_eq!((*copies, request.copies()), (2, 2));
+        let mut streamed = asked;
+        streamed["stream"] = true.into();
+        assert_eq!(read(&streamed).expect_err("a stream").param.as_deref(), Some("stream"));
     }
 }

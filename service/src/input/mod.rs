@@ -5,37 +5,72 @@
 pub mod chat;
 pub mod chunks;
 pub mod completion;
+pub mod documents;
 mod generation;
+#[cfg(test)]
+pub mod kit;
 pub mod others;
 
 use serde::Deserialize;
-use tributary_coordinator::{Document, EvictionWish, Keep, Prepared, RequestSettings, eviction_named, method_named};
+use tributary_coordinator::{EvictionWish, Keep, Prepared, RequestSettings, eviction_named, method_named};
 use tributary_engine::Client;
 
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::limits::ClientLimits;
 use crate::output::Form;
 
 pub use self::generation::Generation;
 #[cfg(test)]
 pub use self::generation::{STOP_CHARACTERS, STOPS, StreamOptions};
 
+/// What a service says of how bodies are read.
+#[derive(Debug, Clone)]
+pub struct Terms<'a> {
+    /// The model's name.
+    pub model: &'a str,
+    /// How requests are answered that do not say otherwise.
+    pub settings: &'a RequestSettings,
+    /// What clients may ask at most.
+    pub limits: &'a ClientLimits,
+    /// Whether fields that are not known pass.
+    pub ignores_unknown: bool,
+    /// Tokens of an answer where a request does not say how many, if the service says so.
+    pub default_tokens: Option<usize>,
+    /// Positions that the model has.
+    pub max_positions: usize,
+    /// Token ids that the model has: those below.
+    pub vocabulary: usize,
+}
+
 /// What a request asks of the engine, as its body has it.
 pub trait Asked: Sized + Send + 'static {
-    /// Reads a body. What it does not say is as `served` has it.
+    /// Reads a body.
     ///
     /// # Errors
     /// What cannot be, or is not known, by its name.
-    fn read(fields: Fields, model: &str, served: &RequestSettings) -> Result<Self, ApiError>;
+    fn read(fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError>;
 
-    /// How many documents it has.
-    fn document_count(&self) -> usize;
-
-    /// Its text as token ids.
+    /// Its prompts as token ids.
     ///
     /// # Errors
     /// A text or an id that cannot be.
-    fn prepare(&self, client: &Client) -> Result<Prepared, ApiError>;
+    fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError>;
+
+    /// Number of its documents that have no text.
+    fn empty_documents(&self) -> usize;
+
+    /// The settings for one of its prompts, `of` so many rows, and the answer of this number to it.
+    ///
+    /// # Errors
+    /// A prompt that is too long.
+    fn settings(&self, prepared: &Prepared, of: (usize, usize), terms: &Terms<'_>)
+    -> Result<RequestSettings, ApiError>;
+
+    /// Number of answers to each prompt.
+    fn copies(&self) -> usize {
+        1
+    }
 }
 
 /// A request that a text answers.
@@ -45,6 +80,11 @@ pub trait Completed: Asked {
 
     /// How the answer is made and given.
     fn generation(&self) -> &Generation;
+
+    /// The text of a prompt, where answers may repeat it and it did not come as token ids.
+    fn echoed_text(&self, _prompt: usize) -> Option<&str> {
+        None
+    }
 }
 
 /// How a prompt is prefilled; the server's own choice where absent.
@@ -127,11 +167,6 @@ fn evicted(choices: &Choices, served: EvictionWish) -> Result<Option<EvictionWis
     };
     let (window, at_most) = (served.window, choices.keep.is_none());
     Ok(Some(EvictionWish { method, keep, window, at_most }))
-}
-
-/// The documents of a body, in their order; none where there are none.
-fn documents(fields: &mut Fields) -> Result<Vec<Document>, ApiError> {
-    Ok(fields.take("documents")?.unwrap_or_default())
 }
 
 /// Checks that a body that names a model names the one that is served.

@@ -1,4 +1,5 @@
-//! The values that labels can have: all of them are known before the first request, so every label set starts at 0.
+//! The values that labels can have. All of them are known before the first request, so that label sets can start at 0; histograms of
+//! what this service was not set up for begin with their first observation.
 
 use tributary_engine::Stage;
 use tributary_protocol::{Collective, Phase, StoreError, StoreOperation, Tier, exit};
@@ -102,6 +103,30 @@ pub fn failure(exit_code: u8) -> &'static str {
         exit::OUT_OF_MEMORY => "out_of_memory",
         exit::BUG => "bug",
         _ => "other",
+    }
+}
+
+/// What a process is set up for: histograms of anything else begin with their first observation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// The method of requests that name none; where it is absent any may come.
+    pub method: Option<&'static str>,
+    /// What decoding keeps of prompts where a request says nothing.
+    pub eviction: Option<&'static str>,
+    /// Whether there is a store behind the chunk caches.
+    pub has_store: bool,
+}
+
+impl Setup {
+    /// Whether a histogram starts with this value of a label.
+    pub fn starts(&self, label: &str, value: &str) -> bool {
+        let Some(method) = self.method else { return true };
+        match label {
+            "method" => value == method || value == tributary_protocol::REFERENCE.name,
+            "eviction" => Some(value) == self.eviction,
+            "operation" => self.has_store,
+            _ => true,
+        }
     }
 }
 

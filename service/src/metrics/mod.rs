@@ -1,8 +1,10 @@
 //! Prometheus metrics of a service or a job, in a recorder of their own: the one place that turns reports into metrics. Every
-//! label set that can be known before the first request starts at 0, so that the first event is seen as an increase.
+//! label set that can be known before the first request, and is of what the process is set up for, starts at 0, so that the first event
+//! is seen as an increase.
 
 mod labels;
 mod observer;
+mod openmetrics;
 mod predictions;
 mod recent;
 mod record;
@@ -25,6 +27,8 @@ use self::recent::Recent;
 use self::sheet::Sheet;
 use self::table as of;
 
+pub use self::labels::Setup;
+pub use self::openmetrics::{OPENMETRICS, openmetrics};
 pub use self::predictions::{Basis, Predictions};
 pub use self::recent::Finished;
 pub use self::tiers::TierTotals;
@@ -93,8 +97,8 @@ impl Metrics {
     ///
     /// # Errors
     /// Only a bug can fail here: buckets without a number.
-    pub fn new(world: usize) -> Result<Self, BuildError> {
-        Self::with(world, false)
+    pub fn new(world: usize, setup: &Setup) -> Result<Self, BuildError> {
+        Self::with(world, false, setup)
     }
 
     /// Metrics of a job: the `command` that runs, and the name of its study, if it has one; its ranks are `world` at most.
@@ -102,13 +106,13 @@ impl Metrics {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn of_job(world: usize, command: &str, study: &str) -> Result<Self, BuildError> {
-        let this = Self::with(world, true)?;
+        let this = Self::with(world, true, &Setup::default())?;
         this.sheet.set(&of::JOB_INFO, &[command, study], 1.0);
         Ok(this)
     }
 
-    fn with(world: usize, is_job: bool) -> Result<Self, BuildError> {
-        let this = Self { sheet: Sheet::new(world, is_job)?, world, state: Mutex::default() };
+    fn with(world: usize, is_job: bool, setup: &Setup) -> Result<Self, BuildError> {
+        let this = Self { sheet: Sheet::new(world, is_job, setup)?, world, state: Mutex::default() };
         let revision = tributary_system::program::revision().unwrap_or_default();
         this.sheet.set(&of::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), revision], 1.0);
         this.sheet.set(&of::WORLD_SIZE, &[], world as f64);

@@ -4,6 +4,7 @@ use metrics::{Key, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tributary_engine::{Pulse, Tally};
 
+use super::labels::Setup;
 use super::table::{self as of, Kind, Metric, TABLE};
 
 /// The recorder asks for it with every metric, and reads nothing of it.
@@ -16,11 +17,12 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// All label sets of a group of `world` ranks that are known beforehand, at 0; with those of jobs, if it is one.
+    /// All label sets of a group of `world` ranks that are known beforehand, at 0; with those of jobs, if it is one. Histograms start
+    /// for what the process is set up for.
     ///
     /// # Errors
     /// Only a bug can fail here: buckets without a number.
-    pub fn new(world: usize, is_job: bool) -> Result<Self, BuildError> {
+    pub fn new(world: usize, is_job: bool, setup: &Setup) -> Result<Self, BuildError> {
         let mut builder = PrometheusBuilder::new();
         let metrics = || TABLE.iter().filter(|metric| is_job || !metric.only_jobs);
         for metric in metrics() {
@@ -30,12 +32,12 @@ impl Sheet {
         }
         let recorder = builder.build_recorder();
         let this = Self { handle: recorder.handle(), recorder };
-        metrics().for_each(|metric| this.begin(metric, world));
+        metrics().for_each(|metric| this.begin(metric, world, setup));
         Ok(this)
     }
 
     /// Describes a metric, and starts its label sets.
-    fn begin(&self, metric: &'static Metric, world: usize) {
+    fn begin(&self, metric: &'static Metric, world: usize, setup: &Setup) {
         let help = SharedString::const_str(metric.help);
         match metric.kind {
             Kind::Counter => self.recorder.describe_counter(metric.name.into(), None, help),
@@ -43,8 +45,11 @@ impl Sheet {
             Kind::Histogram(_) => self.recorder.describe_histogram(metric.name.into(), None, help),
         }
         let mut sets: Vec<Vec<String>> = vec![Vec::new()];
-        for (_, values) in metric.labels {
-            let values = values.all(world);
+        for (label, values) in metric.labels {
+            let mut values = values.all(world);
+            if let Kind::Histogram(_) = metric.kind {
+                values.retain(|value| setup.starts(label, value));
+            }
             let longer = |set: &Vec<String>| {
                 let with = |value: &String| set.iter().chain([value]).cloned().collect();
                 values.iter().map(with).collect::<Vec<_>>()

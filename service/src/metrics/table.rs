@@ -37,9 +37,12 @@ pub enum Kind {
 
 /// Bounds of a request's times, in seconds.
 const REQUEST: &[f64] = &[
-    0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0,
-    300.0, 600.0, 1200.0,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 1200.0,
 ];
+
+/// Bounds of a phase's time, in seconds.
+const A_PHASE: &[f64] = &[0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
 
 /// Bounds of a step's time, in seconds.
 const STEP: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -51,7 +54,7 @@ const CALL: &[f64] = &[0.00001, 0.000025, 0.0001, 0.00025, 0.001, 0.0025, 0.01, 
 const STORED: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Bounds of the slowest over the mean.
-const IMBALANCE: &[f64] = &[1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0];
+const IMBALANCE: &[f64] = &[1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0];
 
 /// Bounds of a share.
 const SHARE: &[f64] = &[0.0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0];
@@ -116,7 +119,7 @@ metrics! {
     REQUEST_QUEUE_TIME: Histogram(REQUEST), "request_queue_time_seconds", [], "What a request waited for its turn.";
     REQUEST_DURATION: Histogram(REQUEST), "request_duration_seconds", [],
         "From a request's acceptance to the end of its answer.";
-    PHASE_DURATION: Histogram(REQUEST), "phase_duration_seconds", [PHASE],
+    PHASE_DURATION: Histogram(A_PHASE), "phase_duration_seconds", [PHASE],
         "Phases of the time to first token, on the critical path.";
     PHASE_IMBALANCE: Histogram(IMBALANCE), "phase_imbalance_ratio", [RANK_PHASE],
         "Compute time of a phase on the slowest rank over its mean over the ranks, a request each; 1 is even.";

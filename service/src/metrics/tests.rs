@@ -22,10 +22,38 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     lines.map(sample).collect()
 }
 
+/// A service as most are.
+fn served() -> Setup {
+    Setup { method: Some("infoflow"), eviction: None, has_store: false }
+}
+
+#[test]
+fn a_scrape_of_an_idle_service_is_small() {
+    for world in [1, 2, 4] {
+        let text = Metrics::new(world, &served()).expect("metrics").render();
+        let (series, bytes) = (samples(&text).len(), text.len());
+        assert!(
+            series < 1000 + 50 * world && bytes < 70_000 + 4_000 * world,
+            "{world} ranks: {series} series, {bytes} bytes"
+        );
+    }
+}
+
+#[test]
+fn what_a_service_was_not_set_up_for_begins_with_its_first_observation() {
+    let metrics = Metrics::new(1, &served()).expect("metrics");
+    let has = |name: &str| samples(&metrics.render()).contains_key(name);
+    let other = "tributary_time_to_first_token_seconds_count{method=\"relay\",cache=\"warm\"}";
+    assert!(!has(other) && has(&other.replace("relay", "infoflow")) && has(&other.replace("relay", "full")));
+    metrics.sheet.observe(&of::TIME_TO_FIRST_TOKEN, &["relay", "warm"], 0.1);
+    assert!(has(other));
+}
+
 #[test]
 fn every_label_set_stands_at_0_before_the_first_request() {
     for (is_job, world) in [(false, 2), (true, 3)] {
-        let metrics = if is_job { Metrics::of_job(world, "bench", "short") } else { Metrics::new(world) };
+        let setup = if is_job { Setup::default() } else { served() };
+        let metrics = if is_job { Metrics::of_job(world, "bench", "short") } else { Metrics::new(world, &setup) };
         let text = metrics.expect("metrics").render();
         let found = samples(&text);
         let mut wanted = 0;
@@ -38,7 +66,13 @@ fn every_label_set_stands_at_0_before_the_first_request() {
                 Kind::Histogram(_) => "histogram",
             };
             assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is a {kind}");
-            let sets: usize = metric.labels.iter().map(|(_, values)| values.all(world).len().max(1)).product();
+            let starts =
+                |label: &str, value: &String| !matches!(metric.kind, Kind::Histogram(_)) || setup.starts(label, value);
+            let count = |label: &str, values: Vec<String>| match values.len() {
+                0 => 1,
+                _ => values.iter().filter(|value| starts(label, value)).count(),
+            };
+            let sets: usize = metric.labels.iter().map(|(label, values)| count(label, values.all(world))).product();
             let a_set = match metric.kind {
                 // The bounds, infinity, sum and count.
                 Kind::Histogram(bounds) => bounds.len() + 3,
@@ -69,7 +103,7 @@ fn every_label_set_stands_at_0_before_the_first_request() {
 
 #[test]
 fn what_ranks_tell_is_counted() {
-    let metrics = Metrics::new(2).expect("metrics");
+    let metrics = Metrics::new(2, &served()).expect("metrics");
     let report = |rank: usize| {
         let mut report = RankReport { rank, resident_bytes: 1 << 30, ..RankReport::default() };
         report.chunk_cache.used_bytes = 100 + rank as u64;
@@ -155,7 +189,7 @@ fn from_a_store() -> [RankReport; 2] {
 
 #[test]
 fn chunks_are_counted_where_they_lay() {
-    let metrics = Metrics::new(2).expect("metrics");
+    let metrics = Metrics::new(2, &served()).expect("metrics");
     let reports = from_a_store();
     metrics.prefilled(&Prefilled { reports: &reports, chunks: 10, stores: &[(0, 900)] });
     let found = samples(&metrics.render());
@@ -194,7 +228,7 @@ fn chunks_are_counted_where_they_lay() {
 
 #[test]
 fn without_a_store_there_is_memory_alone() {
-    let metrics = Metrics::new(1).expect("metrics");
+    let metrics = Metrics::new(1, &served()).expect("metrics");
     let mut report = RankReport::default();
     report.chunk_cache.hits = 2;
     metrics.prefilled(&Prefilled { reports: &[report.clone()], chunks: 5, stores: &[] });
@@ -235,7 +269,7 @@ fn every_metric_is_in_the_documentation_and_the_reverse() {
 fn a_scrape_of_64_ranks_is_quick() {
     const WORLD: usize = 64;
     const LIMIT: Duration = Duration::from_millis(50);
-    let metrics = Metrics::new(WORLD).expect("metrics");
+    let metrics = Metrics::new(WORLD, &served()).expect("metrics");
     let report = |rank: usize| {
         let mut report = RankReport { rank, ..RankReport::default() };
         Collective::ALL.into_iter().for_each(|kind| report.traffic.count(kind, 1, 1));

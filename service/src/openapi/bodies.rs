@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::input::chat::MESSAGES;
+use crate::input::completion::PROMPTS;
 use crate::input::{Choices, STOP_CHARACTERS, STOPS, StreamOptions};
 
 /// A chat completion request. What is not listed is refused.
@@ -26,27 +27,61 @@ pub struct ChatBody {
     stream: Option<bool>,
     /// What a stream has besides tokens; with `stream` only.
     stream_options: Option<StreamOptions>,
-    /// Tokens to generate at most.
-    #[schema(minimum = 1)]
+    /// Tokens to generate at most; the service's own number where absent, or as many as the model has room for.
+    #[schema(minimum = 0)]
     max_tokens: Option<u64>,
     /// The same by its newer name, which counts.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 0)]
     max_completion_tokens: Option<u64>,
     /// 0 takes the likeliest token.
     #[schema(minimum = 0, maximum = 2)]
     temperature: Option<f64>,
-    /// Draws from the smallest set of tokens with at least this probability.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
+    /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f64>,
     /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
     #[schema(value_type = Option<Object>)]
     top_k: Option<Value>,
+    /// Draws from tokens with at least this share of the likeliest token's probability.
+    #[schema(minimum = 0, maximum = 1)]
+    min_p: Option<f64>,
+    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
+    #[schema(exclusive_minimum = 0, maximum = 10)]
+    repetition_penalty: Option<f64>,
+    /// Subtracted from the logit of every token that the answer has already.
+    #[schema(minimum = -2, maximum = 2)]
+    presence_penalty: Option<f64>,
+    /// Subtracted from a token's logit once for each time that the answer has it.
+    #[schema(minimum = -2, maximum = 2)]
+    frequency_penalty: Option<f64>,
+    /// Numbers from -100 to 100 that are added to logits, by token id.
+    #[schema(value_type = Option<std::collections::BTreeMap<String, f64>>)]
+    logit_bias: Option<Value>,
     /// Seed of the draws.
-    #[schema(minimum = 0)]
-    seed: Option<u64>,
-    /// Texts that end the answer: one, or up to four. They are not part of it.
+    seed: Option<i64>,
+    /// Texts that end the answer: one, or several. They are not part of it.
     #[schema(value_type = Option<Object>)]
     stop: Option<Value>,
+    /// Whether the text that ends the answer is part of it.
+    include_stop_str_in_output: Option<bool>,
+    /// Token ids that end the answer, beside the model's own.
+    #[schema(max_items = 300)]
+    stop_token_ids: Option<Vec<u32>>,
+    /// Whether the model's own end tokens do not end the answer.
+    ignore_eos: Option<bool>,
+    /// Tokens of the answer before which none is drawn that would end it.
+    #[schema(minimum = 0, maximum = 4294967295_u64)]
+    min_tokens: Option<u64>,
+    /// Number of answers to each prompt; each has a seed of its own.
+    #[schema(minimum = 1, maximum = 64)]
+    n: Option<u64>,
+    /// As `n`.
+    #[schema(minimum = 1, maximum = 64)]
+    best_of: Option<u64>,
+    /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
+    /// documents they are those of what follows the documents.
+    #[schema(minimum = 0, maximum = 20)]
+    prompt_logprobs: Option<u64>,
     /// Whether each token comes with its log-probability.
     logprobs: Option<bool>,
     /// The likeliest tokens that come with each, with `logprobs` only.
@@ -61,7 +96,7 @@ pub struct ChatBody {
 pub struct CompletionBody {
     /// The model's name, as `GET /v1/models` gives it.
     model: Option<String>,
-    /// A text, a list of one text, or a list of token ids. No chat template is put around it.
+    /// A text, a list of token ids, or a list of such. No chat template is put around them.
     #[schema(value_type = Object)]
     prompt: Value,
     /// The context, in its order. Absent: the prompt is the context, but for its last 32 tokens.
@@ -73,27 +108,63 @@ pub struct CompletionBody {
     stream: Option<bool>,
     /// What a stream has besides tokens; with `stream` only.
     stream_options: Option<StreamOptions>,
-    /// Tokens to generate at most.
-    #[schema(minimum = 1)]
+    /// Tokens to generate at most; the service's own number where absent, or 16.
+    #[schema(minimum = 0)]
     max_tokens: Option<u64>,
     /// 0 takes the likeliest token.
     #[schema(minimum = 0, maximum = 2)]
     temperature: Option<f64>,
-    /// Draws from the smallest set of tokens with at least this probability.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
+    /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
+    #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f64>,
     /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
     #[schema(value_type = Option<Object>)]
     top_k: Option<Value>,
+    /// Draws from tokens with at least this share of the likeliest token's probability.
+    #[schema(minimum = 0, maximum = 1)]
+    min_p: Option<f64>,
+    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
+    #[schema(exclusive_minimum = 0, maximum = 10)]
+    repetition_penalty: Option<f64>,
+    /// Subtracted from the logit of every token that the answer has already.
+    #[schema(minimum = -2, maximum = 2)]
+    presence_penalty: Option<f64>,
+    /// Subtracted from a token's logit once for each time that the answer has it.
+    #[schema(minimum = -2, maximum = 2)]
+    frequency_penalty: Option<f64>,
+    /// Numbers from -100 to 100 that are added to logits, by token id.
+    #[schema(value_type = Option<std::collections::BTreeMap<String, f64>>)]
+    logit_bias: Option<Value>,
     /// Seed of the draws.
-    #[schema(minimum = 0)]
-    seed: Option<u64>,
-    /// Texts that end the answer: one, or up to four. They are not part of it.
+    seed: Option<i64>,
+    /// Texts that end the answer: one, or several. They are not part of it.
     #[schema(value_type = Option<Object>)]
     stop: Option<Value>,
+    /// Whether the text that ends the answer is part of it.
+    include_stop_str_in_output: Option<bool>,
+    /// Token ids that end the answer, beside the model's own.
+    #[schema(max_items = 300)]
+    stop_token_ids: Option<Vec<u32>>,
+    /// Whether the model's own end tokens do not end the answer.
+    ignore_eos: Option<bool>,
+    /// Tokens of the answer before which none is drawn that would end it.
+    #[schema(minimum = 0, maximum = 4294967295_u64)]
+    min_tokens: Option<u64>,
+    /// Number of answers to each prompt; each has a seed of its own.
+    #[schema(minimum = 1, maximum = 64)]
+    n: Option<u64>,
+    /// As `n`.
+    #[schema(minimum = 1, maximum = 64)]
+    best_of: Option<u64>,
+    /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
+    /// documents they are those of what follows the documents.
+    #[schema(minimum = 0, maximum = 20)]
+    prompt_logprobs: Option<u64>,
     /// The likeliest tokens that come with each, with their log-probabilities.
-    #[schema(minimum = 0, maximum = 5)]
+    #[schema(minimum = 0, maximum = 20)]
     logprobs: Option<u64>,
+    /// Whether the prompt stands before the answer; with `logprobs` its tokens have log-probabilities too, and there is no `stream`.
+    echo: Option<bool>,
 }
 
 /// Documents that are to be prefilled ahead of use.
@@ -144,16 +215,29 @@ fn message() -> Value {
 /// The schemas that a type of Rust does not say: forms of one field, and values that ask for nothing.
 pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
     let list = |item: Value| json!({"type": ["array", "null"], "items": item});
-    let document = json!({
+    let (title, unread) = (json!({"type": ["string", "null"]}), json!({}));
+    let data = json!({
         "oneOf": [
             {"type": "string"},
             {
                 "type": "object",
                 "required": ["text"],
-                "properties": {"text": {"type": "string"}, "title": {"type": ["string", "null"]}},
+                "properties": {"text": {"type": "string"}, "title": title},
+                "additionalProperties": false,
             },
         ],
     });
+    let object = |text: &str, schema: Value| {
+        json!({
+            "type": "object",
+            "required": [text],
+            "properties": {text: schema, "title": title, "id": unread, "metadata": unread, "score": unread, "type": unread,
+                "url": unread, "source": unread},
+            "additionalProperties": false,
+        })
+    };
+    let text = json!({"type": "string"});
+    let document = json!({"oneOf": [text, object("text", text.clone()), object("page_content", text.clone()), object("data", data)]});
     let mut needed = list(document.clone());
     (needed["type"], needed["minItems"]) = ("array".into(), 1.into());
     let top_k = json!({"oneOf": [{"type": "integer", "minimum": -1}, {"const": false}, {"type": "null"}]});
@@ -168,9 +252,9 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
     let prompt = json!({
         "oneOf": [
             {"type": "string"},
-            {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "string"}},
+            {"type": "array", "minItems": 1, "maxItems": PROMPTS, "items": {"type": "string"}},
             ids,
-            {"type": "array", "minItems": 1, "maxItems": 1, "items": ids},
+            {"type": "array", "minItems": 1, "maxItems": PROMPTS, "items": ids},
         ],
     });
     vec![
@@ -189,17 +273,19 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
 /// Parameters that are known for values only that ask for nothing.
 pub fn asking_nothing(name: &str) -> Value {
     match name {
-        "n" | "best_of" => json!({"type": ["integer", "null"], "enum": [1, null]}),
-        "tools" | "functions" | "logit_bias" | "audio" | "prediction" => {
-            json!({"type": ["array", "object", "null"], "maxItems": 0, "maxProperties": 0})
-        }
         "tool_choice" | "function_call" => json!({"enum": ["none", "auto", null]}),
-        "frequency_penalty" | "presence_penalty" => json!({"enum": [0, null]}),
+        "length_penalty" | "typical_p" => json!({"enum": [1, null]}),
+        "priority" => json!({"enum": [0, null]}),
+        "truncate_prompt_tokens" => json!({"enum": [-1, null]}),
         "response_format" => {
             json!({"type": ["object", "null"], "required": ["type"], "properties": {"type": {"const": "text"}}})
         }
-        "echo" => json!({"enum": [false, null]}),
-        "suffix" => json!({"enum": ["", null]}),
-        _ => json!({"type": "null"}),
+        "modalities" => json!({"type": ["array", "null"], "items": {"const": "text"}}),
+        "use_beam_search" | "early_stopping" | "return_tokens_as_token_ids" | "return_token_ids" => {
+            json!({"enum": [false, null]})
+        }
+        "skip_special_tokens" | "detokenize" => json!({"enum": [true, null]}),
+        "add_special_tokens" => json!({"type": ["boolean", "null"]}),
+        _ => json!({"type": ["array", "object", "string", "null"], "maxItems": 0, "maxProperties": 0, "maxLength": 0}),
     }
 }

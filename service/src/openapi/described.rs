@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tributary_coordinator::RequestSettings;
 use utoipa::{OpenApi, ToSchema};
 
 use super::TEXT;
 use super::bodies::{ChatBody, ChunksBody, CompletionBody, asking_nothing, by_hand};
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::input::kit::with_terms;
 use crate::input::{Asked, chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
 use crate::status::Status;
@@ -225,8 +225,12 @@ fn made() -> Value {
         schema["description"] = schemas[body]["properties"][field]["description"].clone();
         schemas[body]["properties"][field] = schema;
     }
-    for (body, names) in [("ChatRequest", names(&others::OF_CHATS)), ("CompletionRequest", names(&others::OF_TEXTS))] {
-        for name in names {
+    for (body, own) in [
+        ("ChatRequest", names(&others::OF_CHATS)),
+        ("CompletionRequest", names(&others::OF_TEXTS)),
+        ("ChunksRequest", Vec::new()),
+    ] {
+        for name in own.into_iter().chain(names(&others::OF_BOTH)) {
             let mut schema = asking_nothing(name);
             schema["description"] = "Not supported: only what asks for nothing.".into();
             schemas[body]["properties"][name] = schema;
@@ -273,15 +277,15 @@ fn bodies_are_read_as_they_are_described() {
     let readers: [(&str, Reader); 3] = [
         ("ChatRequest", |mut fields| {
             fields.pass_over("prompt");
-            ChatRequest::read(fields, "demo", &RequestSettings::default()).map(|_| ())
+            with_terms(|terms| ChatRequest::read(fields, terms)).map(|_| ())
         }),
         ("CompletionRequest", |mut fields| {
             fields.pass_over("messages");
-            CompletionRequest::read(fields, "demo", &RequestSettings::default()).map(|_| ())
+            with_terms(|terms| CompletionRequest::read(fields, terms)).map(|_| ())
         }),
         ("ChunksRequest", |mut fields| {
             ["messages", "prompt"].iter().for_each(|name| fields.pass_over(name));
-            ChunksRequest::read(fields, "demo", &RequestSettings::default()).map(|_| ())
+            with_terms(|terms| ChunksRequest::read(fields, terms)).map(|_| ())
         }),
     ];
     let document = made();
@@ -308,6 +312,19 @@ fn bodies_are_read_as_they_are_described() {
             "stop",
             "logprobs",
             "top_logprobs",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+            "logit_bias",
+            "include_stop_str_in_output",
+            "stop_token_ids",
+            "ignore_eos",
+            "min_tokens",
+            "n",
+            "best_of",
+            "prompt_logprobs",
+            "echo",
         ];
         for name in own.into_iter().filter(|name| !["messages", "prompt"].contains(name) && knows(read, name)) {
             assert!(described.contains_key(name), "{body}: `{name}` is known and not described");

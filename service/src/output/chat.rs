@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Ending, Explanation, Frame, Metrics, Usage, text_of};
+use super::{Ending, Explanation, Frame, Metrics, Part, PromptLogprobs, Told, Usage, text_of};
 use crate::delivery::Delivery;
 use crate::spoken::{LikelyToken, Piece};
 
@@ -18,13 +18,17 @@ pub struct ChatCompletion<'a> {
     created: u64,
     /// The model.
     model: &'a str,
-    /// The answer: there is one.
-    #[cfg_attr(test, schema(min_items = 1, max_items = 1))]
+    /// The answers: one, or as many as `n` says.
+    #[cfg_attr(test, schema(min_items = 1))]
     choices: Vec<ChatChoice<'a>>,
     /// How many tokens there were.
     usage: &'a Usage,
-    /// What it cost.
+    /// What it cost, the first of several.
     metrics: &'a Metrics<'a>,
+    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schema(nullable = false))]
+    prompt_logprobs: Option<&'a PromptLogprobs>,
     /// What was recomputed; where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
@@ -35,7 +39,7 @@ pub struct ChatCompletion<'a> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChatChoice<'a> {
-    /// 0.
+    /// Its number.
     index: usize,
     /// The message.
     message: ChatMessage<'a>,
@@ -126,7 +130,7 @@ pub struct ChatPart<'a> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PartChoice<'a> {
-    /// 0.
+    /// Its number.
     index: usize,
     /// The new text.
     delta: Delta<'a>,
@@ -150,35 +154,42 @@ pub struct Delta<'a> {
     content: Option<&'a str>,
 }
 
-pub fn whole(frame: &Frame, piece: &Piece, delivery: &Delivery, ending: &Ending<'_>) -> String {
+pub fn whole(frame: &Frame, answers: &[Told<'_>], usage: &Usage, delivery: &Delivery) -> String {
     let Frame { id, created, model, .. } = frame;
-    let Ending { reason, usage, metrics, explanation } = ending;
-    let message = ChatMessage { role: "assistant", content: &piece.text, refusal: None };
-    let choice = ChatChoice { index: 0, message, logprobs: logprobs(piece, delivery), finish_reason: reason };
-    let (object, choices, tributary) = ("chat.completion", vec![choice], explanation.as_ref());
-    let whole = ChatCompletion { id, object, created: *created, model, choices, usage, metrics, tributary };
-    text_of(&whole)
+    let choices = answers.iter().enumerate().map(|(index, told)| whole_choice(index, told, delivery)).collect();
+    let Ending { metrics, explanation, prompt, .. } = answers.first().expect("a chat has an answer").ending;
+    let (object, tributary, prompt_logprobs) = ("chat.completion", explanation.as_ref(), prompt.as_ref());
+    let created = *created;
+    text_of(&ChatCompletion { id, object, created, model, choices, usage, metrics, prompt_logprobs, tributary })
 }
 
-pub fn opening(frame: &Frame) -> String {
+fn whole_choice<'a>(index: usize, told: &Told<'a>, delivery: &Delivery) -> ChatChoice<'a> {
+    let message = ChatMessage { role: "assistant", content: &told.piece.text, refusal: None };
+    ChatChoice { index, message, logprobs: logprobs(told.piece, delivery), finish_reason: told.ending.reason }
+}
+
+pub fn opening(frame: &Frame, Part { index, usage, .. }: Part<'_>) -> String {
     let delta = Delta { role: Some("assistant"), content: Some("") };
-    text_of(&part(frame, Some(PartChoice { index: 0, delta, logprobs: None, finish_reason: None })))
+    let choice = PartChoice { index, delta, logprobs: None, finish_reason: None };
+    text_of(&ChatPart { usage, ..part(frame, Some(choice)) })
 }
 
-pub fn piece(frame: &Frame, piece: &Piece, delivery: &Delivery) -> String {
-    let (delta, logprobs) = (Delta { role: None, content: Some(&piece.text) }, logprobs(piece, delivery));
-    text_of(&part(frame, Some(PartChoice { index: 0, delta, logprobs, finish_reason: None })))
+pub fn piece(frame: &Frame, piece: &Piece, Part { index, is_first, usage }: Part<'_>, delivery: &Delivery) -> String {
+    let delta = Delta { role: is_first.then_some("assistant"), content: Some(&piece.text) };
+    let choice = PartChoice { index, delta, logprobs: logprobs(piece, delivery), finish_reason: None };
+    text_of(&ChatPart { usage, ..part(frame, Some(choice)) })
 }
 
-pub fn closing(frame: &Frame, ending: &Ending<'_>) -> String {
-    let finish_reason = Some(ending.reason);
-    let choice = PartChoice { index: 0, delta: Delta::default(), logprobs: None, finish_reason };
+pub fn closing(frame: &Frame, ending: &Ending<'_>, Part { index, is_first, usage }: Part<'_>) -> String {
+    let (finish_reason, role) = (Some(ending.reason), is_first.then_some("assistant"));
+    let delta = Delta { role, content: role.map(|_| "") };
+    let choice = PartChoice { index, delta, logprobs: None, finish_reason };
     let (metrics, tributary) = (Some(&ending.metrics), ending.explanation.as_ref());
-    text_of(&ChatPart { metrics, tributary, ..part(frame, Some(choice)) })
+    text_of(&ChatPart { usage, metrics, tributary, ..part(frame, Some(choice)) })
 }
 
-pub fn usage(frame: &Frame, ending: &Ending<'_>) -> String {
-    text_of(&ChatPart { usage: Some(&ending.usage), ..part(frame, None) })
+pub fn usage(frame: &Frame, usage: &Usage) -> String {
+    text_of(&ChatPart { usage: Some(usage), ..part(frame, None) })
 }
 
 fn part<'a>(frame: &'a Frame, choice: Option<PartChoice<'a>>) -> ChatPart<'a> {
@@ -190,7 +201,7 @@ fn part<'a>(frame: &'a Frame, choice: Option<PartChoice<'a>>) -> ChatPart<'a> {
 fn logprobs<'a>(piece: &'a Piece, delivery: &Delivery) -> Option<ChatLogprobs<'a>> {
     let of = |token: &'a LikelyToken| ChatLogprob {
         token: &token.text,
-        logprob: token.logprob,
+        logprob: token.logprob.unwrap_or_default(),
         bytes: bytes(&token.text),
         top_logprobs: token.top.iter().map(top).collect(),
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Ending, Explanation, Frame, Metrics, Usage, text_of};
+use super::{Ending, Explanation, Frame, Metrics, Part, PromptLogprobs, Told, Usage, text_of};
 use crate::delivery::Delivery;
 use crate::spoken::Piece;
 
@@ -20,14 +20,13 @@ pub struct TextCompletion<'a> {
     created: u64,
     /// The model.
     model: &'a str,
-    /// The answer, or what is new of it; nothing in the part that tells the usage.
-    #[cfg_attr(test, schema(max_items = 1))]
+    /// The answers, or what is new of one; nothing in the part that tells the usage.
     choices: Vec<TextChoice<'a>>,
     /// How many tokens there were: in a whole answer, and behind the end of a stream where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     usage: Option<&'a Usage>,
-    /// What the answer cost: beside the finish reason.
+    /// What the answer cost, the first of several: beside the finish reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     metrics: Option<&'a Metrics<'a>>,
@@ -41,7 +40,7 @@ pub struct TextCompletion<'a> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct TextChoice<'a> {
-    /// 0.
+    /// Its number: all answers to the first prompt, then those to the next.
     index: usize,
     /// The text.
     text: &'a str,
@@ -49,6 +48,10 @@ pub struct TextChoice<'a> {
     logprobs: Option<TextLogprobs<'a>>,
     /// `stop` (an end token or a stop text) or `length`; null until the end of a stream.
     finish_reason: Option<&'a str>,
+    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schema(nullable = false))]
+    prompt_logprobs: Option<&'a PromptLogprobs>,
 }
 
 /// Log-probabilities of a text, token by token.
@@ -57,42 +60,61 @@ pub struct TextChoice<'a> {
 pub struct TextLogprobs<'a> {
     /// The tokens' texts.
     tokens: Vec<&'a str>,
-    /// Natural logarithms of their probabilities, by the logits as they are.
-    token_logprobs: Vec<f32>,
-    /// The likeliest texts in the place of each token.
-    #[cfg_attr(test, schema(value_type = Vec<BTreeMap<String, f32>>))]
-    top_logprobs: Vec<BTreeMap<&'a str, f32>>,
-    /// Characters of the answer before each token.
+    /// Natural logarithms of their probabilities, by the logits as they are; null for the first token of a prompt that is repeated.
+    token_logprobs: Vec<Option<f32>>,
+    /// The likeliest texts in the place of each token; null for the first token of a prompt that is repeated.
+    #[cfg_attr(test, schema(value_type = Vec<Option<BTreeMap<String, f32>>>))]
+    top_logprobs: Vec<Option<BTreeMap<&'a str, f32>>>,
+    /// Characters of the text before each token.
     text_offset: Vec<usize>,
 }
 
-pub fn whole(frame: &Frame, piece: &Piece, delivery: &Delivery, ending: &Ending<'_>) -> String {
-    let choice = choice(&piece.text, logprobs(piece, delivery), Some(ending.reason));
-    let (usage, metrics, tributary) = (Some(&ending.usage), Some(&ending.metrics), ending.explanation.as_ref());
-    let whole = TextCompletion { usage, metrics, tributary, ..part(frame, Some(choice)) };
-    text_of(&whole)
+pub fn whole(frame: &Frame, answers: &[Told<'_>], usage: &Usage, delivery: &Delivery) -> String {
+    let choices = answers.iter().enumerate().map(|(index, told)| whole_choice(index, told, delivery)).collect();
+    let first = answers.first().map(|told| told.ending);
+    let (metrics, tributary) =
+        (first.map(|ending| &ending.metrics), first.and_then(|ending| ending.explanation.as_ref()));
+    text_of(&TextCompletion { usage: Some(usage), metrics, tributary, ..part(frame, choices) })
 }
 
-pub fn piece(frame: &Frame, piece: &Piece, delivery: &Delivery) -> String {
-    text_of(&part(frame, Some(choice(&piece.text, logprobs(piece, delivery), None))))
+fn whole_choice<'a>(index: usize, told: &Told<'a>, delivery: &Delivery) -> TextChoice<'a> {
+    let (piece, ending) = (told.piece, told.ending);
+    TextChoice {
+        index,
+        text: &piece.text,
+        logprobs: logprobs(piece, delivery),
+        finish_reason: Some(ending.reason),
+        prompt_logprobs: ending.prompt.as_ref(),
+    }
 }
 
-pub fn closing(frame: &Frame, ending: &Ending<'_>) -> String {
+pub fn piece(frame: &Frame, piece: &Piece, Part { index, usage, .. }: Part<'_>, delivery: &Delivery) -> String {
+    let choice = choice(index, &piece.text, logprobs(piece, delivery), None);
+    text_of(&TextCompletion { usage, ..part(frame, vec![choice]) })
+}
+
+pub fn closing(frame: &Frame, ending: &Ending<'_>, Part { index, usage, .. }: Part<'_>) -> String {
     let (metrics, tributary) = (Some(&ending.metrics), ending.explanation.as_ref());
-    text_of(&TextCompletion { metrics, tributary, ..part(frame, Some(choice("", None, Some(ending.reason)))) })
+    let choice = choice(index, "", None, Some(ending.reason));
+    text_of(&TextCompletion { usage, metrics, tributary, ..part(frame, vec![choice]) })
 }
 
-pub fn usage(frame: &Frame, ending: &Ending<'_>) -> String {
-    text_of(&TextCompletion { usage: Some(&ending.usage), ..part(frame, None) })
+pub fn usage(frame: &Frame, usage: &Usage) -> String {
+    text_of(&TextCompletion { usage: Some(usage), ..part(frame, Vec::new()) })
 }
 
-fn choice<'a>(text: &'a str, logprobs: Option<TextLogprobs<'a>>, finish_reason: Option<&'a str>) -> TextChoice<'a> {
-    TextChoice { index: 0, text, logprobs, finish_reason }
+fn choice<'a>(
+    index: usize,
+    text: &'a str,
+    logprobs: Option<TextLogprobs<'a>>,
+    finish_reason: Option<&'a str>,
+) -> TextChoice<'a> {
+    TextChoice { index, text, logprobs, finish_reason, prompt_logprobs: None }
 }
 
-fn part<'a>(frame: &'a Frame, choice: Option<TextChoice<'a>>) -> TextCompletion<'a> {
+fn part<'a>(frame: &'a Frame, choices: Vec<TextChoice<'a>>) -> TextCompletion<'a> {
     let Frame { id, created, model, .. } = frame;
-    let (object, choices) = ("text_completion", choice.into_iter().collect());
+    let object = "text_completion";
     TextCompletion { id, object, created: *created, model, choices, usage: None, metrics: None, tributary: None }
 }
 
@@ -103,7 +125,7 @@ fn logprobs<'a>(piece: &'a Piece, delivery: &Delivery) -> Option<TextLogprobs<'a
     delivery.has_logprobs.then(|| TextLogprobs {
         tokens: tokens.iter().map(|token| token.text.as_str()).collect(),
         token_logprobs: tokens.iter().map(|token| token.logprob).collect(),
-        top_logprobs: tokens.iter().map(|token| top(&token.top)).collect(),
+        top_logprobs: tokens.iter().map(|token| token.logprob.map(|_| top(&token.top))).collect(),
         text_offset: tokens.iter().map(|token| token.offset).collect(),
     })
 }

@@ -33,6 +33,16 @@ impl Usage {
         Self { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
     }
 
+    /// Adds those of another answer; `is_new` says whether its prompt has not been counted yet.
+    pub fn add(&mut self, other: &Usage, is_new: bool) {
+        if is_new {
+            self.prompt_tokens += other.prompt_tokens;
+            self.prompt_tokens_details.cached_tokens += other.prompt_tokens_details.cached_tokens;
+        }
+        self.completion_tokens += other.completion_tokens;
+        self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+
     /// Of an answer of so many tokens.
     pub fn of(answered: &Answered, completion_tokens: usize) -> Self {
         let tokens = &answered.report.tokens;
@@ -70,6 +80,10 @@ pub struct Metrics<'a> {
     pub evicted: Option<Evicted>,
     /// Ranks.
     pub world_size: usize,
+    /// What its client should know of how the request was read; absent where there is nothing.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    #[cfg_attr(test, schema(nullable = false))]
+    pub notes: &'a [String],
 }
 
 /// What decoding does not keep of a prompt.
@@ -121,6 +135,7 @@ impl<'a> Metrics<'a> {
             tensor_bytes_received: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
             evicted: report.evicted.as_ref().map(Evicted::of),
             world_size: report.ranks.len(),
+            notes: &answered.prepared.notes,
         }
     }
 }

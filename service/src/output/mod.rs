@@ -6,6 +6,7 @@ mod completion;
 mod explanation;
 mod measured;
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -45,9 +46,46 @@ pub struct Frame {
 /// What is said at the end of an answer.
 pub struct Ending<'a> {
     reason: &'static str,
-    usage: Usage,
+    /// Tokens of its prompt and its own.
+    pub usage: Usage,
     metrics: Metrics<'a>,
     explanation: Option<Explanation<'a>>,
+    /// Log-probabilities of the prompt's tokens, where they are told.
+    pub prompt: Option<PromptLogprobs>,
+}
+
+/// Log-probabilities of a prompt's tokens, by token id; null for the first.
+pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
+
+/// How likely a token is in its place in a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct PromptLogprob {
+    /// Natural logarithm of its probability, by the logits as they are.
+    pub logprob: f32,
+    /// 1 for the likeliest.
+    pub rank: u32,
+    /// Its text.
+    pub decoded_token: String,
+}
+
+/// One of the answers to a request.
+pub struct Told<'a> {
+    /// The whole text.
+    pub piece: &'a Piece,
+    /// What is said at its end.
+    pub ending: &'a Ending<'a>,
+}
+
+/// The place of a part in a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The number of the answer.
+    pub index: usize,
+    /// Whether it is the answer's first part.
+    pub is_first: bool,
+    /// Tokens so far, where every part tells them.
+    pub usage: Option<&'a Usage>,
 }
 
 impl<'a> Ending<'a> {
@@ -62,7 +100,8 @@ impl<'a> Ending<'a> {
         explainer: Option<&Client>,
     ) -> tributary_engine::Result<Self> {
         let explanation = explainer.map(|client| Explanation::of(answered, client)).transpose()?;
-        Ok(Self { reason, usage: Usage::of(answered, tokens), metrics: Metrics::of(answered), explanation })
+        let (usage, metrics) = (Usage::of(answered, tokens), Metrics::of(answered));
+        Ok(Self { reason, usage, metrics, explanation, prompt: None })
     }
 }
 
@@ -82,43 +121,53 @@ impl Frame {
         &self.id
     }
 
-    /// A whole answer.
-    pub fn whole(&self, piece: &Piece, delivery: &Delivery, ending: &Ending<'_>) -> String {
+    /// The whole answers.
+    pub fn whole(&self, answers: &[Told<'_>], usage: &Usage, delivery: &Delivery) -> String {
         match self.form {
-            Form::Chat => chat::whole(self, piece, delivery, ending),
-            Form::Text => completion::whole(self, piece, delivery, ending),
+            Form::Chat => chat::whole(self, answers, usage, delivery),
+            Form::Text => completion::whole(self, answers, usage, delivery),
         }
     }
 
-    /// The first part of a stream; empty where there is none.
-    pub fn opening(&self) -> String {
+    /// The first part of an answer whose first token completes no text; none where that says nothing.
+    pub fn opening(&self, part: Part<'_>) -> Option<String> {
         match self.form {
-            Form::Chat => chat::opening(self),
-            Form::Text => String::new(),
+            Form::Chat => Some(chat::opening(self, part)),
+            Form::Text => None,
         }
     }
 
     /// A part of the text.
-    pub fn piece(&self, piece: &Piece, delivery: &Delivery) -> String {
+    pub fn piece(&self, piece: &Piece, part: Part<'_>, delivery: &Delivery) -> String {
         match self.form {
-            Form::Chat => chat::piece(self, piece, delivery),
-            Form::Text => completion::piece(self, piece, delivery),
+            Form::Chat => chat::piece(self, piece, part, delivery),
+            Form::Text => completion::piece(self, piece, part, delivery),
         }
     }
 
     /// The end of the text.
-    pub fn closing(&self, ending: &Ending<'_>) -> String {
+    pub fn closing(&self, ending: &Ending<'_>, part: Part<'_>) -> String {
         match self.form {
-            Form::Chat => chat::closing(self, ending),
-            Form::Text => completion::closing(self, ending),
+            Form::Chat => chat::closing(self, ending, part),
+            Form::Text => completion::closing(self, ending, part),
         }
     }
 
-    /// How many tokens there were, behind the end.
-    pub fn usage(&self, ending: &Ending<'_>) -> String {
+    /// How many tokens there were, after the end of the last answer.
+    pub fn usage(&self, usage: &Usage) -> String {
         match self.form {
-            Form::Chat => chat::usage(self, ending),
-            Form::Text => completion::usage(self, ending),
+            Form::Chat => chat::usage(self, usage),
+            Form::Text => completion::usage(self, usage),
+        }
+    }
+}
+
+impl Form {
+    /// The parameter that holds a prompt.
+    pub fn prompt(self) -> &'static str {
+        match self {
+            Form::Chat => "messages",
+            Form::Text => "prompt",
         }
     }
 }

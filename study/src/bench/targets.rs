@@ -150,7 +150,7 @@ fn settings(
         ratio,
         world,
         max_tokens: 1,
-        sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed },
+        sampling: Sampling { seed, ..Sampling::default() },
         timeout_ms,
         returns: Returns { logits: true, ..Returns::default() },
         keep_chunks: false,

@@ -1,7 +1,7 @@
 //! Tokens that a small model of the same vocabulary writes behind the prompt, to see what they attend to in the main model (SpecKV). Rank 0 runs
 //! it, on its host's threads, while the others wait; it reads the prompt in full, whatever filled the main model's cache.
 
-use tributary_protocol::{Plan, Sampling};
+use tributary_protocol::Plan;
 
 use crate::attention::Writing;
 use crate::context::Context;
@@ -27,7 +27,7 @@ fn written(cx: &Context<'_>, plan: &Plan, (first, count): (u32, usize)) -> Resul
     passing.push(first);
     let known = cx.models.main.config().vocab;
     let mut writing = Writing::new(cx.math_of(model, passing.len() + count)?, passing.len(), count);
-    let mut greedy = Sampler::new(Sampling { temperature: 0.0, ..plan.sampling }, None);
+    let mut greedy = Sampler::greedy();
     let mut tokens = vec![first];
     while tokens.len() < count {
         if tokens.len() > 1 {

@@ -1,7 +1,7 @@
 //! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ, and the ideal eviction, whose
 //! draft is everything).
 
-use tributary_protocol::{Plan, Sampling};
+use tributary_protocol::Plan;
 
 use super::Remains;
 use crate::attention::{Decode, DecodeRow, SharedCaches};
@@ -27,8 +27,7 @@ pub(super) fn tokens(
     if alone && !is_owner {
         return Ok(Vec::new());
     }
-    let greedy = Sampling { temperature: 0.0, ..plan.sampling };
-    let drawing = (first, Sampler::new(greedy, None));
+    let drawing = (first, Sampler::greedy());
     let placement = prefilled.placement.reaching(count);
     let mut sequence = Sequence::of_remains((plan, count), placement, remains, drawing, rank);
     let (mut tokens, model) = (vec![first], cx.models.main);

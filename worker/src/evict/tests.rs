@@ -312,7 +312,7 @@ fn what_remains_is_decoded_as_the_whole_cache_of_which_the_other_rows_are_not_se
         let (prefilled, remains) = ranks(&*model, &plan, 1).swap_remove(0);
         let remains = remains.expect("evicted");
         let kept = remains.kept.clone();
-        let drawing = (TOKENS[0], Sampler::new(plan.sampling, None));
+        let drawing = (TOKENS[0], Sampler::greedy());
         let mut sequence = Sequence::of_remains((&plan, 4), prefilled.placement, remains, drawing, 0);
         let mut masked =
             Masked { dense: &dense, kept: &kept, contiguous: entry.contiguous, generated: vec![Vec::new(); 3], row: 0 };

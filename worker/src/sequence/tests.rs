@@ -40,8 +40,7 @@ fn cut(block: &Block) -> Block {
 
 /// Logits behind each of [`TOKENS`], decoded as a request is.
 fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
-    let mut sequence =
-        Sequence::new(plan, prefilled, TOKENS[0], Sampler::new(plan.sampling, None), 0).expect("a sequence");
+    let mut sequence = Sequence::new(plan, prefilled, TOKENS[0], Sampler::greedy(), 0).expect("a sequence");
     let math = kit::math(model, 64);
     sequence.turn(&math.rope).expect("turned");
     let step = |&token: &u32| {

@@ -1,6 +1,6 @@
 //! The checks that a plan must pass before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Choice, Chunk, LookAhead, Plan, Source};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Choice, Chunk, LookAhead, Plan, Prefill, Source};
 
 use crate::error::{Error, Result};
 use crate::model::{Config, Models};
@@ -16,7 +16,8 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.owner >= world {
         return bad(format!("its owner is rank {} of {world}", plan.owner));
     }
-    if plan.query.is_empty() || plan.chunks.is_empty() || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
+    let lacks_context = plan.chunks.is_empty() && plan.method.prefill() != Prefill::Whole;
+    if plan.query.is_empty() || lacks_context || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
     if plan.max_tokens == 0 {

@@ -10,7 +10,7 @@ use super::check::check;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::evict::{self, Remains};
-use crate::first_token::{FirstToken, first_token};
+use crate::first_token::{FirstToken, first_token, score_query};
 use crate::placement::Placement;
 use crate::sequence::Sequence;
 use crate::strategy::{self, Prefilled, Selection};
@@ -58,6 +58,7 @@ impl Rank<'_> {
         if let Some(link) = link {
             link.send(Event::FirstToken { request: plan.request, drawn })?;
         }
+        let prompt = score_query(&mut cx, plan, &prefilled)?;
         drop(computing);
         let first_lap_behind = cx.timeline.close(cx.comm)?;
         // The first token is long out: copying does not count towards it.
@@ -68,8 +69,11 @@ impl Rank<'_> {
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         let asked = remains.as_ref().filter(|_| plan.returns.scores);
-        let outcome =
-            outcome.map(|outcome| Outcome { kept: asked.map(|remains| Box::new(remains.kept.clone())), ..outcome });
+        let outcome = outcome.map(|outcome| Outcome {
+            prompt,
+            kept: asked.map(|remains| Box::new(remains.kept.clone())),
+            ..outcome
+        });
         if goes_on {
             let rank = self.comm.rank();
             let sequence = match remains {
@@ -176,6 +180,7 @@ fn outcome(plan: &Plan, selection: Selection, (token, margin): (u32, f32), logit
         candidates: selection.candidates,
         logits: logits.filter(|_| plan.returns.logits),
         scores: selection.scores.filter(|_| plan.returns.scores),
+        prompt: None,
         kept: None,
         kept_of_chunks: selection.held.map(Box::new),
     }

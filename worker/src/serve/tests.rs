@@ -141,7 +141,7 @@ fn generation_goes_on_as_if_there_had_been_no_look_ahead() {
     let model = kit::model(&kit::config());
     let adapters = Adapters::new([(3, model.embed(&[40, 41, 42, 43, 44, 45]).expect("ids").hidden)]);
     let models = || Models::from(&*model).with_adapters(adapters.clone());
-    let returns = tributary_protocol::Returns { logits: true, scores: true, logprobs: Some(2) };
+    let returns = tributary_protocol::Returns { logits: true, scores: true, logprobs: Some(2), prompt_logprobs: None };
     for (exchange, world) in [(Exchange::Replicate, 1), (Exchange::Replicate, 2), (Exchange::PassQ, 3)] {
         for method in [Method::Full, Method::Ring, plan(exchange).method] {
             let budget = if method.selection().is_some() { 4 } else { 0 };

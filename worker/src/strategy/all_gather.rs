@@ -4,7 +4,7 @@
 use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
-use super::{Prefilled, Strategy};
+use super::{Prefilled, Strategy, output};
 use crate::attention;
 use crate::context::Context;
 use crate::error::Result;
@@ -18,7 +18,7 @@ pub struct AllGather {
 impl Strategy for AllGather {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let shards = Shards::new(plan, cx.comm.size());
+        let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
         let config = cx.models.main.config();
         let mut attention = attention::AllGather {
@@ -29,8 +29,9 @@ impl Strategy for AllGather {
             heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
             layers: Vec::new(),
         };
-        let last = cx.models.main.prompt(rows, &mut attention)?;
+        let rows = (rows, &*shards.rows[rank]);
+        let output = output::run((cx.models.main, plan, rank), rows, &mut attention)?;
         let layers = attention.layers;
-        Ok(shards.finish(cx, plan, last, layers))
+        Ok(shards.finish(cx, plan, output, layers))
     }
 }

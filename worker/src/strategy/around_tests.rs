@@ -24,7 +24,7 @@ fn prefilled(model: &dyn Model, plan: &Plan, adapters: &Adapters, world: usize) 
         let selector = select::build(&plan.method).expect("a selector");
         let prefilled = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
         chunks::keep(&mut cx, plan, &prefilled.cache).expect("kept");
-        let last = prefilled.last.map(|last| last.hidden.flatten_all().and_then(|x| x.to_vec1()).expect("f32"));
+        let last = prefilled.output.last.map(|last| last.hidden.flatten_all().and_then(|x| x.to_vec1()).expect("f32"));
         (last, prefilled.selection.rows, prefilled.selection.candidates)
     });
     let (_, rows, candidates) = found[0].clone();

@@ -112,6 +112,14 @@ impl Arrivals {
         models.main.prompt(rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
+    /// The same, where the last layer gives back all rows.
+    ///
+    /// # Errors
+    /// As [`Model::layer`](crate::model::Model::layer).
+    pub fn whole(&mut self, models: &Models<'_>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+        models.main.layers(0..models.main.config().layers, rows, &mut self.awaited(models, &|_| 0, attention))
+    }
+
     /// Runs chunks up to what they leave of the last layer, while these chunks arrive as in [`prompt`](Self::prompt).
     ///
     /// # Errors

@@ -136,7 +136,7 @@ fn selectors_are_given_the_readings_and_those_that_do_not_ask_select_as_without(
             on_ranks(world, plan, |cx| {
                 let selector = select::build(&plan.method).expect("a selector");
                 let found = Selective { selector }.prefill(cx, plan)?;
-                Ok((found.selection, found.last.map(|last| last.hidden.to_vec2::<f32>().expect("f32"))))
+                Ok((found.selection, found.output.last.map(|last| last.hidden.to_vec2::<f32>().expect("f32"))))
             })
         };
         for (found, expected) in run(&listed).into_iter().zip(run(&bare)) {

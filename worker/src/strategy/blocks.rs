@@ -8,7 +8,7 @@ use tributary_kernels::{Positions, SHARED};
 use tributary_protocol::deal::{self, Homes};
 use tributary_protocol::{Layout, Phase, Plan, Source};
 
-use super::{Prefilled, Strategy, nothing_selected, recompute};
+use super::{Prefilled, Strategy, nothing_selected, output, recompute};
 use crate::attention::{Anchored, PassQ, Passing, PassingBlock};
 use crate::context::Context;
 use crate::error::Result;
@@ -30,11 +30,11 @@ impl Strategy for Blocks {
         cx.recomputed_rows = rows.len();
         let math = cx.math.clone();
         let mut pass = PassQ::new(math, &mut *cx.comm, &homes, &cache, &placement, &[], &|_| rank);
-        let last = cx.models.main.prompt(rows, &mut pass)?;
+        let output = output::run((cx.models.main, plan, rank), (rows, &homes.of(rank)), &mut pass)?;
         cache.tail = pass.into_blocks().1.complete(layers);
         Ok(Prefilled {
             owner: plan.owner,
-            last: (rank == plan.owner).then_some(last),
+            output,
             cache,
             alone: plan.decodes_alone(world),
             placement,

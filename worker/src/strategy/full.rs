@@ -2,6 +2,7 @@
 
 use tributary_protocol::{Layout, Phase, Plan};
 
+use super::output::{self, Output};
 use super::{Prefilled, Strategy, nothing_selected};
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
@@ -18,7 +19,7 @@ impl Strategy for Full {
         let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
         let mut this = Prefilled {
             owner: plan.owner,
-            last: None,
+            output: Output::default(),
             cache: KvCache::default(),
             alone: plan.decodes_alone(cx.comm.size()),
             placement,
@@ -39,7 +40,8 @@ impl Strategy for Full {
             outgoing: None,
             compression: None,
         };
-        this.last = Some(cx.models.main.prompt(cx.embed(&sources)?, &mut attention)?);
+        let rows = (cx.embed(&sources)?, block.rows());
+        this.output = output::run((cx.models.main, plan, plan.owner), rows, &mut attention)?;
         block.layers = attention.layers;
         cx.prefilled_rows = sources.len();
         this.cache.own = vec![block.complete(cx.models.main.config().layers)];

@@ -23,6 +23,7 @@ mod oracle;
 mod oracle_tests;
 #[cfg(test)]
 mod order_tests;
+pub mod output;
 mod parallel;
 mod pass_q;
 mod recompute;
@@ -39,16 +40,18 @@ use tributary_protocol::{KeptRows, Method, Plan, Prefill, Sharpest};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
-use crate::model::{Config, Rows};
+use crate::model::Config;
 use crate::placement::Placement;
 use crate::select;
+
+use self::output::Output;
 
 /// A prompt whose cache is filled.
 pub struct Prefilled {
     /// The rank that holds the prompt's last row: the plan's owner.
     pub owner: usize,
-    /// On the owner: the last row after the last layer, `[1, hidden]`.
-    pub last: Option<Rows>,
+    /// The rows that the last pass gave back.
+    pub output: Output,
     /// The keys and values that this rank keeps.
     pub cache: KvCache,
     /// Whether the owner holds everything that decoding needs.

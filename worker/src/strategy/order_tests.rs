@@ -103,7 +103,7 @@ fn run(model: &dyn Model, comm: &mut dyn Communicator, plan: &Plan, cache: &mut 
     let found = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
     chunks::keep(&mut cx, plan, &found.cache).expect("kept");
     let others = found.cache.others.iter().flat_map(|block| &block.layers).flat_map(|(k, v)| [k.clone(), v.clone()]);
-    let last = found.last.iter().map(|rows| model.logits(rows).expect("logits"));
+    let last = found.output.last.iter().map(|rows| model.logits(rows).expect("logits"));
     let bits = |tensor: Tensor| -> Vec<u32> {
         let values = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("f32");
         values.into_iter().map(f32::to_bits).collect()

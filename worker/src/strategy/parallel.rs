@@ -3,14 +3,14 @@
 use tributary_protocol::{Ape, Plan};
 
 use super::arrivals::Arrivals;
+use super::output::{self, Output};
 use crate::attention::Parallel;
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::model::Rows;
 use crate::placement::Placement;
 
-/// Runs the query's rows, which join the cache. The last of them on the owner.
+/// Runs the query's rows, which join the cache.
 ///
 /// # Errors
 /// Kernels' and communicator's.
@@ -20,13 +20,14 @@ pub(super) fn query(
     (cache, arrivals): (&mut KvCache, &mut Arrivals),
     placement: &Placement,
     ape: Ape,
-) -> Result<Option<Rows>> {
-    let is_owner = cx.rank() == plan.owner;
+) -> Result<Output> {
+    let (rank, is_owner) = (cx.rank(), cx.rank() == plan.owner);
     let rows = cx.embed(&if is_owner { plan.query_sources() } else { Vec::new() })?;
     cx.recomputed_rows = rows.len();
     let models = cx.models.clone();
     let mut pass = Parallel::new(cx.math.clone(), &mut *cx.comm, plan, ape, cache, placement);
-    let last = arrivals.prompt(&models, rows, &mut pass)?;
+    let numbers: Vec<u32> = if is_owner { plan.query_rows().collect() } else { Vec::new() };
+    let output = output::run_arriving((&models, plan, rank), arrivals, (rows, &numbers), &mut pass)?;
     cache.tail = pass.into_tail().complete(models.main.config().layers);
-    Ok(is_owner.then_some(last))
+    Ok(output)
 }

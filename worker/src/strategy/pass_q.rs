@@ -4,7 +4,7 @@
 use tributary_protocol::{Phase, Plan};
 
 use super::shard::Shards;
-use super::{Prefilled, Strategy};
+use super::{Prefilled, Strategy, output};
 use crate::attention::RingQueries;
 use crate::context::Context;
 use crate::error::Result;
@@ -15,11 +15,12 @@ pub struct PassQ;
 impl Strategy for PassQ {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let shards = Shards::new(plan, cx.comm.size());
+        let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
         let mut attention = RingQueries::new(cx.math.clone(), cx.comm, shards.at.clone(), plan.owner);
-        let last = cx.models.main.prompt(rows, &mut attention)?;
+        let rows = (rows, &*shards.rows[rank]);
+        let output = output::run((cx.models.main, plan, rank), rows, &mut attention)?;
         let layers = attention.into_layers();
-        Ok(shards.finish(cx, plan, last, layers))
+        Ok(shards.finish(cx, plan, output, layers))
     }
 }

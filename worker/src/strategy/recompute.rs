@@ -5,6 +5,7 @@ use tributary_protocol::deal::{Homes, RowCost};
 use tributary_protocol::{Exchange, Plan, Source};
 
 use super::arrivals::Arrivals;
+use super::output::{self, Output};
 use crate::attention::{Mix, PassQ, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
@@ -13,7 +14,7 @@ use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
 /// Recomputes `selected`; fresh rows and the query's join the cache. Where the other rows are dropped nothing that is cached is seen, and
-/// what is recomputed is mixed with it. With a second placement the query's rows find context rows there. The last query row on the owner.
+/// what is recomputed is mixed with it. With a second placement the query's rows find context rows there.
 ///
 /// # Errors
 /// Kernels' and communicator's.
@@ -23,7 +24,7 @@ pub(super) fn recompute(
     (cache, arrivals): (&mut KvCache, &mut Arrivals),
     (placement, reading): (&Placement, Option<&Placement>),
     selected: &[u32],
-) -> Result<Option<Rows>> {
+) -> Result<Output> {
     let homes = homes(cx, plan, placement, (selected, plan.query_rows().collect()), plan.exchange);
     assert_eq!(homes.context.len(), cx.comm.size(), "ranks that rows are dealt to");
     let rows = embed(cx, plan, &homes)?;
@@ -35,31 +36,31 @@ pub(super) fn recompute(
         let blocks = cached.own.iter().chain(&cached.others);
         plan.drops().map(|sparse| Mix::new(sparse.theta, blocks, rows))
     };
-    let own = &homes.context[cx.rank()];
-    let (last, (fresh, tail)) = match plan.exchange {
+    let (own, rank) = (&homes.context[cx.rank()], cx.rank());
+    let (of, rows) = ((&models, plan, rank), (rows, &*homes.of(rank)));
+    let (output, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
             let pass = Replicated::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
             let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
-            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
+            (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
             let pass = PassQ::new(math, &mut *cx.comm, &homes, cached, placement, &hidden, &keeper);
             let mut pass = pass.reading(&homes, cached, reading, &hidden).mixing(mix);
-            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
+            (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
             let pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
             let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
-            (arrivals.prompt(&models, rows, &mut pass)?, pass.into_blocks())
+            (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
     };
     let layers = cx.models.main.config().layers;
     cache.fresh = vec![fresh.complete(layers)];
     cache.tail = tail.complete(layers);
-    assert_eq!(last.len(), usize::from(cx.rank() == plan.owner), "last rows of the prompt on rank {}", cx.rank());
-    Ok((cx.rank() == plan.owner).then_some(last))
+    Ok(output)
 }
 
 /// This rank's rows of a pass, embedded.

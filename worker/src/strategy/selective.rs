@@ -40,7 +40,7 @@ impl Strategy for Selective {
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
         selection.held = chunks::kept_rows(cx, plan, &cache)?;
         let filled = (&mut cache, &mut arrivals);
-        let last = match plan.method.parallel() {
+        let output = match plan.method.parallel() {
             Some(ape) => parallel::query(cx, plan, filled, &placement, ape)?,
             None => {
                 let placements = (&placement, reading.as_ref());
@@ -50,7 +50,7 @@ impl Strategy for Selective {
         arrivals.settle(cx, plan, &mut cache)?;
         Ok(Prefilled {
             owner: plan.owner,
-            last,
+            output,
             cache,
             alone: plan.decodes_alone(cx.comm.size()),
             placement: reading.unwrap_or(placement),

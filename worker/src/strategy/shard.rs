@@ -5,6 +5,7 @@ use tributary_kernels::Positions;
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Layout, Plan, Source};
 
+use super::output::Output;
 use super::{Prefilled, nothing_selected};
 use crate::context::Context;
 use crate::error::Result;
@@ -41,13 +42,13 @@ impl Shards {
         cx.embed(&own)
     }
 
-    /// The result when the layers are done: the cache stays where it is. `last` is the prompt's last row, on its owner.
-    pub fn finish(self, cx: &Context<'_>, plan: &Plan, last: Rows, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
+    /// The result when the layers are done: the cache stays where it is.
+    pub fn finish(self, cx: &Context<'_>, plan: &Plan, output: Output, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
         let block = Block::of(self.rows[rank].clone(), layers).complete(cx.models.main.config().layers);
         Prefilled {
             owner: plan.owner,
-            last: (rank == plan.owner).then_some(last),
+            output,
             cache: KvCache { own: vec![block], ..KvCache::default() },
             alone: plan.decodes_alone(cx.comm.size()),
             placement: self.placement,

@@ -1,0 +1,75 @@
+//! Who may make tokens of a body now. It computes on the cores of the ranks, and takes many times the body's memory: long bodies wait for
+//! each other, and short ones for no long one.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A body up to this length waits for no longer one, in bytes.
+const SHORT: usize = 64 << 10;
+
+/// Short bodies, and long ones, that are read at a time.
+const EACH: usize = 4;
+
+/// Bytes of memory that reading a byte of a body takes at most: its JSON, its texts, and the tokenizer's tables.
+const WEIGHT: usize = 40;
+
+/// Memory of all long bodies that are being read, in bytes.
+const BUDGET: usize = 384 << 20;
+
+/// The unit of that memory, in bytes.
+const STEP: usize = 64 << 10;
+
+/// Places of those who read bodies.
+#[derive(Clone)]
+pub struct Readers {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self { short: semaphore(EACH), long: semaphore(EACH), memory: semaphore(BUDGET / STEP) }
+    }
+}
+
+impl Readers {
+    /// A place for a body of so many bytes; nobody else has it until the result is dropped. A body that would take more memory than
+    /// there is has all of it.
+    pub async fn of(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+        let take = async |semaphore: &Arc<Semaphore>, count: usize| {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            Arc::clone(semaphore).acquire_many_owned(count).await.expect("nobody closes it")
+        };
+        if bytes <= SHORT {
+            return vec![take(&self.short, 1).await];
+        }
+        let steps = (bytes.saturating_mul(WEIGHT)).div_ceil(STEP).min(BUDGET / STEP);
+        vec![take(&self.long, 1).await, take(&self.memory, steps).await]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn long_bodies_wait_for_memory_and_short_ones_do_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let readers = Readers::default();
+            let waits = async |bytes| tokio::time::timeout(Duration::from_millis(20), readers.of(bytes)).await.is_err();
+            let first = readers.of(8 << 20).await;
+            assert!(waits(8 << 20).await, "two of these are more than there is");
+            assert!(!waits(1 << 20).await && !waits(1000).await);
+            drop(first);
+            assert!(!waits(1 << 30).await, "what is longer than all has all");
+            let _short = [readers.of(1).await, readers.of(1).await, readers.of(1).await, readers.of(1).await];
+            assert!(waits(1).await && !waits(1 << 20).await);
+        });
+    }
+}
