@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools clients-tools clients record-clients attack fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -39,6 +39,8 @@ help:
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
 	@echo "make load    what a service bears, from idle to beyond saturation (docs/load.md); half an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
+	@echo "make clients  real clients (load generators, frameworks, SDKs) against a service: a table; installs 16 GB in target/clients"
+	@echo "make attack  hostile clients, files and folders against services of this machine: a table; a quarter of an hour"
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
@@ -208,3 +210,18 @@ fuzz-api: tools api-tools
 # What a service of the 25 M shape on two ranks bears: tables, and a picture in target/load.
 load: build
 	python3 studies/load.py $(TRIBUTARY) target/load
+
+clients-tools:
+	@$(STEP) "clients" sh .ci/tools clients
+
+# Real clients, their answers and the times that they see. CLIENTS="vllm-bench aiperf" asks these only.
+clients: build clients-tools
+	python3 tests/clients/run.py $(TRIBUTARY) $(if $(CLIENTS),--only $(CLIENTS))
+
+# What these clients send, for tests that have no client.
+record-clients: clients-tools
+	python3 tests/clients/recorded.py launch/tests/recorded
+
+# Hostile clients, files and folders. ATTACKS="bodies store" makes these only.
+attack: build
+	python3 tests/attack/run.py $(TRIBUTARY) $(if $(ATTACKS),--only $(ATTACKS))

@@ -46,7 +46,7 @@ CLIENTS = [
     Client("haystack", "haystack", "haystack_run.py", answers=True),
     Client("lm-eval", "lm-eval", "lm_eval_run.py", answers=True, streams=False),
     Client("guidellm", "guidellm", "guidellm_run.py", ("/v1/chat/completions", "/v1/completions")),
-    Client("inference-perf", "inference-perf", "inference_perf_run.py", ("completion", "chat")),
+    Client("inference-perf", "inference-perf", "inference_perf_run.py", ("completion",)),
     Client("aiperf", "aiperf", "aiperf_run.py", ("chat", "completions", "chat+usage")),
     Client("vllm-bench", "vllm", "vllm_bench.py", ("openai", "openai-chat", "openai+sampling", "openai-chat+sampling")),
 ]

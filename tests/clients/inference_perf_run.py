@@ -1,4 +1,4 @@
-"""inference-perf: random prompts, one request at a time. --style: the interface, completion or chat."""
+"""inference-perf: random prompts, one request at a time. Its random prompts are for completions only."""
 
 import json
 
@@ -9,20 +9,12 @@ def spread(tokens, count):
     return {"min": tokens, "max": tokens, "mean": tokens, "std_dev": 0, "total_count": count}
 
 
-def data(job):
-    """Prompts of random tokens; for chats, which those do not support, of groups with a prefix of their own and one prompt each."""
-    if job.style == "chat":
-        shape = {"num_groups": job.requests, "num_prompts_per_group": 1, "question_len": job.tokens // 4, "output_len": kit.ANSWER_TOKENS}
-        return {"type": "shared_prefix", "shared_prefix": {**shape, "system_prompt_len": job.tokens - job.tokens // 4}}
-    return {"type": "random", "input_distribution": spread(job.tokens, job.requests), "output_distribution": spread(kit.ANSWER_TOKENS, job.requests)}
-
-
 def run(job, result):
     config = {
         "api": {"type": job.style or "completion", "streaming": True},
         "server": {"type": "vllm", "model_name": job.model, "base_url": job.url, "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": str(job.folder)},
-        "data": data(job),
+        "data": {"type": "random", "input_distribution": spread(job.tokens, job.requests), "output_distribution": spread(kit.ANSWER_TOKENS, job.requests)},
         "load": {"type": "concurrent", "stages": [{"num_requests": job.requests, "concurrency_level": 1}], "num_workers": 1,
                  "worker_max_concurrency": 1},
         "report": {"request_lifecycle": {"summary": True, "per_stage": False, "per_request": False}},

@@ -1,0 +1,127 @@
+"""A running service for tests of its clients: started, asked for its numbers, ended. Standard library only."""
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEMO = ROOT / "models/demo"
+
+
+class Service:
+    """`tributary serve` with options, on a free port of loopback; used with `with`."""
+
+    def __init__(self, program, model, options=(), log=None, limit=None):
+        self.log = open(log, "ab") if log else subprocess.DEVNULL
+        command = [str(program), "serve", "--model", str(model), "--listen", "127.0.0.1:0", "--self-test-interval", "0", *map(str, options)]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, preexec_fn=limit)
+        line = self.child.stdout.readline()
+        if "http://" not in line:
+            self.child.wait()
+            sys.exit(f"the service does not start: exit code {self.child.returncode}")
+        self.url = "http://" + line.split("http://")[1].split()[0]
+        self.pid = self.child.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def end(self, patience=20):
+        """Asks it to end, and ends it if it does not; its exit code."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+        return self.child.returncode
+
+    def get(self, path, timeout=20):
+        with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
+            return answer.read().decode()
+
+    def first_tokens(self):
+        """Sum in milliseconds and count of `time_to_first_token_seconds`, all label sets together."""
+        total = {"sum": 0.0, "count": 0.0}
+        for line in self.get("/metrics").splitlines():
+            for part in total:
+                if line.startswith(f"tributary_time_to_first_token_seconds_{part}"):
+                    total[part] += float(line.rsplit(" ", 1)[1])
+        return 1e3 * total["sum"], int(total["count"])
+
+    def recent(self, count):
+        """Milliseconds to the first token of the last `count` answers (at most 50), as `/v1/status` has them."""
+        requests = json.loads(self.get("/v1/status"))["recent"]
+        return [request["ttft_ms"] for request in requests[:count] if request["ttft_ms"] is not None]
+
+    def post(self, path, body, timeout=60, headers=()):
+        """A status and an answer; the answer is JSON where it can be."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"content-type": "application/json", **dict(headers)})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                status, text, self.headers = answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            status, text, self.headers = error.code, error.read(), error.headers
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, text.decode(errors="replace")
+
+
+def tokenizer(size):
+    """A byte-level BPE of `size` tokens that any text goes through: bytes, pairs of small letters, the same behind a space, and pairs of pairs."""
+    # The 256 bytes as GPT-2's tokenizer writes them.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = [*map(chr, printable), *(chr(256 + number) for number in range(len(others)))]
+    space, letters = chr(256 + others.index(32)), "abcdefghijklmnopqrstuvwxyz"
+    words = {word: number for number, word in enumerate(["<unk>", "<bos>", "<eos>", *alphabet])}
+    merges = [(a, b) for a in letters for b in letters]
+    merges += [(space, a + b) for a in letters for b in letters]
+    pairs = [a + b for a in letters for b in letters]
+    draw = random.Random(7)
+    wanted = size - len(words) - len(merges)
+    merges += draw.sample([(a, b) for a in pairs for b in pairs], wanted)
+    for a, b in merges:
+        words[a + b] = len(words)
+    special = [{"id": words[name], "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+               for name in ("<unk>", "<bos>", "<eos>")]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None, "pre_tokenizer": level,
+        "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "vocab": words, "merges": [f"{a} {b}" for a, b in merges]},
+    }
+
+
+def dummy_folder(folder):
+    """The 25 M shape with a tokenizer, so that clients can ask it in text; its weights are drawn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = json.loads((ROOT / "models/dummy-25m/config.json").read_text())
+    config.update(bos_token_id=1, eos_token_id=2)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])))
+    settings = json.loads((DEMO / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = config["max_position_embeddings"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def wait_until(condition, seconds, step=0.1):
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(step)
+    return False
