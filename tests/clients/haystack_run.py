@@ -1,6 +1,8 @@
 """Haystack: its generators for OpenAI's interface, and documents of a retriever as `documents`."""
 
 import os
+import queue
+import threading
 
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
 import kit  # noqa: E402
@@ -47,20 +49,17 @@ def answers(job, result):
 
 
 def measured(job, result):
-    import queue
-    import threading
+    parts = queue.Queue()
+    asking = generator(job, streaming_callback=lambda part: parts.put(part.content))
+
+    def run(prompt):
+        try:
+            asking.run([ChatMessage.from_user(prompt)], generation_kwargs={"max_completion_tokens": kit.ANSWER_TOKENS})
+        finally:
+            parts.put(None)
 
     def ask(prompt):
-        parts = queue.Queue()
-
-        def run():
-            try:
-                generator(job, streaming_callback=lambda part: parts.put(part.content)).run(
-                    [ChatMessage.from_user(prompt)], generation_kwargs={"max_completion_tokens": kit.ANSWER_TOKENS})
-            finally:
-                parts.put(None)
-
-        threading.Thread(target=run).start()
+        threading.Thread(target=run, args=(prompt,)).start()
         while (part := parts.get()) is not None:
             yield part
 

@@ -47,6 +47,8 @@ function prompt(number, tokens) {
 
 /** Milliseconds to the first text of `ask(job, prompt)`, for each prompt. */
 export async function times(job, result, ask) {
+  // The first request, which also loads the client's own code, is not timed.
+  await attempt(result, "first request", async () => { for await (const _ of ask(job, "the first request")); });
   for (let number = 0; number < job.requests; number++) {
     const text = prompt(number + 1000, job.tokens);
     await attempt(result, "stream", async () => {

@@ -82,7 +82,9 @@ def tool(command, scratch, timeout=900, without=()):
     with output.open("w") as file:
         done = subprocess.run([str(part) for part in command], stdout=file, stderr=subprocess.STDOUT, cwd=scratch, env=environment, timeout=timeout)
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
-    return done.returncode, (lines[-1] if lines else "")
+    # What went wrong seldom stands last.
+    told = [line for line in lines if "rror" in line] or lines
+    return done.returncode, (told[-1] if told else "")
 
 
 def prompts(job):
@@ -106,7 +108,8 @@ def clocked(pieces):
 
 
 def times(job, result, ask):
-    """Times every prompt; `ask(prompt)` yields the stream's texts."""
+    """Times every prompt; `ask(prompt)` yields the stream's texts. The first request, which also loads the client's own code, is not timed."""
+    result.attempt("first request", lambda: clocked(lambda: ask("the first request")))
     for prompt in prompts(job):
         def one(prompt=prompt):
             result.ttft_ms.append(clocked(lambda: ask(prompt)))

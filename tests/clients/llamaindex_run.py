@@ -24,8 +24,8 @@ class Words(BaseRetriever):
 
 def model(job, documents=None, **more):
     extra = {"extra_body": {"documents": documents}} if documents else {}
-    return OpenAILike(model=job.model, api_base=f"{job.url}/v1", api_key="none", is_chat_model=True, max_retries=0, timeout=600,
-                      additional_kwargs=extra, **{"max_tokens": 4, **more})
+    return OpenAILike(model=job.model, api_base=f"{job.url}/v1", api_key="none", max_retries=0, timeout=600,
+                      additional_kwargs=extra, **{"max_tokens": 4, "is_chat_model": True, **more})
 
 
 def answers(job, result):
