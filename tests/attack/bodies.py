@@ -23,10 +23,9 @@ def memory(context):
     """E1: memory follows the body, within a bound in all."""
     sizes = [2] if context.short else [2, 16, 40]
     for size in sizes:
-        victim = None
         for name, body in forms(size * MIB):
-            if victim is None or not victim.alive():
-                victim = Victim(context, options=["--max-body-size", f"{size + 1}MiB"])
+            # Each has a service of its own: memory that an earlier body has left behind would hide what this one takes.
+            victim = Victim(context, options=["--max-body-size", f"{size + 1}MiB"])
             path = "/v1/completions" if b'"prompt"' in body[:12] else "/v1/chat/completions"
             before, began = victim.peak_from_here(), time.monotonic()
             try:
@@ -41,14 +40,12 @@ def memory(context):
             right = alive and status in (200, 400, 413, 422, 429) and grown <= min(max(40 * len(body), 16 * MIB), 512 * MIB)
             said = f"{status}, +{grown / MIB:.0f} MiB ({times:.0f} x), {seconds:.1f} s" if alive else "the service is gone"
             yield Row(f"E1 {size} MiB: {name}", said, "40 x the body, 512 MiB in all", right)
-            if not alive:
-                victim.end()
-        victim.end()
+            victim.end()
 
 
 def together(context):
     """E1: bodies that arrive at once share one budget."""
-    size, count = (2, 12) if context.short else (8, 16)
+    size, count = (2, 6) if context.short else (8, 16)
     with Victim(context, options=["--max-body-size", f"{size + 1}MiB"]) as victim:
         body = dumped(chat("a " * (size * MIB // 2), max_tokens=1))
         before = victim.peak_from_here()
@@ -116,23 +113,22 @@ def keyless(context):
 
 def slow(context):
     """E4: bodies that dribble do not lock out others."""
-    size = 4 * MIB
     with Victim(context, options=["--max-body-size", "8MiB"]) as victim:
         connections = []
         for _ in range(24):
             connection = victim.connect()
-            connection.sendall(head("/v1/chat/completions", 7 * MIB) + b'{"messages":')
+            connection.sendall(head("/v1/chat/completions", 7 * MIB) + b'{"documents":["' + b"x" * (5 * MIB // 4))
             connections.append(connection)
-        padding = "x" * size
+        time.sleep(0.5)
         began = time.monotonic()
         try:
-            status, answer = victim.post("/v1/chat/completions", chat("a", max_tokens=1, user=padding), timeout=20)
+            status, answer = victim.post("/v1/chat/completions", chat("code of purse is", max_tokens=1, documents=["x" * 2 * MIB]), timeout=20)
         except OSError as error:
             status, answer = type(error).__name__, ""
         seconds = time.monotonic() - began
-        # `user` may have a bound of its own: an answer about it is an answer.
-        right = status in (200, 400) and seconds <= 5
-        yield Row("E4 24 slow bodies of 7 MiB, then one of 4 MiB that comes at once", f"{status} after {seconds:.1f} s", "answered within 5 s", right)
+        # A body that is not let in may be told so, with 429 or 503, but not that it came too slowly.
+        right = status in (200, 400, 429, 503) and seconds <= 8
+        yield Row("E4 24 slow bodies of 7 MiB, then one of 2 MiB that comes at once", f"{status} after {seconds:.1f} s", "answered within 8 s, not 408", right)
         for connection in connections:
             connection.close()
 

@@ -7,7 +7,7 @@ import struct
 
 from kit import DEMO, MIB, Command, Row, Victim, chat
 
-BYTES, SECONDS = 1 << 30, 15
+BYTES, SECONDS = 1 << 30, 10
 TOLD = (0, 64, 65)
 
 

@@ -64,17 +64,21 @@ class Service:
 
     def post(self, path, body, timeout=60, headers=()):
         """A status and an answer; the answer is JSON where it can be."""
+        return self.exchange(path, body, timeout, headers)[:2]
+
+    def exchange(self, path, body, timeout=60, headers=()):
+        """The same, and the answer's headers."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json", **dict(headers)})
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                status, text, self.headers = answer.status, answer.read(), answer.headers
+                status, text, told = answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
-            status, text, self.headers = error.code, error.read(), error.headers
+            status, text, told = error.code, error.read(), error.headers
         try:
-            return status, json.loads(text)
+            return status, json.loads(text), told
         except ValueError:
-            return status, text.decode(errors="replace")
+            return status, text.decode(errors="replace"), told
 
 
 def tokenizer(size):
