@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+import recipes
 from clients import CLIENTS, HERE, INSTALLED, ROOT
 from service import DEMO, Service, dummy_folder
 
@@ -130,6 +131,8 @@ def main():
         for client in here:
             if client.answers:
                 add(row(client, "answers", ask(client, service.url, "answers", DEMO, options)))
+        for line in recipes.rows(service.url, environment()) if not options.only else ():
+            add(line)
     # The served name is the folder's.
     folder = dummy_folder(options.out / "demo")
     with Service(options.program, folder, ["--load-format", "dummy"], options.out / "dummy.log") as service:
