@@ -85,6 +85,8 @@ impl PredictionStatus {
 pub struct MethodStatus {
     /// Its name.
     name: &'static str,
+    /// Its work in one line.
+    summary: &'static str,
     /// Whether it equals a full prefill but for rounding.
     exact: bool,
     /// The share of the context that is recomputed where a request does not say; absent for methods that select nothing.
@@ -187,6 +189,7 @@ fn of(shared: &Shared) -> Status {
     let (totals, pulses, sequences) = (metrics.totals(), client.pulses().read(), client.desk().tally().sequences());
     let described = |method: &&'static Descriptor| MethodStatus {
         name: method.name,
+        summary: method.summary,
         exact: method.claim == Claim::Exact,
         default_ratio: method.ratio.map(|usual| settings.ratio.unwrap_or(usual)),
     };

@@ -10,6 +10,7 @@ passed. --pictures writes screenshots; `page-light.png` and `page-dark.png` amon
 import argparse
 import json
 import pathlib
+import shlex
 import time
 
 from browser import CONTROL, ENTER, TAB, Browser
@@ -35,6 +36,9 @@ class Check:
     def fresh(self, view=""):
         """The page as somebody finds it who comes for the first time, but with the key, if there is one."""
         self.browser.open(f"{self.base}/{view}")
+        if self.browser.run("const had = sessionStorage.getItem('form'); sessionStorage.removeItem('form'); return had"):
+            self.browser.open("about:blank")
+            self.browser.open(f"{self.base}/{view}")
         if self.key and not self.browser.run("return sessionStorage.getItem('key')"):
             self.errors += 1
             self.browser.until("a field for the key", "return !document.querySelector('#key-form').hidden")
@@ -54,6 +58,12 @@ class Check:
         self.browser.click("#ask")
         self.browser.until(f"{answers} whole answers", DONE, answers)
         assert self.browser.text("#alert") == "", self.browser.text("#alert")
+
+    def tick(self, *names):
+        """Chooses methods to compare with; their list is folded until one is chosen."""
+        self.browser.run("document.querySelector('#others').open = true")
+        for name in names:
+            self.browser.click(f"#checks input[value={name}]")
 
     def facts(self):
         """What the first answer cost, by name."""
@@ -148,20 +158,56 @@ class Check:
     def case_compare(self):
         """the same request by other methods beside it"""
         self.example()
-        for name in ("full", "none"):
-            self.browser.click(f"#checks input[value={name}]")
+        self.tick("full", "none")
         self.ask(3)
         rows = self.browser.run("return [...document.querySelectorAll('#results table')][0].tBodies[0].innerText.split('\\n')")
-        assert [row.split("\t")[0] for row in rows] == ["infoflow", "full", "none"], rows
-        assert all(("+" in row or "−" in row) and "×" in row for row in rows[1:]), rows
+        assert [row.split("\t")[0] for row in rows] == ["infoflow", "full (reference)", "none"], rows
+        assert all(("+" in row or "−" in row) and "×" in row for row in (rows[0], rows[2])) and "×" not in rows[1], rows
         texts = self.browser.run("return [...document.querySelectorAll('.answer')].map(each => each.textContent)")
-        for text, row in zip(texts[1:], rows[1:]):
-            assert row.endswith("the same") == (text == texts[0]), (row, texts)
-        assert texts[2] != texts[0], "chunks as they are do not answer this question"
+        for at in (0, 2):
+            assert rows[at].endswith("the same") == (texts[at] == texts[1]), (rows, texts)
+        assert texts[2] != texts[1], "chunks as they are do not answer this question"
+        assert self.browser.count(".context") == 1 and self.browser.count("#marks option") == 3, "one context for all"
+        axes = self.browser.run("""return [...document.querySelectorAll('article .chart')]
+            .map(each => [...each.querySelectorAll('.axis')].map(tick => tick.textContent + tick.getAttribute('x')).join())""")
+        assert len(axes) == 3 and len(set(axes)) == 1, f"bars beside each other have one axis: {axes}"
         marked = self.browser.count("article:nth-child(3) ins")
         assert marked > 0 and f"{marked} of" in rows[2], (marked, rows)
         self.is_readable("compared")
         self.picture("compare-light")
+
+    def case_methods(self):
+        """methods are grouped, and the chosen one is explained in a line"""
+        self.fresh()
+        groups = self.browser.run("return [...document.querySelectorAll('#method optgroup')].map(each => each.label)")
+        assert len(groups) == 3 and groups[0].startswith("Exact"), groups
+        self.browser.choose("#method", "full")
+        line = self.browser.text("#about-method")
+        assert line.startswith("full: ") and len(line) > 12, line
+        assert "documents" in self.browser.text("#about")
+
+    def case_reload(self):
+        """a reload keeps what was typed, and says so"""
+        self.example(7)
+        self.tick("relay")
+        self.browser.write("#question", "let vdx =")
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.base}/")
+        self.browser.until("the choices of before", "return document.querySelector('#checks input[value=relay]')?.checked")
+        fields = self.browser.run("return ['question', 'max_tokens'].map(id => document.querySelector(`#${id}`).value)")
+        assert fields == ["let vdx =", "7"] and self.browser.count("#documents li") == 8, fields
+        assert "here again" in self.browser.text("#say"), self.browser.text("#say")
+
+    def case_curl(self):
+        """the request is copied as a command that asks the same"""
+        self.example()
+        self.browser.write("#question", "it's a \"test\"")
+        self.browser.click("#copy")
+        self.browser.until("the command", "return !document.querySelector('#curl').hidden")
+        words = shlex.split(self.browser.run("return document.querySelector('#curl').value").replace("\\\n", ""))
+        body = json.loads(words[words.index("-d") + 1])
+        assert words[:3] == ["curl", "-s", f"{self.base}/v1/chat/completions"] and "stream" not in body, words
+        assert body["messages"][0]["content"] == "it's a \"test\"" and len(body["documents"]) == 8, body
 
     def case_error(self):
         """an error is a sentence that says what to do, at the field"""
@@ -284,7 +330,7 @@ class Check:
         for scheme in ("light", "dark"):
             self.browser.prefers(color_scheme=scheme)
             self.example()
-            self.browser.click("#checks input[value=full]")
+            self.tick("full")
             self.ask(2)
             for view in ("try", "watch"):
                 self.browser.click(f"#to-{view}")
@@ -304,8 +350,7 @@ class Check:
         self.example()
         ground = "return getComputedStyle(document.body).backgroundColor"
         light = self.browser.run(ground)
-        for name in ("full", "relay"):
-            self.browser.click(f"#checks input[value={name}]")
+        self.tick("full", "relay")
         self.ask(3)
         self.is_readable("try light")
         self.picture("page-light", few_colours=True)

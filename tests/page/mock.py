@@ -43,7 +43,7 @@ def policy(page):
 def status():
     ranks = [{"rank": rank, "up": True, "heartbeat_age_seconds": 0.1 + 0.2 * rank, "running_sequences": rank,
               "chunk_cache_used_bytes": 600_000 * len(RECENT)} for rank in range(WORLD)]
-    methods = [{"name": name, "exact": name in EXACT, "default_ratio": RATIOS.get(name)} for name in METHODS]
+    methods = [{"name": name, "summary": f"what {name} computes, in one line", "exact": name in EXACT, "default_ratio": RATIOS.get(name)} for name in METHODS]
     return {"schema": "tributary.status/1", "state": "serving", "model": "demo", "method": "infoflow", "world_size": WORLD,
             "methods": methods, "ranks": ranks, "requests": {"waiting": 0, "running": 1},
             "chunk_cache": {"used_bytes": 1_200_000 * len(RECENT), "hits": 8 * len(RECENT), "misses": 8, "tiers": tiers()},
