@@ -11,14 +11,16 @@ def run(job, result):
     kind, usage = (job.style or "chat").partition("+")[::2]
     command = [kit.BIN / "aiperf", "profile", "--model", job.model, "--url", job.url, "--endpoint-type", kind, "--streaming",
                "--tokenizer", job.folder, "--isl", job.tokens, "--osl", kit.ANSWER_TOKENS, "--request-count", job.requests,
-               "--concurrency", 1, "--workers-max", 1, "--artifact-dir", job.scratch, "--ui-type", "none", "--random-seed", 1]
+               "--concurrency", 1, "--workers-max", 1, "--artifact-dir", job.scratch, "--ui-type", "none", "--random-seed", 1 + len(job.style)]
     if usage:
         command += ["--use-server-token-count", "--per-chunk-usage", "--use-legacy-max-tokens", "--extra-inputs", "ignore_eos:true", "--extra-inputs",
                     f"min_tokens:{kit.ANSWER_TOKENS}", "--extra-inputs", "temperature:0"]
     # It takes a folder for a tokenizer only where it believes that it may ask the hub; then it does not.
     code, words = kit.tool(command, job.scratch, without=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if not report.exists():
-        result.requests, result.failures, result.note = job.requests, job.requests, f"exit {code}: {words}"
+        log = job.scratch / "logs/aiperf.log"
+        errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "400" in line] if log.exists() else []
+        result.requests, result.failures, result.note = job.requests, job.requests, f"exit {code}: {(errors or [words])[0]}"[:300]
         return
     found = json.loads(report.read_text())
     answered = int((found.get("request_count") or {}).get("avg") or 0)

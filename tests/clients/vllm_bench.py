@@ -12,7 +12,8 @@ def run(job, result):
     command = [kit.BIN / "vllm", "bench", "serve", "--backend", backend, "--base-url", job.url, "--endpoint", path, "--model", job.model,
                "--tokenizer", job.folder, "--dataset-name", "random", "--random-input-len", job.tokens, "--random-output-len",
                kit.ANSWER_TOKENS, "--num-prompts", job.requests, "--max-concurrency", 1, "--save-result", "--save-detailed",
-               "--result-filename", report, "--disable-tqdm", "--ready-check-timeout-sec", 0]
+               "--result-filename", report, "--disable-tqdm", "--ready-check-timeout-sec", 0,
+               "--seed", len(job.style)]
     if sampling:
         neutral = {"temperature": 0, "top-p": 1.0, "top-k": -1, "min-p": 0.0, "frequency-penalty": 0.0, "presence-penalty": 0.0, "repetition-penalty": 1.0}
         command += [word for name, value in neutral.items() for word in (f"--{name}", value)] + ["--ignore-eos"]
