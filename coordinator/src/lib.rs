@@ -1,6 +1,8 @@
 //! A request from its intake to its answer: chunks, plan, dispatch, report. Knows token ids and times; touches no tensor,
 //! and the workers only through [`tributary_protocol`].
 
+#![forbid(unsafe_code)]
+
 mod auxiliary;
 mod chunking;
 pub mod conductor;

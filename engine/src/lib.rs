@@ -4,6 +4,8 @@
 //! Its configuration is plain; it knows no command line. What goes wrong is an [`Error`] with an exit code; only how a process
 //! ends because of one ([`Ranks::fail`], [`refuse`]) prints a line.
 
+#![forbid(unsafe_code)]
+
 mod adapters;
 mod answer;
 mod answered;

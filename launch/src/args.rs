@@ -281,8 +281,8 @@ pub struct StoreArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub group: GroupArgs,
-    /// Tokens to generate at most, the first included [default: 32; `serve`: where a request says nothing, a chat goes on to its end and a
-    /// text has 16]
+    /// Tokens to generate at most, the first included [default: 32; `serve`, where a request says nothing: 2048 of a chat, 16 of a
+    /// text]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub max_tokens: Option<usize>,
     /// 0 takes the likeliest token [default: 0]
@@ -358,6 +358,7 @@ pub fn settings(
         // One request after the other without anything kept, unless the command says otherwise.
         reuse: 0.0,
         keep_chunks: false,
+        cache_scope: None,
         from_store: false,
     }
 }

@@ -48,6 +48,9 @@ pub struct ServeArgs {
     /// Names by which this machine is asked beside its own, a container's for example; without keys any other Host is refused
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', help_heading = "Service")]
     allowed_hosts: Vec<String>,
+    /// A client, told apart by its key, finds only chunks of its own in the caches: `cached_tokens` tells nobody what others have asked
+    #[arg(long, requires = "api_key_file", help_heading = "Service")]
+    cache_per_key: bool,
     /// Origin of web pages that may ask, such as https://example.com, or * for all; may be given several times [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
     allow_origin: Vec<String>,
@@ -114,7 +117,7 @@ struct ClientArgs {
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     max_prompt_tokens: usize,
     /// Tokens of one answer; more are refused
-    #[arg(long, value_name = "N", default_value_t = 1 << 16)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 14)]
     max_tokens_limit: usize,
     /// Open connections; one more takes the place of the one that has been idle for longest
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -187,6 +190,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         limits,
         self_test,
         ignores_unknown,
+        caches_apart: args.cache_per_key,
         default_tokens,
     };
     let service = Service::bind(options).map_err(refused)?;

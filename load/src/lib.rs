@@ -3,6 +3,8 @@
 //! It knows nothing of the engine: what it measures is what a client sees, of Tributary or of any other server. Arrivals, texts and
 //! the documents of each request follow from a seed. It does not judge answers.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod draws;
 mod error;

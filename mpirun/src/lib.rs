@@ -4,6 +4,8 @@
 //! What ranks have to say comes as lines on standard error ([`tributary_engine::marker`]). All that they are told is by signals through
 //! their launcher. Nothing is decided here about a request; that is the ranks' affair.
 
+#![forbid(unsafe_code)]
+
 pub mod attempts;
 pub mod flavour;
 pub mod hosts;

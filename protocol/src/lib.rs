@@ -5,6 +5,8 @@
 //! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share what follows from a plan: where rows stand and which
 //! may be selected (methods of [`Plan`]), and which rank computes which ([`deal`]).
 
+#![forbid(unsafe_code)]
+
 mod auxiliary;
 mod chunk_key;
 pub mod deal;

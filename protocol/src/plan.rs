@@ -83,6 +83,8 @@ pub struct Chunk {
     /// What each KV head of each layer keeps of its tokens before it is cached, sent or attended to; everything where absent. Places count
     /// from the chunk's own first row, and kept keys stand at their own positions. Rows around the tokens are always kept.
     pub compress: Option<Evict>,
+    /// Whose it is: nobody else's request finds it in a cache. Everybody's where absent.
+    pub scope: Option<u64>,
 }
 
 /// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
@@ -170,6 +172,9 @@ impl Chunk {
         };
         let mut bytes = self.around.map_or_else(Vec::new, of);
         bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
+        if let Some(scope) = self.scope {
+            bytes.extend([&b"scope"[..], &scope.to_le_bytes()].concat());
+        }
         bytes
     }
 }

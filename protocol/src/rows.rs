@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{Choice, Chunk, Drift, Plan, SamKv, Trace};
+use crate::{Choice, Chunk, Drift, Exchange, Plan, SamKv, Trace};
 
 impl Plan {
     /// Chunk numbers in the request's own order.
@@ -145,6 +145,19 @@ impl Plan {
     /// Whether chunks are put into another order first.
     pub fn reorders(&self) -> bool {
         self.reorder.is_some() && self.chunks.len() > 1 && self.method.descriptor().takes(Choice::Reorder)
+    }
+
+    /// Whether its answer equals a full prefill's but for rounding: the method's always does, or there is one chunk at most and nothing
+    /// stands around it or is dropped, or every row is recomputed where it stands and sees all others.
+    pub fn is_exact(&self) -> bool {
+        let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
+        let keeps_all = self.drops().is_none() && self.chunks.iter().all(is_as_it_is);
+        let in_chunks = self.method.in_chunks() && self.method.parallel().is_none() && keeps_all;
+        let recomputes_all = self.budget >= self.context_tokens()
+            && self.exchange != Exchange::Selected
+            && !self.reorders()
+            && self.traces().is_none();
+        self.method.is_exact() || (in_chunks && (self.chunks.len() <= 1 || recomputes_all))
     }
 
     /// What is kept of every document, where the rest is dropped.

@@ -94,7 +94,7 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None, scope: None }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
             from_store: flags.1,
@@ -282,7 +282,8 @@ fn events_and_orders_come_back() {
 
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None };
+    let chunk =
+        |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None, scope: None };
     let plan = Plan {
         request: 7,
         prefix: vec![1],

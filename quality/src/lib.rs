@@ -3,6 +3,8 @@
 //!
 //! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
 
+#![forbid(unsafe_code)]
+
 pub mod answers;
 mod calibrate;
 mod chunk_sizes;

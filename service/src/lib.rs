@@ -4,6 +4,8 @@
 //! The only asynchronous code. It waits for sockets; what computes is the engine, on threads of its own, behind a
 //! [`Client`](tributary_engine::Client).
 
+#![forbid(unsafe_code)]
+
 mod activity;
 mod answering;
 mod arrival;

@@ -35,7 +35,7 @@ impl Default for ClientLimits {
             body_bytes: 8 << 20,
             documents: 4096,
             prompt_tokens: 1 << 20,
-            answer_tokens: 1 << 16,
+            answer_tokens: 1 << 14,
             connections: 4096,
             header_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(75),

@@ -12,6 +12,7 @@ use crate::arrival::Arrival;
 use crate::body::Fields;
 use crate::deadline::TimeUp;
 use crate::error::ApiError;
+use crate::guard::Asker;
 use crate::input::Asked;
 use crate::metrics::Outcome;
 use crate::shared::Shared;
@@ -47,7 +48,7 @@ struct Ready {
 }
 
 /// Reads a body, and makes tokens of its prompts.
-fn read<R: Asked>(shared: &Shared, body: &[u8]) -> Result<(R, Vec<Ready>), ApiError> {
+fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<Ready>), ApiError> {
     let Shared { client, limits, .. } = shared;
     let terms = shared.terms();
     let asked = R::read(Fields::from_json(body)?, &terms)?;
@@ -63,7 +64,8 @@ fn read<R: Asked>(shared: &Shared, body: &[u8]) -> Result<(R, Vec<Ready>), ApiEr
         let prompt = Arc::new(AskedPrompt { index, tokens, query });
         let rows = client.prompt_rows(&prepared, client.settings());
         for copy in 0..asked.copies() {
-            let settings = asked.settings(&prepared, (rows, copy), &terms)?;
+            let mut settings = asked.settings(&prepared, (rows, copy), &terms)?;
+            settings.cache_scope = shared.caches_apart.then_some(asker.0);
             ready.push(Ready { prepared: prepared.clone(), settings, prompt: Arc::clone(&prompt) });
         }
     }
@@ -109,7 +111,7 @@ impl Running {
         let read = tokio::task::spawn_blocking(move || {
             // Held even when nobody waits for it any more.
             let _held = (permits, memory);
-            read(&reader, &body)
+            read(&reader, asker, &body)
         });
         let (asked, prompts) = read.await.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
         let mut all = Vec::new();

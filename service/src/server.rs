@@ -58,7 +58,9 @@ pub struct Options {
     pub self_test: Duration,
     /// Whether fields of bodies that are not known pass; else they are refused by name.
     pub ignores_unknown: bool,
-    /// Tokens of an answer where a request does not say how many; where absent chats go on to their end, and texts are short.
+    /// Whether a client finds only chunks of its own in the caches.
+    pub caches_apart: bool,
+    /// Tokens of an answer where a request does not say how many; where absent 2048 of a chat, and 16 of a text.
     pub default_tokens: Option<usize>,
 }
 
@@ -201,7 +203,8 @@ impl Service {
         metrics: Arc<Metrics>,
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
     ) -> Result<(), Error> {
-        let Options { model, access, doors, limits, self_test, ignores_unknown, default_tokens, .. } = self.options;
+        let Options { model, access, doors, limits, self_test, ignores_unknown, caches_apart, default_tokens, .. } =
+            self.options;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let (cut, is_cut) = watch::channel(false);
         let (tested, readiness) = watch::channel(Readiness::Starting);
@@ -222,6 +225,7 @@ impl Service {
             readiness,
             draining: told,
             ignores_unknown,
+            caches_apart,
             default_tokens,
         };
         let app = routes(shared, access, doors, deadlines);

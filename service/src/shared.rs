@@ -30,6 +30,8 @@ pub struct Shared {
     pub draining: watch::Receiver<bool>,
     /// Whether fields of bodies that are not known pass.
     pub ignores_unknown: bool,
+    /// Whether a client finds only chunks of its own in the caches.
+    pub caches_apart: bool,
     /// Tokens of an answer where a request does not say how many, if the service says so.
     pub default_tokens: Option<usize>,
 }

@@ -10,6 +10,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::damage::Damage;
+use crate::folder::open_file;
 use crate::identity::{Identity, Shape};
 use crate::seal::{Secret, seal};
 
@@ -126,7 +127,7 @@ impl ChunkFile {
     /// # Errors
     /// What makes it of no use.
     pub fn open(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
-        Self::of(Source::File(File::open(path)?), identity, shape, secret)
+        Self::of(Source::File(open_file(path)?), identity, shape, secret)
     }
 
     /// A file that came from elsewhere, as [`ChunkFile::open`] has one that lies here.

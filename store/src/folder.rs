@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::OFlags;
 use tributary_protocol::ChunkKey;
 
 /// What the files' names end with.
@@ -68,6 +69,14 @@ impl Folder {
         if let Some(message) = foreign.filter(|_| !is_shared) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
+        for entry in fs::read_dir(path)? {
+            let name = entry?.file_name();
+            if !is_of_a_store(&name.to_string_lossy()) {
+                let message =
+                    format!("this folder is neither empty nor a store of chunks: `{}` is in it", name.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+        }
         Ok(folder)
     }
 
@@ -124,7 +133,7 @@ impl Folder {
     /// # Errors
     /// The system's.
     pub fn touch(&self, key: &ChunkKey) -> io::Result<()> {
-        File::open(self.path_of(key))?.set_modified(SystemTime::now())
+        open_file(&self.path_of(key))?.set_modified(SystemTime::now())
     }
 
     /// Removes a chunk; one that is gone already is none to remove.
@@ -159,7 +168,7 @@ impl Folder {
     /// # Errors
     /// The system's.
     pub fn drop_pages(&self, key: &ChunkKey) -> io::Result<()> {
-        let file = File::open(self.path_of(key))?;
+        let file = open_file(&self.path_of(key))?;
         Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
     }
 
@@ -228,6 +237,22 @@ impl Folder {
     }
 }
 
+/// Whether something in a folder has a name that a store gives.
+fn is_of_a_store(name: &str) -> bool {
+    let is_digits = name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_digits || name == NAME || name == ASIDE || name.starts_with(PART)
+}
+
+/// Opens a chunk's file for reading, without waiting: somebody may have put a FIFO, a device or a link in its place.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
+    }
+}
+
 fn write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
     // A umask takes rights away and gives none: this is for folders whose own rules give some.
@@ -253,7 +278,8 @@ fn entry(file: &fs::DirEntry) -> io::Result<Option<Entry>> {
         }
         return Ok(None);
     }
-    let key = name.strip_suffix(ENDING).and_then(|key| key.parse().ok());
+    // A FIFO or a link is no chunk, whatever its name.
+    let key = name.strip_suffix(ENDING).filter(|_| metadata.is_file()).and_then(|key| key.parse().ok());
     let used = metadata.modified()?;
     Ok(key.map(|key| Entry { key, bytes: metadata.len(), used }))
 }
@@ -317,6 +343,9 @@ mod tests {
         let error = Folder::open(outer.path(), false).expect_err("anybody may write");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(error.to_string(), "others may write to this folder (mode 777)");
+        let error = Folder::open(outer.path(), true).expect_err("somebody's own folder");
+        assert!(error.to_string().contains("neither empty nor a store of chunks: `a` is in it"), "{error}");
+        fs::remove_dir_all(outer.path().join("a")).expect("removed");
         assert!(Folder::open(outer.path(), true).is_ok());
     }
 
@@ -345,6 +374,25 @@ mod tests {
         assert!(used(&folder) <= long_ago + Duration::from_secs(1));
         folder.touch(&key(1)).expect("touched");
         assert!(used(&folder) > long_ago + Duration::from_secs(80_000));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_no_chunk_and_holds_nobody_up() {
+        let (outer, folder) = folder();
+        folder.write(&key(1), b"chunk").expect("written");
+        for number in [2, 3] {
+            fs::create_dir_all(folder.path_of(&key(number)).parent().expect("a folder")).expect("made");
+        }
+        let fifo = std::process::Command::new("mkfifo").arg(folder.path_of(&key(2))).status();
+        assert!(fifo.is_ok_and(|status| status.success()), "a FIFO");
+        std::os::unix::fs::symlink(folder.path_of(&key(1)), folder.path_of(&key(3))).expect("a link");
+        assert_eq!(keys(&folder), BTreeSet::from([key(1)]));
+        for number in [2, 3] {
+            assert!(open_file(&folder.path_of(&key(number))).is_err(), "{number}");
+            assert!(folder.touch(&key(number)).is_err() && folder.drop_pages(&key(number)).is_err());
+        }
+        assert!(Folder::open(folder.path(), false).is_ok(), "a store is opened again");
+        drop(outer);
     }
 
     #[test]

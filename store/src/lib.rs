@@ -4,6 +4,8 @@
 //! model, or not there is a miss, never an error of a request. A [`Store`] writes behind the first token and reads ahead of use, on
 //! threads of its own. The layout stands in `docs/store.md`.
 
+#![forbid(unsafe_code)]
+
 mod beyond;
 mod chunk_file;
 mod damage;

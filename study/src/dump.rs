@@ -7,6 +7,7 @@
 //! head; `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
 
 use std::collections::HashMap;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
@@ -37,7 +38,9 @@ pub fn check(folder: &Path) -> Result<()> {
 /// # Errors
 /// The system's.
 pub fn write(folder: &Path, answered: &Answered) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(Error::file("cannot write to", folder))?;
+    // They say what the documents say: they are their owner's alone.
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(Error::file("cannot write to", folder))?;
     let request = serde_json::to_string_pretty(&request(answered))?;
     whole(&folder.join("request.json"), request.as_bytes())?;
     let result = safetensors::serialize(&tensors(answered)?, None);
@@ -46,7 +49,9 @@ pub fn write(folder: &Path, answered: &Answered) -> Result<()> {
 }
 
 fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_whole(path, bytes).map_err(Error::file("cannot write", path))
+    let written = write_whole(path, bytes);
+    let owned = written.and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)));
+    owned.map_err(Error::file("cannot write", path))
 }
 
 /// Name and version of `request.json` (`docs/schemas/dump.v1.json`). A field that goes, or means something else, makes another

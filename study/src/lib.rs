@@ -1,6 +1,8 @@
 //! Studies of the time to first token: what was asked for, every sample that was taken, and what follows from them. An engine
 //! runs the requests; what is said about the samples are pure functions on facts.
 
+#![forbid(unsafe_code)]
+
 mod accuracy;
 pub mod bench;
 mod charts;

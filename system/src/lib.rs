@@ -5,6 +5,8 @@
 //! read is absent, never guessed. `/proc` is read field by field: a kernel or a container that leaves out a field that nobody
 //! asks for takes nothing from the others.
 
+#![forbid(unsafe_code)]
+
 mod control_group;
 pub mod cores;
 mod error;

@@ -5,6 +5,8 @@
 //! and kernels, so that what is learned fits what is served. Gradients flow by way of candle's autograd through kernels whose backward
 //! passes leave the frozen weights out.
 
+#![forbid(unsafe_code)]
+
 mod adamw;
 mod auxiliary;
 mod checkpoint;

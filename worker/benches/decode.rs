@@ -34,7 +34,14 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     Plan {
         request,
         prefix: Vec::new(),
-        chunks: vec![Chunk { ids: ids(0..context - 16), rank: 0, warm: false, around: None, compress: None }],
+        chunks: vec![Chunk {
+            ids: ids(0..context - 16),
+            rank: 0,
+            warm: false,
+            around: None,
+            compress: None,
+            scope: None,
+        }],
         query: ids(context - 16..context),
         method: Method::Full,
         exchange: Exchange::Replicate,

@@ -76,6 +76,8 @@ pub struct RequestSettings {
     pub reuse: f64,
     /// Whether freshly computed chunks join the chunk cache.
     pub keep_chunks: bool,
+    /// Whose chunks are looked for and kept; everybody's where absent.
+    pub cache_scope: Option<u64>,
     /// Whether chunks in ranks' memories are passed over, so that those that come from the chunk cache come from the store behind it.
     pub from_store: bool,
 }
@@ -113,6 +115,7 @@ impl Default for RequestSettings {
             returns: Returns::default(),
             reuse: 1.0,
             keep_chunks: false,
+            cache_scope: None,
             from_store: false,
         }
     }
@@ -171,7 +174,7 @@ impl RequestSettings {
     /// A chunk of these tokens that no rank has yet, between these rows.
     pub(crate) fn chunk(&self, ids: Vec<u32>, around: Option<Around>) -> Chunk {
         let compress = self.keep_per_chunk.and_then(|kept| kept.of_chunk(ids.len()));
-        Chunk { ids, rank: 0, warm: false, around, compress }
+        Chunk { ids, rank: 0, warm: false, around, compress, scope: self.cache_scope }
     }
 
     /// Whether the trained rows of an adapter stand around every chunk, where another method that takes them is put in the method's place too:

@@ -26,13 +26,24 @@ fn value(arg: &Arg, matches: &ArgMatches) -> Option<String> {
         return Some(matches.get_flag(id).to_string());
     }
     matches.value_source(id)?;
-    let texts: Vec<String> = matches.get_raw(id)?.map(|text| toml(&text.to_string_lossy())).collect();
+    let texts: Vec<String> =
+        matches.get_raw(id)?.map(|text| toml(&without_credentials(&text.to_string_lossy()))).collect();
     match (arg.get_action(), texts.as_slice()) {
         (ArgAction::Append, texts) => Some(format!("[{}]", texts.join(", "))),
         (_, [text]) => Some(text.clone()),
         // An option that was given without the value that it may have.
         _ => Some(true.to_string()),
     }
+}
+
+/// A text as it is; of a URL without the user and the password that it may hold.
+fn without_credentials(text: &str) -> String {
+    let parts = text.split_once("://").and_then(|(scheme, rest)| {
+        let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let at = rest[..host].rfind('@')?;
+        Some((scheme, &rest[at..]))
+    });
+    parts.map_or_else(|| text.to_owned(), |(scheme, rest)| format!("{scheme}://***{rest}"))
 }
 
 /// A number where the text is one as TOML writes it, else a string.
@@ -53,5 +64,23 @@ fn source(arg: &Arg, matches: &ArgMatches, added: &[Entry]) -> String {
         (None, Some(ValueSource::CommandLine)) => "command line".to_owned(),
         (None, Some(ValueSource::EnvVariable)) => "environment".to_owned(),
         _ => "default".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_a_url_are_not_printed() {
+        for (text, printed) in [
+            ("s3://user:secret@bucket/prefix", "s3://***@bucket/prefix"),
+            ("http://a:b@c@host?x=1", "http://***@host?x=1"),
+            ("s3://bucket/a@b", "s3://bucket/a@b"),
+            ("me@example.com", "me@example.com"),
+            ("models/demo", "models/demo"),
+        ] {
+            assert_eq!(without_credentials(text), printed);
+        }
     }
 }

@@ -216,6 +216,20 @@ fn the_jobs_for_kubernetes_are_consistent() {
     assert_eq!(after("--api-key-file"), format!("{folder}/key"), "the secret's only entry");
 }
 
+#[test]
+fn services_are_kept_from_strangers() {
+    let policy = yaml(&text("networkpolicy.yaml"));
+    let job = yaml(&text("mpijob-serve.yaml"));
+    let label = "matchLabels.training.kubeflow.org/job-name";
+    for selector in ["spec.podSelector", "spec.ingress.0.from.0.podSelector"] {
+        assert_eq!(policy[&format!("{selector}.{label}")], job["metadata.name"], "{selector}");
+    }
+    let port = "spec.mpiReplicaSpecs.Worker.template.spec.containers.0.ports.0.containerPort";
+    assert_eq!(policy["spec.ingress.1.ports.0.port"], job[port]);
+    let unit = text("tributary.service");
+    assert!(unit.contains("--listen 127.0.0.1:") && unit.contains("\nMemoryMax="), "{unit}");
+}
+
 fn is_consistent(name: &str) {
     let values = yaml(&text(name));
     let value = |path: &str| values.get(path).unwrap_or_else(|| panic!("{path} is missing: {values:#?}")).as_str();
@@ -223,6 +237,11 @@ fn is_consistent(name: &str) {
     assert_eq!(value("kind"), "MPIJob");
     assert_eq!(value("spec.launcherCreationPolicy"), "WaitForWorkersReady");
     assert_eq!(value("spec.mpiImplementation"), "OpenMPI");
+    for role in ["Launcher", "Worker"] {
+        let context = format!("spec.mpiReplicaSpecs.{role}.template.spec.containers.0.securityContext");
+        assert_eq!(value(&format!("{context}.runAsNonRoot")), "true", "{role}");
+        assert_eq!(value(&format!("{context}.allowPrivilegeEscalation")), "false", "{role}");
+    }
     let worker = "spec.mpiReplicaSpecs.Worker";
     assert_eq!(value(&format!("{worker}.template.spec.containers.0.volumeMounts.0.mountPath")), "/dev/shm");
     assert_eq!(value(&format!("{worker}.template.spec.volumes.0.emptyDir.medium")), "Memory");

@@ -295,7 +295,11 @@ mod tests {
             kit::with_terms(|terms| request.settings(&Prepared::default(), (rows, 0), terms)).map(|set| set.max_tokens)
         };
         let asked = json!({"messages": [{"role": "user", "content": "q"}]});
-        assert_eq!((length(asked.clone(), 192), length(asked.clone(), 8191)), (Ok(8000), Ok(1)), "to the model's end");
+        assert_eq!(
+            (length(asked.clone(), 192), length(asked.clone(), 8191)),
+            (Ok(2048), Ok(1)),
+            "as far as the model reaches"
+        );
         let error = length(asked, 8192).expect_err("no room for a token");
         assert_eq!((error.code, error.param.as_deref()), (Some("context_length_exceeded"), Some("messages")));
         assert!(error.message.contains("maximum context length is 8192 tokens"), "{}", error.message);

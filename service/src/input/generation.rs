@@ -43,6 +43,9 @@ enum Texts {
 /// Answers to one prompt at most.
 pub const COPIES: u64 = 64;
 
+/// Tokens of a chat's answer where nobody says how many: it ends by itself long before, as a rule.
+pub const CHAT_TOKENS: usize = 2048;
+
 /// Tokens of a text completion where nobody says how many, as OpenAI's interface has it.
 pub const TEXT_TOKENS: usize = 16;
 
@@ -154,7 +157,7 @@ impl Generation {
         let most = terms.limits.answer_tokens.min(room);
         let default = match (terms.default_tokens, form) {
             (Some(tokens), _) => tokens,
-            (None, Form::Chat) => most,
+            (None, Form::Chat) => CHAT_TOKENS.min(most),
             (None, Form::Text) => TEXT_TOKENS.min(most),
         };
         let wanted = self.max_tokens.unwrap_or(default).max(1);

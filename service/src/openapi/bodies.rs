@@ -27,7 +27,7 @@ pub struct ChatBody {
     stream: Option<bool>,
     /// What a stream has besides tokens; with `stream` only.
     stream_options: Option<StreamOptions>,
-    /// Tokens to generate at most; the service's own number where absent, or as many as the model has room for.
+    /// Tokens to generate at most; the service's own number where absent, or 2048.
     #[schema(minimum = 0)]
     max_tokens: Option<u64>,
     /// The same by its newer name, which counts.

@@ -1,6 +1,5 @@
 //! What a chunk's file says of itself, for people who look after a store: nobody expects anything of it.
 
-use std::fs::File;
 use std::path::Path;
 
 use serde::Serialize;
@@ -9,6 +8,7 @@ use tributary_protocol::ChunkKey;
 use super::source::Source;
 use super::{PLACE, Sealed, hashes};
 use crate::damage::Damage;
+use crate::folder::open_file;
 use crate::seal::Secret;
 
 /// A stored chunk, as its file says.
@@ -44,7 +44,7 @@ impl Description {
     /// # Errors
     /// What is wrong with its header.
     pub fn read(path: &Path, secret: Option<&Secret>) -> Result<Self, Damage> {
-        let source = Source::File(File::open(path)?);
+        let source = Source::File(open_file(path)?);
         Self::of(&Sealed::read(&source, secret)?, source.bytes()?)
     }
 
@@ -53,7 +53,7 @@ impl Description {
     /// # Errors
     /// What is wrong with it.
     pub fn verify(path: &Path, key: &ChunkKey, secret: Option<&Secret>) -> Result<Self, Damage> {
-        let source = Source::File(File::open(path)?);
+        let source = Source::File(open_file(path)?);
         let sealed = Sealed::read(&source, secret)?;
         let this = Self::of(&sealed, source.bytes()?)?;
         if this.key != key.to_string() {

@@ -1,7 +1,6 @@
 //! Where a remote's chunks lie: in a bucket, or in a folder that several hosts see. One attempt each; what goes wrong becomes one of the
 //! reasons here, and nowhere else. It knows nothing of what bytes mean.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,7 +19,7 @@ use super::http::{Cause, Connector, Refused};
 use super::limits::RemoteLimits;
 use super::reason::Reason;
 use super::url::{RemoteError, Target, client};
-use crate::folder::{ENDING, Entry, Folder};
+use crate::folder::{ENDING, Entry, Folder, open_file};
 
 /// Where chunks lie. The client of a bucket knows the credentials, so nothing prints it.
 pub enum Place {
@@ -59,7 +58,7 @@ impl Place {
             Place::Folder(folder) => {
                 let path = folder.path_of(key);
                 blocking(move || {
-                    let file = File::open(path)?;
+                    let file = open_file(&path)?;
                     let bytes = file.metadata()?.len();
                     if bytes > most_bytes {
                         return Ok(Err(Reason::TooLarge));

@@ -49,6 +49,9 @@ impl Target {
         if let Some(path) = url.strip_prefix("file://") {
             // A path is taken as it stands: any character may be part of a name.
             return match path.starts_with('/') {
+                true if path.split('/').any(|part| part == "..") => {
+                    Err(RemoteError::Url("has `..` in its path: name the folder itself"))
+                }
                 true => Ok(Target::Folder(PathBuf::from(path))),
                 false => Err(RemoteError::Url("names a host, or a folder that does not begin with /")),
             };
@@ -130,6 +133,8 @@ mod tests {
             "s3://a/b//c",
             "file://host/a",
             "file://a",
+            "file:///a/../../etc",
+            "file:///a/..",
         ] {
             assert!(matches!(refused(url), RemoteError::Url(_)), "{url}");
         }
