@@ -2,7 +2,6 @@
 //! header that says whose they are. Where a chunk was compressed, the numbers of each layer's rows stand before its keys.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
 use bytes::Bytes;
