@@ -29,7 +29,8 @@ use tributary_protocol::Phase;
 
 pub use error::{Error, Result};
 pub use group::liveness::{Activity, Liveness, RankState, StepKind};
-pub use link::{Alarm, CoordinatorLink, WorkerLink, link};
+pub use group::points::Points;
+pub use link::{Alarm, Cancels, CoordinatorLink, WorkerLink, link};
 pub use pulse::Pulse;
 pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
@@ -108,6 +109,9 @@ pub trait Communicator {
     /// The record of this rank's progress: a rank that computes says its steps here, so that it is known to get on.
     fn liveness(&self) -> Liveness;
 
+    /// The rank's control points: places where all ranks look up together, beside the calls and never on a device's streams.
+    fn points(&self) -> Points;
+
     /// The multiprocessors that the rank's messages need of its GPU while they are under way.
     fn kept_free(&self) -> KeptFree {
         KeptFree::default()
@@ -166,6 +170,13 @@ pub trait Communicator {
     /// progress for longer than it may, [`Error::Aborted`] if a rank gave up, [`Error::Mismatch`] if the ranks' calls
     /// differ.
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>>;
+
+    /// Waits for every call that was started and not waited for, and lets go of what it brought. Every rank calls it where all have
+    /// started the same: then no later call meets them.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn finish_started(&mut self) -> Result<()>;
 
     /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`. Where they leave the process
     /// they are guarded by a checksum.

@@ -3,6 +3,8 @@
 //!
 //! Both queues have a bound. A send waits for room, but not for ever.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ const SEND_RETRY: Duration = Duration::from_millis(1);
 pub struct CoordinatorLink {
     orders: SyncSender<Order>,
     events: Receiver<Event>,
+    cancels: Cancels,
 }
 
 /// Rank 0's end.
@@ -28,14 +31,39 @@ pub struct CoordinatorLink {
 pub struct WorkerLink {
     orders: Receiver<Order>,
     events: SyncSender<Event>,
+    cancels: Cancels,
+}
+
+/// The prefill that rank 0 was sent last, and whether it is to be cancelled. Clones are of the same link. The ranks look here at their
+/// next control point.
+#[derive(Debug, Clone, Default)]
+pub struct Cancels(Arc<AtomicU64>);
+
+impl Cancels {
+    /// The prefill of a request begins: only this one can be cancelled from now on.
+    fn begin(&self, request: u64) {
+        self.0.store(request << 1, Ordering::SeqCst);
+    }
+
+    /// Cancels the prefill of a request, if it is the one that was sent last; a request that is elsewhere is passed over.
+    pub fn cancel(&self, request: u64) {
+        // A request that is not being prefilled is not cancelled here.
+        let _ = self.0.compare_exchange(request << 1, request << 1 | 1, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Whether the prefill of this request is to be cancelled.
+    pub fn is_cancelled(&self, request: u64) -> bool {
+        self.0.load(Ordering::SeqCst) == request << 1 | 1
+    }
 }
 
 /// Makes a control channel. Each direction holds at most `capacity` messages that nobody has read.
 pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     let (order_sender, order_receiver) = sync_channel(capacity);
     let (event_sender, event_receiver) = sync_channel(capacity);
-    let coordinator = CoordinatorLink { orders: order_sender, events: event_receiver };
-    let worker = WorkerLink { orders: order_receiver, events: event_sender };
+    let cancels = Cancels::default();
+    let coordinator = CoordinatorLink { orders: order_sender, events: event_receiver, cancels: cancels.clone() };
+    let worker = WorkerLink { orders: order_receiver, events: event_sender, cancels };
     (coordinator, worker)
 }
 
@@ -62,7 +90,15 @@ impl CoordinatorLink {
     /// # Errors
     /// [`Error::Disconnected`] if rank 0 is gone, [`Error::Full`] if it does not read.
     pub fn send(&self, order: Order) -> Result<()> {
+        if let Order::Prefill(plan) | Order::Chunks(plan) = &order {
+            self.cancels.begin(plan.request);
+        }
         push(&self.orders, order, "worker")
+    }
+
+    /// The way to cancel the prefill that was sent last.
+    pub fn cancels(&self) -> &Cancels {
+        &self.cancels
     }
 
     /// The next event; none if nothing comes within `timeout`.
@@ -78,6 +114,11 @@ impl WorkerLink {
     /// A second way to the coordinator.
     pub fn alarm(&self) -> Alarm {
         Alarm { events: self.events.clone() }
+    }
+
+    /// Where the coordinator says that the prefill which it sent last is to be cancelled.
+    pub fn cancels(&self) -> &Cancels {
+        &self.cancels
     }
 
     /// The next order; none if nothing comes within `timeout`.
@@ -117,5 +158,23 @@ fn pull<T>(queue: &Receiver<T>, timeout: Duration, peer: &'static str) -> Result
         Ok(message) => Ok(Some(message)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
         Err(RecvTimeoutError::Disconnected) => Err(Error::Disconnected(peer)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_prefill_that_was_sent_last_is_cancelled() {
+        let cancels = Cancels::default();
+        cancels.begin(3);
+        cancels.cancel(4);
+        assert!(!cancels.is_cancelled(3) && !cancels.is_cancelled(4));
+        cancels.cancel(3);
+        cancels.cancel(4);
+        assert!(cancels.is_cancelled(3) && !cancels.is_cancelled(4), "another one's cancelling takes nothing back");
+        cancels.begin(4);
+        assert!(!cancels.is_cancelled(3) && !cancels.is_cancelled(4), "what was said of request 3 is not said of 4");
     }
 }

@@ -27,6 +27,7 @@ mod rotate;
 mod row_sums;
 mod rows;
 mod threads;
+pub mod tiles;
 
 pub use attend::Kernels;
 pub use attention::{Keys, Partial, Readings, Reduce};

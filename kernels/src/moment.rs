@@ -37,6 +37,17 @@ impl Moment {
         }
     }
 
+    /// Waits until the device has come here.
+    ///
+    /// # Errors
+    /// Work before it failed.
+    pub fn wait(&self) -> Result<()> {
+        match &self.0 {
+            At::Host(_) => Ok(()),
+            At::Device(event) => event.wait(),
+        }
+    }
+
     /// Seconds from `earlier` to this, which must be of the same device. Waits until the device has come to both.
     ///
     /// # Errors

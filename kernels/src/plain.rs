@@ -5,7 +5,7 @@
 use candle_core::{D, DType, Device, Tensor};
 
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cuda, gather};
+use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cuda, gather, tiles};
 
 /// See [`crate::Kernels::attend`].
 pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
@@ -158,6 +158,7 @@ pub fn peaks(
                 p.max(D::Minus1)?.permute((2, 0, 1))?.reshape((count, heads))?
             }
         });
+        tiles::done();
     }
     match found.as_slice() {
         [] => cuda::nothing((0, heads), wide(q), q.device()),

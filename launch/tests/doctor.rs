@@ -16,7 +16,7 @@ use candle_core::Tensor;
 use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
-use tributary_comm::{Communicator, Liveness, Pending, Result, Start, Traffic};
+use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_protocol::Phase;
 
 const THREADS: usize = 2;
@@ -94,6 +94,14 @@ impl Communicator for Bent {
 
     fn liveness(&self) -> Liveness {
         self.inner.liveness()
+    }
+
+    fn points(&self) -> Points {
+        self.inner.points()
+    }
+
+    fn finish_started(&mut self) -> Result<()> {
+        self.inner.finish_started()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

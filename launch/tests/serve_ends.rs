@@ -47,6 +47,44 @@ fn a_launched_service_that_is_told_to_end_answers_what_it_has_begun() {
     }
 }
 
+/// How long the services of the next test may take to end, and how much longer a launcher may take on a busy machine.
+const DRAIN: [&str; 4] = ["--drain-timeout", "2", "--collective-timeout", "300"];
+const LAUNCHER: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_drain_ends_at_its_time_while_ranks_are_in_a_layer_that_takes_a_minute() {
+    let fails = "worker::layer=sleep(60000)";
+    let mut services: Vec<(&str, Server)> = Vec::new();
+    for (name, mut launch) in launches(2) {
+        launch.env("FAILPOINTS", fails).args(["--mpirun-arg", "-x", "--mpirun-arg", "FAILPOINTS"]);
+        services.push((name, Server::launch(launch, &DRAIN)));
+    }
+    for (name, mut launcher) in launchers(2) {
+        launcher.env("FAILPOINTS", fails).args(["-x", "FAILPOINTS"]);
+        services.push((name, Server::start_with(launcher, &DRAIN)));
+    }
+    for (number, (name, server)) in services.into_iter().enumerate() {
+        let mut stream = server.stream(&body("hop2-0", 100));
+        server.becomes("tributary_requests_running", 1.0);
+        let began = Instant::now();
+        if number < launches(2).len() {
+            server.terminate()
+        } else {
+            server.signal_launcher(Signal::USR1)
+        }
+        while let Some(event) = stream.event() {
+            assert!(!event.contains("[DONE]"), "{name}: {event}");
+        }
+        let Ended { code, errors } = server.end();
+        let took = began.elapsed();
+        assert!(errors.lines().all(|line| line.starts_with("mpirun: Forwarding signal ")), "{name}: {errors}");
+        assert_eq!(code, Some(0), "{name}: {errors}");
+        assert!(took > Duration::from_millis(1900), "{name}: {took:?}");
+        assert!(took < Duration::from_secs(4) + LAUNCHER, "{name}: {took:?}");
+        println!("{name}: ended after {took:.1?}");
+    }
+}
+
 #[test]
 fn a_second_signal_ends_a_launched_service_at_once() {
     for (name, launch) in launches(2) {

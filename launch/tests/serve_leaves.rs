@@ -68,6 +68,65 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
     }
 }
 
+/// Every layer takes this long: a request of three passes over five layers takes over 6 s.
+const SLOW_LAYERS: &str = "worker::layer=sleep(400)";
+
+/// What a request takes at most that is let go of in the middle of a layer, on a busy machine.
+const ONE_LAYER: Duration = Duration::from_millis(1500);
+
+#[test]
+fn a_prefill_ends_at_the_next_layer_when_its_client_leaves_or_its_time_is_up() {
+    let expected = {
+        let server = Server::start(&["--world-size", "2"]);
+        server.answer(&body("vt3-1", 1))
+    };
+    for world in ["1", "2"] {
+        let server = Server::start_with_fault(SLOW_LAYERS, &["--world-size", world, "--request-timeout", "2"]);
+        let gone = |case: &str| {
+            let began = Instant::now();
+            while server.metric(RUNNING) + server.metric(WAITING) > 0.0 {
+                assert!(began.elapsed() < ONE_LAYER, "{world}, {case}: it goes on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        leaves(&server, "/v1/chat/completions", &body("hop2-0", 1), Duration::from_millis(1000));
+        gone("its client has left");
+        let late = server.chat(&body("hop2-1", 1));
+        assert_eq!(late.status, 504, "{}", late.body);
+        gone("its time is up");
+        let cancelled = "tributary_requests_cancelled_total{stage=\"prefill\"}";
+        assert_eq!(server.metric(cancelled), 2.0, "{world}");
+        assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"queue\"}"), 0.0, "{world}");
+        server.ends_well();
+        // The next request is answered as ever.
+        let slow = Server::start_with_fault("worker::layer=6*sleep(400)->off", &["--world-size", world]);
+        leaves(&slow, "/v1/chat/completions", &body("hop2-0", 1), Duration::from_millis(500));
+        slow.becomes(RUNNING, 0.0);
+        assert_eq!(slow.answer(&body("vt3-1", 1)), expected, "{world}");
+        slow.ends_well();
+    }
+}
+
+#[test]
+fn a_drain_ends_at_its_time_whatever_a_layer_takes() {
+    let options = |world| ["--world-size", world, "--drain-timeout", "2", "--collective-timeout", "300"];
+    // One that comes to its next layer soon, and one that does not.
+    for (failpoint, world) in
+        [(SLOW_LAYERS, "2"), ("worker::layer=sleep(60000)", "1"), ("worker::layer=sleep(60000)", "3")]
+    {
+        let server = Server::start_with_fault(failpoint, &options(world));
+        let connection = http::open(&server.address, "/v1/chat/completions", &body("hop2-0", 400));
+        server.becomes(RUNNING, 1.0);
+        let began = Instant::now();
+        server.terminate();
+        let ended = server.end();
+        assert_eq!((ended.code, ended.errors.as_str()), (Some(0), ""), "{failpoint}, {world}");
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(1900) && took < Duration::from_secs(4), "{failpoint}, {world}: {took:?}");
+        drop(connection);
+    }
+}
+
 #[test]
 fn chunks_ahead_of_use_go_with_their_client() {
     let server = Server::start_with_fault("worker::chunk_prefill=2*sleep(1500)->off", &["--world-size", "2"]);

@@ -95,6 +95,61 @@ fn a_rank_whose_layers_are_all_slow_is_waited_for() {
 }
 
 #[test]
+fn a_rank_that_computes_one_step_for_longer_than_the_timeout_is_not_stuck() {
+    let (model, request) = (demo(), request("hop2-0"));
+    // The first twelve tiles take 4.8 s: a step of the first layer has several of them, and takes longer than the timeout.
+    let slow = "worker::tile=12*sleep(400)->off";
+    let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
+    let arguments = [&arguments[..], &["--json", "--method", "full"]].concat();
+    let arguments: Vec<&str> = arguments.into_iter().filter(|&argument| argument != "--reorder").collect();
+    let answer = |command: Command| {
+        let began = Instant::now();
+        let ended = Job::run(command).end();
+        assert_eq!(ended.code, 0, "{:#?}", ended.errors);
+        let report: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        (report["answer"].clone(), ended.at - began)
+    };
+    let threads = |failpoint: &str, world| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(&arguments).args(["--world-size", world]).env("FAILPOINTS", failpoint);
+        command
+    };
+    let expected = answer(threads("", "1")).0;
+    for world in ["1", "2"] {
+        let (found, took) = answer(threads(slow, world));
+        assert_eq!(found, expected, "{world} threads");
+        assert!(took > Duration::from_secs(4), "it was slow: {took:?}");
+    }
+    // The prompt is on rank 0; the other one waits longer than the timeout.
+    for (name, starter) in starters(2, &Fault { rank: 0, failpoint: slow }, &arguments) {
+        assert_eq!(answer(starter).0, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_no_tile_any_more_is_stuck() {
+    let (model, request) = (demo(), request("hop2-0"));
+    let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
+    let hangs = format!("worker::tile=40*off->1*delay({LONG_MS})->off");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command.args(&arguments).args(["--world-size", "2"]).env("FAILPOINTS", &hangs);
+    let mut all = vec![("threads", command)];
+    all.extend(starters(2, &Fault { rank: 1, failpoint: &hangs }, &arguments));
+    for (name, starter) in all {
+        let began = Instant::now();
+        let ended = Job::run(starter).end();
+        assert_eq!(ended.code, 75, "{name}: {:#?}", ended.errors);
+        assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "{name}: start and the timeout");
+        let cause = ended.cause();
+        assert!(
+            cause.contains(" is stuck: it computes layer ") && cause.ends_with(" (--collective-timeout)"),
+            "{cause}"
+        );
+        assert_eq!(ended.causes(), 1, "{name}: {:#?}", ended.errors);
+    }
+}
+
+#[test]
 fn a_process_that_gives_no_signs_of_life_is_ended_although_it_runs() {
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 1, failpoint: &format!("comm::mpi::beat=return;worker::probe=sleep({LONG_MS})") };

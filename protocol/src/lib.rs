@@ -19,6 +19,7 @@ mod method;
 mod order;
 mod phase;
 mod plan;
+mod point;
 mod report;
 mod rows;
 mod tier;
@@ -40,6 +41,7 @@ pub use method::{
 pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
+pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
     Refusal, ScoredToken, Sharpest, Span, StepReport,

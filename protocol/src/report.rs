@@ -49,6 +49,14 @@ pub enum Event {
         /// The traffic of each rank until then, in rank order.
         traffic: Vec<Traffic>,
     },
+    /// The end of [`Order::Prefill`](crate::Order::Prefill) or [`Order::Chunks`](crate::Order::Chunks) for a request that was let go of
+    /// meanwhile: nothing of it is left but chunks that its reports call kept.
+    Cancelled {
+        /// Number of the request.
+        request: u64,
+        /// One report a rank, in rank order.
+        reports: Vec<RankReport>,
+    },
     /// The group failed, and with it every request under way.
     Failed {
         /// Number of the request under way; 0 if there was none.
@@ -189,6 +197,8 @@ pub struct RankReport {
     pub recomputed_rows: usize,
     /// Seconds that auxiliary models ran on this rank, beside other work or not; 0 where they do not.
     pub auxiliary_s: f64,
+    /// Control points that it passed, as many as every other rank.
+    pub points: u64,
     /// The report of the chunk cache on the request.
     pub chunk_cache: ChunkCacheReport,
     /// The memory of its device; none on a CPU.

@@ -270,6 +270,7 @@ fn events_and_orders_come_back() {
             reports: vec![step.clone()],
         },
         Event::Released { running: vec![1, 0] },
+        Event::Cancelled { request: 3, reports: vec![RankReport { points: 7, ..RankReport::default() }] },
         Event::Refused { request: 3, refusal: refusal(), traffic: vec![step.traffic.clone()] },
         Event::Failed { request: 1, rank: 3, exit_code: 69, cause: "gone".into() },
     ];

@@ -35,6 +35,12 @@ const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 /// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long the service stays for clients when the time to drain is over and nothing is computed any more.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How much longer than the time to drain the ranks may take to come to their next control point.
+const OVERTIME: Duration = Duration::from_secs(1);
+
 /// Connections that the system holds until they are taken, if it allows as many (`net.core.somaxconn`).
 const QUEUE: i32 = 4096;
 
@@ -187,7 +193,7 @@ impl Service {
         }
         let run = move || {
             let desk = client.desk().clone();
-            let served = runtime.block_on(self.serve(client, metrics, (drain, draining)));
+            let served = runtime.block_on(self.serve(client, metrics, (drain, draining), &attendance));
             // Texts that are still being read into tokens hold up neither the engine's end nor this one.
             desk.leave();
             runtime.shutdown_background();
@@ -202,6 +208,7 @@ impl Service {
         client: Client,
         metrics: Arc<Metrics>,
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
+        attendance: &Attendance,
     ) -> Result<(), Error> {
         let Options { model, access, doors, limits, self_test, ignores_unknown, caches_apart, default_tokens, .. } =
             self.options;
@@ -213,7 +220,7 @@ impl Service {
         beside.spawn(fails(client.clone(), drain));
         beside.spawn(keep_testing(client.clone(), self_test, tested, draining.clone()));
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
-        let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut);
+        let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut, attendance);
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
         let (model, readers, told) = (model.into(), Readers::default(), draining.clone());
         let shared = Shared {
@@ -263,20 +270,34 @@ async fn fails(client: Client, drain: watch::Sender<bool>) {
 }
 
 /// Ends when the service was told to end and nothing has been computed for a while. What is still computed when the time to drain is
-/// over is cut.
-async fn lingering(client: Client, mut draining: watch::Receiver<bool>, time: Duration, cut: watch::Sender<bool>) {
+/// over is cut: the ranks let go of it at their next control point. Ranks that do not come to one soon are ended with the process.
+async fn lingering(
+    client: Client,
+    mut draining: watch::Receiver<bool>,
+    time: Duration,
+    cut: watch::Sender<bool>,
+    attendance: &Attendance,
+) {
     if draining.wait_for(|draining| *draining).await.is_err() {
         // The sender is gone: nobody will ever tell.
         return std::future::pending().await;
     }
     let began = Instant::now();
     let mut idle = Duration::ZERO;
-    while idle < if client.desk().is_closed() { LAST_ANSWERS } else { LINGER } {
+    let enough = || match began.elapsed() >= time {
+        true => LAST_WORDS,
+        false if client.desk().is_closed() => LAST_ANSWERS,
+        false => LINGER,
+    };
+    while idle < enough() {
         tokio::time::sleep(LOOK).await;
         idle = if client.desk().waiting() + client.desk().running() == 0 { idle + LOOK } else { Duration::ZERO };
         if began.elapsed() >= time {
             // Whoever holds a request hears of it, unless all are gone.
             cut.send_replace(true);
+        }
+        if began.elapsed() >= time + OVERTIME && client.desk().waiting() + client.desk().running() > 0 {
+            attendance.end_process();
         }
     }
 }

@@ -321,7 +321,7 @@ fn a_step_counts_when_the_device_has_passed_it() {
     let liveness = Liveness::default();
     let progress = Progress::on(&device, liveness.clone()).expect("a thread");
     for layer in 0..3 {
-        progress.layer(layer).expect("an event");
+        progress.step(layer).expect("an event");
         progress.attention();
         progress.attended();
     }
@@ -332,6 +332,6 @@ fn a_step_counts_when_the_device_has_passed_it() {
     }
     // On a CPU it counts at once.
     let liveness = Liveness::default();
-    Progress::on(&Device::Cpu, liveness.clone()).expect("no thread").layer(1).expect("told");
+    Progress::on(&Device::Cpu, liveness.clone()).expect("no thread").step(1).expect("told");
     assert_eq!(liveness.activity().layer, Some(1));
 }

@@ -74,6 +74,7 @@ pub fn train(
     tell: &dyn Fn(&StepRow, u64),
 ) -> Result<Summary> {
     let progress = Progress::on(model.device(), comm.liveness())?;
+    let _telling = progress.telling();
     let at_first = agreement(job.samples, model, pupil, comm, &progress)?;
     let mut run = Run::begin(job, pupil, comm)?;
     let (steps, per_epoch) = (job.settings.steps(job.samples.len()), job.settings.steps_per_epoch(job.samples.len()));

@@ -41,6 +41,12 @@ impl Math {
         Ok(Self { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone(), kept_free })
     }
 
+    /// The same for work of which other ranks do not know: it passes no control point.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        Self { progress: self.progress.alone(), ..self.clone() }
+    }
+
     /// Attention of queries before RoPE to keys before RoPE.
     ///
     /// # Errors
@@ -173,13 +179,13 @@ impl<'a> Context<'a> {
         self.comm.rank()
     }
 
-    /// Kernels and constants of a model beside the main one, for positions up to a bound.
+    /// Kernels and constants of a model beside the main one, for positions up to a bound: rank 0 runs it while the others wait.
     ///
     /// # Errors
     /// The rotary tables cannot be made.
     pub fn math_of(&self, model: &dyn Model, positions: usize) -> Result<Math> {
         let Math { kernels, progress, kept_free, .. } = &self.math;
-        Math::of(model, positions, (*kernels, progress, kept_free.clone()))
+        Math::of(model, positions, (*kernels, &progress.looking(), kept_free.clone()))
     }
 
     /// Rows from their sources.

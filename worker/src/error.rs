@@ -101,6 +101,9 @@ pub enum Error {
     /// A request's own failure that another rank has found and told to all.
     #[error("{}", .0.cause)]
     Refused(Refusal),
+    /// The request was let go of while it was prefilled; every rank has learnt it at the same place.
+    #[error("the request was cancelled")]
+    Cancelled,
     /// A state that only a mistake in this program can bring about.
     #[error("a bug: {0}")]
     Bug(&'static str),
@@ -133,6 +136,8 @@ impl Error {
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,
+            // Nobody is told: whoever asked has left.
+            Error::Cancelled => exit::RANK_LOST,
             Error::Tensor(_) | Error::Bug(_) => exit::BUG,
         }
     }
@@ -140,7 +145,10 @@ impl Error {
     /// Whether the failure is one request's own and every rank has learnt it alike, from the plan or from a collective: then the
     /// ranks are still in step, and the group can go on without the request.
     pub fn is_the_requests(&self) -> bool {
-        matches!(self, Error::NotFinite { .. } | Error::TooLong { .. } | Error::Plan(_) | Error::Refused(_))
+        matches!(
+            self,
+            Error::NotFinite { .. } | Error::TooLong { .. } | Error::Plan(_) | Error::Refused(_) | Error::Cancelled
+        )
     }
 
     /// The failure as a message.

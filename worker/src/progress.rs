@@ -1,8 +1,9 @@
-//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a step. On a device a
-//! step counts when the device has passed it and not when the host has given it out; a thread of its own asks the device,
-//! because the rank's thread may stand in the driver.
+//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a step, and each tile of a kernel's work
+//! is progress within it. On a device a step counts when the device has passed it and not when the host has given it out; a thread of
+//! its own asks the device, because the rank's thread may stand in the driver.
 //!
-//! It judges nothing: the group does (`tributary_comm::Liveness`).
+//! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up together, so that no pass can leave it
+//! out. It judges nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,13 +11,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use candle_core::Device;
-use tributary_comm::{Liveness, StepKind};
-use tributary_kernels::{Moment, cuda};
+use tributary_comm::{Liveness, Points, StepKind};
+use tributary_kernels::{Moment, cuda, tiles};
+use tributary_protocol::Word;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How often the device is asked while it has steps before it.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How many layers the host may give out ahead of the device: enough that the device never waits, few enough that a word at a control
+/// point comes in time.
+const LAYERS_AHEAD: usize = 2;
 
 /// The record to which a rank tells its steps. Clones tell those of the same rank.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +30,10 @@ pub struct Progress {
     liveness: Liveness,
     /// Absent on a CPU.
     device: Option<Arc<OnDevice>>,
+    /// Absent where no point is passed: in decoding, in training, and in work that a rank does alone.
+    points: Option<Points>,
+    /// Whether no rank waits at a point, and this one only looks there.
+    looks_only: bool,
 }
 
 /// The thread that asks a device how far it is. It ends with this.
@@ -31,6 +41,8 @@ pub struct Progress {
 struct OnDevice {
     device: Device,
     shared: Arc<Shared>,
+    /// The ends of the layers that the host has given out last.
+    given: Mutex<VecDeque<Moment>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +66,7 @@ impl Progress {
     /// The system has no thread to give.
     pub fn on(device: &Device, liveness: Liveness) -> Result<Self> {
         if device.is_cpu() {
-            return Ok(Self { liveness, device: None });
+            return Ok(Self { liveness, ..Self::default() });
         }
         let shared = Arc::new(Shared::default());
         let (asked, told, of) = (Arc::clone(&shared), liveness.clone(), device.clone());
@@ -68,19 +80,100 @@ impl Progress {
         let thread = Some(
             thread.map_err(|error| tributary_comm::Error::Start(format!("no thread to watch the device: {error}")))?,
         );
-        Ok(Self { liveness, device: Some(Arc::new(OnDevice { device: device.clone(), shared, thread })) })
+        let given = Mutex::default();
+        let on_device = OnDevice { device: device.clone(), shared, given, thread };
+        Ok(Self { liveness, device: Some(Arc::new(on_device)), ..Self::default() })
+    }
+
+    /// The same with control points.
+    #[must_use]
+    pub fn passing(self, points: Points) -> Self {
+        Self { points: Some(points), ..self }
+    }
+
+    /// The same without control points, for work of which other ranks do not know.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        Self { points: None, ..self.clone() }
+    }
+
+    /// The same for work of rank 0 while the others wait for what comes of it: points are places where it looks alone.
+    #[must_use]
+    pub fn looking(&self) -> Self {
+        Self { looks_only: true, ..self.clone() }
+    }
+
+    /// While this is held, the kernels that this thread calls tell of their tiles.
+    pub fn telling(&self) -> tiles::Telling {
+        let liveness = self.liveness.clone();
+        tiles::telling(Arc::new(move || {
+            liveness.tile();
+            fail::fail_point!("worker::tile");
+        }))
     }
 
     /// A request begins.
     pub fn begin(&self, request: u64) {
         self.liveness.begin(request);
+        if let Some(points) = &self.points {
+            points.begin(request);
+        }
+    }
+
+    /// Runs a layer of a pass, and passes the control point behind it.
+    ///
+    /// # Errors
+    /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not come to the point.
+    pub fn layer<T>(&self, layer: usize, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.step(layer)?;
+        let done = run()?;
+        self.point()?;
+        Ok(done)
+    }
+
+    /// Passes so many control points without work of its own, while other ranks run as many layers.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    pub fn idle_layers(&self, layers: usize) -> Result<()> {
+        (0..layers).try_for_each(|_| self.point())
+    }
+
+    /// How many control points have been passed since the request began.
+    pub fn point_count(&self) -> u64 {
+        self.points.as_ref().map_or(0, Points::count)
+    }
+
+    /// Fails where the request is to be cancelled, as far as this rank knows: rank 0 does, whose answer others wait for.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`].
+    pub fn look_up(&self) -> Result<()> {
+        match self.points.as_ref().is_some_and(Points::is_cancelled) {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    fn point(&self) -> Result<()> {
+        let Some(points) = &self.points else { return Ok(()) };
+        if self.looks_only {
+            return self.look_up();
+        }
+        if let Some(on) = &self.device {
+            on.keep_up()?;
+        }
+        match points.pass()? {
+            Word::Continue => Ok(()),
+            Word::Cancel => Err(Error::Cancelled),
+        }
     }
 
     /// A layer of a pass begins.
     ///
     /// # Errors
     /// The device's.
-    pub fn layer(&self, layer: usize) -> Result<()> {
+    pub fn step(&self, layer: usize) -> Result<()> {
         match &self.device {
             None => self.liveness.step(StepKind::Linear, Some(layer)),
             Some(on) => {
@@ -91,6 +184,16 @@ impl Progress {
         }
         fail::fail_point!("worker::layer");
         Ok(())
+    }
+
+    /// Something gets on that tells no tile by itself.
+    pub fn tile(&self) {
+        self.liveness.tile();
+    }
+
+    /// Whether the rank computes on a device.
+    pub fn on_device(&self) -> bool {
+        self.device.is_some()
     }
 
     /// Attention begins in the layer that runs.
@@ -132,6 +235,19 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OnDevice {
+    /// Waits until the device is near: the host, which gives out layers much faster, would come to all points of a pass before the
+    /// device has begun with it.
+    fn keep_up(&self) -> Result<()> {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.push_back(Moment::now(&self.device)?);
+        while given.len() > LAYERS_AHEAD {
+            given.pop_front().expect("there is one").wait()?;
+        }
+        Ok(())
     }
 }
 

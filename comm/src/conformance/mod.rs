@@ -5,6 +5,7 @@
 
 mod control;
 mod data;
+mod points;
 mod tensors;
 mod together;
 
@@ -84,7 +85,7 @@ pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Re
     random_rounds(comm, &mut ledger, 2 * STEPS_A_CHECK, device)?;
     ledger.compare(comm)?;
     laps(comm, device)?;
-    comm.reset_traffic();
+    points::points(comm, device)?;
     Ledger::default().compare(comm)
 }
 

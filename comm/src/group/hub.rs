@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use tributary_protocol::Phase;
 
 use super::call::Contribution;
+use super::gate::Gate;
 use super::liveness::{Activity, Liveness, Stall};
 use super::meeting::{Death, Meeting, Received};
-use crate::{Error, Result};
+use crate::{Collective, Error, Result};
 
 /// Shared by all ranks of a group.
 pub struct Hub {
@@ -23,7 +24,7 @@ pub struct Hub {
     changed: Condvar,
 }
 
-struct State {
+pub(super) struct State {
     /// Calls that not every rank has finished, by sequence number.
     calls: BTreeMap<u64, Meeting>,
     /// Ranks that have dropped their seat.
@@ -31,6 +32,25 @@ struct State {
     death: Option<Death>,
     /// With one rank a process: the number of the call that this rank makes next.
     next: u64,
+    /// Which control point each rank has come to.
+    pub(super) gate: Gate,
+}
+
+/// What a rank finds that looks whether its wait is over.
+pub(super) enum Look<T> {
+    /// It is over.
+    Done(T),
+    /// These ranks are missing.
+    Missing(Vec<usize>),
+}
+
+/// A wait of one rank.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    pub rank: usize,
+    pub operation: Collective,
+    pub sequence: u64,
+    pub patience: Patience,
 }
 
 /// The deadline of a wait, and the phase that its error names.
@@ -57,7 +77,8 @@ const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Hub {
     pub fn new(world: usize) -> Self {
-        let state = State { calls: BTreeMap::new(), left: vec![false; world], death: None, next: 0 };
+        let state =
+            State { calls: BTreeMap::new(), left: vec![false; world], death: None, next: 0, gate: Gate::new(world) };
         let livenesses = (0..world).map(|_| Liveness::default()).collect();
         Self { world, livenesses, state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -178,6 +199,32 @@ impl Hub {
         patience: Patience,
         judge: &dyn Fn(&[usize], Patience) -> Verdict,
     ) -> Result<Received> {
+        let operation = self.lock().calls.get(&sequence).map_or(Collective::Barrier, |meeting| meeting.kind_of(rank));
+        let wait = Wait { rank, operation, sequence, patience };
+        self.wait(wait, judge, |state| {
+            let meeting = state.calls.get_mut(&sequence).expect("a call stays until all have finished");
+            let call = &meeting.made[rank].as_ref().expect("the rank has made the call").call;
+            let missing = meeting.absent(call.needs(rank, self.world));
+            if !missing.is_empty() {
+                return Look::Missing(missing);
+            }
+            let received = meeting.take(rank);
+            meeting.finished[rank] = true;
+            let done = if meeting.is_over() { state.calls.remove(&sequence) } else { None };
+            Look::Done((received, done))
+        })
+        .map(|(received, _)| received)
+    }
+
+    /// Waits until `look` finds that the wait is over. When the deadline has passed, `judge` is asked again and again with the ranks that
+    /// are missing: slow is not dead.
+    pub(super) fn wait<T>(
+        &self,
+        wait: Wait,
+        judge: &dyn Fn(&[usize], Patience) -> Verdict,
+        mut look: impl FnMut(&mut State) -> Look<T>,
+    ) -> Result<T> {
+        let Wait { rank, operation, sequence, patience } = wait;
         let began = Instant::now();
         let mut waited = false;
         let mut rest = patience.deadline;
@@ -185,15 +232,18 @@ impl Hub {
         let mut state = self.lock();
         loop {
             state.alive(rank)?;
-            let meeting = state.calls.get(&sequence).expect("a call stays until all have finished");
-            let call = &meeting.made[rank].as_ref().expect("the rank has made the call").call;
-            let missing = meeting.absent(call.needs(rank, self.world));
-            if missing.is_empty() {
-                break;
-            }
-            let operation = call.kind();
+            let missing = match look(&mut state) {
+                Look::Missing(missing) => missing,
+                Look::Done(done) => {
+                    drop(state);
+                    if waited {
+                        self.livenesses[rank].go_on();
+                    }
+                    return Ok(done);
+                }
+            };
             if let Some(&gone) = missing.iter().find(|&&other| state.left[other]) {
-                return self.die(state, rank, Death::left(gone)).map(|()| Received::default());
+                return Err(self.ended_by(state, rank, Death::left(gone)));
             }
             let error = match std::mem::replace(&mut verdict, Verdict::GoesOn) {
                 Verdict::GoesOn => None,
@@ -204,7 +254,7 @@ impl Hub {
                 }
             };
             if let Some(error) = error {
-                return self.die(state, rank, Death { rank, error, counterpart: None }).map(|()| Received::default());
+                return Err(self.ended_by(state, rank, Death { rank, error, counterpart: None }));
             }
             waited = true;
             self.livenesses[rank].wait_for(operation, sequence, &missing, began);
@@ -218,16 +268,6 @@ impl Hub {
             rest = began.elapsed() + (patience.deadline / JUDGED_AGAIN).min(JUDGED_AGAIN_AFTER);
             state = self.lock();
         }
-        let meeting = state.calls.get_mut(&sequence).expect("a call stays until all have finished");
-        let received = meeting.take(rank);
-        meeting.finished[rank] = true;
-        let done = if meeting.is_over() { state.calls.remove(&sequence) } else { None };
-        drop(state);
-        drop(done);
-        if waited {
-            self.livenesses[rank].go_on();
-        }
-        Ok(received)
     }
 
     /// Waits until the group is dead or so much time has passed; whether it is dead.
@@ -239,11 +279,17 @@ impl Hub {
 
     /// Ends the group; the first cause counts. Gives the error that `rank` sees.
     pub fn kill(&self, rank: usize, error: Error) -> Error {
-        let death = Death { rank, error, counterpart: None };
-        let Err(error) = self.die(self.lock(), rank, death) else {
-            unreachable!("a dead group answers with its cause");
-        };
-        error
+        self.ended_by(self.lock(), rank, Death { rank, error, counterpart: None })
+    }
+
+    /// Ends the group; gives the error that `rank` sees.
+    fn ended_by(&self, state: MutexGuard<'_, State>, rank: usize, death: Death) -> Error {
+        self.die(state, rank, death).expect_err("a dead group answers with its cause")
+    }
+
+    /// Tells those who wait that something has changed.
+    pub(super) fn notify(&self) {
+        self.changed.notify_all();
     }
 
     /// Whether the group still lives, as `rank` sees it.
@@ -284,114 +330,16 @@ impl Hub {
         Err(error)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn alive(&self, rank: usize) -> Result<()> {
+    pub(super) fn alive(&self, rank: usize) -> Result<()> {
         self.death.as_ref().map_or(Ok(()), |death| Err(death.seen_by(rank)))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-    use crate::Collective;
-    use crate::group::call::{Call, Payload};
-
-    fn barrier() -> Contribution {
-        Contribution { call: Call::Barrier, payload: Payload::default() }
-    }
-
-    #[test]
-    fn slow_is_not_dead_and_nobody_left_to_end_a_wait_is() {
-        let hub = Hub::new(2);
-        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(50) };
-        hub.put_mine(0, 0, barrier()).expect("the first call");
-        let judged = Cell::new(0);
-        let judge = |missing: &[usize], _: Patience| {
-            assert_eq!(missing, &[1]);
-            judged.set(judged.get() + 1);
-            match judged.get() {
-                5 => Verdict::Over(vec!["rank 1 waits".to_owned()]),
-                _ => Verdict::GoesOn,
-            }
-        };
-        let began = Instant::now();
-        let Err(Error::Timeout { states, after, .. }) = hub.take(0, 0, patience, &judge).map(drop) else {
-            panic!("the wait is over");
-        };
-        assert_eq!((states, after, judged.get()), (vec!["rank 1 waits".to_owned()], patience.deadline, 5));
-        assert!(began.elapsed() >= patience.deadline + 4 * (patience.deadline / JUDGED_AGAIN), "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn ranks_that_all_wait_are_dead_and_one_that_computes_keeps_the_group_alive() {
-        let hub = Hub::new(2);
-        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(100) };
-        let enter = |rank: usize, timeout| hub.liveness(rank).enter(Phase::Probe, timeout);
-        enter(0, patience.deadline);
-        enter(1, Duration::from_secs(60));
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine is up");
-        hub.liveness(0).wait_for(Collective::Barrier, 0, &[1], long_ago);
-        assert!(matches!(hub.judge(&[1], patience), Verdict::GoesOn), "rank 1 computes");
-        hub.liveness(1).wait_for(Collective::AllGather, 0, &[0], long_ago);
-        let Verdict::Over(states) = hub.judge(&[1], patience) else { panic!("both wait") };
-        assert!(states[0].starts_with("rank 1 waits for 1."), "{states:?}");
-        hub.liveness(1).go_on();
-        enter(1, Duration::ZERO);
-        std::thread::sleep(Duration::from_millis(1));
-        let Verdict::Stalled(error) = hub.judge(&[1], patience) else { panic!("rank 1 makes no progress") };
-        assert!(matches!(error, Error::Stalled { rank: 1, .. }), "{error}");
-        assert_eq!(error.exit_code(), 75);
-        hub.leave(1);
-        assert!(matches!(hub.judge(&[1], patience), Verdict::Over(_)), "a rank that has left is not waited for");
-    }
-
-    #[test]
-    fn a_part_that_comes_while_the_wait_is_judged_saves_the_call() {
-        let hub = Hub::new(2);
-        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_millis(20) };
-        hub.put_mine(0, 0, barrier()).expect("the first call");
-        let judge = |_: &[usize], _: Patience| {
-            hub.bring(1, 0, 0, barrier());
-            Verdict::Over(Vec::new())
-        };
-        assert!(hub.take(0, 0, patience, &judge).is_ok());
-        assert!(hub.alive(0).is_ok());
-        assert_eq!(hub.open_calls(), 0);
-    }
-
-    #[test]
-    fn a_part_of_a_call_that_has_ended_is_a_mismatch() {
-        let hub = Hub::new(2);
-        let patience = Patience { phase: Phase::Probe, deadline: Duration::from_secs(5) };
-        hub.put_mine(0, 0, barrier()).expect("the first call");
-        hub.bring(1, 0, 0, barrier());
-        hub.take(0, 0, patience, &|_, _| Verdict::GoesOn).expect("both have come");
-        // Ahead of this rank is as it should be; behind it is not.
-        hub.bring(1, 0, 1, barrier());
-        assert!(hub.alive(0).is_ok());
-        hub.bring(1, 0, 0, barrier());
-        assert!(matches!(hub.alive(0), Err(Error::Mismatch { sequence: 0, rank: 0, other: 1, .. })));
-    }
-
-    #[test]
-    fn a_rank_that_has_left_is_missed_only_where_it_is_needed() {
-        let hub = Hub::new(3);
-        let patience = Patience { phase: Phase::Idle, deadline: Duration::from_secs(5) };
-        let bytes = || Payload { tensors: Vec::new(), bytes: Some(std::sync::Arc::new(vec![7])) };
-        let call = Call::BroadcastBytes { root: 0 };
-        hub.bring(0, 2, 0, Contribution { call: call.clone(), payload: bytes() });
-        hub.leave(0);
-        hub.leave(1);
-        hub.put_mine(2, 0, Contribution { call, payload: Payload::default() }).expect("all that is needed is here");
-        assert_eq!(hub.take(2, 0, patience, &|_, _| Verdict::GoesOn).expect("the root's bytes").bytes.len(), 1);
-        let error = hub.put_mine(2, 1, barrier()).expect_err("nobody is left");
-        assert_eq!((&error, error.exit_code()), (&Error::Left { rank: 0 }, 69));
-    }
-}
+mod tests;

@@ -3,14 +3,19 @@
 //! A rank that waits for others is in a state, however long it lasts. A rank that computes must get on: a step that takes
 //! longer than its limit is a stall. The limit is the timeout of a collective, or ten times the longest step of the same kind
 //! in the same phase of the same request, where that is longer. No assumed rate of any machine is part of it.
+//!
+//! Kernels say of every tile of their work that it is done, from whatever thread computed it. Each tile is progress, so that a step may
+//! take as long as it takes: stuck is only a rank that does nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tributary_protocol::Phase;
 
+use super::Patience;
 use crate::{Collective, Error};
 
 /// How many times longer than its longest comparable step so far a rank may compute without progress.
@@ -18,7 +23,23 @@ const TIMES_LONGER: u32 = 10;
 
 /// The record of a rank's progress. The rank writes each of its steps here; other threads read it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Liveness(Arc<Mutex<Doing>>);
+pub struct Liveness {
+    doing: Arc<Mutex<Doing>>,
+    tiles: Arc<Tiles>,
+}
+
+/// When the last tile was done. Written without a lock, because tiles are many.
+#[derive(Debug)]
+struct Tiles {
+    since: Instant,
+    last_ns: AtomicU64,
+}
+
+impl Tiles {
+    fn last(&self) -> Instant {
+        self.since + Duration::from_nanos(self.last_ns.load(Ordering::Relaxed))
+    }
+}
 
 /// The kind of work between two signs of progress: steps are compared with others of their kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +58,9 @@ struct Doing {
     phase: Phase,
     layer: Option<usize>,
     part: StepKind,
-    /// The time of the rank's last progress: a step, or a call that has ended.
+    /// When the step that runs began, or the wait in it ended.
+    began: Instant,
+    /// The time of the rank's last progress beside tiles: a step, or a call that has ended.
     advanced: Instant,
     /// The shortest limit of a step, and the longest wait of all ranks for each other.
     timeout: Duration,
@@ -109,18 +132,22 @@ pub struct Stall {
 impl Default for Liveness {
     /// The record of a rank that has just started.
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Doing {
+        let now = Instant::now();
+        let doing = Doing {
             request: 0,
             phase: Phase::Start,
             layer: None,
             part: StepKind::Other,
-            advanced: Instant::now(),
+            began: now,
+            advanced: now,
             timeout: Duration::MAX,
             longest: BTreeMap::new(),
             waits: None,
             reached: 0,
             stands: None,
-        })))
+        };
+        let tiles = Tiles { since: now, last_ns: AtomicU64::new(0) };
+        Self { doing: Arc::new(Mutex::new(doing)), tiles: Arc::new(tiles) }
     }
 }
 
@@ -147,6 +174,12 @@ impl Liveness {
         doing.part = part;
     }
 
+    /// A tile of a kernel's work is done, on whatever thread of the rank.
+    pub fn tile(&self) {
+        let ns = u64::try_from(self.tiles.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.tiles.last_ns.store(ns, Ordering::Relaxed);
+    }
+
     /// A phase begins, or the same one again with another timeout.
     pub(crate) fn enter(&self, phase: Phase, timeout: Duration) {
         let mut doing = self.lock();
@@ -171,7 +204,7 @@ impl Liveness {
         let mut doing = self.lock();
         // The time of a wait is not that of a step.
         doing.waits = None;
-        doing.advanced = Instant::now();
+        doing.goes_on();
     }
 
     /// The device has come to so many calls, and stands in the last of them if its kind is given.
@@ -183,7 +216,7 @@ impl Liveness {
         }
         let known = doing.stands.as_ref().is_some_and(|wait| wait.call + 1 == calls);
         if calls > doing.reached || known != stands.is_some() {
-            doing.advanced = Instant::now();
+            doing.goes_on();
         }
         doing.reached = calls;
         if !(known && stands.is_some()) {
@@ -197,16 +230,22 @@ impl Liveness {
         self.lock().phase
     }
 
+    /// The phase and the timeout that it was entered with.
+    pub(crate) fn patience(&self) -> Patience {
+        let doing = self.lock();
+        Patience { phase: doing.phase, deadline: doing.timeout }
+    }
+
     /// How long the rank has computed since its last progress; nothing while it waits for others.
     pub(crate) fn quiet(&self) -> Duration {
         let doing = self.lock();
         let waits = doing.waits.is_some() || doing.stands.is_some();
-        if waits { Duration::ZERO } else { doing.advanced.elapsed() }
+        if waits { Duration::ZERO } else { doing.quiet(&self.tiles) }
     }
 
     /// The rank's activity now.
     pub fn activity(&self) -> Activity {
-        self.lock().activity()
+        self.lock().activity(&self.tiles)
     }
 
     /// The rank's stall, if it is in one. Before the first request the limit of the start counts, not this.
@@ -218,25 +257,35 @@ impl Liveness {
         }
         let longest = doing.longest.get(&(doing.phase, doing.part)).copied().unwrap_or_default();
         let limit = doing.timeout.max(longest.saturating_mul(TIMES_LONGER));
-        (doing.advanced.elapsed() > limit).then(|| Stall { activity: doing.activity(), limit })
+        (doing.quiet(&self.tiles) > limit).then(|| Stall { activity: doing.activity(&self.tiles), limit })
     }
 
     fn lock(&self) -> MutexGuard<'_, Doing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Doing {
     /// The step that ran has ended now.
     fn advance(&mut self) {
-        let now = Instant::now();
-        let took = now.saturating_duration_since(self.advanced);
+        let took = self.began.elapsed();
         let longest = self.longest.entry((self.phase, self.part)).or_default();
         *longest = took.max(*longest);
-        self.advanced = now;
+        self.goes_on();
     }
 
-    fn activity(&self) -> Activity {
+    /// A step begins now.
+    fn goes_on(&mut self) {
+        self.began = Instant::now();
+        self.advanced = self.began;
+    }
+
+    /// Time since the last progress.
+    fn quiet(&self, tiles: &Tiles) -> Duration {
+        self.advanced.max(tiles.last()).elapsed()
+    }
+
+    fn activity(&self, tiles: &Tiles) -> Activity {
         let waits = |wait: &Wait, on_device: bool| RankState::Waits {
             operation: wait.operation,
             call: wait.call,
@@ -247,7 +296,7 @@ impl Doing {
         let state = match (&self.waits, &self.stands) {
             (Some(wait), _) => waits(wait, false),
             (None, Some(stands)) => waits(stands, true),
-            (None, None) => RankState::Computes { for_ms: milliseconds(self.advanced.elapsed()) },
+            (None, None) => RankState::Computes { for_ms: milliseconds(self.quiet(tiles)) },
         };
         let Self { request, phase, layer, reached, .. } = *self;
         Activity { request, phase, layer, state, reached }
@@ -307,92 +356,4 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread::sleep;
-
-    use super::*;
-
-    const SHORT: Duration = Duration::from_millis(100);
-
-    fn probing(timeout: Duration) -> Liveness {
-        let liveness = Liveness::default();
-        liveness.enter(Phase::Probe, timeout);
-        liveness
-    }
-
-    #[test]
-    fn a_step_longer_than_the_timeout_is_a_stall_and_a_wait_is_not() {
-        let liveness = probing(SHORT);
-        liveness.begin(3);
-        liveness.step(StepKind::Linear, Some(5));
-        assert_eq!(liveness.stall(), None);
-        sleep(2 * SHORT);
-        let stall = liveness.stall().expect("no progress for twice the timeout");
-        assert_eq!((stall.limit, stall.activity.layer), (SHORT, Some(5)));
-        let told = stall.activity.of(2);
-        assert!(told.starts_with("rank 2 computes layer 5 in probe of request 3, "), "{told}");
-        // The same time spent in a wait is none.
-        liveness.wait_for(Collective::Barrier, 7, &[1], Instant::now());
-        sleep(2 * SHORT);
-        assert_eq!(liveness.stall(), None);
-        assert!(liveness.activity().has_waited(SHORT) && !liveness.activity().has_waited(100 * SHORT));
-        let told = liveness.activity().of(2);
-        assert!(
-            told.starts_with("rank 2 waits for ") && told.ends_with(" for ranks [1] in barrier (call 7, probe)"),
-            "{told}"
-        );
-        // Behind the wait the step's time begins anew; what was before it is the longest of its kind so far.
-        liveness.go_on();
-        sleep(2 * SHORT);
-        assert_eq!(liveness.stall(), None);
-    }
-
-    #[test]
-    fn a_rank_that_is_slow_from_the_first_step_on_may_be_slow() {
-        let liveness = probing(SHORT);
-        liveness.begin(1);
-        liveness.step(StepKind::Linear, Some(0));
-        sleep(SHORT / 2);
-        liveness.step(StepKind::Linear, Some(1));
-        sleep(2 * SHORT);
-        assert_eq!(liveness.stall(), None, "ten times the longest comparable step is longer than the timeout");
-        liveness.turn_to(StepKind::Attention);
-        sleep(2 * SHORT);
-        assert!(liveness.stall().is_some(), "no step of this kind has been seen");
-        // A new request: what was slow before is forgotten.
-        liveness.begin(2);
-        liveness.step(StepKind::Linear, Some(0));
-        sleep(2 * SHORT);
-        assert!(liveness.stall().is_some());
-    }
-
-    #[test]
-    fn the_start_is_no_stall() {
-        let liveness = Liveness::default();
-        liveness.enter(Phase::Start, SHORT);
-        sleep(2 * SHORT);
-        assert_eq!(liveness.stall(), None);
-    }
-
-    #[test]
-    fn a_device_that_stands_in_a_call_waits_and_one_that_comes_on_makes_progress() {
-        let liveness = probing(SHORT);
-        sleep(2 * SHORT);
-        liveness.reach(4, Some(Collective::AllGather));
-        assert_eq!(liveness.stall(), None);
-        sleep(2 * SHORT);
-        liveness.reach(4, Some(Collective::AllGather));
-        assert!(liveness.activity().has_waited(2 * SHORT), "the wait goes on when the same is said again");
-        let told = liveness.activity().of(0);
-        assert!(
-            told.contains("waits on its device for ") && told.ends_with(" in all-gather (call 3, probe)"),
-            "{told}"
-        );
-        liveness.reach(3, None);
-        assert!(liveness.activity().has_waited(SHORT), "older news does not count");
-        liveness.reach(4, None);
-        assert_eq!((liveness.stall(), liveness.activity().reached), (None, 4));
-        sleep(2 * SHORT);
-        assert!(liveness.stall().is_some());
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::call::{Call, Contribution, Payload};
-use crate::Error;
+use crate::{Collective, Error};
 
 /// One collective call.
 pub struct Meeting {
@@ -56,6 +56,11 @@ impl Meeting {
     /// The ranks among `ranks` that have not made the call.
     pub fn absent(&self, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
         ranks.into_iter().filter(|&rank| self.made[rank].is_none()).collect()
+    }
+
+    /// The kind of the call, as this rank has made it.
+    pub fn kind_of(&self, rank: usize) -> Collective {
+        self.made[rank].as_ref().expect("the rank has made the call").call.kind()
     }
 
     pub fn is_over(&self) -> bool {

@@ -5,10 +5,12 @@
 
 pub mod call;
 mod check;
+mod gate;
 pub mod hub;
 pub mod liveness;
 mod meeting;
 mod monitor;
+pub mod points;
 mod prepare;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ pub use self::hub::{Patience, Verdict};
 use self::liveness::Liveness;
 pub use self::meeting::Received;
 pub use self::monitor::{GroupMonitor, LateRanks};
+use self::points::Points;
 use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].
@@ -83,6 +86,9 @@ pub trait Endpoint {
     fn message_bytes(&self) -> u64 {
         0
     }
+
+    /// The rank's control points.
+    fn points(&self) -> &Points;
 
     /// A monitor of the group for another thread of this rank.
     fn monitor(&self) -> Arc<dyn GroupMonitor>;
@@ -201,6 +207,16 @@ impl<E: Endpoint> Member<E> {
         Ok(pending)
     }
 
+    /// Counts what is known by now of waiting at control points, in the lap that runs: a point is a barrier with a word.
+    fn count_points(&mut self) {
+        let (passed, time) = self.endpoint.points().waited();
+        if passed > 0 {
+            let lap = self.lap();
+            lap.waited(Collective::Barrier, time);
+            lap.entries.entry(Collective::Barrier).or_default().calls += passed;
+        }
+    }
+
     fn start(&mut self, call: Call, payload: Payload, began: Instant) -> Result<Pending> {
         let mut pending = self.start_all(vec![Contribution { call, payload }], began)?;
         Ok(pending.pop().expect("one part makes one call"))
@@ -238,6 +254,10 @@ impl<E: Endpoint> Communicator for Member<E> {
         self.endpoint.liveness().clone()
     }
 
+    fn points(&self) -> Points {
+        self.endpoint.points().clone()
+    }
+
     fn kept_free(&self) -> KeptFree {
         self.endpoint.kept_free()
     }
@@ -261,6 +281,13 @@ impl<E: Endpoint> Communicator for Member<E> {
 
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>> {
         Ok(self.finish(pending)?.tensors)
+    }
+
+    fn finish_started(&mut self) -> Result<()> {
+        while let Some(&sequence) = self.started.keys().next() {
+            self.finish(Pending { sequence })?;
+        }
+        Ok(())
     }
 
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>> {
@@ -313,16 +340,20 @@ impl<E: Endpoint> Communicator for Member<E> {
     }
 
     fn start_lap(&mut self) -> usize {
+        self.count_points();
         self.laps.push(Traffic::default());
         self.laps.len() - 1
     }
 
     fn laps(&mut self) -> &[Traffic] {
+        self.count_points();
         self.count_device_waits();
         &self.laps
     }
 
     fn reset_traffic(&mut self) {
+        // What was waited before is not counted.
+        self.endpoint.points().waited();
         self.on_device.clear();
         self.laps = vec![Traffic::default()];
     }

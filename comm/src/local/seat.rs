@@ -7,6 +7,7 @@ use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
 use crate::group::liveness::Liveness;
+use crate::group::points::{Passage, Points};
 use crate::group::{Endpoint, GroupMonitor, LateRanks, Patience, Received, Verdict};
 use crate::{Collective, Error, Pulse, Result};
 
@@ -19,6 +20,7 @@ pub struct Seat {
 pub struct LocalEndpoint {
     hub: Arc<Hub>,
     rank: usize,
+    points: Points,
 }
 
 /// The seats of a new group, in rank order.
@@ -28,7 +30,11 @@ pub struct LocalEndpoint {
 pub fn seats(world: usize) -> Vec<Seat> {
     assert!(world > 0, "a group has at least one rank");
     let hub = Arc::new(Hub::new(world));
-    (0..world).map(|rank| Seat { endpoint: LocalEndpoint { hub: Arc::clone(&hub), rank } }).collect()
+    let seat = |rank| {
+        let passage = LocalMonitor { hub: Arc::clone(&hub), rank };
+        Seat { endpoint: LocalEndpoint { hub: Arc::clone(&hub), rank, points: Points::new(Arc::new(passage), rank) } }
+    };
+    (0..world).map(seat).collect()
 }
 
 impl Seat {
@@ -114,8 +120,31 @@ impl Endpoint for LocalEndpoint {
         self.hub.kill(self.rank, error)
     }
 
+    fn points(&self) -> &Points {
+        &self.points
+    }
+
     fn monitor(&self) -> Arc<dyn GroupMonitor> {
         Arc::new(LocalMonitor { hub: Arc::clone(&self.hub), rank: self.rank })
+    }
+}
+
+/// Ranks that are threads come to points in the hub that they share; the last of them gives the word.
+impl Passage for LocalMonitor {
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn arrive(&self, number: u64) {
+        self.hub.arrive(self.rank, number);
+    }
+
+    fn gives_words(&self) -> bool {
+        true
+    }
+
+    fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        self.hub.judge(missing, patience)
     }
 }
 

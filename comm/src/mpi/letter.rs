@@ -1,6 +1,6 @@
 //! A letter from one rank to another: a head, and for calls a body in pieces behind it.
 
-use tributary_protocol::{checksum, encode_frame};
+use tributary_protocol::{Word, checksum, encode_frame};
 
 use super::body::Body;
 use crate::Result;
@@ -26,14 +26,18 @@ pub enum Kind {
     Farewell = 4,
     /// A sign of life: what the sender is doing.
     Beat = 5,
+    /// The sender has come to a control point: its number.
+    Point = 6,
+    /// The word of a control point, from rank 0: its number and the word.
+    Word = 7,
 }
 
-const KINDS: [Kind; 5] = [Kind::Call, Kind::Piece, Kind::Abort, Kind::Farewell, Kind::Beat];
+const KINDS: [Kind; 7] = [Kind::Call, Kind::Piece, Kind::Abort, Kind::Farewell, Kind::Beat, Kind::Point, Kind::Word];
 
 impl Kind {
     /// Whether it overtakes calls.
     pub fn is_urgent(self) -> bool {
-        matches!(self, Kind::Abort | Kind::Beat)
+        matches!(self, Kind::Abort | Kind::Beat | Kind::Point | Kind::Word)
     }
 
     pub fn from_tag(tag: i32) -> Option<Self> {
@@ -77,6 +81,18 @@ impl Letter {
     pub fn beat(to: usize, activity: &Activity) -> Self {
         let head = encode_frame(activity).expect("a list of ranks fits a frame");
         Self { to, kind: Kind::Beat, head, body: Body::None }
+    }
+
+    /// This rank has come to a control point.
+    pub fn point(to: usize, number: u64) -> Self {
+        let head = encode_frame(&number).expect("a number fits a frame");
+        Self { to, kind: Kind::Point, head, body: Body::None }
+    }
+
+    /// The word of a control point.
+    pub fn word(to: usize, number: u64, word: Word) -> Self {
+        let head = encode_frame(&(number, word)).expect("a number and a word fit a frame");
+        Self { to, kind: Kind::Word, head, body: Body::None }
     }
 
     /// A letter that says all by its kind.

@@ -27,6 +27,7 @@ use self::post::Post;
 use crate::download::download;
 use crate::group::call::{Call, Contribution};
 use crate::group::liveness::Liveness;
+use crate::group::points::Points;
 use crate::group::{Endpoint, GroupMonitor, LateRanks, Member, Patience, Received, Verdict};
 use crate::process::{ProcessGroup, ProcessSettings};
 use crate::{Collective, Error, Pulse, Result};
@@ -59,7 +60,8 @@ pub fn start(settings: ProcessSettings) -> Result<(Seat, ProcessGroup)> {
         Err(RecvTimeoutError::Timeout) => return Err(Error::StartTimeout(limit)),
         Err(RecvTimeoutError::Disconnected) => return Err(Error::Start("MPI failed at its start".to_owned())),
     };
-    Ok((Seat { endpoint: MpiEndpoint { post, owner: Some(thread), device } }, group))
+    let points = Points::new(Arc::clone(&post) as Arc<_>, post.rank);
+    Ok((Seat { endpoint: MpiEndpoint { post, points, owner: Some(thread), device } }, group))
 }
 
 /// This process's place in the group, to be taken on the thread that will make the calls.
@@ -91,6 +93,17 @@ impl Ender {
     pub fn end(&self, cause: &str, exit_code: u8) -> Error {
         let rank = self.post.rank;
         self.post.kill(Error::Aborted { rank, cause: cause.to_owned(), exit_code })
+    }
+
+    /// Ends the group in the middle of an order: every process leaves MPI in order, whatever its rank computes, and exits with code 0.
+    /// This one too, soon.
+    pub fn end_in_order(&self, cause: &str) {
+        self.post.leave_at_once(self.post.rank, cause);
+    }
+
+    /// Whether this process leaves the group so.
+    pub fn ends_in_order(&self) -> bool {
+        self.post.ends_at_once()
     }
 
     /// The group's end, if it has come or comes within so much time.
@@ -152,6 +165,7 @@ impl Mpi {
 /// A rank's end of the backend.
 pub struct MpiEndpoint {
     post: Arc<Post>,
+    points: Points,
     owner: Option<JoinHandle<()>>,
     device: Device,
 }
@@ -228,6 +242,10 @@ impl Endpoint for MpiEndpoint {
 
     fn kill(&self, error: Error) -> Error {
         self.post.kill(error)
+    }
+
+    fn points(&self) -> &Points {
+        &self.points
     }
 
     fn monitor(&self) -> Arc<dyn GroupMonitor> {

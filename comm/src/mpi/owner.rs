@@ -14,7 +14,7 @@ use mpi::point_to_point::{Message, Status};
 use mpi::request::scope;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator as _, Destination as _, Equivalence as _, Source as _};
-use tributary_protocol::decode_frame;
+use tributary_protocol::{Word, decode_frame};
 
 use super::body::ReceiveBuffer;
 use super::letter::{HEAD_LIMIT_BYTES, Head, Kind, Letter};
@@ -54,6 +54,11 @@ pub fn run(settings: &ProcessSettings, ready: &SyncSender<Result<(Arc<Post>, Pro
             let _ = ready.send(Ok((post, group)));
             owner.serve();
             fail::fail_point!("comm::mpi::leave");
+            if owner.post.ends_at_once() {
+                // MPI is left in order; nothing else of this process is waited for.
+                drop((owner, universe));
+                std::process::exit(0);
+            }
             universe
         }
         Err((universe, error)) => {
@@ -135,11 +140,20 @@ impl Owner {
         match Kind::from_tag(status.tag()) {
             Some(Kind::Abort) => {
                 let (cause, exit_code): (String, u8) = decode_frame(&bytes)?;
+                if exit_code == 0 {
+                    self.post.leave_at_once(from, &cause);
+                    return Ok(());
+                }
                 self.post.hub.kill(from, Error::Aborted { rank: from, cause, exit_code });
             }
             Some(Kind::Beat) => {
                 let activity: Activity = decode_frame(&bytes)?;
                 self.post.heartbeats.heard(from, activity);
+            }
+            Some(Kind::Point) => self.post.comes_to(from, decode_frame(&bytes)?),
+            Some(Kind::Word) => {
+                let (number, word): (u64, Word) = decode_frame(&bytes)?;
+                self.post.hub.hear(number, word);
             }
             _ => return Err(Error::Frame(format!("an urgent message of tag {}", status.tag()))),
         }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tributary_protocol::Phase;
+use tributary_protocol::{Phase, Word};
 
 use super::heartbeats::Heartbeats;
 use super::letter::{Kind, Letter};
 use crate::group::hub::Hub;
+use crate::group::points::Passage;
 use crate::group::{LateRanks, Patience, Verdict};
-use crate::{Error, Pulse};
+use crate::{Error, Pulse, Result};
 
 /// The time by which a rank lets each lower rank speak first, where all have the same to say, and the longest such wait.
 const TURN: Duration = Duration::from_millis(50);
@@ -48,6 +49,10 @@ struct Outbox {
     /// Whether each rank has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
+    /// Whether the process ends as soon as it has left, whatever it computes.
+    ends_at_once: bool,
+    /// Whether the rank's thread has begun to wait since the last rest.
+    looks_at_once: bool,
 }
 
 impl Outbox {
@@ -80,9 +85,13 @@ impl Post {
         self.changed.notify_all();
     }
 
-    /// Says whether the rank's thread waits.
+    /// Says whether the rank's thread waits. The owner of MPI looks at once where it begins to.
     pub fn wait(&self, waits: bool) {
         self.waited_for.store(waits, Ordering::Relaxed);
+        if waits {
+            self.outbox().looks_at_once = true;
+            self.changed.notify_all();
+        }
     }
 
     pub fn is_waited_for(&self) -> bool {
@@ -139,6 +148,13 @@ impl Post {
         if self.hub.alive(self.rank).is_ok() {
             let activity = self.hub.activity(self.rank);
             self.send_urgently(self.others().map(|to| Letter::beat(to, &activity)).collect());
+        }
+    }
+
+    /// A rank has come to a control point. Where all have, rank 0 gives the word, and sends it to the others.
+    pub fn comes_to(&self, rank: usize, number: u64) {
+        if let Some((number, word)) = self.hub.arrive(rank, number) {
+            self.send_urgently(self.others().map(|to| Letter::word(to, number, word)).collect());
         }
     }
 
@@ -200,6 +216,22 @@ impl Post {
         self.changed.notify_all();
     }
 
+    /// Leaves the group in order and in the middle of an order: its thread, which may compute for long, is not waited for. Every
+    /// process does so where one does.
+    pub fn leave_at_once(&self, from: usize, cause: &str) {
+        if std::mem::replace(&mut self.outbox().ends_at_once, true) {
+            return;
+        }
+        // Nothing is sent behind the farewell.
+        self.found(Error::Aborted { rank: from, cause: cause.to_owned(), exit_code: 0 });
+        self.leave();
+    }
+
+    /// Whether the process ends as soon as it has left.
+    pub fn ends_at_once(&self) -> bool {
+        self.outbox().ends_at_once
+    }
+
     /// Whether this rank has said farewell: the group no longer depends on its process.
     pub fn has_left(&self) -> bool {
         self.outbox().leaving
@@ -235,9 +267,9 @@ impl Post {
 
     /// Rests until a letter is handed over, so long at most.
     pub fn rest(&self, limit: Duration) {
-        let idle = |outbox: &mut Outbox| outbox.letters.is_empty() && outbox.urgent.is_empty();
+        let idle = |outbox: &mut Outbox| outbox.letters.is_empty() && outbox.urgent.is_empty() && !outbox.looks_at_once;
         let waited = self.changed.wait_timeout_while(self.outbox(), limit, idle);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        waited.unwrap_or_else(PoisonError::into_inner).0.looks_at_once = false;
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -247,6 +279,36 @@ impl Post {
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Each process tells that of rank 0 which point it has come to, and hears the word from there.
+impl Passage for Post {
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn arrive(&self, number: u64) {
+        match self.rank {
+            0 => self.comes_to(0, number),
+            _ => self.send_urgently(vec![Letter::point(0, number)]),
+        }
+        self.wait(true);
+    }
+
+    fn gives_words(&self) -> bool {
+        self.rank == 0
+    }
+
+    fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
+        self.judge(missing, patience)
+    }
+
+    fn passed(&self, outcome: &Result<Word>) {
+        self.wait(false);
+        if let Err(error) = outcome {
+            self.tell(error);
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::until_done;
 use super::watchdog::Watchdog;
 use crate::group::call::Contribution;
 use crate::group::liveness::Liveness;
+use crate::group::points::Points;
 use crate::group::{Endpoint, GroupMonitor, Patience, Received};
 use crate::{Collective, Error, KeptFree, Result};
 
@@ -257,6 +258,10 @@ impl<E: Endpoint> Endpoint for NcclEndpoint<E> {
 
     fn message_bytes(&self) -> u64 {
         self.message_bytes
+    }
+
+    fn points(&self) -> &Points {
+        self.inner.points()
     }
 
     fn monitor(&self) -> Arc<dyn GroupMonitor> {

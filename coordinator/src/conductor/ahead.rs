@@ -23,6 +23,10 @@ impl Conductor<'_> {
                 let _ = submission.sink.take(Update::Kept(Box::new(kept)));
                 Ok(())
             }
+            Event::Cancelled { request: number, reports } if number == request => {
+                self.cancelled(request, None, &reports);
+                Ok(())
+            }
             other => Err(dispatch::unexpected(&other, "the end of a prefill ahead of use")),
         }
     }

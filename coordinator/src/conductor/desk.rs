@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tributary_comm::Cancels;
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
@@ -138,6 +139,8 @@ pub(super) struct Counts {
     pub(super) tally: Tally,
     /// What clients want to happen to their requests, in the order in which they said so.
     wishes: Mutex<Vec<Wish>>,
+    /// The way to cancel what the ranks are at, once there is a conductor.
+    cancels: OnceLock<Cancels>,
     /// Who watches.
     pub(super) observed: Observed,
 }
@@ -145,6 +148,26 @@ pub(super) struct Counts {
 impl Counts {
     fn wishes(&self) -> MutexGuard<'_, Vec<Wish>> {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is let go of, wherever it is: in the middle of its prefill too.
+    fn cancel(&self, request: u64) {
+        // The wish first: a conductor that has just sent the request's order finds one or the other.
+        self.wishes().push(Wish::Cancel(request));
+        if let Some(cancels) = self.cancels.get() {
+            cancels.cancel(request);
+        }
+    }
+
+    /// Wishes are carried out in the middle of an order too, by way of `cancels`.
+    pub(super) fn cancel_by(&self, cancels: &Cancels) {
+        // There is one conductor, and one link.
+        let _ = self.cancels.set(cancels.clone());
+    }
+
+    /// Whether a request is to be let go of.
+    pub(super) fn is_cancelled(&self, request: u64) -> bool {
+        self.wishes().contains(&Wish::Cancel(request))
     }
 
     /// Takes what clients have wished since the last call.
@@ -282,10 +305,10 @@ impl Desk {
         Err(failure)
     }
 
-    /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders. This waits for
-    /// nobody.
+    /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders, or, while it is
+    /// prefilled, at the ranks' next control point. This waits for nobody.
     pub fn cancel(&self, request: u64) {
-        self.counts.wishes().push(Wish::Cancel(request));
+        self.counts.cancel(request);
     }
 
     /// Ends an answer that is long enough for its client: what there is of it then comes as [`Update::Done`], perhaps with tokens

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod desk;
+mod endings;
 #[cfg(test)]
 mod kit;
 mod observer;
@@ -21,6 +22,7 @@ use tributary_comm::CoordinatorLink;
 use tributary_protocol::{DrawnToken, Event, Order, RankReport, Refusal, StepReport};
 
 use self::desk::{Submission, Wish, Work};
+use self::endings::stage;
 use crate::dispatch::{self, InFlight};
 use crate::plan::{Draft, Planned};
 use crate::planner::Planner;
@@ -73,6 +75,7 @@ impl<'a> Conductor<'a> {
         inbox: Inbox,
     ) -> Self {
         inbox.counts.tally.bound(limits.max_waiting, limits.max_waiting_each);
+        inbox.counts.cancel_by(link.cancels());
         let scheduler = Scheduler::new(group.world, limits);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
@@ -127,22 +130,6 @@ impl<'a> Conductor<'a> {
     /// of it finds itself gone.
     fn count(&self) {
         self.inbox.counts.tally.set(self.waiting.len(), self.running.len(), self.scheduler.sequences());
-    }
-
-    /// Tells the observer of a request that gets no whole answer; `stage` if nobody waits for it any more.
-    fn tell_end(&self, submission: &Submission, in_flight: Option<&InFlight>, stage: Option<Stage>) {
-        let Submission { request, prepared, settings, clock, .. } = submission;
-        self.inbox.counts.observed.tell(|observer| {
-            observer.ended(&Ended {
-                request: *request,
-                method: settings.method.name,
-                stage,
-                ttft: in_flight.and_then(InFlight::ttft),
-                total: clock.elapsed(),
-                prompt_tokens: prepared.token_count(),
-                generated_tokens: in_flight.map_or(0, InFlight::token_count),
-            });
-        });
     }
 
     /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
@@ -229,31 +216,6 @@ impl<'a> Conductor<'a> {
         let _ = submission.sink.take(Update::Failed(failure));
     }
 
-    /// A request that cannot be answered.
-    fn refuse(&mut self, request: u64, error: &Error) {
-        let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
-        let running = self.running.remove(&request).map(|running| (running.submission, Some(running.in_flight)));
-        let refused = self.waiting.remove(&request).map(|waiting| (waiting.submission, None)).or(running);
-        self.scheduler.over(request);
-        self.count();
-        if let Some((mut submission, in_flight)) = refused {
-            self.tell_end(&submission, in_flight.as_ref(), None);
-            submission.waits = None;
-            let _ = submission.sink.take(Update::Failed(RequestFailure::Refused(refusal)));
-        }
-    }
-
-    /// Lets go of a request that nobody waits for; `why` if its sink did not take an update.
-    fn forget(&mut self, request: u64, why: Option<NotTaken>) {
-        if let Some(waiting) = self.waiting.remove(&request) {
-            self.tell_end(&waiting.submission, None, Some(Stage::Queue));
-        }
-        if let Some(Request { submission, in_flight, .. }) = self.running.remove(&request) {
-            self.tell_end(&submission, Some(&in_flight), Some(stage(in_flight.token_count(), why)));
-        }
-        self.scheduler.over(request);
-    }
-
     /// Sends the first order of a request whose turn has come, and sees it through.
     fn begin(&mut self, request: u64, queued: Duration) -> Result<()> {
         let Some(Waiting { mut submission, draft }) = self.waiting.remove(&request) else {
@@ -270,6 +232,10 @@ impl<'a> Conductor<'a> {
             Work::Answer | Work::Test => Order::Prefill(plan),
             Work::Chunks => Order::Chunks(plan),
         })?;
+        // Whoever left just before the order was sent could not reach it there.
+        if self.inbox.counts.is_cancelled(request) {
+            self.link.cancels().cancel(request);
+        }
         let began = Instant::now();
         let done = match work {
             Work::Answer | Work::Test => self.prefill(request),
@@ -287,6 +253,7 @@ impl<'a> Conductor<'a> {
     }
 
     fn prefill(&mut self, request: u64) -> Result<()> {
+        let mut not_taken = None;
         loop {
             match dispatch::next(self.link)? {
                 Event::FirstToken { request: number, drawn } if number == request => {
@@ -294,8 +261,11 @@ impl<'a> Conductor<'a> {
                     running.in_flight.first_token(&drawn)?;
                     let ttft = running.in_flight.ttft().expect("the first token has just come");
                     running.token_at = Instant::now();
-                    // A client that is gone is noticed at the end of the order.
-                    let _ = running.submission.sink.take(Update::FirstToken(drawn, ttft));
+                    if let Err(why) = running.submission.sink.take(Update::FirstToken(drawn, ttft)) {
+                        // What follows the first token need not be done to its end.
+                        not_taken = Some(why);
+                        self.link.cancels().cancel(request);
+                    }
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
                     self.note(request, &reports);
@@ -305,6 +275,10 @@ impl<'a> Conductor<'a> {
                         self.scheduler.runs(request, self.planner.running_bytes(&running.planned));
                     }
                     return self.close_if_over(request);
+                }
+                Event::Cancelled { request: number, reports } if number == request => {
+                    self.cancelled(request, not_taken, &reports);
+                    return Ok(());
                 }
                 Event::Refused { request: number, refusal, traffic } if number == request => {
                     let moved = traffic.iter().enumerate();
@@ -396,14 +370,5 @@ impl<'a> Conductor<'a> {
         dispatch::release(self.link, requests)?;
         self.scheduler.released();
         Ok(())
-    }
-}
-
-/// Where a request that has begun is when it is let go of.
-fn stage(generated_tokens: usize, why: Option<NotTaken>) -> Stage {
-    match why {
-        Some(NotTaken::Full) => Stage::Slow,
-        _ if generated_tokens <= 1 => Stage::Prefill,
-        _ => Stage::Decode,
     }
 }

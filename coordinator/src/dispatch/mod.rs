@@ -148,6 +148,7 @@ pub(crate) fn unexpected(event: &Event, wanted: &str) -> Error {
         Event::Stepped { .. } => "a step of decoding",
         Event::Released { .. } => "a release",
         Event::Refused { .. } => "a refusal",
+        Event::Cancelled { .. } => "the end of a cancelled prefill",
         Event::Failed { .. } => "a failure",
     };
     Error::Protocol(format!("{found} came where {wanted} was due"))

@@ -1,14 +1,21 @@
 //! Clients that wait for answers of this process. Before a failure ends it they are told, and it stays for a moment until they
 //! have been.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tributary_comm::Alarm;
+use tributary_comm::mpi::Ender;
 use tributary_protocol::Event;
+
+use crate::marker;
 
 /// How long a process that has failed stays for its clients. A launcher may leave it less.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Why a group ends whose service was given time to end, and how long processes may take to leave MPI then.
+const OVERTIME: &str = "the time to drain is over";
+const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The clients that wait, and the way to the coordinator, which tells them. Clones are of the same audience.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +25,8 @@ pub struct Audience(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     left: Condvar,
+    /// Ends the group, where ranks are processes.
+    ender: OnceLock<Ender>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +46,14 @@ pub struct Attendance(Audience);
 pub struct Reach(Audience);
 
 impl Audience {
+    /// The audience of a process whose group this ends.
+    pub fn of(ender: Ender) -> Self {
+        let audience = Self::default();
+        // It is new.
+        let _ = audience.0.ender.set(ender);
+        audience
+    }
+
     /// Says that this thread serves clients.
     pub fn attend(&self) -> Attendance {
         self.state().present += 1;
@@ -73,6 +90,19 @@ impl Audience {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attendance {
+    /// Ends this process with exit code 0, and the group with it: whatever its ranks compute is not waited for. Clients have been told.
+    pub fn end_process(&self) -> ! {
+        marker::completed();
+        if let Some(ender) = self.0.0.ender.get() {
+            ender.end_in_order(OVERTIME);
+            // Long before this is over the thread of MPI has ended the process, unless another one does not answer.
+            std::thread::sleep(LEAVE_LIMIT);
+        }
+        std::process::exit(0)
     }
 }
 

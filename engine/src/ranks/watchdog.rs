@@ -81,7 +81,7 @@ impl Watchdog {
         let (armed, said) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
         let (left, step) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
         let drains = Arc::new(AtomicBool::new(false));
-        let audience = Audience::default();
+        let audience = Audience::of(ender.clone());
         let watchdog = Self { audience, ender, rank, peers, heartbeat_timeout, armed, left, said, drains, step };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
         let on_signal = watchdog.clone();
@@ -96,6 +96,9 @@ impl Watchdog {
 
     /// Ends the group and this process, and says why, unless another thread has: then that one ends it.
     pub fn end(&self, line: &str, exit_code: u8) -> ! {
+        if self.ender.ends_in_order() {
+            end_quietly(0);
+        }
         if self.said.swap(true, Ordering::Relaxed) {
             self.end_quietly(exit_code);
         }
@@ -176,6 +179,10 @@ impl Watchdog {
     }
 
     fn look(&self, silent: &[Silent]) {
+        if self.ender.ends_in_order() {
+            // The thread of MPI ends this process, unless another one does not answer it.
+            end_quietly(0);
+        }
         if let Some(error) = self.ender.stalled(&self.peers[self.rank].words()) {
             self.end(&error.to_string(), error.exit_code());
         }

@@ -13,6 +13,7 @@ use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
 use super::tasks;
 use crate::error::Result;
+use crate::tiles;
 use crate::{Keys, Partial, Positions, Rope};
 
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its keys, few enough to
@@ -205,6 +206,7 @@ impl<'a> Call<'a> {
                 break;
             }
             self.absorb(scratch, task.kv_head, &tile[..count]);
+            tiles::done();
         }
         self.finish(scratch, task);
     }

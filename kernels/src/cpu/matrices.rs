@@ -3,6 +3,8 @@
 
 use gemm::{Parallelism, gemm};
 
+use crate::tiles;
+
 /// Where a matrix lies in a slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lie {
@@ -77,6 +79,7 @@ pub(crate) fn multiply<T: num_like::Number>(
             parallelism,
         );
     }
+    tiles::done();
 }
 
 /// The numbers that gradients are computed in.

@@ -10,10 +10,16 @@ use super::few_rows;
 use super::level::Level;
 use super::stored::Stored;
 use crate::error::Result;
+use crate::tiles;
 
 /// Up to so many rows a product is one of few rows. On one thread with AVX-512 and weights of 512 inputs it took two thirds of the
 /// other's time at 32 rows and at 64, and a third more at 128.
 const FEW_ROWS: usize = 32;
+
+/// Products of two numbers in a tile of rows, about, and the rows of which tiles are multiples: a tile takes a tenth of a second on a slow
+/// core, and is long enough to share out.
+const TILE_PRODUCTS: usize = 1 << 32;
+const TILE_ROWS: usize = 512;
 
 /// Output columns whose weight, if it is stored narrow, is widened at a time.
 const TILE_COLUMNS: usize = 256;
@@ -138,8 +144,17 @@ where
     }
 }
 
-/// Output columns from `first` on, as many as `weight` has rows.
+/// Output columns from `first` on, as many as `weight` has rows; some rows of `x` at a time, so that a long product tells that it gets on.
 fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {
+    let rows = (TILE_PRODUCTS / weight.len().max(1)).next_multiple_of(TILE_ROWS);
+    for (x, out) in x.chunks(rows * shape.inputs).zip(out.chunks_mut(rows * shape.outputs)) {
+        let shape = Shape { rows: x.len() / shape.inputs, ..shape };
+        columns_of_rows(shape, x, weight, first, out, accumulate);
+        tiles::done();
+    }
+}
+
+fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {
     let Shape { rows, inputs, outputs } = shape;
     let count = weight.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");

@@ -6,6 +6,7 @@ use super::level::Level;
 use super::scores::{Asked, Call, RowTile, Scratch};
 use super::tasks;
 use crate::error::Result;
+use crate::tiles;
 
 /// Tasks for each thread: more than one, since rows see more and fewer keys; few, since each packs the keys that its rows see.
 const TASKS_A_THREAD: usize = 2;
@@ -46,6 +47,7 @@ fn add(call: &Call<'_>, scratch: &mut Scratch, mut task: Task<'_>, numbers: &[us
         let is_run = last - first + 1 == numbers.len(); // numbers ascend
         let mut sums = task.sums.iter_mut();
         for tile in task.tiles {
+            tiles::done();
             let rows = sums.by_ref().take(tile.index.len());
             if !call.sees(tile, panel) {
                 rows.for_each(drop);

@@ -12,6 +12,7 @@ use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
 use crate::error::Result;
+use crate::tiles;
 use crate::{Keys, Positions, Reduce, Rope};
 
 /// Query rows whose probabilities a thread holds at a time.
@@ -188,6 +189,7 @@ impl Call<'_> {
         self.pack(scratch, panel);
         for tile in self.tiles.iter().filter(|tile| self.sees(tile, panel)) {
             let sums = self.sums(scratch, tile, panel);
+            tiles::done();
             for (row, sums) in tile.index.iter().zip(sums.chunks_exact(PANEL)) {
                 let pairs = column.iter_mut().zip(sums);
                 match reduce {

@@ -2,17 +2,22 @@
 
 use std::sync::Mutex;
 
+use crate::tiles;
+
 /// Does `work` on every task, taken in order by whichever thread is free. Each thread makes its scratch once, and only
 /// if it gets a task. A task's result must not depend on the thread, so neither does the whole.
 pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, work: impl Fn(&mut S, T) + Sync) {
     let threads = rayon::current_num_threads().min(tasks.len());
-    let queue = Mutex::new(tasks.into_iter());
+    let (queue, told) = (Mutex::new(tasks.into_iter()), tiles::told());
     let worker = || {
         let mut own = None;
         loop {
             let next = queue.lock().expect("no thread panics while it holds the queue").next();
             match next {
-                Some(task) => work(own.get_or_insert_with(&scratch), task),
+                Some(task) => {
+                    work(own.get_or_insert_with(&scratch), task);
+                    tiles::done();
+                }
                 None => return,
             }
         }
@@ -22,7 +27,7 @@ pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, wor
     }
     rayon::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(|_| worker());
+            scope.spawn(|_| tiles::as_told(told.as_ref(), worker));
         }
         worker();
     });

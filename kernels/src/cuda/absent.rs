@@ -28,6 +28,12 @@ impl DeviceEvent {
 
     /// # Errors
     /// None: there is no event.
+    pub fn wait(&self) -> Result<()> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None: there is no event.
     pub fn seconds_since(&self, _earlier: &DeviceEvent) -> Result<f64> {
         match *self {}
     }

@@ -28,6 +28,14 @@ impl DeviceEvent {
         self.0.is_complete()
     }
 
+    /// Waits until the device has come here.
+    ///
+    /// # Errors
+    /// Work before it failed.
+    pub fn wait(&self) -> Result<()> {
+        self.0.synchronize().map_err(failure::of)
+    }
+
     /// Seconds of the device's clock from `earlier` to this. Waits for both.
     ///
     /// # Errors

@@ -56,17 +56,6 @@ impl CachedLayers {
         assert!(!self.pending.is_empty(), "every layer that was gathered has been waited for");
         self.pending.remove(0).into_iter().map(|pending| Ok(comm.wait(pending)?)).collect()
     }
-
-    /// Waits for the layers that nobody has waited for, so that no later call meets them.
-    ///
-    /// # Errors
-    /// The communicator's.
-    pub fn finish(mut self, comm: &mut dyn Communicator) -> Result<()> {
-        while !self.pending.is_empty() {
-            self.next(comm)?;
-        }
-        Ok(())
-    }
 }
 
 /// Rows of a pass that measures drift, in one layer.

@@ -1,6 +1,7 @@
 //! A whole prompt on one rank, as an auxiliary model reads it: its last rows look back in the last layer, and their attention to
 //! each row is kept.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use candle_core::Tensor;
@@ -15,8 +16,8 @@ use crate::progress::Progress;
 /// What the thread that reads and the one that waits for it tell each other.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Layers read so far.
-    pub steps: AtomicUsize,
+    /// Layers read, and tiles done, so far.
+    pub steps: Arc<AtomicUsize>,
     /// Nobody waits any more.
     pub ended: AtomicBool,
 }

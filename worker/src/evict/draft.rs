@@ -13,11 +13,16 @@ use crate::sample::Sampler;
 /// likeliest of those that the main model knows.
 ///
 /// # Errors
-/// Kernels' and communicator's; [`Error::Bug`] where rank 0 lacks the model.
+/// Kernels' and communicator's; [`Error::Bug`] where rank 0 lacks the model; [`Error::Cancelled`] on every rank alike.
 pub(super) fn tokens(cx: &mut Context<'_>, plan: &Plan, (first, count): (u32, usize)) -> Result<Vec<u32>> {
-    let written = if cx.rank() == 0 { Some(written(cx, plan, (first, count))?) } else { None };
+    let written = match (cx.rank() == 0).then(|| written(cx, plan, (first, count))) {
+        // The others wait for this word: they hear of it here.
+        Some(Err(Error::Cancelled)) => Some(None),
+        written => written.transpose()?.map(Some),
+    };
     let bytes = written.map(|tokens| tributary_protocol::encode(&tokens)).transpose()?;
-    Ok(tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?)
+    let written: Option<Vec<u32>> = tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?;
+    written.ok_or(Error::Cancelled)
 }
 
 fn written(cx: &Context<'_>, plan: &Plan, (first, count): (u32, usize)) -> Result<Vec<u32>> {

@@ -64,6 +64,10 @@ pub fn evict(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u3
         remains.report.asking_rows = asking_rows;
         remains
     } else {
+        // The owner's passes have points, which all pass.
+        let (layers, world) = (cx.models.main.config().layers, cx.comm.size());
+        let points = plan.points_after_first_token(layers, world, &prefilled.selection.rows);
+        cx.math.progress.idle_layers(points)?;
         Remains::nothing(evict)
     };
     cx.timeline.close(cx.comm)?;

@@ -166,10 +166,12 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// The attention's or the tensor library's.
     fn layer(&self, layer: usize, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
-        attention.progress().layer(layer)?;
-        let qkv = self.qkv(layer, &rows)?;
-        let attended = attention.attend(layer, qkv)?;
-        self.finish(layer, rows, attended)
+        let progress = attention.progress().clone();
+        progress.layer(layer, || {
+            let qkv = self.qkv(layer, &rows)?;
+            let attended = attention.attend(layer, qkv)?;
+            self.finish(layer, rows, attended)
+        })
     }
 
     /// Layers `from..to`, one after the other.
@@ -186,9 +188,8 @@ pub trait Model: Send + Sync {
     /// As [`layer`](Self::layer).
     fn up_to_attention(&self, last: usize, rows: Rows, attention: &mut dyn Attention) -> Result<()> {
         let rows = self.layers(0..last, rows, attention)?;
-        attention.progress().layer(last)?;
-        attention.attend(last, self.qkv(last, &rows)?)?;
-        Ok(())
+        let progress = attention.progress().clone();
+        progress.layer(last, || attention.attend(last, self.qkv(last, &rows)?).map(drop))
     }
 
     /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output, only the rows that
@@ -199,11 +200,13 @@ pub trait Model: Send + Sync {
     fn prompt(&self, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
         let last = self.config().layers - 1;
         let rows = self.layers(0..last, rows, attention)?;
-        attention.progress().layer(last)?;
-        let asked = attention.last_layer(rows.len());
-        let qkv = self.qkv_of_last(last, &rows, asked)?;
-        let attended = attention.attend(last, qkv)?;
-        self.finish(last, rows.last(asked)?, attended)
+        let progress = attention.progress().clone();
+        progress.layer(last, || {
+            let asked = attention.last_layer(rows.len());
+            let qkv = self.qkv_of_last(last, &rows, asked)?;
+            let attended = attention.attend(last, qkv)?;
+            self.finish(last, rows.last(asked)?, attended)
+        })
     }
 }
 

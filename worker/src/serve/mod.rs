@@ -45,6 +45,11 @@ pub fn serve<'a>(
 ) -> Result<()> {
     let models = models.into();
     let progress = Progress::on(models.main.device(), comm.liveness()).map_err(|error| fail(comm, link, 0, error))?;
+    let progress = progress.passing(comm.points());
+    let _telling = progress.telling();
+    if let Some(link) = link {
+        comm.points().listen(link.cancels());
+    }
     checkpoint(comm.rank(), Phase::Idle).map_err(|error| fail(comm, link, 0, error))?;
     let mut rank = Rank {
         models,

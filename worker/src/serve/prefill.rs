@@ -2,7 +2,9 @@
 
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
-use tributary_protocol::{DeviceMemory, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal};
+use tributary_protocol::{
+    DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal, ScoredToken,
+};
 use tributary_system::memory;
 
 use super::Rank;
@@ -15,16 +17,39 @@ use crate::placement::Placement;
 use crate::sequence::Sequence;
 use crate::strategy::{self, Prefilled, Selection};
 
-/// A rank's result at the end of a prefill: its report, and the outcome if it is the owner; or the refusal that ended the request, and
-/// the traffic until then.
-type PrefillResult = std::result::Result<(RankReport, Option<Outcome>), (Refusal, Traffic)>;
+/// What a rank has to tell at the end of a prefill.
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Told {
+    /// Its report, and the outcome if it is the owner.
+    Filled(Box<(RankReport, Option<Outcome>)>),
+    /// The request was let go of on the way.
+    Cancelled(Box<RankReport>),
+    /// The refusal that ended the request, and the traffic until then.
+    Refused(Refusal, Traffic),
+}
+
+/// A cache that is filled, and the first token drawn from it.
+struct Filled {
+    prefilled: Prefilled,
+    first: FirstToken,
+    /// How likely the query's tokens are, where that was asked for.
+    prompt: Option<Vec<ScoredToken>>,
+    /// What remains of it, where rows are evicted.
+    remains: Option<Remains>,
+    /// The first lap that is behind the first token.
+    first_lap_behind: usize,
+}
 
 impl Rank<'_> {
     /// Fills the cache of a request and draws its first token.
     pub(super) fn prefill(&mut self, plan: &Plan) -> Result<()> {
         let told = match self.run(plan) {
-            Ok(told) => Ok(told),
-            Err(error) if error.is_the_requests() => Err((error.refusal(), Traffic::sum(self.comm.laps()))),
+            Ok(told) => told,
+            Err(error) if error.is_the_requests() => {
+                // The group lives on: messages on their way have to arrive, so that no later call meets them.
+                self.comm.finish_started()?;
+                Told::Refused(error.refusal(), Traffic::sum(self.comm.laps()))
+            }
             Err(error) => return Err(error),
         };
         self.answer(plan, told)
@@ -35,36 +60,39 @@ impl Rank<'_> {
         // Nothing is gathered: every rank keeps its own.
         let plan = Plan { exchange: Exchange::PassQ, budget: 0, keep_chunks: true, ..plan.clone() };
         let mut cx = self.context(&plan)?;
-        let chunks = strategy::chunks::prefill(&mut cx, &plan)?;
-        let (mut cache, arrivals) = chunks.receive(&mut cx, &plan)?;
-        arrivals.settle(&mut cx, &plan, &mut cache)?;
-        strategy::chunks::keep(&mut cx, &plan, &cache)?;
-        cx.timeline.close(cx.comm)?;
-        let report = report(cx, &plan, false, usize::MAX)?;
-        let reports = self.gather(&report)?;
-        self.tell(|| Event::Kept { request: plan.request, reports })
+        let (report, is_cancelled) = match fill_chunks(&mut cx, &plan) {
+            Ok(()) => {
+                cx.timeline.close(cx.comm)?;
+                (report(cx, &plan, false, usize::MAX)?, false)
+            }
+            Err(Error::Cancelled) => (cancelled(cx, &plan)?, true),
+            Err(error) => return Err(error),
+        };
+        let (request, reports) = (plan.request, self.gather(&report)?);
+        in_step(&reports)?;
+        self.tell(|| match is_cancelled {
+            true => Event::Cancelled { request, reports },
+            false => Event::Kept { request, reports },
+        })
     }
 
-    fn run(&mut self, plan: &Plan) -> Result<(RankReport, Option<Outcome>)> {
+    fn run(&mut self, plan: &Plan) -> Result<Told> {
         check(plan, &self.models, self.comm.size())?;
         let link = self.link;
         // What the last request left to be stored waits until this one's first token is out.
         let computing = self.chunk_cache.store().map(|store| store.computing());
         let mut cx = self.context(plan)?;
-        let prefilled = strategy::build(&plan.method)?.prefill(&mut cx, plan)?;
+        let tell = |drawn| {
+            drop(computing);
+            link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
+        };
+        let filled = match fill(&mut cx, plan, tell) {
+            Err(Error::Cancelled) => return Ok(Told::Cancelled(Box::new(cancelled(cx, plan)?))),
+            filled => filled?,
+        };
+        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_behind } = filled;
         let is_owner = cx.rank() == prefilled.owner;
-        let FirstToken { drawn, logits, sampler } = first_token(&mut cx, plan, &prefilled)?;
         let (token, margin) = (drawn.token, drawn.margin);
-        if let Some(link) = link {
-            link.send(Event::FirstToken { request: plan.request, drawn })?;
-        }
-        let prompt = score_query(&mut cx, plan, &prefilled)?;
-        drop(computing);
-        let first_lap_behind = cx.timeline.close(cx.comm)?;
-        // The first token is long out: copying does not count towards it.
-        strategy::chunks::keep(&mut cx, plan, &prefilled.cache)?;
-        let goes_on = plan.goes_on(&[token]);
-        let remains = if goes_on { remains(&mut cx, plan, &prefilled, token)? } else { None };
         let report = report(cx, plan, is_owner, first_lap_behind)?;
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
@@ -74,7 +102,7 @@ impl Rank<'_> {
             kept: asked.map(|remains| Box::new(remains.kept.clone())),
             ..outcome
         });
-        if goes_on {
+        if plan.goes_on(&[token]) {
             let rank = self.comm.rank();
             let sequence = match remains {
                 Some(remains) => {
@@ -84,7 +112,7 @@ impl Rank<'_> {
             };
             self.sequences.insert(plan.request, sequence);
         }
-        Ok((report, outcome))
+        Ok(Told::Filled(Box::new((report, outcome))))
     }
 
     /// The tools that a request's passes are handed.
@@ -101,24 +129,78 @@ impl Rank<'_> {
     }
 
     /// Gathers what every rank has to tell on rank 0, which tells the coordinator.
-    fn answer(&mut self, plan: &Plan, told: PrefillResult) -> Result<()> {
-        let gathered = self.gather(&told)?;
+    fn answer(&mut self, plan: &Plan, told: Told) -> Result<()> {
+        let gathered: Vec<Told> = self.gather(&told)?;
         let Some(link) = self.link else { return Ok(()) };
-        let (told, refused): (Vec<_>, Vec<_>) = gathered.into_iter().partition(|told| told.is_ok());
-        let request = plan.request;
-        let (refusals, traffic): (Vec<_>, Vec<_>) = refused.into_iter().filter_map(PrefillResult::err).unzip();
-        if let Some(refusal) = refusals.into_iter().next() {
-            if !told.is_empty() {
-                return Err(Error::Bug("a request failed on some ranks and not on the others"));
+        let (request, ranks) = (plan.request, gathered.len());
+        let (mut filled, mut let_go, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for told in gathered {
+            match told {
+                Told::Filled(told) => filled.push(*told),
+                Told::Cancelled(report) => let_go.push(*report),
+                Told::Refused(refusal, traffic) => refused.push((refusal, traffic)),
             }
+        }
+        if ![filled.len(), let_go.len(), refused.len()].contains(&ranks) {
+            return Err(Error::Bug("a request ended in one way on some ranks and not on the others"));
+        }
+        let (refusals, traffic): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
+        if let Some(refusal) = refusals.into_iter().next() {
             return Ok(link.send(Event::Refused { request, refusal, traffic })?);
         }
-        let (reports, outcomes): (Vec<_>, Vec<_>) = told.into_iter().filter_map(PrefillResult::ok).unzip();
+        let (reports, outcomes): (Vec<_>, Vec<_>) = filled.into_iter().unzip();
+        let is_cancelled = !let_go.is_empty();
+        let reports = if is_cancelled { let_go } else { reports };
+        in_step(&reports)?;
+        if is_cancelled {
+            return Ok(link.send(Event::Cancelled { request, reports })?);
+        }
         let mut outcomes = outcomes.into_iter().flatten();
         let outcome = outcomes.next().ok_or(Error::Bug("no rank drew the first token"))?;
         assert_eq!(outcomes.count(), 0, "outcomes besides the owner's");
         Ok(link.send(Event::Prefilled { request, outcome, reports })?)
     }
+}
+
+/// Checks that all ranks passed the same control points.
+fn in_step(reports: &[RankReport]) -> Result<()> {
+    match reports.windows(2).all(|pair| pair[0].points == pair[1].points) {
+        true => Ok(()),
+        false => Err(Error::Bug("ranks passed different numbers of control points")),
+    }
+}
+
+/// Fills a request's cache, draws its first token, keeps its chunks, and evicts what decoding shall not keep. The token is handed to `tell` as
+/// soon as it is there.
+fn fill(cx: &mut Context<'_>, plan: &Plan, tell: impl FnOnce(DrawnToken) -> Result<()>) -> Result<Filled> {
+    let prefilled = strategy::build(&plan.method)?.prefill(cx, plan)?;
+    let first = first_token(cx, plan, &prefilled)?;
+    tell(first.drawn.clone())?;
+    let prompt = score_query(cx, plan, &prefilled)?;
+    let first_lap_behind = cx.timeline.close(cx.comm)?;
+    // The first token is long out: copying does not count towards it.
+    strategy::chunks::keep(cx, plan, &prefilled.cache)?;
+    let token = first.drawn.token;
+    let remains = if plan.goes_on(&[token]) { remains(cx, plan, &prefilled, token)? } else { None };
+    Ok(Filled { prefilled, first, prompt, remains, first_lap_behind })
+}
+
+/// Fills the chunk cache with a plan's chunks.
+fn fill_chunks(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
+    let chunks = strategy::chunks::prefill(cx, plan)?;
+    let (mut cache, arrivals) = chunks.receive(cx, plan)?;
+    arrivals.settle(cx, plan, &mut cache)?;
+    strategy::chunks::keep(cx, plan, &cache)
+}
+
+/// The report of this rank on a request that was let go of. Messages on their way arrive first, so that no later call meets them: at a
+/// control point all ranks have begun the same.
+fn cancelled(cx: Context<'_>, plan: &Plan) -> Result<RankReport> {
+    let mut cx = cx;
+    cx.comm.finish_started()?;
+    cx.timeline.close(cx.comm)?;
+    tracing::debug!(request = plan.request, rank = cx.rank(), points = cx.math.progress.point_count(), "cancelled");
+    report(cx, plan, false, usize::MAX)
 }
 
 /// What remains of a filled cache that another token is to be drawn from, where rows are evicted; else a look-ahead looks at it.
@@ -132,7 +214,7 @@ fn remains(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32)
 
 /// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
 fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
-    let device_memory = device_memory(&cx)?;
+    let (device_memory, points) = (device_memory(&cx)?, cx.math.progress.point_count());
     let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm)?;
     if plan.method.selection().is_some() {
@@ -151,6 +233,7 @@ fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind
         prefilled_rows,
         recomputed_rows,
         auxiliary_s,
+        points,
         evicted: None,
         chunk_cache: chunk_cache.report(),
         device_memory,

@@ -58,7 +58,8 @@ impl Rank<'_> {
         let in_step = |(request, sequence): (&u64, _)| listed.contains(request).then_some((*request, sequence));
         let sequences: Vec<(u64, &mut Sequence)> = self.sequences.iter_mut().filter_map(in_step).collect();
         let positions = sequences.iter().map(|(_, sequence)| sequence.positions).max().unwrap_or(0);
-        let math = Math::of(self.models.main, positions, (self.kernels, &self.progress, self.comm.kept_free()))?;
+        let math =
+            Math::of(self.models.main, positions, (self.kernels, &self.progress.alone(), self.comm.kept_free()))?;
         let step = Step::of(sequences, self.comm.size(), &math.rope)?;
         let own = step.requests.clone();
         let Some(rows) = step.run(self.models.main, math, &mut *self.comm)? else { return Ok(Vec::new()) };

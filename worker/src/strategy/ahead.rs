@@ -4,7 +4,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, add, cuda};
-use tributary_protocol::{Plan, Source};
+use tributary_protocol::{LOOK_TILE_ROWS, Plan, Source};
 
 use super::Prefilled;
 use crate::attention::LookAhead;
@@ -12,9 +12,6 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::kv::View;
 use crate::model::Rows;
-
-/// Rows of the prompt that a rank runs at a time: what passes through is bounded, whatever the prompt's length.
-const TILE_ROWS: usize = 512;
 
 /// The attention that this rank's rows of the cache received.
 pub struct LookAheadScores {
@@ -41,7 +38,11 @@ pub fn sight(plan: &Plan, prefilled: &Prefilled, rank: usize) -> View {
 /// Kernels' and communicator's.
 pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<LookAheadScores>> {
     let (rank, is_owner) = (cx.rank(), cx.rank() == prefilled.owner);
-    if plan.look_ahead.is_none() || (prefilled.alone && !is_owner) {
+    if plan.look_ahead.is_none() {
+        return Ok(None);
+    }
+    if prefilled.alone && !is_owner {
+        cx.math.progress.idle_layers(cx.models.main.config().layers)?;
         return Ok(None);
     }
     let embedded = embed(cx, plan, is_owner)?;
@@ -98,11 +99,12 @@ pub fn look_again(
     of_ranks: &[Vec<u32>],
 ) -> Result<LookAheadScores> {
     let (sources, rank) = (plan.sources(), cx.rank());
-    let tiles = of_ranks.iter().map(|rows| rows.len().div_ceil(TILE_ROWS)).max().unwrap_or(0);
+    let tiles = of_ranks.iter().map(|rows| rows.len().div_ceil(LOOK_TILE_ROWS)).max().unwrap_or(0);
     let mut sum: Option<LookAheadScores> = None;
     for tile in 0..tiles {
-        let part =
-            |rows: &Vec<u32>| -> Vec<u32> { rows.iter().skip(tile * TILE_ROWS).take(TILE_ROWS).copied().collect() };
+        let part = |rows: &Vec<u32>| -> Vec<u32> {
+            rows.iter().skip(tile * LOOK_TILE_ROWS).take(LOOK_TILE_ROWS).copied().collect()
+        };
         let parts: Vec<Vec<u32>> = of_ranks.iter().map(part).collect();
         let own: Vec<Source> = parts[rank].iter().map(|&row| sources[row as usize]).collect();
         let embedded = cx.embed(&own)?;

@@ -70,7 +70,7 @@ impl Arrivals {
                 }
                 if !loading.is_settled(index, layer) {
                     // Reading is progress; it is given up when it makes none.
-                    math.progress.layer(layer)?;
+                    math.progress.step(layer)?;
                 }
                 match loading.layer(index, layer) {
                     Some(ComingLayer { pair: (k, v), places }) => {

@@ -1,11 +1,12 @@
 //! Evidence of auxiliary models: the attention of the last rows of their own prompts, read as numbers of the main model's
 //! context rows. Rank 0 runs them on threads of its host, beside what it computes meanwhile, and tells the others.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use tributary_kernels::{Threads, cuda};
+use tributary_kernels::{Threads, cuda, tiles};
 use tributary_protocol::{Auxiliary, AuxiliaryPrompt, Phase, Plan, Refusal};
 
 use crate::attention::{Reading, Watched};
@@ -54,12 +55,18 @@ pub(super) fn beside<T>(
     let models = cx.models.clone();
     let readers = readers(cx, &models, plan)?;
     let (watched, threads) = (Watched::default(), Threads::beside("auxiliary")?);
-    let (done, (read, seconds)) = std::thread::scope(|scope| {
+    let (done, found) = std::thread::scope(|scope| {
         let (tell, found) = channel();
         let (watched, threads, readers) = (&watched, &threads, &readers);
         let run = move || {
             let since = Instant::now();
-            let read = threads.run(|| readers.iter().map(|reader| reader.read(watched)).collect());
+            let read = threads.run(|| {
+                let steps = Arc::clone(&watched.steps);
+                let _telling = tiles::telling(Arc::new(move || {
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }));
+                readers.iter().map(|reader| reader.read(watched)).collect()
+            });
             // Where the rank has failed meanwhile nobody listens.
             let _ = tell.send((read, since.elapsed().as_secs_f64()));
         };
@@ -68,10 +75,15 @@ pub(super) fn beside<T>(
         let ended = EndOf(watched);
         let done = work(cx)?;
         cx.enter(Phase::Auxiliary, plan)?;
-        let found = wait(&found, watched, &cx.math.progress)?;
+        let found = wait(&found, watched, &cx.math.progress);
         drop(ended);
         Ok::<_, Error>((done, found))
     })?;
+    let (read, seconds) = match found {
+        // The others wait for what is read: they hear of it instead.
+        Err(Error::Cancelled) => (Err(Error::Cancelled), 0.0),
+        found => found?,
+    };
     cx.auxiliary_s = seconds;
     let read = read.and_then(|read| finite(plan, read));
     Ok((done, told(cx, Some(read))?))
@@ -86,7 +98,7 @@ impl Drop for EndOf<'_> {
     }
 }
 
-/// Waits for the readers; as long as they get on, the rank does.
+/// Waits for the readers; as long as they get on, the rank does. Looks meanwhile whether the request is to be cancelled.
 fn wait(found: &Receiver<Found>, watched: &Watched, progress: &Progress) -> Result<Found> {
     let mut seen = 0;
     loop {
@@ -96,9 +108,10 @@ fn wait(found: &Receiver<Found>, watched: &Watched, progress: &Progress) -> Resu
             Err(RecvTimeoutError::Timeout) => {
                 let steps = watched.steps.load(Ordering::Relaxed);
                 if steps != seen {
-                    progress.layer(0)?;
+                    progress.tile();
                     seen = steps;
                 }
+                progress.look_up()?;
             }
         }
     }
@@ -142,14 +155,16 @@ fn finite(plan: &Plan, read: Vec<Vec<Vec<f32>>>) -> Readings {
 
 /// What rank 0 has read, on every rank. A failure that is the request's own is told to all; another one ends the group.
 fn told(cx: &mut Context<'_>, read: Option<Readings>) -> Result<Readings> {
-    let told: Option<std::result::Result<Vec<Vec<f32>>, Refusal>> = match read {
+    // Without a refusal it was cancelled.
+    let told: Option<std::result::Result<Vec<Vec<f32>>, Option<Refusal>>> = match read {
         Some(Ok(read)) => Some(Ok(read)),
-        Some(Err(error)) if error.is_the_requests() => Some(Err(error.refusal())),
+        Some(Err(Error::Cancelled)) => Some(Err(None)),
+        Some(Err(error)) if error.is_the_requests() => Some(Err(Some(error.refusal()))),
         Some(Err(error)) => return Err(error),
         None => None,
     };
     let bytes = told.map(|told| tributary_protocol::encode(&told)).transpose()?;
-    let read: std::result::Result<Vec<Vec<f32>>, Refusal> =
+    let read: std::result::Result<Vec<Vec<f32>>, Option<Refusal>> =
         tributary_protocol::decode(&cx.comm.broadcast_bytes(0, bytes)?)?;
-    Ok(read.map_err(Error::Refused))
+    Ok(read.map_err(|refusal| refusal.map_or(Error::Cancelled, Error::Refused)))
 }

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, LayerRows};
 use crate::model::{Models, embed};
+use crate::progress::Progress;
 
 /// This rank's chunks, and the other ranks' on their way here.
 pub struct Chunks {
@@ -43,14 +44,17 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let mut compressed = None;
     let batch = match &stock.prefix {
         Some(prefix) if sources.is_empty() => {
-            send_cached(&cx.models, outgoing, (prefix, &mut stock.arrivals))?;
+            let points = plan.chunk_points(cx.models.main.config().layers);
+            send_cached(&cx.models, outgoing, (prefix, &mut stock.arrivals), (&cx.math.progress, points))?;
             Block::default()
         }
         prefix => {
             let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
             let rows = stock.missing_rows(plan);
             let (layers, sends) = (Vec::new(), outgoing.is_some());
-            let (math, count) = (cx.math.clone(), cx.models.main.config().layers);
+            let count = cx.models.main.config().layers;
+            // A rank that lacks a chunk which all take for warm computes it without the others' knowledge.
+            let math = if plan.chunk_points(count) > 0 { cx.math.clone() } else { cx.math.alone() };
             let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
             let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
             let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
@@ -172,11 +176,13 @@ fn send_cached(
     models: &Models<'_>,
     outgoing: Option<OutgoingRows<'_>>,
     (prefix, arrivals): (&Block, &mut Arrivals),
+    (progress, points): (&Progress, usize),
 ) -> Result<()> {
-    let Some(mut outgoing) = outgoing else { return Ok(()) };
+    let Some(mut outgoing) = outgoing else { return progress.idle_layers(points) };
     for (layer, (k, v)) in prefix.layers.iter().enumerate() {
         arrivals.wait(layer + 1, models)?;
         outgoing.layer(layer, k, v)?;
+        progress.idle_layers(usize::from(layer < points))?;
     }
     Ok(())
 }

@@ -41,42 +41,48 @@ pub(super) fn measure(
     let (model, math) = (cx.models.main, cx.math.clone());
     let mut stayed = Vec::new();
     for (layer, left) in std::iter::once(None).chain(drift.left(plan.budget).into_iter().map(Some)).enumerate() {
-        math.progress.layer(layer)?;
-        // In the last layer nobody asks, unless attention counts.
-        let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
-        let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
-        let there = cached.next(cx.comm)?;
-        if let Some(left) = left {
-            let own = distances(&qkv, &there, &kept, &rows[rank], drift)?;
-            let distances = match gather(cx, candidates, &rows, &own) {
-                Err(error) if error.is_the_requests() => {
-                    cached.finish(cx.comm)?;
-                    return Err(error);
+        let found = math.progress.layer(layer, || {
+            // In the last layer nobody asks, unless attention counts.
+            let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
+            let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
+            let there = cached.next(cx.comm)?;
+            if let Some(left) = left {
+                let own = distances(&qkv, &there, &kept, &rows[rank], drift)?;
+                let distances = gather(cx, candidates, &rows, &own)?;
+                if layer == drift.layers {
+                    let mut pass = DriftPass {
+                        math: &math,
+                        comm: &mut *cx.comm,
+                        placement: &placement,
+                        prefix: &prefix,
+                        kept: &kept,
+                    };
+                    let scores = match drift.score {
+                        DriftScore::Squared => distances,
+                        DriftScore::Attended => {
+                            weighed(distances, &mut pass, layer, (&qkv, &there[0]), &rows, candidates)?
+                        }
+                    };
+                    return Ok(Some((scores, Drift::longest_first(&stayed))));
                 }
-                distances => distances?,
-            };
-            if layer == drift.layers {
-                let mut pass =
-                    DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
-                let scores = match drift.score {
-                    DriftScore::Squared => distances,
-                    DriftScore::Attended => weighed(distances, &mut pass, layer, (&qkv, &there[0]), &rows, candidates)?,
-                };
-                return Ok((scores, Drift::longest_first(&stayed)));
+                let all: Vec<u32> = rows.concat();
+                let score = |row: u32| distances[(row - candidates.first_row) as usize];
+                let best = agree(cx, (rank == 0).then(|| top_rows(&all, score, left)))?;
+                let stay = places_in(&rows[rank], &best);
+                rows.iter_mut().for_each(|rows| rows.retain(|row| best.binary_search(row).is_ok()));
+                assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), best.len(), "rows that go on from layer {layer}");
+                (hidden, qkv) = (hidden.select(&stay)?, selected(&qkv, &stay)?);
+                stayed.push(best);
             }
-            let all: Vec<u32> = rows.concat();
-            let score = |row: u32| distances[(row - candidates.first_row) as usize];
-            let best = agree(cx, (rank == 0).then(|| top_rows(&all, score, left)))?;
-            let stay = places_in(&rows[rank], &best);
-            rows.iter_mut().for_each(|rows| rows.retain(|row| best.binary_search(row).is_ok()));
-            assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), best.len(), "rows that go on from layer {layer}");
-            (hidden, qkv) = (hidden.select(&stay)?, selected(&qkv, &stay)?);
-            stayed.push(best);
+            let mut attention =
+                DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
+            let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
+            hidden = model.finish(layer, hidden.clone(), attended)?;
+            Ok(None)
+        })?;
+        if let Some(found) = found {
+            return Ok(found);
         }
-        let mut attention =
-            DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
-        let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
-        hidden = model.finish(layer, hidden, attended)?;
     }
     Err(Error::Bug("drift is measured in one layer at least"))
 }

@@ -26,6 +26,7 @@ impl Strategy for Full {
             selection: nothing_selected(plan),
         };
         if cx.rank() != plan.owner {
+            cx.math.progress.idle_layers(cx.models.main.config().layers)?;
             return Ok(this);
         }
         let sources = plan.sources();

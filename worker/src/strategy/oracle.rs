@@ -37,9 +37,11 @@ pub(super) fn differences(
     // The probe has waited for every layer of chunks that are read.
     let mut pass = OraclePass::new(math, &mut *cx.comm, (plan, &homes), &chunks.cache, &placement, paid);
     let rows = model.layers(0..layers - 1, rows, &mut pass)?;
-    pass.progress().layer(layers - 1)?;
-    let asking = pass.last_layer(rows.len());
-    pass.attend(layers - 1, model.qkv_of_last(layers - 1, &rows, asking)?)?;
+    let progress = pass.progress().clone();
+    progress.layer(layers - 1, || {
+        let asking = pass.last_layer(rows.len());
+        pass.attend(layers - 1, model.qkv_of_last(layers - 1, &rows, asking)?)
+    })?;
     let mut of_row = vec![0.0; plan.total_rows()];
     pass.into_measured().for_each(|(row, difference)| of_row[row as usize] = difference);
     let own: Vec<f32> = plan.kept_by(cx.rank()).iter().map(|&row| of_row[row as usize]).collect();

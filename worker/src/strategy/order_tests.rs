@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Liveness, Pending, Result, Start, Traffic};
+use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score, Trace};
 
@@ -38,6 +38,14 @@ impl Communicator for Noted<'_> {
 
     fn liveness(&self) -> Liveness {
         self.inner.liveness()
+    }
+
+    fn points(&self) -> Points {
+        self.inner.points()
+    }
+
+    fn finish_started(&mut self) -> Result<()> {
+        self.inner.finish_started()
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {

@@ -20,18 +20,9 @@ pub struct Selective {
 impl Strategy for Selective {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         let (mut chunks, read) = auxiliary::beside(cx, plan, |cx| chunks::prefill(cx, plan))?;
-        let selection = read.and_then(|read| {
-            let order = reorder(cx, plan, &mut chunks)?;
-            self.select(cx, plan, &mut chunks, (order, read))
-        });
-        let mut selection = match selection {
-            Err(error) if error.is_the_requests() => {
-                // The group lives on: messages on their way have to arrive, so that no later call meets them.
-                chunks.receive(cx, plan)?;
-                return Err(error);
-            }
-            selection => selection?,
-        };
+        let read = read?;
+        let order = reorder(cx, plan, &mut chunks)?;
+        let mut selection = self.select(cx, plan, &mut chunks, (order, read))?;
         let layout = if plan.method.parallel().is_some() { Layout::HlHp } else { Layout::Global };
         let placement = Placement::new(plan, &selection.order, layout);
         let apart = plan.order_for == OrderFor::Selection && selection.order != plan.request_order();

@@ -93,7 +93,7 @@ impl Stock {
             places.push(place);
             wanted.push((identity, shape));
         }
-        let loading = (Loading::begin(&store, wanted), cx.math.clone());
+        let loading = (Loading::begin(&store, wanted), cx.math.alone());
         self.arrivals = Arrivals::new(loading, chunks, prefix, cx.models.main.config().layers).of(from_store);
         let chunk_rows = plan.chunk_rows();
         for (index, place) in places.into_iter().enumerate() {

@@ -1,0 +1,95 @@
+//! Control points: the places in a prefill where all ranks look up together, and the word that they are told there.
+//!
+//! A point stands after each layer of every pass. Every rank passes the same points in the same order, also a rank that has no row in a
+//! pass. How many there are follows from the plan and, where free probes decide by themselves how long they go on, from the number of
+//! those.
+
+use crate::{Drift, Evict, EvictionEvidence, Plan, Prefill};
+
+/// The word that every rank is told at a control point, the same one everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Word {
+    /// Go on.
+    Continue,
+    /// Let go of the request.
+    Cancel,
+}
+
+/// Rows of the prompt that a rank runs at a time where rows of the prompt look at the filled cache once more.
+pub const LOOK_TILE_ROWS: usize = 512;
+
+/// The sizes of a model on which numbers of control points depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PointShape {
+    /// Layers of the model.
+    pub layers: usize,
+    /// Query heads of a layer.
+    pub heads: usize,
+}
+
+impl Plan {
+    /// The control points of the pass that prefills chunks ahead of selection; none where all of them are warm.
+    pub fn chunk_points(&self, layers: usize) -> usize {
+        if self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
+    }
+
+    /// The control points of a prefill until its first token is drawn, of which `rounds` are the free probes that were taken.
+    pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
+        let layers = shape.layers;
+        match self.method.prefill() {
+            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,
+            // The blocks, then the query.
+            Prefill::Anchored { .. } => 2 * layers,
+            Prefill::Chunks(_) => {
+                let reorder = if self.reorders() { self.probed_layers(layers).end } else { 0 };
+                let evidence = if self.budget > 0 { self.evidence_points(shape, rounds) } else { 0 };
+                self.chunk_points(layers) + reorder + evidence + layers
+            }
+        }
+    }
+
+    /// The control points of what is measured before rows are selected.
+    fn evidence_points(&self, shape: PointShape, rounds: usize) -> usize {
+        let layers = shape.layers;
+        let candidates: usize = self.candidates(&self.request_order()).iter().map(|(_, tokens)| tokens).sum();
+        if let Some(Drift { layers: measured, .. }) = self.drifts(&self.request_order()) {
+            // The first layer, in which nothing is measured, comes before them.
+            return measured + 1;
+        }
+        let oracle = if self.asks_oracle() { layers } else { 0 };
+        let pass = if self.measured_rows().min(candidates) > 0 { layers } else { 0 };
+        let chosen = self.traces().and_then(|trace| trace.heads.count(layers * shape.heads)).is_some();
+        let traced = rounds * layers * if chosen { 2 } else { 1 };
+        self.probed_layers(layers).end + oracle + pass + traced
+    }
+
+    /// The control points between the first token and the end of the prefill, where more tokens follow: those of rows that look at the
+    /// cache, and of tokens that the model writes to see what they attend to. `recomputed` are the rows that were.
+    pub fn points_after_first_token(&self, layers: usize, world: usize, recomputed: &[u32]) -> usize {
+        let there = self.rows_there(recomputed);
+        match self.evicts().filter(|evict| evict.keep < there.len()) {
+            None => self.look_ahead.map_or(0, |_| layers),
+            Some(evict) => layers * self.eviction_passes(evict, world, &there),
+        }
+    }
+
+    /// How often rows run through all layers to know what is kept.
+    fn eviction_passes(&self, evict: &Evict, world: usize, there: &[u32]) -> usize {
+        let tiles = |rows: usize| rows.div_ceil(LOOK_TILE_ROWS);
+        let window = tiles(evict.window_rows().min(there.len()));
+        // Each written token but the first, and then all of them at once.
+        let written = evict.pseudo.max(1);
+        match evict.descriptor().evidence {
+            EvictionEvidence::Places | EvictionEvidence::Draw => 0,
+            EvictionEvidence::LookAhead | EvictionEvidence::DraftTokens | EvictionEvidence::LastRow => 1,
+            EvictionEvidence::Window => window,
+            EvictionEvidence::PseudoTokens => window + written,
+            EvictionEvidence::OwnTokens => written,
+            EvictionEvidence::AllRows => {
+                let holders = self.holders(world);
+                let held = |rank: usize| there.iter().filter(|&&row| holders[row as usize] == rank).count();
+                (0..world).map(held).map(tiles).max().unwrap_or(0)
+            }
+        }
+    }
+}
