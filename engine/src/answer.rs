@@ -22,8 +22,12 @@ impl Engine<'_> {
         self.survey(group);
         let clock = Clock::start();
         fail::fail_point!("engine::request");
-        let prepared = question.prepare(&self.folder, &self.config.intake)?;
+        let mut prepared = question.prepare(&self.folder, &self.config.intake)?;
         let planned = self.planner.plan(&prepared, &run_config.settings, run_config.threads)?;
+        if let Some(note) = self.planner.foretold(&planned) {
+            tracing::warn!("{note}");
+            prepared.notes.push(note);
+        }
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         let answered = {
             let mut told = told(self.observed.clone(), &mut self.planner, group, &planned.plan);

@@ -75,6 +75,7 @@ impl Engine<'_> {
     /// A client of this engine, and where its requests arrive. They are answered as `run_config` says where they do not say
     /// otherwise.
     pub fn client(&self, run_config: &RunConfig) -> (Client, Inbox) {
+        self.observed.warned_by(|line| tracing::warn!("{line}"));
         let (desk, inbox) = desk(self.observed.clone());
         let backend = self.backend_of(run_config.settings.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };

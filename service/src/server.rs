@@ -1,7 +1,7 @@
 //! The service's own thread: its start and its end.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -220,7 +220,9 @@ impl Service {
         beside.spawn(fails(client.clone(), drain));
         beside.spawn(keep_testing(client.clone(), self_test, tested, draining.clone()));
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
-        let lingering = lingering(client.clone(), draining.clone(), limits.drain_time, cut, attendance);
+        let (since, time) = (OnceLock::new(), limits.drain_time);
+        let overtime = Overtime { draining: draining.clone(), since, time, attendance };
+        let (asked, lingering) = (client.clone(), lingering(client.clone(), &overtime, cut));
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
         let (model, readers, told) = (model.into(), Readers::default(), draining.clone());
         let shared = Shared {
@@ -240,6 +242,7 @@ impl Service {
             () = connections::serve(listener, app, limits, draining) => {}
             () = lingering => {}
         }
+        overtime.wait(&asked).await;
         Ok(())
     }
 }
@@ -270,34 +273,66 @@ async fn fails(client: Client, drain: watch::Sender<bool>) {
 }
 
 /// Ends when the service was told to end and nothing has been computed for a while. What is still computed when the time to drain is
-/// over is cut: the ranks let go of it at their next control point. Ranks that do not come to one soon are ended with the process.
-async fn lingering(
-    client: Client,
-    mut draining: watch::Receiver<bool>,
-    time: Duration,
-    cut: watch::Sender<bool>,
-    attendance: &Attendance,
-) {
+/// over is cut: the ranks let go of it at their next control point.
+async fn lingering(client: Client, overtime: &Overtime<'_>, cut: watch::Sender<bool>) {
+    let mut draining = overtime.draining.clone();
     if draining.wait_for(|draining| *draining).await.is_err() {
         // The sender is gone: nobody will ever tell.
         return std::future::pending().await;
     }
-    let began = Instant::now();
     let mut idle = Duration::ZERO;
-    let enough = || match began.elapsed() >= time {
+    let enough = || match overtime.is_up() {
         true => LAST_WORDS,
         false if client.desk().is_closed() => LAST_ANSWERS,
         false => LINGER,
     };
     while idle < enough() {
         tokio::time::sleep(LOOK).await;
-        idle = if client.desk().waiting() + client.desk().running() == 0 { idle + LOOK } else { Duration::ZERO };
-        if began.elapsed() >= time {
+        idle = if is_busy(&client) { Duration::ZERO } else { idle + LOOK };
+        if overtime.is_up() {
             // Whoever holds a request hears of it, unless all are gone.
             cut.send_replace(true);
         }
-        if began.elapsed() >= time + OVERTIME && client.desk().waiting() + client.desk().running() > 0 {
-            attendance.end_process();
+        overtime.end_if_over(&client);
+    }
+}
+
+/// Whether the ranks have something to compute.
+fn is_busy(client: &Client) -> bool {
+    client.desk().waiting() + client.desk().running() > 0
+}
+
+/// The time to drain, and the end of the process where ranks do not come to a control point soon behind it.
+struct Overtime<'a> {
+    draining: watch::Receiver<bool>,
+    since: OnceLock<Instant>,
+    time: Duration,
+    attendance: &'a Attendance,
+}
+
+impl Overtime<'_> {
+    /// How long the service has drained.
+    fn drained(&self) -> Duration {
+        self.since.get_or_init(Instant::now).elapsed()
+    }
+
+    /// Whether the time to drain is over.
+    fn is_up(&self) -> bool {
+        self.drained() >= self.time
+    }
+
+    /// Ends the process where ranks still compute.
+    fn end_if_over(&self, client: &Client) {
+        if self.drained() >= self.time + OVERTIME && is_busy(client) {
+            self.attendance.end_process();
+        }
+    }
+
+    /// Waits for the ranks, whose clients have all gone.
+    async fn wait(&self, client: &Client) {
+        while is_busy(client) {
+            self.end_if_over(client);
+            tokio::time::sleep(LOOK).await;
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda, join};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -12,6 +12,9 @@ use crate::error::Result;
 use crate::model::{Model, Models, Rows, embed};
 use crate::progress::Progress;
 use crate::timeline::Timeline;
+
+/// Pairs of a query and a key that a device is given at a time: the work of about a second for one with 32 heads.
+const DEVICE_PAIRS: usize = 1 << 34;
 
 /// The kernels and constants that every attention of a request shares.
 #[derive(Debug, Clone)]
@@ -65,10 +68,38 @@ impl Math {
 
     fn attend_by(&self, q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Partial> {
         self.progress.attention();
-        cuda::leave_multiprocessors(self.kept_free.multiprocessors());
-        let partial = self.kernels.attend(q, at, keys, rope, self.scale)?;
+        let key_rows = keys.iter().map(|block| block.at.len()).sum::<usize>().max(1);
+        let rows = if self.progress.on_device() { (DEVICE_PAIRS / key_rows).max(1) } else { usize::MAX };
+        let partial = self.attend_some(q, at, keys, rope, rows)?;
         self.progress.attended();
         Ok(partial)
+    }
+
+    /// Attention of so many queries at a time, each of which is progress.
+    fn attend_some(
+        &self,
+        q: &Tensor,
+        at: &Positions,
+        keys: &[Keys],
+        rope: Option<&Rope>,
+        rows: usize,
+    ) -> Result<Partial> {
+        let attend = |q: &Tensor, at: &Positions| {
+            cuda::leave_multiprocessors(self.kept_free.multiprocessors());
+            self.kernels.attend(q, at, keys, rope, self.scale)
+        };
+        let count = q.dim(0)?;
+        if count <= rows {
+            return Ok(attend(q, at)?);
+        }
+        let mut parts = Vec::new();
+        for from in (0..count).step_by(rows) {
+            let places: Vec<u32> = (from as u32..count.min(from + rows) as u32).collect();
+            parts.push(attend(&q.narrow(0, from, places.len())?, &at.select(&places))?);
+            self.progress.piece()?;
+        }
+        let of = |pick: fn(&Partial) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
+        Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })
     }
 
     /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls before have found.
@@ -224,4 +255,34 @@ pub fn checkpoint(rank: usize, phase: Phase) -> Result<()> {
 /// How long a rank may compute without progress, and all ranks wait for each other.
 fn timeout(plan: &Plan) -> Duration {
     Duration::from_millis(plan.timeout_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::kit;
+
+    #[test]
+    fn attention_in_pieces_is_attention() {
+        let model = kit::model(&kit::config());
+        let math = kit::math(&*model, 64);
+        let values = |rows: usize, heads: usize| {
+            let numbers: Vec<f32> = (0..rows * heads * 8).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
+            Tensor::from_vec(numbers, (rows, heads, 8), &Device::Cpu).expect("numbers")
+        };
+        let (q, at) = (values(21, 4), Positions::run(0, 21));
+        let keys = [Keys { k: values(21, 2), v: values(21, 2), at: at.clone() }];
+        let whole = math.attend(&q, &at, &keys).expect("attention");
+        for rows in [1, 4, 20, 21] {
+            let pieces = math.attend_some(&q, &at, &keys, Some(&math.rope), rows).expect("attention");
+            for (found, wanted) in [(&pieces.out, &whole.out), (&pieces.lse, &whole.lse)] {
+                assert_eq!(found.dims(), wanted.dims());
+                let far = (found - wanted).and_then(|far| far.abs()?.flatten_all()?.max(0)?.to_dtype(DType::F32));
+                let far = far.and_then(|far| far.to_scalar::<f32>()).expect("a number");
+                assert!(far < 1e-5, "{rows} rows at a time: {far:e}");
+            }
+        }
+    }
 }

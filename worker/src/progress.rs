@@ -56,6 +56,8 @@ struct Shared {
 struct Queue {
     /// In the order of the device: the point at which a step begins, and its layer.
     steps: VecDeque<(Moment, usize)>,
+    /// The layer that was given out last.
+    newest: usize,
     closing: bool,
 }
 
@@ -178,7 +180,10 @@ impl Progress {
             None => self.liveness.step(StepKind::Linear, Some(layer)),
             Some(on) => {
                 let begins = Moment::now(&on.device)?;
-                on.shared.lock().steps.push_back((begins, layer));
+                let mut queue = on.shared.lock();
+                queue.steps.push_back((begins, layer));
+                queue.newest = layer;
+                drop(queue);
                 on.shared.changed.notify_all();
             }
         }
@@ -201,6 +206,22 @@ impl Progress {
         if self.device.is_none() {
             self.liveness.turn_to(StepKind::Attention);
         }
+    }
+
+    /// A piece of a long attention has been given to the device: it counts when the device has passed it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn piece(&self) -> Result<()> {
+        if let Some(on) = &self.device {
+            let given = Moment::now(&on.device)?;
+            let mut queue = on.shared.lock();
+            let layer = queue.newest;
+            queue.steps.push_back((given, layer));
+            drop(queue);
+            on.shared.changed.notify_all();
+        }
+        Ok(())
     }
 
     /// Attention has ended; the rest of the layer goes on.

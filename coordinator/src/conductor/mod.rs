@@ -223,6 +223,10 @@ impl<'a> Conductor<'a> {
         };
         submission.waits = None;
         let planned = draft.planned();
+        if let Some(note) = self.planner.foretold(&planned) {
+            self.inbox.counts.observed.warn(&format!("request {request}: {note}"));
+            submission.prepared.notes.push(note);
+        }
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
         let in_flight = InFlight::new(&plan, submission.clock, queued);
         self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });

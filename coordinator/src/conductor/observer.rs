@@ -120,13 +120,26 @@ impl Stage {
 
 /// A place for one observer, which may come later than the work begins. Clones are the same place.
 #[derive(Clone, Default)]
-pub struct Observed(Arc<OnceLock<Arc<dyn Observer>>>);
+pub struct Observed(Arc<OnceLock<Arc<dyn Observer>>>, Arc<OnceLock<fn(&str)>>);
 
 impl Observed {
     /// From now on `observer` is told; only the first one counts.
     pub fn by(&self, observer: Arc<dyn Observer>) {
         // A second one comes too late, and misses nothing that it was promised.
         let _ = self.0.set(observer);
+    }
+
+    /// From now on warnings about requests go here too: to a log.
+    pub fn warned_by(&self, warn: fn(&str)) {
+        // The same one may be set again.
+        let _ = self.1.set(warn);
+    }
+
+    /// Says what a reader of the log should know.
+    pub fn warn(&self, line: &str) {
+        if let Some(warn) = self.1.get() {
+            warn(line);
+        }
     }
 
     /// Tells the observer, if there is one.

@@ -4,6 +4,7 @@
 mod assumed;
 mod curve;
 mod interval;
+mod longest_step;
 pub mod overhead;
 mod profile;
 mod reading;
@@ -14,6 +15,7 @@ mod time;
 
 pub use curve::Curve;
 pub use interval::Interval;
+pub use longest_step::LongStep;
 pub use profile::{Link, Profile, RankRates, StoreRates};
 pub use spread::{LEFT_OUT, Spread, UNMEASURED};
 pub use time::{Counted, PhaseSeconds, Predicted, ttft};

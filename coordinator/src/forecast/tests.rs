@@ -2,7 +2,7 @@
 
 use tributary_protocol::{Exchange, Phase, Plan};
 
-use super::{Curve, Predicted, Profile, Spread, ttft};
+use super::{Curve, LongStep, Predicted, Profile, Spread, ttft};
 use crate::cost::bytes::{Cargo, flows};
 use crate::cost::{Selected, groups, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
@@ -213,4 +213,20 @@ fn rates_by_rows_and_of_a_rank_alone_count_where_they_are_known() {
     let [with, without] =
         [&twice, &plain].map(|profile| seconds(&ttft(&uneven, 2, &QWEN, profile), Phase::ChunkPrefill));
     assert!((with / without - 0.75).abs() < 0.02, "{with} s, {without} s");
+}
+
+#[test]
+fn a_layer_beyond_the_timeout_is_foretold() {
+    let profile = profile();
+    let plan = planned("full", 131_072, 2048, 1, &QWEN);
+    let layer_s = seconds(&ttft(&plan, 1, &QWEN, &profile), Phase::ChunkPrefill) / QWEN.layers as f64;
+    let with = |timeout_ms| {
+        let plan = Plan { timeout_ms, ..plan.clone() };
+        LongStep::beyond_timeout(&plan, 1, &QWEN, &profile)
+    };
+    assert_eq!(with((layer_s * 1e3) as u64 + 1), None);
+    let long = with((layer_s * 1e3 / 2.0) as u64).expect("twice as long as the timeout");
+    assert_eq!(long.phase, Phase::ChunkPrefill);
+    assert!((long.seconds / layer_s - 1.0).abs() < 1e-9, "{long:?}");
+    assert!(long.note().starts_with("a layer of chunk_prefill is predicted to take "), "{}", long.note());
 }

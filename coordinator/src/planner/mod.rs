@@ -17,7 +17,7 @@ use self::taken::Taken;
 use crate::auxiliary::AuxiliaryReader;
 use crate::cost::running_bytes;
 use crate::directory::{Directory, StoreInventory};
-use crate::forecast::Profile;
+use crate::forecast::{LongStep, Profile};
 use crate::intake::Prepared;
 use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
@@ -314,6 +314,13 @@ impl Planner {
         let idle = idle.into_iter().filter(|(_, is_used)| machine.memory == MemoryOf::Host && !is_used);
         let taken: u64 = idle.filter_map(|(model, _)| Some(model.as_ref()?.weight_bytes())).sum();
         Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
+    }
+
+    /// What a reader is told of a planned request before it is computed, where the machine's profile is known: a layer that is predicted
+    /// to take longer than a rank may compute without progress. It is no reason to refuse: its tiles are progress.
+    pub fn foretold(&self, planned: &Planned) -> Option<String> {
+        let Planned { plan, world, .. } = planned;
+        LongStep::beyond_timeout(plan, *world, &self.model, self.profile.as_ref()?).map(|step| step.note())
     }
 
     /// Bytes that each rank keeps of a planned request while it is decoded.
