@@ -1,6 +1,8 @@
 //! A text completion request: a prompt that is continued, without a chat template.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use tributary_coordinator::{Prepared, RequestSettings};
 use tributary_engine::{Client, Prompt, PromptText};
 
@@ -27,14 +29,107 @@ pub struct CompletionRequest {
     generation: Generation,
 }
 
-/// A prompt, in the forms that are known.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "a text, a list of token ids, or a list of such")]
-enum Forms {
-    Text(String),
-    Texts(Vec<String>),
-    Ids(Vec<u32>),
-    Lists(Vec<Vec<u32>>),
+/// Reads prompts, in the forms that are known, with bounds: a text, a list of token ids, or a list of such.
+struct Prompts {
+    /// Token ids of all prompts together at most.
+    most_ids: usize,
+}
+
+/// One entry of a list: a token id, or a prompt of its own.
+enum Entry {
+    Id(u32),
+    Prompt(PromptText),
+}
+
+/// Reads one entry of a list, of which so many ids may be token ids.
+struct OneOf {
+    most_ids: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Prompts {
+    type Value = Vec<PromptText>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Prompts {
+    type Value = Vec<PromptText>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a list of token ids, or a list of such")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(vec![PromptText::Text(text.to_owned())])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let (mut prompts, mut ids, mut left) = (Vec::new(), Vec::new(), self.most_ids);
+        while let Some(entry) = list.next_element_seed(OneOf { most_ids: left })? {
+            match entry {
+                Entry::Id(_) if !prompts.is_empty() => return Err(mixed()),
+                Entry::Id(_) if ids.len() == self.most_ids => return Err(too_many_ids(self.most_ids)),
+                Entry::Id(id) => ids.push(id),
+                Entry::Prompt(_) if !ids.is_empty() => return Err(mixed()),
+                Entry::Prompt(_) if prompts.len() == PROMPTS => {
+                    return Err(Error::custom(format!("a request has at most {PROMPTS} prompts")));
+                }
+                Entry::Prompt(prompt) => {
+                    left -= if let PromptText::Ids(ids) = &prompt { ids.len() } else { 0 };
+                    prompts.push(prompt);
+                }
+            }
+        }
+        if !ids.is_empty() {
+            prompts.push(PromptText::Ids(ids));
+        }
+        Ok(prompts)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for OneOf {
+    type Value = Entry;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Entry, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OneOf {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a token id, or a list of token ids")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Entry, E> {
+        u32::try_from(number).map(Entry::Id).map_err(|_| E::custom(format!("token id {number} is none")))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Entry, E> {
+        Ok(Entry::Prompt(PromptText::Text(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Entry, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = list.next_element::<u32>()? {
+            if ids.len() == self.most_ids {
+                return Err(too_many_ids(self.most_ids));
+            }
+            ids.push(id);
+        }
+        Ok(Entry::Prompt(PromptText::Ids(ids)))
+    }
+}
+
+fn mixed<E: Error>() -> E {
+    E::custom("token ids and texts do not go together in one list")
+}
+
+fn too_many_ids<E: Error>(most: usize) -> E {
+    E::custom(format!("more than {most} token ids; this service takes at most as many tokens of prompt"))
 }
 
 impl Asked for CompletionRequest {
@@ -49,7 +144,11 @@ impl Asked for CompletionRequest {
                 generation.scores_prompt(logprobs as u32)?;
             }
         }
-        let texts = prompts(fields.take("prompt")?)?;
+        let prompts = fields.take_by("prompt", Prompts { most_ids: terms.limits.prompt_tokens })?;
+        let texts = prompts.ok_or_else(|| ApiError::parameter("prompt", "there is no `prompt`"))?;
+        if texts.is_empty() {
+            return Err(ApiError::parameter("prompt", "the `prompt` is empty"));
+        }
         let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
         others::finish(fields, &others::OF_TEXTS, terms.ignores_unknown)?;
         Ok(Self { documents, texts, generation })
@@ -89,24 +188,6 @@ impl Asked for CompletionRequest {
     }
 }
 
-/// The prompts of a body.
-fn prompts(forms: Option<Forms>) -> Result<Vec<PromptText>, ApiError> {
-    let refused = |message: String| ApiError::parameter("prompt", message);
-    let texts: Vec<PromptText> = match forms {
-        None => return Err(refused("there is no `prompt`".to_owned())),
-        Some(Forms::Text(text)) => vec![PromptText::Text(text)],
-        Some(Forms::Ids(ids)) if !ids.is_empty() => vec![PromptText::Ids(ids)],
-        Some(Forms::Texts(texts)) => texts.into_iter().map(PromptText::Text).collect(),
-        Some(Forms::Lists(lists)) => lists.into_iter().map(PromptText::Ids).collect(),
-        Some(Forms::Ids(_)) => Vec::new(),
-    };
-    match texts.len() {
-        0 => Err(refused("the `prompt` is empty".to_owned())),
-        1..=PROMPTS => Ok(texts),
-        several => Err(refused(format!("{several} prompts; a request has at most {PROMPTS}"))),
-    }
-}
-
 impl Completed for CompletionRequest {
     const FORM: Form = Form::Text;
 
@@ -143,7 +224,16 @@ mod tests {
         assert_eq!(texts(json!(["a", "b"])), Ok(vec![text("a"), text("b")]));
         assert_eq!(texts(json!([3, 4])), Ok(vec![ids(&[3, 4])]));
         assert_eq!(texts(json!([[3, 4], [5]])), Ok(vec![ids(&[3, 4]), ids(&[5])]));
-        for wrong in [json!([]), json!([-1]), json!(5), json!(["a", 5]), Value::Null, json!(vec!["a"; PROMPTS + 1])] {
+        for wrong in [
+            json!([]),
+            json!([-1]),
+            json!(5),
+            json!(["a", 5]),
+            json!([5, "a"]),
+            json!([[1], 5]),
+            Value::Null,
+            json!(vec!["a"; PROMPTS + 1]),
+        ] {
             let error = texts(wrong.clone()).expect_err("no prompt");
             assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("prompt")), "{wrong}");
         }

@@ -90,7 +90,8 @@ impl Rank<'_> {
             Err(Error::Cancelled) => return Ok(Told::Cancelled(Box::new(cancelled(cx, plan)?))),
             filled => filled?,
         };
-        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_behind } = filled;
+        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_behind } =
+            filled;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
         let report = report(cx, plan, is_owner, first_lap_behind)?;
